@@ -1,0 +1,1 @@
+"""Spark jobs whose effects happen exactly once."""

@@ -1,0 +1,1 @@
+"""What runs inside an attempt: the job's face, its control channel, settle runs."""

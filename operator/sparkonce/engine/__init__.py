@@ -1,0 +1,1 @@
+"""Deciding and doing: ownership of a key, its attempts, its end."""

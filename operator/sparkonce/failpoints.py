@@ -1,0 +1,142 @@
+"""Named points in the code at which a test can make the process die, freeze, wait or fail, after etcd's gofail.
+
+    SPARKONCE_FAILPOINTS="driver.commit.before=kill;store.sql.commit.after=2*off->stop"
+
+A term is `[N*]action`; terms are chained with `->`, each applies to its N hits, the last one to all that follow (an `N*`
+that is used up means off). Actions: `off`, `kill` (SIGKILL to this process), `stop` (SIGSTOP), `sleep(MILLISECONDS)`,
+`raise` (FailpointError), `exit(CODE)`. A point that no term names costs one dictionary look-up. With
+`SPARKONCE_FAILPOINTS_LOG=FILE` every hit appends its name to FILE, so that a test can count what it really reached.
+
+It refuses names that are not in `NAMES`: a typo in a test would otherwise test nothing. Random fault injection lives in the
+tests; here is only the place. The points are listed in docs/failpoints.md, which is generated from `NAMES`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass
+
+NAMES: dict[str, str] = {
+    "store.sql.statement.before": "before a statement inside a write transaction of a SQL store",
+    "store.sql.statement.after": "after a statement inside a write transaction of a SQL store",
+    "store.sql.commit.before": "the transaction is complete and not committed",
+    "store.sql.commit.after": "the transaction is committed and nobody was told",
+    "engine.reserve.before": "the request is known to be new and not reserved",
+    "engine.reserve.after": "the key is reserved, attempt 1 is granted, nothing is launched",
+    "engine.launch.before": "an attempt is granted and its application not created",
+    "engine.launch.after": "the application exists and its UID is not in the record",
+    "engine.note.after": "the application's UID is in the record",
+    "engine.settling.before": "the attempt ended and `settling` is not written",
+    "engine.settling.after": "`settling` is written, no output is fenced",
+    "engine.settle.rolled": "a sealed intent is rolled forward, the outputs are not fenced",
+    "engine.settle.fenced": "every output is fenced, the verdict is not acted on",
+    "engine.stop.after": "the attempt's processes are stopped, nothing is granted",
+    "engine.grant.after": "the next attempt is granted and not launched",
+    "engine.finalize.before": "the result is known and not recorded",
+    "engine.finalize.after": "the result is recorded and nobody was told",
+    "launch.local.placed": "the attempt's folder exists, no process is started",
+    "launch.local.spawned": "the process is started, the launcher has not returned",
+    "driver.current": "the driver took its lock and has not done anything",
+    "driver.stage.before": "before the DataFrame runs",
+    "driver.stage.after": "the files are staged and not committed",
+    "driver.commit.after": "the slot is committed and the driver does not know yet",
+    "driver.write.done": "one output is committed, the driver goes on",
+    "driver.seal.before": "all outputs of a transaction are staged, nothing is sealed",
+    "driver.seal.after": "the transaction is sealed, no slot is committed",
+    "driver.tx.between": "some slots of a sealed transaction are committed, some are not",
+    "driver.abort.closed": "an aborted write closed its slot, its files are still there",
+    "sink.slots.close.before": "before a lower slot is filled with `closed`",
+    "sink.slots.close.after": "after a lower slot was filled with `closed`",
+    "sink.slots.create.before": "before the attempt's own slot is created",
+    "sink.slots.create.after": "after the attempt's own slot was created",
+    "sink.slots.sweep.before": "before a staging folder of a closed slot is deleted",
+}
+"""Every point, and the state of the world when it is hit."""
+
+
+class FailpointError(RuntimeError):
+    """The `raise` action: a failure at a place where real parts cannot be made to fail on demand."""
+
+
+@dataclass
+class _Term:
+    action: str
+    argument: int
+    times: int | None  # None: every hit from here on
+
+
+_TERM = re.compile(r"(?:(\d+)\*)?(off|kill|stop|raise|sleep|exit)(?:\((\d+)\))?$")
+
+
+def parse(text: str) -> dict[str, list[_Term]]:
+    """Terms by name; ValueError with one sentence for an unknown name or action."""
+    plan: dict[str, list[_Term]] = {}
+    for part in filter(None, (p.strip() for p in text.split(";"))):
+        name, _, terms = part.partition("=")
+        if name not in NAMES:
+            raise ValueError(
+                f"SPARKONCE_FAILPOINTS names {name!r}, which does not exist; docs/failpoints.md lists them"
+            )
+        plan[name] = []
+        for term in terms.split("->"):
+            match = _TERM.match(term.strip())
+            if match is None:
+                raise ValueError(
+                    f"SPARKONCE_FAILPOINTS has {term!r} at {name}; write [N*]off|kill|stop|raise|sleep(MS)|exit(CODE)"
+                )
+            times, action, argument = match.groups()
+            plan[name].append(_Term(action, int(argument or 0), int(times) if times else None))
+    return plan
+
+
+_plan: dict[str, list[_Term]] | None = None
+_log: str | None = None
+
+
+def _load() -> dict[str, list[_Term]]:
+    global _plan, _log  # noqa: PLW0603 - read once per process: the environment of a job does not change under it
+    _log = os.environ.get("SPARKONCE_FAILPOINTS_LOG")
+    _plan = parse(os.environ.get("SPARKONCE_FAILPOINTS", ""))
+    return _plan
+
+
+def reset() -> None:
+    """Read the environment again at the next hit (for tests that change it inside one process)."""
+    global _plan  # noqa: PLW0603 - see _load
+    _plan = None
+
+
+def hit(name: str) -> None:
+    """Do what the environment asks for at this point; nothing by default."""
+    plan = _plan if _plan is not None else _load()
+    if _log is not None:
+        with open(_log, "a", encoding="ascii") as log:  # O_APPEND: short lines of several processes do not mix
+            log.write(f"{name}\n")
+    terms = plan.get(name)
+    while terms:
+        term = terms[0]
+        if term.times == 0:
+            terms.pop(0)
+            continue
+        if term.times is not None:
+            term.times -= 1
+        _act(name, term)
+        return
+
+
+def _act(name: str, term: _Term) -> None:
+    match term.action:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+            signal.pause()
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "sleep":
+            time.sleep(term.argument / 1000)
+        case "raise":
+            raise FailpointError(f"failpoint {name}")
+        case "exit":
+            os._exit(term.argument)

@@ -1,0 +1,1 @@
+"""What starts, observes and stops an attempt's application."""

@@ -1,0 +1,113 @@
+"""What starts, observes and stops applications, in neutral words; one implementation per kind of template.
+
+An application is one attempt: created once under a name made from (key, generation, attempt), never updated, never created again.
+A launcher reports what it saw and decides nothing. "Not there" is an answer only when the launcher really looked (`observe`
+raises LaunchUnavailable otherwise).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from sparkonce.model.record import Address, Intent, SpecBody
+
+
+class Phase(StrEnum):
+    ACCEPTED = "Accepted"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    FINISHING = "Finishing"
+    SUCCEEDED = "Succeeded"
+    FAILED_KNOWN = "FailedKnown"
+    """It ran and ended badly: the exit code is known."""
+    FAILED_INFRA = "FailedInfra"
+    """It ended for a reason of the platform, not its own (not counted)."""
+    UNKNOWN = "Unknown"
+    """It is gone and nobody saw how it ended."""
+    HELD = "Held"
+    """It waits for a queue."""
+
+
+ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED_KNOWN, Phase.FAILED_INFRA, Phase.UNKNOWN})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What one attempt is told, and all that a driver knows of the ledger."""
+
+    install: str
+    address: Address
+    key: str
+    generation: int
+    attempt: int
+    nonce: str
+    fingerprint: str
+    spec: SpecBody
+    store: str
+    """Store URL for the direct control channel; empty where drivers use the gateway."""
+    settle: Intent | None = None
+    """Only for settle runs: the sealed intent to roll forward."""
+
+    @property
+    def name(self) -> str:
+        return application_name(self.address, self.generation, self.attempt)
+
+
+def application_name(address: Address, generation: int, attempt: int) -> str:
+    return f"so-{address.hash20}-g{generation}-a{attempt}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One application, as it is now."""
+
+    name: str
+    uid: str
+    nonce: str
+    """As its creator wrote it; empty for a foreign application."""
+    phase: Phase
+    driver: str | None = None
+    exit_code: int | None = None
+    stopping: bool = False
+    """It carries our mark: somebody began to stop it."""
+    repeated: bool = False
+    """It ran more than once under this name, or was suspended and resumed by somebody else."""
+    message: str = ""
+    log_tail: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Nothing of it runs, and nothing of it will."""
+
+    seen: Seen | None
+
+
+@dataclass(frozen=True)
+class StillThere:
+    """It could not be ended in time: it may still run."""
+
+    message: str
+
+
+class Launcher(Protocol):
+    """LaunchUnavailable: not done now, try later (or unknown: `observe` tells). LaunchRefused: invalid for good."""
+
+    kind: str
+
+    async def launch(self, assignment: Assignment) -> Seen:
+        """Creates the application; when the name is taken, returns what is there (whose nonce the caller compares)."""
+        ...
+
+    async def observe(self, assignment: Assignment) -> Seen | None:
+        """The application under the attempt's name, or None: there is none."""
+        ...
+
+    async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:
+        """Marks it as being stopped, then ends it. Without an application: places a stub under its name first, so that a late create
+        of a frozen owner meets a taken name. Seconds."""
+        ...

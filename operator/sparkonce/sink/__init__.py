@@ -1,0 +1,1 @@
+"""Outputs with exactly one committed effect per (key, output, generation)."""

@@ -1,0 +1,1 @@
+"""Where records live: the protocol, and one implementation per backend."""

@@ -1,0 +1,336 @@
+"""What a store of records must do, verb by verb: what is atomic, what an answer proves, what an error proves.
+
+Every verb that writes is ONE atomic step (a transaction, or one compare-and-set). Outcomes are values; the only errors are
+those of `sparkonce.errors`: `StoreUnavailable` (proves nothing: the write may have landed or may still land), `StoreUnusable`,
+`StoreFull`, `RecordUnreadable`, `RecordTooNew` (these are answers: nothing was written).
+
+* Every write under a claim compares the claim's (revision, nonce) AND the record's revision. The claim is for liveness, the
+  record for safety: a driver may have sealed and a client attached or asked to stop since the owner looked.
+* A lease says who *should* act. It is held by a process; its claims vanish when it ends. No answer of `heartbeat` makes a later
+  write safe; only the compare inside that write does.
+* A generation number is never used twice for a key: `purge` and `forget` leave the floor, `reserve` compares the floor it read.
+* Errors are never absence. A record that does not parse is an error of every verb that would read it.
+
+`tests/store/conformance.py` states each sentence of this file as a test and runs against every backend.
+Sources: DESIGN section 4; the reserve-bind-finalize vocabulary of the Iceberg REST idempotency proposal (apache/polaris #3205).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sparkonce.model.record import Address, Beat, Event, Intent, Opener, Record, Report, SpecBody, StopWanted
+from sparkonce.model.result import Result
+
+
+class Lease(Protocol):
+    """Held by one process; claims taken under it vanish when it ends, whatever its holder notices."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def keep_alive(self) -> bool:
+        """Prolongs it; False is an answer: it has ended, and so have its claims."""
+        ...
+
+    async def revoke(self) -> None:
+        """Ends it and its claims at once. Idempotent. Only fail-stop and exit do this."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Proof of ownership of one key; (revision, nonce) are compared by every write under it."""
+
+    address: Address
+    lease: str
+    owner: str
+    """For a person: host, pid, command."""
+    revision: int
+    nonce: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One reserve or reopen, with a nonce of its own: a repetition after a lost reply recognises itself by it."""
+
+    address: Address
+    key: str
+    by: Opener
+    nonce: str
+    """Becomes the nonce of the claim and of attempt 1."""
+    fingerprints: Mapping[int, str]
+    """Algorithm version -> fingerprint, for every live version; a record is compared by its own version."""
+    spec: SpecBody
+    operation: str | None = None
+    resource: str | None = None
+    job_revision: str | None = None
+    objects: tuple[str, ...] = ()
+
+    @property
+    def newest(self) -> tuple[int, str]:
+        version = max(self.fingerprints)
+        return version, self.fingerprints[version]
+
+
+@dataclass(frozen=True)
+class Owned:
+    record: Record
+    claim: Claim
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """The key is known, for the same fingerprint. `claim` is None when nobody owns it right now."""
+
+    record: Record
+    claim: Claim | None
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The key is known, for something else. Nothing was written."""
+
+    record: Record
+    claim: Claim | None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The generation floor is not the one that was read: read again."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Somebody else was first, or the record has changed since it was read; `record` is what stands there now."""
+
+    record: Record | None
+
+
+@dataclass(frozen=True)
+class Updated:
+    record: Record
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The record is not the one that was read. Nothing was written: read again and decide anew."""
+
+    record: Record
+
+
+@dataclass(frozen=True)
+class LostOwnership:
+    """The claim is not there any more. Nothing was written."""
+
+
+@dataclass(frozen=True)
+class NotFound:
+    """No record of that generation. Nothing was written."""
+
+
+@dataclass(frozen=True)
+class Finalized:
+    """The generation has its result (by this call, or already the same one)."""
+
+    record: Record
+    result: Result
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """The generation was finalized with another result; `result` is the one that stands."""
+
+    record: Record
+    result: Result
+
+
+@dataclass(frozen=True)
+class Attached:
+    record: Record
+
+
+@dataclass(frozen=True)
+class Sealed:
+    record: Record
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An answer: this was not done and will not be, as things stand in `record` (None: no record)."""
+
+    record: Record | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The record is removed; its generation floor stays."""
+
+    floor: int
+
+
+@dataclass(frozen=True)
+class View:
+    """One linearizable look at a key."""
+
+    record: Record | None
+    claim: Claim | None
+    """None also when the claim's lease has ended."""
+    floor: int
+    revision: int
+    """Of the store."""
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """Which records to list."""
+
+    states: Sequence[str] = ()
+    """Empty: all."""
+    realm: str | None = None
+    hash_prefix: str = ""
+    after: str = ""
+    """Page token: the `realm/key_hash` of the last one seen."""
+    limit: int = 100
+
+
+@dataclass(frozen=True)
+class Page:
+    records: Sequence[Record]
+    unreadable: Sequence[tuple[Address, str]] = field(default_factory=tuple)
+    """Records of this page that do not parse, with the reason: listed, never left out."""
+    after: str | None = None
+    """None on the last page."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One entry of `watch`: this key was written at this revision. `gap` says that changes before it may be missing."""
+
+    address: Address | None
+    revision: int
+    gap: bool = False
+
+
+class IdempotencyStore(Protocol):
+    """One install on one store. Time is the store's own clock; nonces and leases are the caller's."""
+
+    url: str
+    """As a person may read it: no credentials."""
+
+    async def open_lease(self, *, owner: str) -> Lease: ...
+
+    async def now(self) -> float:
+        """Unix seconds of the store's clock."""
+        ...
+
+    # ownership
+    async def reserve(
+        self, request: Request, *, lease: Lease, floor: int
+    ) -> Owned | Duplicate | Mismatch | Moved | Refused:
+        """Absent, and the floor as read -> record (InProgress, generation floor + 1, attempt 1 with the request's nonce) + spec +
+        claim. A repetition whose nonce the claim carries -> Owned again, after comparing fingerprints. Refused: the lease has ended.
+        StoreFull when the realm has as many live keys as it may."""
+        ...
+
+    async def take_over(self, record: Record, *, lease: Lease, nonce: str) -> Owned | Lost:
+        """No live claim, and the record unchanged -> claim. Exactly one of K callers wins; a repetition with its nonce wins again.
+        Also of a held record (a person decides), never of a finalized one."""
+        ...
+
+    async def heartbeat(self, claim: Claim) -> Updated | Finalized | NotFound | LostOwnership:
+        """Still mine? Touches the claim, not the record."""
+        ...
+
+    async def drop(self, claim: Claim) -> None:
+        """Gives the claim up; nothing else. Idempotent."""
+        ...
+
+    async def update(
+        self, record: Record, claim: Claim, changed: Record, *, event: Event | None = None
+    ) -> Updated | Changed | LostOwnership | NotFound | Finalized:
+        """Replaces `record` by `changed` (same key and generation) if claim and revision are as read. A changed record that is Held
+        drops the claim in the same step."""
+        ...
+
+    async def finalize(
+        self, record: Record, claim: Claim, result: Result, *, retention: float
+    ) -> Finalized | Changed | LostOwnership | NotFound | Conflict:
+        """Result and expiry (now + retention seconds), claim dropped, in one step. The same result again is a no-op and answers
+        Finalized, without a claim; another one is Conflict. "The same" compares everything but the times."""
+        ...
+
+    async def release(self, record: Record, claim: Claim) -> Gone | Changed | LostOwnership | NotFound:
+        """Removes a record whose effect has not begun (HTTP middleware only); its generation stays used."""
+        ...
+
+    async def reopen(self, record: Record, request: Request, *, lease: Lease) -> Owned | Duplicate | Lost | Refused:
+        """A reopenable, unchanged record -> generation + 1, attempt 1, new spec, claim. A repetition with its nonce -> Owned.
+        Duplicate: `request.by` has opened a generation already (it opens at most one). Refused: not reopenable, or lease ended."""
+        ...
+
+    # without a claim
+    async def attach(self, record: Record, uid: str) -> Attached | Changed | Finalized | NotFound:
+        """Names a follower of this generation and moves the record's revision."""
+        ...
+
+    async def request_stop(self, record: Record, wish: StopWanted) -> Updated | Changed | Finalized | NotFound:
+        """Writes the wish (the first one stands) and moves the record's revision; the owner, or whoever takes over, carries it out."""
+        ...
+
+    async def seal(
+        self, address: Address, *, generation: int, token: int, nonce: str, intent: Intent
+    ) -> Sealed | Refused:
+        """Compare-and-set on the record alone. Refused once `settling` reaches the token, another intent exists, the attempt is not
+        the current one with this nonce, or the record is not in progress. The same intent again is Sealed."""
+        ...
+
+    async def report(self, address: Address, generation: int, report: Report) -> bool:
+        """Create-once by (generation, attempt, reporter); False when another body stands there."""
+        ...
+
+    async def renew(self, address: Address, generation: int, beat: Beat) -> bool:
+        """Touches the attempt lease; False when the record's current attempt or its nonce is another one, or it is finalized."""
+        ...
+
+    # reading: linearizable
+    async def load(self, address: Address) -> View: ...
+
+    async def spec(self, address: Address, generation: int) -> SpecBody | None: ...
+
+    async def result(self, address: Address, generation: int) -> Result | None: ...
+
+    async def intent(self, address: Address, generation: int) -> Intent | None: ...
+
+    async def reports(self, address: Address, generation: int) -> Sequence[Report]: ...
+
+    async def beats(self, address: Address, generation: int) -> Mapping[tuple[int, str], Beat]:
+        """(attempt, by) -> the last touch."""
+        ...
+
+    async def events(self, address: Address) -> Sequence[Event]:
+        """Oldest first; also of a key that was forgotten."""
+        ...
+
+    async def list(self, query: Query) -> Page: ...
+
+    async def count(self, *, realm: str | None = None, live_only: bool = False) -> int: ...
+
+    def watch(self, since: int) -> AsyncIterator[Change]:
+        """Every change after this revision, in order, without a gap, or one entry that says there was one."""
+        ...
+
+    # ending
+    async def purge(self, record: Record, *, now: float) -> Gone | Changed | Refused | NotFound:
+        """A finalized record that is expired at `now`, unchanged -> removed. The floor stays."""
+        ...
+
+    async def forget(self, record: Record, event: Event) -> Gone | Changed | Refused | NotFound:
+        """A finalized record, unchanged -> removed, with an event. The floor stays, the events stay."""
+        ...
+
+    async def close(self) -> None: ...
