@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from sparkonce.model.record import Address, Intent, SpecBody
+from sparkonce.model.assignment import Assignment
 
 
 class Phase(StrEnum):
@@ -32,32 +32,6 @@ class Phase(StrEnum):
 
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED_KNOWN, Phase.FAILED_INFRA, Phase.UNKNOWN})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
-    """What one attempt is told, and all that a driver knows of the ledger."""
-
-    install: str
-    address: Address
-    key: str
-    generation: int
-    attempt: int
-    nonce: str
-    fingerprint: str
-    spec: SpecBody
-    store: str
-    """Store URL for the direct control channel; empty where drivers use the gateway."""
-    settle: Intent | None = None
-    """Only for settle runs: the sealed intent to roll forward."""
-
-    @property
-    def name(self) -> str:
-        return application_name(self.address, self.generation, self.attempt)
-
-
-def application_name(address: Address, generation: int, attempt: int) -> str:
-    return f"so-{address.hash20}-g{generation}-a{attempt}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,40 @@
+"""What one attempt is told: all that a driver knows of the ledger.
+
+It travels as one JSON text in the driver's environment (`SPARKONCE_ASSIGNMENT`), so that no webhook and no file has to carry it.
+It holds no credentials: the attempt's nonce proves only that the holder was told by whoever was granted the attempt.
+"""
+
+from __future__ import annotations
+
+from sparkonce.model.record import Address, Intent, SpecBody, Value
+
+ENVIRONMENT = "SPARKONCE_ASSIGNMENT"
+
+
+class Assignment(Value):
+    install: str
+    realm: str
+    key_hash: str
+    key: str
+    generation: int
+    attempt: int
+    nonce: str
+    fingerprint: str
+    spec: SpecBody
+    store: str = ""
+    """Store URL for the direct control channel; empty where drivers use the gateway."""
+    settle: Intent | None = None
+    """Only for settle runs: the sealed intent to roll forward."""
+
+    @property
+    def address(self) -> Address:
+        return Address(realm=self.realm, key_hash=self.key_hash)
+
+    @property
+    def name(self) -> str:
+        return application_name(self.address, self.generation, self.attempt)
+
+
+def application_name(address: Address, generation: int, attempt: int) -> str:
+    """DNS label of at most 40 characters; one per attempt, never used again."""
+    return f"so-{address.hash20}-g{generation}-a{attempt}"
