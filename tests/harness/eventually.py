@@ -1,8 +1,8 @@
 """Waiting for a fact in a test, without a bare sleep.
 
 A test of several processes cannot know *when* something becomes true, only by when it must be. `assert_eventually`
-polls until the fact holds and fails with the reason it saw last, so a slow machine costs time and not a red run, while a
-fast one waits for nothing. It does not retry effects: `fn` only looks. A decorator that repeats a whole test was not
+polls until the fact holds and fails with the reason it saw last, so a slow machine costs time and not a red run, while
+a fast one waits for nothing. It does not retry effects: `fn` only looks. A decorator that repeats a whole test was not
 taken, because that hides the very races these tests are for.
 """
 

@@ -1,0 +1,53 @@
+# Every target sets the checkout up first (scripts/setup: quick when there is nothing to do).
+
+PY := .venv/bin/python
+# Two processes fit the two cores that CI has; a test starts children of its own. Steal, because tests differ much in length.
+WORKERS ?= 2
+# What to test: `make test TESTS=tests/store`.
+TESTS ?= tests
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL: # the steps of a target have an order
+.PHONY: help setup ready demo test check format crd lock check-lock bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+
+setup: ## the set-up alone: .venv, and Java 17 if there is none
+	@sh scripts/setup
+
+ready:
+	@sh scripts/setup --quiet
+
+demo: ready ## one flights job, run once and answered from the record the second time
+	@sh examples/flights/demo.sh
+
+test: check ## everything: lint, types, layers, then all tests (CI=true: none may be skipped)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+check: ready check-lock ## lint, format, types, layers, lock
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check --quiet . || { echo "run 'make format'" >&2; exit 1; }
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports --no-logo
+
+format: ready ## let ruff rewrite what it can
+	@$(PY) -m ruff check --fix --quiet . || true
+	@$(PY) -m ruff format .
+
+crd: ready ## crds/ from the model, which is its only source
+	@mkdir -p crds
+	@$(PY) -m sparkonce.model.crd > .venv/crd.yaml && mv .venv/crd.yaml crds/idempotentjobs.yaml
+
+lock: ready ## requirements.lock from pyproject.toml; UPGRADE=1 for the newest that fit
+	@$(PY) scripts/lock.py $(if $(UPGRADE),--upgrade)
+
+check-lock: ready
+	@$(PY) scripts/lock.py --check
+
+bench: ready ## what exactly-once costs, as medians of interleaved pairs
+	@$(PY) benchmarks/run.py
+
+clean: ## remove the environment and what the tools left
+	@rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist spark-warehouse
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
