@@ -2,8 +2,8 @@
 
 A tier that cannot run on a machine is skipped with its reason, which is right on a laptop and wrong in CI, where a
 missing tool would silently turn a promise off. With `CI=true` each skip therefore *is* a failure, reported as one, so
-that the closing line counts it. Counting skips at the end and changing the exit code was not taken: the closing line would
-still say that all is well.
+that the closing line counts it. Counting skips at the end and changing the exit code was not taken: the closing line
+would still say that all is well.
 """
 
 from __future__ import annotations
