@@ -9,6 +9,10 @@ from __future__ import annotations
 from sparkonce.model.record import Address, Intent, SpecBody, Value
 
 ENVIRONMENT = "SPARKONCE_ASSIGNMENT"
+FOLDER_ENVIRONMENT = "SPARKONCE_ATTEMPT_FOLDER"
+"""Local mode: the attempt's folder, whose lock the driver takes."""
+NONCE_ENVIRONMENT = "SPARKONCE_NONCE"
+"""The attempt's nonce once more, alone: who stops an attempt knows its processes by it."""
 
 
 class Assignment(Value):

@@ -36,6 +36,7 @@ class Why(StrEnum):
     EXITED = "Exited"  # the driver exited non-zero
     PERMANENT = "Permanent"  # the driver reported a permanent error, or the application was refused as invalid
     LOST = "Lost"  # it vanished, or was never seen
+    PREEMPTED = "Preempted"  # its platform ended it; not counted
     STALE = "Stale"  # no heartbeat
     NAME_TAKEN = "NameTaken"  # a foreign application has our name: the attempt never ran, and is not counted
     TIMEOUT = "Timeout"  # activeDeadlineSeconds or startTimeoutSeconds
@@ -164,7 +165,9 @@ class Record(Value):
     stop_wanted: StopWanted | None = None
     outcome: Outcome | None = None
     created_at: float = 0.0
+    """Unix seconds (store's clock): when this generation was opened."""
     granted_at: float = 0.0
+    """When the current attempt was granted."""
     finalized_at: float | None = None
     expires_at: float | None = None
     """Unix seconds (store's clock); only a finalized record expires."""

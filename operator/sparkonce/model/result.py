@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from pydantic import Field
@@ -10,6 +11,20 @@ from sparkonce.model.record import Outcome, Value
 
 VALUES_LIMIT = 4096
 """Bytes of JSON that `job.result()` may record: a result is replayed to every duplicate and lives beside the record."""
+
+
+class Verdict(StrEnum):
+    """What settling an attempt found. The first five are read from outputs, the others from stopping an opaque attempt."""
+
+    ALL = "All"
+    SOME = "Some"
+    NONE = "None"
+    STUCK = "Stuck"
+    KEY_CONFLICT = "KeyConflict"
+    COMPLETED = "Completed"
+    EXITED = "Exited"
+    UNKNOWN = "Unknown"
+    STILL_THERE = "StillThere"
 
 
 class OutputResult(Value):

@@ -1,0 +1,90 @@
+"""`current()`: from the environment of a driver process to the Job that its code writes through."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkonce import failpoints
+from sparkonce.driver.channel import DirectChannel
+from sparkonce.driver.context import Job
+from sparkonce.errors import AttemptEnded, NotInJob
+from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, Assignment
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.open import open_sink
+from sparkonce.store.open import open_store
+
+if TYPE_CHECKING:
+    from sparkonce.sink.protocol import Sink
+    from sparkonce.sink.slots import Stager
+
+BEAT = 2.0
+"""Seconds between heartbeats at most; well below any heartbeatTimeoutSeconds (1 is the least, a quarter of it is used then)."""
+
+_current: Job | None = None
+
+
+def current(*, stager: Stager | None = None) -> Job:
+    """The attempt that this process was started for; the same object each time.
+
+    NotInJob outside any attempt. AttemptEnded: the ledger has answered that the attempt is over, nothing it does can take effect.
+    `stager` replaces the Spark half of a write (tests of drivers without Spark)."""
+    global _current  # noqa: PLW0603 - one process is one attempt: a second Job would beat and lock twice
+    if _current is None:
+        _current = from_environment(os.environ, stager=stager)
+    return _current
+
+
+def from_environment(environment: Mapping[str, str], *, stager: Stager | None = None) -> Job:
+    text = environment.get(ENVIRONMENT)
+    if text is None:
+        raise NotInJob(
+            "sparkonce.current() works inside a job: start this script with `sparkonce run JOB.yaml`, "
+            "or use `with sparkonce.job(KEY, outputs={...}) as job:` in a notebook"
+        )
+    assignment = Assignment.model_validate_json(text)
+    if folder := environment.get(FOLDER_ENVIRONMENT):
+        join(Path(folder), assignment)
+    store = open_store(assignment.store, install=assignment.install)
+    spec = IdempotentJob.of(assignment.spec.job)
+    timeout = spec.spec.heartbeat_timeout()
+    job = Job(
+        assignment,
+        sinks_of(spec, assignment.spec.base, stager=stager),
+        DirectChannel(store, assignment),
+        interval=min(BEAT, timeout / 4) if timeout else BEAT,
+    )
+    if not job.channel.renew({}):
+        raise AttemptEnded(f"attempt {assignment.attempt} of {assignment.key} is over; nothing it writes can be committed")
+    failpoints.hit("driver.current")
+    job.heartbeat.start()
+    return job
+
+
+def join(folder: Path, assignment: Assignment) -> None:
+    """Takes a shared lock of the attempt for the life of this process: the JVM that started us closed its own."""
+    try:
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise AttemptEnded(f"the folder of attempt {assignment.attempt} of {assignment.key} is gone: {folder}") from None
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    if (folder / "stopped").exists():
+        raise AttemptEnded(f"attempt {assignment.attempt} of {assignment.key} was stopped before it began")
+
+
+def sinks_of(job: IdempotentJob, base: str | None, *, stager: Stager | None = None) -> dict[str, Sink]:
+    """The declared outputs, by name."""
+    return {
+        output.name: open_sink(
+            name=output.name,
+            kind=output.kind,
+            location=output.location,
+            on_rerun=output.on_rerun,
+            base=base,
+            stager=stager,
+        )
+        for output in job.resolved_outputs
+    }

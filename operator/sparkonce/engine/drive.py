@@ -1,0 +1,295 @@
+"""Performs what `decide` says for one owned key, step by step, until the generation ends, is held, or is not ours any more.
+
+Every write is one atomic verb of the store, made under the claim and the record's revision; any answer but "updated" means: look
+again. Between two awaits this process may die, freeze for an hour, or be one of two that believe they own the key; nothing here relies
+on that not happening. The order of an attempt's writes is DESIGN section 6: granted, created, noted, observed, settling, settled,
+then finalized or granted again.
+
+It decides nothing (see decide.py), reads no clock but the store's, and awaits only what was handed to it, so that a test can run it
+step by step under any schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from sparkonce import failpoints
+from sparkonce.engine import decide as rows
+from sparkonce.engine.decide import Decision, Observation, conclude, decide
+from sparkonce.engine.outcome import failed, succeeded
+from sparkonce.engine.policy import Policy
+from sparkonce.errors import LaunchRefused, OutputUnavailable, StoreUnavailable
+from sparkonce.launch.protocol import ENDED, Launcher, Phase, Seen, StillThere
+from sparkonce.model.assignment import Assignment
+from sparkonce.model.record import Application, Beat, Event, Record, Settling, SpecBody, State, Why
+from sparkonce.model.result import Result, Verdict
+from sparkonce.sink.protocol import Sink
+from sparkonce.sink.transaction import Settlement, settle
+from sparkonce.store import protocol as store_protocol
+from sparkonce.store.protocol import Claim, IdempotencyStore, Updated
+
+POLL = 0.2
+"""Seconds between two looks at a running attempt when nothing wakes the driver of the loop earlier."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A generation's spec as the engine needs it: read once, since it never changes within a generation."""
+
+    spec: SpecBody
+    policy: Policy
+    sinks: Sequence[Sink]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Finalized or held; `result` is None when held."""
+
+    record: Record
+    result: Result | None
+
+
+@dataclass(frozen=True)
+class NotOurs:
+    """The claim is gone, or the record is: somebody else goes on, or nobody needs to."""
+
+    why: str
+
+
+@dataclass(kw_only=True)
+class Drive:
+    """One drive of one key. `wait(seconds)` is awaited when there is nothing to do; it may return earlier."""
+
+    store: IdempotencyStore
+    launcher: Launcher
+    describe: Callable[[Record, SpecBody], Job]
+    wait: Callable[[float], Awaitable[None]]
+    new_nonce: Callable[[], str]
+    install: str
+    store_url: str
+    owner: str
+    on_decision: Callable[[Record, Decision, Observation], None] = lambda *_: None
+    _jobs: dict[int, Job] = field(default_factory=dict)
+    _launched: tuple[int, int] | None = None
+
+    async def run(self, record: Record, claim: Claim) -> Ended | NotOurs:
+        """Until the end. Raises what the store, the launcher or a sink raises; the claim is kept then, and calling again goes on."""
+        while True:
+            view = await self.store.load(record.address)
+            if view.record is None or view.record.generation != record.generation:
+                return NotOurs("the record is gone, or has a newer generation")
+            record = view.record
+            if record.state is State.FINALIZED:
+                return Ended(record, await self.store.result(record.address, record.generation))
+            if view.claim != claim:
+                return Ended(record, None) if record.state is State.HELD and view.claim is None else NotOurs("somebody else owns the key")
+            if record.state is State.HELD:
+                return Ended(record, None)
+            await self.step(record, claim)
+
+    async def step(self, record: Record, claim: Claim) -> None:
+        """One look, one decision, one action."""
+        job = await self.job(record)
+        observation = await self.observe(record, job)
+        decision = decide(record, observation, job.policy, await self.store.now())
+        self.on_decision(record, decision, observation)
+        match decision.action:
+            case rows.Launch():
+                await self.launch(record, claim, job)
+            case rows.Note(seen):
+                await self.note(record, claim, seen)
+            case rows.Settle(_, why, note):
+                await self.end_attempt(record, claim, job, observation, Settling(attempt=record.attempt, why=why, note=note))
+            case rows.Wait(until):
+                await self.store.heartbeat(claim)
+                pause = POLL if until is None else max(0.0, min(until - await self.store.now(), POLL))
+                await self.wait(pause)
+            case _:
+                await self.conclude(record, claim, job, decision, observation, None)
+
+    async def job(self, record: Record) -> Job:
+        if record.generation not in self._jobs:
+            spec = await self.store.spec(record.address, record.generation)
+            if spec is None:
+                raise StoreUnavailable(f"the store has no spec for generation {record.generation} of {record.key}; try again")
+            self._jobs[record.generation] = self.describe(record, spec)
+        return self._jobs[record.generation]
+
+    def assignment(self, record: Record, job: Job) -> Assignment:
+        return Assignment(
+            install=self.install,
+            realm=record.realm,
+            key_hash=record.key_hash,
+            key=record.key,
+            generation=record.generation,
+            attempt=record.attempt,
+            nonce=record.nonce,
+            fingerprint=record.fingerprint,
+            spec=job.spec,
+            store=self.store_url,
+        )
+
+    async def observe(self, record: Record, job: Job) -> Observation:
+        seen = await self.launcher.observe(self.assignment(record, job))
+        reports = await self.store.reports(record.address, record.generation)
+        beats = await self.store.beats(record.address, record.generation)
+        errors = [r for r in reports if r.kind == "permanent-error" and r.attempt == record.attempt]
+        driver, owner = (beats.get((record.attempt, by)) for by in ("driver", "owner"))
+        return Observation(
+            seen=seen,
+            permanent_error=str(errors[0].body.get("message", "")) if errors else None,
+            driver_age=driver.age if driver and driver.nonce == record.nonce else None,
+            owner_age=owner.age if owner and owner.nonce == record.nonce else None,
+        )
+
+    async def launch(self, record: Record, claim: Claim, job: Job) -> None:
+        failpoints.hit("engine.launch.before")
+        await self.store.renew(
+            record.address, record.generation, Beat(attempt=record.attempt, nonce=record.nonce, by="owner")
+        )
+        try:
+            await self.launcher.launch(self.assignment(record, job))
+        except LaunchRefused as refused:
+            await self.begin_settling(record, claim, Settling(attempt=record.attempt, why=Why.PERMANENT, note=str(refused)))
+            return
+        failpoints.hit("engine.launch.after")
+
+    async def note(self, record: Record, claim: Claim, seen: Seen) -> None:
+        """What was seen goes into the record before anything is concluded from it."""
+        phase = seen.phase if seen.phase not in ENDED else record.phase or Phase.STARTING
+        changed = record.changed(application=Application(name=seen.name, uid=seen.uid, driver=seen.driver), phase=phase)
+        event = Event(what=f"Application {phase}", by=self.owner, generation=record.generation, attempt=record.attempt)
+        await self.store.update(record, claim, changed, event=event)
+        failpoints.hit("engine.note.after")
+
+    async def begin_settling(self, record: Record, claim: Claim, settling: Settling) -> Record | None:
+        """`settling` in the record bars every later seal of the attempt; None: look again."""
+        if record.settling is not None and record.settling.attempt >= record.attempt:
+            return record
+        failpoints.hit("engine.settling.before")
+        event = Event(
+            what="Settling", by=self.owner, why=settling.note, generation=record.generation, attempt=record.attempt
+        )
+        answer = await self.store.update(record, claim, record.changed(settling=settling), event=event)
+        failpoints.hit("engine.settling.after")
+        return answer.record if isinstance(answer, Updated) else None
+
+    async def end_attempt(self, record: Record, claim: Claim, job: Job, observation: Observation, settling: Settling) -> None:
+        """Settling, settled, stopped, concluded: a crash anywhere in between is picked up at the first row of the table."""
+        settled = await self.begin_settling(record, claim, settling)
+        if settled is None:
+            return
+        record = settled
+        assignment = self.assignment(record, job)
+        if job.policy.declared:
+            intent = await self.store.intent(record.address, record.generation)
+            settlement = await settle(
+                job.sinks,
+                key_hash=record.key_hash,
+                generation=record.generation,
+                attempt=record.attempt,
+                fingerprint=record.fingerprint,
+                intent=intent,
+                by=self.owner,
+            )
+            await self.stop(record, job, observation)
+            await self.conclude(record, claim, job, None, observation, settlement)
+            return
+        stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout)
+        failpoints.hit("engine.stop.after")
+        await self.conclude(record, claim, job, None, observation, Settlement(_opaque_verdict(record, stopped), {}))
+
+    async def stop(self, record: Record, job: Job, observation: Observation) -> None:
+        """A courtesy: settling has made the attempt final. What is known to have ended is left alone."""
+        seen = observation.seen
+        if seen is None or seen.nonce != record.nonce or seen.phase not in ENDED:
+            await self.launcher.stop(self.assignment(record, job), timeout=job.policy.stop_timeout)
+        failpoints.hit("engine.stop.after")
+
+    async def conclude(
+        self,
+        record: Record,
+        claim: Claim,
+        job: Job,
+        decision: Decision | None,
+        observation: Observation,
+        settlement: Settlement | None,
+    ) -> None:
+        """Finalize, hold, or grant the next attempt."""
+        if decision is None:
+            assert settlement is not None  # the two ways to get here: a row of `decide` that ends it, or a settlement
+            decision = conclude(record, settlement.verdict, observation, job.policy, await self.store.now())
+            self.on_decision(record, decision, observation)
+        match decision.action:
+            case rows.Finalize(outcome, why, note):
+                await self.finalize(record, claim, job, rows.Finalize(outcome, why, note), observation, settlement)
+            case rows.Hold(reason, note):
+                said = "; ".join(filter(None, (note, settlement.note if settlement else "")))
+                event = Event(what=f"Held {reason}", by=self.owner, why=said, generation=record.generation, attempt=record.attempt)
+                await self.store.update(record, claim, record.changed(state=State.HELD, held=reason, note=said), event=event)
+            case rows.Grant(attempt, counted, not_before):
+                await self.grant(record, claim, attempt, counted=counted, not_before=not_before, why=decision.evidence)
+            case rows.Alarm(note):
+                raise StoreUnavailable(f"{record.key}: {note}; nothing is started until `sparkonce doctor` has been asked")
+            case other:
+                raise AssertionError(f"not an end: {other}")
+
+    async def grant(
+        self, record: Record, claim: Claim, attempt: int, *, counted: bool, not_before: float | None, why: str
+    ) -> None:
+        changed = record.changed(
+            attempt=attempt,
+            nonce=self.new_nonce(),
+            application=None,
+            phase=None,
+            settle_runs=0,
+            uncounted=record.uncounted + (not counted),
+            not_before=not_before,
+            granted_at=await self.store.now(),
+        )
+        event = Event(what="Granted", by=self.owner, why=why, generation=record.generation, attempt=attempt)
+        await self.store.update(record, claim, changed, event=event)
+        failpoints.hit("engine.grant.after")
+
+    async def finalize(
+        self, record: Record, claim: Claim, job: Job, end: rows.Finalize, observation: Observation, settlement: Settlement | None
+    ) -> None:
+        reports = await self.store.reports(record.address, record.generation)
+        now = await self.store.now()
+        if end.outcome == "Succeeded":
+            result = succeeded(record, end, settlement, job.sinks, reports, now)
+            retention = job.policy.retention_succeeded
+        else:
+            result = failed(record, end, observation, settlement, now)
+            retention = job.policy.retention_failed
+        failpoints.hit("engine.finalize.before")
+        answer = await self.store.finalize(record, claim, result, retention=retention)
+        failpoints.hit("engine.finalize.after")
+        if isinstance(answer, store_protocol.Finalized):
+            await self._sweep(record, job)
+
+    async def _sweep(self, record: Record, job: Job) -> None:
+        """Staging that can never be committed; what cannot be reached now is swept another time."""
+        for sink in job.sinks:
+            try:
+                from sparkonce.sink.transaction import sink_key
+
+                await sink.sweep(sink_key(record.key_hash, record.generation, sink))
+            except OutputUnavailable:
+                continue
+
+
+def _opaque_verdict(record: Record, stopped: object) -> Verdict:
+    """After Stop: an exit code counts only for the driver in the record, of an application that ran once."""
+    if isinstance(stopped, StillThere):
+        return Verdict.STILL_THERE
+    seen = getattr(stopped, "seen", None)
+    if not isinstance(seen, Seen) or seen.nonce != record.nonce or seen.repeated:
+        return Verdict.UNKNOWN
+    noted = record.application
+    if noted is None or noted.uid != seen.uid or (seen.driver is not None and noted.driver != seen.driver):
+        return Verdict.UNKNOWN
+    if seen.phase is Phase.SUCCEEDED:
+        return Verdict.COMPLETED
+    return Verdict.EXITED if seen.phase is Phase.FAILED_KNOWN else Verdict.UNKNOWN

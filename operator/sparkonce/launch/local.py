@@ -1,0 +1,291 @@
+"""Applications on this machine: `spark-submit --master local[*]` as a child in its own process group, one folder per attempt.
+
+    <attempts>/<application name>/
+        application.json   who created it: uid, nonce. The folder appears whole, by one rename: create-if-absent
+        lock               liveness. Shared lock: the launcher until it has spawned, the wrapper and the JVM, the Python driver
+        stopped            nothing may start here any more
+        process            of the wrapper: pid, start time, boot id
+        exit               exit code, written by the wrapper, so that it outlives the launcher
+        stdout, stderr
+
+Liveness is an OS file lock, no clock and no pid: a pid is reused, a lock is not. Nobody holds it = nothing of the attempt runs, and
+nothing of it will: who may still spawn holds it too. The driver takes a lock of its own in `current()`, because a JVM closes the
+descriptors it inherited before it starts Python. A frozen launcher holds the lock as well; then the attempt counts as there until its
+heartbeat is stale.
+
+It refuses to end a process by its pid alone: only members of the recorded group that carry this attempt's nonce in their environment.
+Linux (reads /proc).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkonce import failpoints
+from sparkonce.errors import LaunchUnavailable
+from sparkonce.launch.protocol import Phase, Seen, StillThere, Stopped
+from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, NONCE_ENVIRONMENT, Assignment
+
+LOG_TAIL = 1024
+"""Bytes of stderr that an observation carries."""
+TERM_SHARE = 0.5
+"""Of the stop timeout is left for SIGTERM; then SIGKILL."""
+POLL = 0.02
+"""Seconds between two looks while something is being stopped."""
+
+_WRAPPER = """
+d=$1; shift
+[ -e "$d/stopped" ] && exit 75
+{ cat /proc/$$/stat; cat /proc/sys/kernel/random/boot_id; } > "$d/process.new" && mv "$d/process.new" "$d/process"
+"$@" > "$d/stdout" 2> "$d/stderr"
+code=$?
+echo $code > "$d/exit.new" && mv "$d/exit.new" "$d/exit"
+exit $code
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run for an attempt."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    folder: str
+    """Working folder: the job file's, so that relative inputs are relative to it."""
+
+
+class LocalLauncher:
+    """See the module. `command_for` turns an assignment into a process; `wait` is awaited between looks while stopping."""
+
+    kind = "local"
+
+    def __init__(
+        self,
+        attempts: Path,
+        command_for: Callable[[Assignment], Command],
+        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.attempts, self.command_for, self.wait = attempts, command_for, wait
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    async def launch(self, assignment: Assignment) -> Seen:
+        folder = self.attempts / assignment.name
+        command = self.command_for(assignment)
+        try:
+            lock = place(folder, assignment, stopped=False)
+            if lock is None:
+                return self._look(folder)
+            try:
+                failpoints.hit("launch.local.placed")
+                self._spawn(folder, assignment, command, lock)
+                failpoints.hit("launch.local.spawned")
+            finally:
+                os.close(lock)
+        except OSError as problem:
+            raise LaunchUnavailable(f"the attempt cannot be started in {folder}: {problem.strerror}; free it and send the job again") from None
+        return self._look(folder)
+
+    def _spawn(self, folder: Path, assignment: Assignment, command: Command, lock: int) -> None:
+        environment = {**os.environ, **command.environment}
+        environment[ENVIRONMENT] = assignment.model_dump_json(by_alias=True, exclude_none=True)
+        environment[FOLDER_ENVIRONMENT] = str(folder)
+        environment[NONCE_ENVIRONMENT] = assignment.nonce
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", _WRAPPER, "sparkonce-attempt", str(folder), *command.argv],
+            cwd=command.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+        self._children.append(child)
+
+    async def observe(self, assignment: Assignment) -> Seen | None:
+        for child in self._children:
+            child.poll()  # collects it; what it means is read from the folder
+        folder = self.attempts / assignment.name
+        try:
+            return self._look(folder) if folder.exists() else None
+        except OSError as problem:
+            raise LaunchUnavailable(f"{folder} cannot be read: {problem.strerror}") from None
+
+    async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:
+        folder = self.attempts / assignment.name
+        try:
+            lock = place(folder, assignment, stopped=True)
+            if lock is not None:
+                os.close(lock)
+            (folder / "stopped").touch()
+            asked = time.monotonic()
+            while locked(folder):
+                waited = time.monotonic() - asked
+                if waited > timeout:
+                    return StillThere(f"processes of {folder.name} still hold its lock after {timeout:.0f} s")
+                end(folder, assignment.nonce, signal.SIGTERM if waited < timeout * TERM_SHARE else signal.SIGKILL)
+                await self.wait(POLL)
+                for child in self._children:
+                    child.poll()
+            return Stopped(self._look(folder))
+        except OSError as problem:
+            raise LaunchUnavailable(f"{folder} cannot be stopped: {problem.strerror}") from None
+
+    def _look(self, folder: Path) -> Seen:
+        nonce, uid = _identity(folder)
+        alive = locked(folder)
+        code = _exit_code(folder)  # after the lock: what had ended by then has written it
+        stopping = (folder / "stopped").exists()
+        process = _process(folder)
+        if alive:
+            phase = Phase.FINISHING if code is not None else Phase.RUNNING if process else Phase.STARTING
+        elif code is None:
+            phase = Phase.UNKNOWN
+        else:
+            phase = Phase.SUCCEEDED if code == 0 else Phase.FAILED_KNOWN
+        ended_badly = phase in (Phase.FAILED_KNOWN, Phase.UNKNOWN)
+        return Seen(
+            name=folder.name,
+            uid=uid,
+            nonce=nonce,
+            phase=phase,
+            driver=process,
+            exit_code=code,
+            stopping=stopping,
+            message=f"the driver ended with exit code {code}, see {folder / 'stderr'}" if phase is Phase.FAILED_KNOWN else "",
+            log_tail=_tail(folder / "stderr") if ended_badly else "",
+            detail={"folder": str(folder)},
+        )
+
+
+def place(folder: Path, assignment: Assignment, *, stopped: bool) -> int | None:
+    """Creates the attempt's folder whole, or not at all; a descriptor that holds its lock, or None when it was there already."""
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
+    draft.mkdir(mode=0o700)
+    identity = {"uid": uuid.uuid4().hex, "nonce": assignment.nonce, "install": assignment.install, "key": assignment.key}
+    (draft / "application.json").write_text(json.dumps(identity))
+    if stopped:
+        (draft / "stopped").touch()
+    lock = os.open(draft / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    try:
+        draft.rename(folder)  # onto a folder that is not empty it fails: create-if-absent
+    except OSError:
+        os.close(lock)
+        shutil.rmtree(draft, ignore_errors=True)
+        if not folder.exists():
+            raise
+        return None
+    return lock
+
+
+def locked(folder: Path) -> bool:
+    """Whether anything that belongs to the attempt, or may still start it, is alive."""
+    try:
+        probe = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(probe)
+    return False
+
+
+def end(folder: Path, nonce: str, number: signal.Signals) -> None:
+    """Signals every process of the recorded group that carries the attempt's nonce."""
+    process = _process(folder)
+    if process is None:
+        return
+    leader, _, boot = process.split(":")
+    if boot != _boot_id():
+        return
+    marker = f"{NONCE_ENVIRONMENT}={nonce}".encode()
+    for pid, group in _processes():
+        if group == int(leader) and marker in _environment(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+                if number is signal.SIGTERM:
+                    os.kill(pid, signal.SIGCONT)  # a stopped process would never see it
+
+
+def record_process(folder: Path) -> None:
+    """Names this very process as the attempt's (a notebook is owner and driver at once)."""
+    (folder / "process.new").write_text(f"{Path('/proc/self/stat').read_text()}{_boot_id()}\n")
+    (folder / "process.new").rename(folder / "process")
+
+
+def record_exit(folder: Path, code: int) -> None:
+    (folder / "exit.new").write_text(f"{code}\n")
+    (folder / "exit.new").rename(folder / "exit")
+
+
+def _identity(folder: Path) -> tuple[str, str]:
+    try:
+        identity = json.loads((folder / "application.json").read_text())
+        return str(identity["nonce"]), str(identity["uid"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return "", "foreign"  # somebody else's folder has our name
+
+
+def _exit_code(folder: Path) -> int | None:
+    try:
+        return int((folder / "exit").read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _process(folder: Path) -> str | None:
+    """pid:start time:boot id of the wrapper."""
+    try:
+        stat, boot = (folder / "process").read_text().splitlines()[:2]
+        fields = stat.rsplit(")", 1)[1].split()
+        return f"{stat.split()[0]}:{fields[19]}:{boot}"
+    except (FileNotFoundError, ValueError, IndexError):
+        return None
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _processes() -> Iterator[tuple[int, int]]:
+    """(pid, process group) of everything that runs."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path("/proc", entry, "stat").read_text()
+            except OSError:
+                continue  # it ended meanwhile
+            yield int(entry), int(stat.rsplit(")", 1)[1].split()[2])
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - LOG_TAIL))
+            return log.read().decode(errors="replace")
+    except OSError:
+        return ""
