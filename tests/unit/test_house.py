@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from harness.eventually import assert_eventually
 
 ROOT = Path(__file__).resolve().parents[2]
