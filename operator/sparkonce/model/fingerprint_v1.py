@@ -1,0 +1,208 @@
+"""Version 1 of the canonical form. Never changed: fingerprints in ledgers were made by it. A better form is a version 2 beside it.
+
+What it takes as equal: another key order; a default that is written or not (the table here, not the model's current defaults); a
+field that is absent, null or empty; `3` and `"3"` where the value is text anyway; environment entries and outputs in another
+order. What it leaves out: tunable and ignored fields, identity, the spec's policies.
+
+An empty map or list *inside a list's entry* is kept: entries are often unions (`emptyDir: {}`), where the empty member is the choice.
+Environment entries whose values refer to one another (`$(NAME)`) keep their order, which then matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import JsonValue
+
+from sparkonce.model.fields import FieldClass, FieldClasses, argument_texts, as_text, field_classes, tunable_positions
+from sparkonce.model.output import Output
+from sparkonce.model.problems import Loc, path_text
+from sparkonce.model.spec import IdempotentJob, JobSpec
+
+VERSION = 1
+
+SPEC_CLASSES: Mapping[str, FieldClass] = {
+    "idempotencyKey": FieldClass.IDENTITY,
+    "operation": FieldClass.IDENTITY,
+    "resource": FieldClass.IDENTITY,
+    "revision": FieldClass.IDENTITY,
+    "keyFrom": FieldClass.IDENTITY,
+    "template": FieldClass.MUST_MATCH,
+    "outputs": FieldClass.MUST_MATCH,
+    "onDuplicate": FieldClass.IGNORED,
+    "onMismatch": FieldClass.IGNORED,
+    "onFinalized": FieldClass.IGNORED,
+    "onUnknown": FieldClass.IGNORED,
+    "onDelete": FieldClass.IGNORED,
+    "retry": FieldClass.IGNORED,
+    "startTimeoutSeconds": FieldClass.IGNORED,
+    "activeDeadlineSeconds": FieldClass.IGNORED,
+    "heartbeatTimeoutSeconds": FieldClass.IGNORED,
+    "stopTimeoutSeconds": FieldClass.IGNORED,
+    "retention": FieldClass.IGNORED,
+    "applicationTTL": FieldClass.IGNORED,
+    "ttlSecondsAfterFinished": FieldClass.IGNORED,
+    "suspend": FieldClass.IGNORED,
+    "tunableArguments": FieldClass.IGNORED,
+}
+"""Of the fields of `spec`; one that is not named is must match."""
+
+OUTPUT_DEFAULTS: Mapping[str, JsonValue] = {"onRerun": "Replace", "expect.minRows": 0}
+"""What an absent field of an output means."""
+
+_INTEGER = 2**53 - 1  # beyond it RFC 8785 has no numbers
+
+
+@dataclass(frozen=True)
+class Leaf:
+    path: str
+    """The same for two documents' same field; what digests are kept under."""
+    value: JsonValue
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """What must match, as plain JSON, and how its argument positions read in the manifest."""
+
+    document: Mapping[str, JsonValue]
+    contents: Mapping[str, str]
+    arguments_path: str
+    argument_positions: tuple[int, ...]
+    """Position in the manifest of each argument that must match; others were tunable."""
+    argument_count: int
+
+    def leaves(self) -> list[Leaf]:
+        """Every value of the document with its path; equal leaves, equal documents."""
+        found = list(_leaves((), dict(self.document)))
+        return found + [Leaf(name, digest) for name, digest in self.contents.items()]
+
+    def shown(self, path: str) -> str:
+        """A leaf's path as a person counts: tunable arguments were left out, but they do stand in the manifest."""
+        prefix = f"{self.arguments_path}["
+        if not path.startswith(prefix) or not path.endswith("]"):
+            return path
+        index = int(path.removeprefix(prefix).removesuffix("]"))
+        kept = len(self.argument_positions)
+        position = self.argument_positions[index] if index < kept else index + self.argument_count - kept
+        return f"{prefix}{position}]"
+
+
+def canonical(job: IdempotentJob, contents: Mapping[str, str]) -> Canonical:
+    """The must-match part of a job. UnknownTemplateKind: nothing says what must match."""
+    template = job.spec.template
+    classes = field_classes(template.api_version, template.kind, version=VERSION)
+    texts = argument_texts(template.spec.get(classes.arguments))
+    tunable = tunable_positions(texts, job.spec.tunable_arguments)
+    kept = tuple(index for index in range(len(texts)) if index not in tunable)
+    spec = _template_spec(template.spec, classes, [texts[index] for index in kept])
+    document: dict[str, JsonValue] = {
+        **_unnamed(job.spec),
+        "template": {"apiVersion": template.api_version, "kind": template.kind, "spec": spec},
+        "outputs": {output.name: _output(output) for output in job.resolved_outputs},
+    }
+    return Canonical(
+        document={"spec": document},
+        contents=contents,
+        arguments_path=path_text(("spec", "template", "spec", classes.arguments)),
+        argument_positions=kept,
+        argument_count=len(texts),
+    )
+
+
+def _unnamed(spec: JobSpec) -> dict[str, JsonValue]:
+    """Fields of the spec that this version does not name: they must match."""
+    unnamed = [name for name, field in type(spec).model_fields.items() if (field.alias or name) not in SPEC_CLASSES]
+    dumped = spec.model_dump(mode="json", by_alias=True, exclude_unset=True, include=set(unnamed))
+    return _map(dumped, within_entry=False)
+
+
+def _output(output: Output) -> dict[str, JsonValue]:
+    given: dict[str, Any] = output.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"name"})
+    _fill(given, OUTPUT_DEFAULTS)
+    return _map(given, within_entry=False)
+
+
+def _template_spec(spec: Mapping[str, JsonValue], classes: FieldClasses, arguments: list[str]) -> dict[str, JsonValue]:
+    must_match = _selected(spec, (), classes)
+    must_match.pop(classes.arguments, None)
+    if arguments:
+        must_match[classes.arguments] = list(arguments)
+    _fill(must_match, classes.defaults)
+    return must_match
+
+
+def _selected(fields: Mapping[str, JsonValue], at: tuple[str, ...], classes: FieldClasses) -> dict[str, JsonValue]:
+    """Without what is tunable, ignored or empty. Classes are given by map keys alone, so lists are taken as they are."""
+    kept: dict[str, JsonValue] = {}
+    for name, value in fields.items():
+        path = (*at, name)
+        if classes.of(path) is not FieldClass.MUST_MATCH:
+            continue
+        if ".".join(at) in classes.conf and value is not None:
+            canonical_value: JsonValue = as_text(value)
+        elif ".".join(path) in classes.environment and isinstance(value, list):
+            canonical_value = _environment(value)
+        elif isinstance(value, dict):
+            canonical_value = _selected(value, path, classes)
+        else:
+            canonical_value = _value(value, within_entry=False)
+        if canonical_value not in (None, {}, []):
+            kept[name] = canonical_value
+    return kept
+
+
+def _environment(entries: list[JsonValue]) -> JsonValue:
+    """By name; in their order where a name repeats or a value refers to another."""
+    names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+    refers = any(isinstance(entry, dict) and "$(" in str(entry.get("value")) for entry in entries)
+    if refers or None in names or len(set(map(str, names))) != len(names):
+        return _value(entries, within_entry=False)
+    by_name: dict[str, JsonValue] = {}
+    for entry in entries:
+        if isinstance(entry, dict):
+            rest = _map({key: value for key, value in entry.items() if key != "name"}, within_entry=True)
+            plain = set(rest) <= {"value"}
+            value = rest.get("value")
+            by_name[str(entry["name"])] = ("" if value is None else as_text(value)) if plain else rest
+    return by_name
+
+
+def _value(value: JsonValue, *, within_entry: bool) -> JsonValue:
+    match value:
+        case dict():
+            return _map(value, within_entry=within_entry)
+        case list():
+            return [_value(each, within_entry=True) for each in value]
+        case bool() | None | str() | float():
+            return value
+        case int():
+            return value if abs(value) <= _INTEGER else str(value)
+
+
+def _map(fields: Mapping[str, JsonValue], *, within_entry: bool) -> dict[str, JsonValue]:
+    values = {name: _value(value, within_entry=within_entry) for name, value in fields.items()}
+    dropped: tuple[JsonValue, ...] = (None,) if within_entry else (None, {}, [])
+    return {name: value for name, value in values.items() if value not in dropped}
+
+
+def _fill(fields: dict[str, Any], defaults: Mapping[str, JsonValue]) -> None:
+    """Writes out each default whose field is absent or null."""
+    for dotted, default in defaults.items():
+        *above, name = dotted.split(".")
+        place = fields
+        for step in above:
+            inner = place.get(step)
+            place[step] = inner = dict(inner) if isinstance(inner, dict) else {}
+            place = inner
+        if place.get(name) is None:
+            place[name] = default
+
+
+def _leaves(loc: Loc, value: JsonValue) -> list[Leaf]:
+    if isinstance(value, dict) and value:
+        return [leaf for name, each in value.items() for leaf in _leaves((*loc, name), each)]
+    if isinstance(value, list) and value:
+        return [leaf for index, each in enumerate(value) for leaf in _leaves((*loc, index), each)]
+    return [Leaf(path_text(loc), value)]
