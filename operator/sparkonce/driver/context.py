@@ -104,7 +104,7 @@ class Job:
             decision = Committed(stands) if stands.nonce == slot.nonce and stands.state == "committed" else FencedOff(stands)
         failpoints.hit("driver.commit.after")
         if isinstance(decision, FencedOff | Conflicting | AlreadyCommitted):
-            run(sink.abort(key, slot))  # its slot is decided, so this only deletes what was staged
+            run(sink.discard(key, slot))  # decided by somebody else: what was staged here can never be committed
         written = self._written(sink, decision)
         failpoints.hit("driver.write.done")
         return written

@@ -11,7 +11,9 @@ Source: DESIGN section 6 and the executable model's `decide` and `conclude`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from sparkonce.engine.policy import Policy
 from sparkonce.launch.protocol import Phase, Seen
@@ -34,6 +36,8 @@ class Observation:
     """Seconds since the driver touched the attempt; None: it never did."""
     owner_age: float | None = None
     """Seconds since any owner touched the attempt before its driver did; None: nobody did."""
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    """Of the driver, with its last sign of life; for people."""
     gone: bool = False
     """No object wants this generation any more (proved by live reads)."""
     superseded: bool = False

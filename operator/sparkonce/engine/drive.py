@@ -25,7 +25,7 @@ from sparkonce.model.assignment import Assignment
 from sparkonce.model.record import Application, Beat, Event, Record, Settling, SpecBody, State, Why
 from sparkonce.model.result import Result, Verdict
 from sparkonce.sink.protocol import Sink
-from sparkonce.sink.transaction import Settlement, settle
+from sparkonce.sink.transaction import Settlement, settle, sink_key
 from sparkonce.store import protocol as store_protocol
 from sparkonce.store.protocol import Claim, IdempotencyStore, Updated
 
@@ -141,6 +141,7 @@ class Drive:
             permanent_error=str(errors[0].body.get("message", "")) if errors else None,
             driver_age=driver.age if driver and driver.nonce == record.nonce else None,
             owner_age=owner.age if owner and owner.nonce == record.nonce else None,
+            progress=driver.progress if driver and driver.nonce == record.nonce else {},
         )
 
     async def launch(self, record: Record, claim: Claim, job: Job) -> None:
@@ -273,8 +274,6 @@ class Drive:
         """Staging that can never be committed; what cannot be reached now is swept another time."""
         for sink in job.sinks:
             try:
-                from sparkonce.sink.transaction import sink_key
-
                 await sink.sweep(sink_key(record.key_hash, record.generation, sink))
             except OutputUnavailable:
                 continue

@@ -1,0 +1,293 @@
+"""Local mode: the same store protocol, engine and sinks in one process, on one machine.
+
+`submit` carries one request to its answer: it looks the key up, replays, follows or refuses; only a new, an unowned or a reopenable
+key makes this process an owner. An owner drives the key to its end; when it dies at any step, the next request for the key goes on
+where it stands. Everything that waits can be interrupted: a leader by a wish to cancel (which settles, never just ends), a
+follower by detaching.
+
+An unanswered reserve is repeated with its nonce; after `patience` seconds the caller gets StoreUnavailable, and whoever sends the job
+again finds what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from sparkonce import failpoints
+from sparkonce.engine.decide import Decision, Observation
+from sparkonce.engine.drive import Drive, Ended
+from sparkonce.engine.prepare import Prepared, describe
+from sparkonce.engine.request import Answer, Answered, answer
+from sparkonce.errors import LaunchUnavailable, OutputUnavailable, StoreUnavailable
+from sparkonce.launch.local import LocalLauncher
+from sparkonce.launch.protocol import Launcher
+from sparkonce.launch.submit import command_for
+from sparkonce.model.assignment import Assignment
+from sparkonce.model.local_template import LocalTemplate
+from sparkonce.model.record import Outcome, Record, State, StopWanted, Why
+from sparkonce.model.result import Result
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.protocol import Evidence, Sink
+from sparkonce.sink.transaction import sink_key
+from sparkonce.store.protocol import Claim, IdempotencyStore, Lease, Owned, View
+
+T = TypeVar("T")
+
+KEEP_ALIVE = 5.0
+"""Seconds between two touches of the lease; a sixth of what makes it stale."""
+PATIENCE = 10.0
+"""Seconds for which an unreachable store or output is asked again before the command gives up; nothing is lost then."""
+FOLLOW_POLL = 0.25
+"""Seconds between two looks of a follower."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What became of a request."""
+
+    answer: Answer
+    record: Record | None
+    result: Result | None = None
+    replayed: bool = False
+    """The result was there before this request, or another process produced it."""
+    detached: bool = False
+    reason: str = ""
+    unblock: str = ""
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    paths: tuple[str, ...] = ()
+    """Of a mismatch: the fields and files that differ."""
+
+
+OnLook = Callable[[Record, Decision | None, Observation | None], None]
+
+
+@dataclass(kw_only=True)
+class Embedded:
+    """One process on one ledger."""
+
+    store: IdempotencyStore
+    attempts: Path
+    """Folder of the attempts' folders, beside the ledger."""
+    install: str = "local"
+    launcher: Launcher | None = None
+    on_look: OnLook = lambda *_: None
+    on_leader: Callable[[Record], None] = lambda *_: None
+    patience: float = PATIENCE
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _cancel: StopWanted | None = None
+    _detach: bool = False
+    _leads: Record | None = None
+
+    @property
+    def owner(self) -> str:
+        return f"pid {os.getpid()} on {socket.gethostname()}"
+
+    def cancel(self, by: str, reason: str = "") -> None:
+        """The leader stops and settles; a follower detaches."""
+        if self._leads is not None:
+            self._cancel = StopWanted(why=Why.CANCELLED, by=by, reason=reason)
+        else:
+            self._detach = True
+        self._wake.set()
+
+    # looking
+    async def look(self, prepared: Prepared) -> tuple[View, Answered, dict[str, Evidence]]:
+        """What the request would get now; writes nothing."""
+        view = await self.patiently(lambda: self.store.load(prepared.address))
+        record = view.record
+        evidence: dict[str, Evidence] = {}
+        if record is not None and record.outcome is Outcome.SUCCEEDED:
+            result = await self.store.result(record.address, record.generation)
+            spec = await self.store.spec(record.address, record.generation)
+            sinks = describe(record, spec).sinks if spec is not None else prepared.sinks
+            evidence = await probe(record, result, sinks)
+        same = record is not None and prepared.same(record)
+        return view, answer(view, same=same, policy=prepared.policy, outputs=evidence, key=prepared.key.text), evidence
+
+    # doing
+    async def submit(self, prepared: Prepared, *, follow: bool = True) -> Ending:
+        """Until the request has its answer. Errors of sparkonce.errors end it earlier; sending it again is always safe."""
+        async with self.lease() as lease:
+            nonce, led = uuid.uuid4().hex, False
+            while True:
+                view, said, evidence = await self.look(prepared)
+                record = view.record
+                match said.answer:
+                    case Answer.NEW:
+                        await check(prepared.sinks)
+                        owned = await self.reserve(prepared, lease, nonce, view)
+                    case Answer.TAKE_OVER:
+                        assert record is not None  # an unknown key is New
+                        owned = await self.take_over(record, lease)
+                    case Answer.REOPEN:
+                        assert record is not None  # an unknown key is New
+                        owned = await self.reopen(prepared, record, lease, nonce)
+                    case Answer.SUPERSEDE:
+                        assert record is not None  # an unknown key is New
+                        owned = await self.supersede(prepared, record, view, lease, nonce)
+                    case Answer.FOLLOW if follow and not self._detach:
+                        assert record is not None  # an unknown key is New
+                        self.on_look(record, None, None)
+                        await self.pause(FOLLOW_POLL)
+                        continue
+                    case Answer.FOLLOW:
+                        return Ending(said.answer, record, detached=True, reason=said.evidence, unblock=said.unblock)
+                    case _:
+                        return await self.ending(prepared, said, record, evidence, replayed=not led)
+                if owned is None:
+                    continue
+                led = True
+                ended = await self.drive(owned.record, owned.claim, application=prepared.application)
+                if ended is not None and ended.record.outcome is Outcome.CANCELLED:
+                    if ended.record.stop_wanted is not None and ended.record.stop_wanted.why is Why.SUPERSEDED:
+                        continue  # ours or another's: look again
+                    return Ending(Answer.REPLAY, ended.record, ended.result, reason=ended.record.note)
+
+    async def ending(
+        self, prepared: Prepared, said: Answered, record: Record | None, evidence: Mapping[str, Evidence], *, replayed: bool
+    ) -> Ending:
+        assert record is not None  # New is never an ending
+        result = await self.store.result(record.address, record.generation) if record.state is State.FINALIZED else None
+        paths: tuple[str, ...] = ()
+        if said.answer is Answer.MISMATCH:
+            spec = await self.store.spec(record.address, record.generation)
+            paths = tuple(prepared.differing(record, spec)) if spec is not None else ()
+        return Ending(said.answer, record, result, replayed, False, said.evidence, said.unblock, evidence, paths)
+
+    async def reserve(self, prepared: Prepared, lease: Lease, nonce: str, view: View) -> Owned | None:
+        failpoints.hit("engine.reserve.before")
+        request = prepared.request(nonce)
+        reply = await self.patiently(lambda: self.store.reserve(request, lease=lease, floor=view.floor))
+        failpoints.hit("engine.reserve.after")
+        return reply if isinstance(reply, Owned) else None
+
+    async def take_over(self, record: Record, lease: Lease) -> Owned | None:
+        nonce = uuid.uuid4().hex
+        reply = await self.patiently(lambda: self.store.take_over(record, lease=lease, nonce=nonce))
+        return reply if isinstance(reply, Owned) else None
+
+    async def reopen(self, prepared: Prepared, record: Record, lease: Lease, nonce: str) -> Owned | None:
+        await check(prepared.sinks)
+        request = prepared.request(nonce)
+        reply = await self.patiently(lambda: self.store.reopen(record, request, lease=lease))
+        return reply if isinstance(reply, Owned) else None
+
+    async def supersede(self, prepared: Prepared, record: Record, view: View, lease: Lease, nonce: str) -> Owned | None:
+        """Ends the other job's generation first, by whoever owns it; then opens the next."""
+        if record.reopenable:
+            return await self.reopen(prepared, record, lease, nonce)
+        if record.stop_wanted is None:
+            wish = StopWanted(why=Why.SUPERSEDED, by=self.owner, reason="another job under this key")
+            await self.patiently(lambda: self.store.request_stop(record, wish))
+            return None
+        if view.claim is None and record.state is State.IN_PROGRESS:
+            return await self.take_over(record, lease)
+        await self.pause(FOLLOW_POLL)
+        return None
+
+    async def drive(self, record: Record, claim: Claim, *, application: str | None = None) -> Ended | None:
+        """Owns the key until its generation ends; None when it became somebody else's."""
+        self._leads = record
+        self.on_leader(record)
+        engine = self.engine(application)
+        deadline: float | None = None
+        try:
+            while True:
+                try:
+                    ended = await engine.run(record, claim)
+                    return ended if isinstance(ended, Ended) else None
+                except (OutputUnavailable, LaunchUnavailable, StoreUnavailable):
+                    deadline = deadline or time.monotonic() + self.patience
+                    if time.monotonic() > deadline:
+                        raise
+                    await asyncio.sleep(min(1.0, self.patience / 10))
+        finally:
+            self._leads = None
+
+    def engine(self, application: str | None = None) -> Drive:
+        def template_of(assignment: Assignment) -> LocalTemplate:
+            return LocalTemplate.of(IdempotentJob.of(assignment.spec.job))
+
+        return Drive(
+            store=self.store,
+            launcher=self.launcher or LocalLauncher(self.attempts, command_for(template_of, application=application)),
+            describe=describe,
+            wait=self.carry_wish,
+            new_nonce=lambda: uuid.uuid4().hex,
+            install=self.install,
+            store_url=self.store.url,
+            owner=self.owner,
+            on_decision=self.on_look,
+        )
+
+    async def carry_wish(self, seconds: float) -> None:
+        """A wish to cancel goes into the record first: whoever owns the key then carries it out, and if we die, a successor does."""
+        if self._cancel is not None and self._leads is not None:
+            view = await self.store.load(self._leads.address)
+            if view.record is not None and view.record.generation == self._leads.generation and view.record.stop_wanted is None:
+                await self.store.request_stop(view.record, self._cancel)
+                return
+        await self.pause(seconds)
+
+    async def pause(self, seconds: float) -> None:
+        """Returns earlier when somebody wants something."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        self._wake.clear()
+
+    async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Asks a store again that did not answer; the request is the same each time, so that it recognises itself."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)  # between two tries; the store's own timeout has passed already
+
+    @contextlib.asynccontextmanager
+    async def lease(self) -> AsyncIterator[Lease]:
+        """For the life of one command; revoked on the way out, so that a successor need not wait."""
+        lease = await self.patiently(lambda: self.store.open_lease(owner=self.owner))
+        keeper = asyncio.create_task(self._keep(lease))
+        try:
+            yield lease
+        finally:
+            keeper.cancel()
+            with contextlib.suppress(StoreUnavailable):
+                await lease.revoke()
+
+    async def _keep(self, lease: Lease) -> None:
+        while True:
+            await asyncio.sleep(KEEP_ALIVE)
+            with contextlib.suppress(StoreUnavailable):
+                await lease.keep_alive()
+
+
+async def check(sinks: Sequence[Sink]) -> None:
+    """Start-up probe of every output, before anything is reserved."""
+    for sink in sinks:
+        await sink.check()
+
+
+async def probe(record: Record, result: Result | None, sinks: Sequence[Sink]) -> dict[str, Evidence]:
+    """Whether a recorded result still stands; an output that cannot be reached is not checked."""
+    digests = {output.name: output.digest for output in result.outputs} if result else {}
+    found: dict[str, Evidence] = {}
+    for sink in sinks:
+        try:
+            found[sink.name] = await sink.probe(sink_key(record.key_hash, record.generation, sink), digests.get(sink.name))
+        except OutputUnavailable:
+            found[sink.name] = Evidence.NOT_CHECKED
+    return found
+
