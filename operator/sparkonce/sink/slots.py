@@ -1,0 +1,223 @@
+"""The slot log: Parquet files that Spark wrote, made visible by one object that is created only if it is absent.
+
+A slot (`_idem/<sink key>/<token>.json`) is `committed` or `closed`, for ever. Rule R: commit in slot t only after every lower slot is
+filled and none is committed. Why at most one slot of a key is committed: take two, a < b. Before b was written, its writer saw slot a
+filled and not committed; slots never change; so a is not committed. Nothing in this mentions time, so nothing here reads a clock to decide,
+and no listing is believed when it shows nothing: an empty slot is made certain by filling it.
+
+An answer that did not come proves nothing. The slot is read, and when nothing stands there the same create is sent again; the nonce,
+drawn per write, tells our own slot from a twin's.
+
+Not taken: locks, leases or a rename. A frozen process holds a lock it lost, and a rename replaces what is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from sparkonce import blocking
+from sparkonce.errors import OutputUnavailable, OutputUnsafe, SparkonceError
+from sparkonce.failpoints import FailpointError, hit
+from sparkonce.sink import layout
+from sparkonce.sink.objects import Objects
+from sparkonce.sink.protocol import (
+    AlreadyCommitted,
+    Committed,
+    Conflicting,
+    Decision,
+    Evidence,
+    FencedOff,
+    OnRerun,
+    SinkKey,
+    Slot,
+    SlotState,
+    Swept,
+    slot_digest,
+)
+from sparkonce.sink.staging import Stager, stage_with_spark, staged_files
+from sparkonce.sink.table import write_snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RESEND_AFTER = (0.02, 0.1, 0.3)
+"""Seconds before each repetition of a create whose answer was lost. Short: callers wait, and have their own way to come again."""
+
+
+class SlotLog:
+    """A `Sink`. `stage` writes the rows: Spark, unless a test injects something lighter."""
+
+    kind = "slotLog"
+
+    def __init__(
+        self, objects: Objects, *, name: str, on_rerun: OnRerun = OnRerun.REPLACE, stage: Stager | None = None
+    ) -> None:
+        self.name, self.uri = name, objects.uri
+        self._objects, self._on_rerun, self._stage = objects, on_rerun, stage or stage_with_spark
+
+    async def check(self) -> None:
+        probe = f"{layout.SLOTS}/_probe-{secrets.token_hex(16)}.json"
+        first = await self._objects.create(probe, b"1")
+        second = await self._objects.create(probe, b"2")
+        found = await self._objects.get(probe)
+        await self._objects.delete(probe)
+        if not first or second or found != b"1":
+            raise OutputUnsafe(
+                f"{self.uri} does not honour create-if-absent (the same object could be created twice), so exactly-once cannot be kept "
+                "there; put the output on another store"
+            )
+
+    async def find(self, key: SinkKey) -> Slot | None:
+        listed = await self._objects.list(layout.slots_folder(key))
+        for token in sorted(filter(None, (layout.numbered(each.path) for each in listed)), reverse=True):
+            slot = await self._read(key, token)
+            if slot is not None and slot.state is SlotState.COMMITTED:
+                return slot
+        return None
+
+    async def probe(self, key: SinkKey, slot_digest: str | None) -> Evidence:
+        if await self._replaced(key):
+            return Evidence.REPLACED
+        slot = await self.find(key)
+        if slot is None or (slot_digest is not None and digest_of(slot) != slot_digest):
+            return Evidence.GONE
+        there = {}
+        for folder in {file.path.rpartition("/")[0] for file in slot.files}:
+            there.update({each.path: each.bytes for each in await self._objects.list(folder)})
+        return Evidence.PRESENT if all(there.get(f.path) == f.bytes for f in slot.files) else Evidence.GONE
+
+    async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
+        found = await self._close_below(key, token, fingerprint=fingerprint, by=by)
+        if found is None:
+            found = await self.find(key)  # a higher token's: granted by a store that was lost since
+            if found is not None:
+                await self._objects.persist([layout.slot_path(key, found.token)])
+        return found
+
+    def stage(self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str) -> Slot:
+        nonce = secrets.token_hex(16)
+        folder = layout.staging_folder(key, token, nonce)
+        try:
+            written = self._stage(frame, self._objects.where(folder))
+            files = blocking.run(staged_files(self._objects, folder, expected=written.rows))
+        except BaseException:
+            # No slot names the nonce and nobody else knows it: these files can never be committed.
+            with contextlib.suppress(SparkonceError):
+                blocking.run(self._objects.delete_folder(folder))
+            raise
+        return Slot(
+            state=SlotState.COMMITTED,
+            sink_key=str(key),
+            token=token,
+            nonce=nonce,
+            fingerprint=fingerprint,
+            files=files,
+            rows=written.rows,
+            on_rerun=self._on_rerun,
+            data_schema=written.data_schema,
+            application=written.application,
+            committed_at=time.time(),
+        )
+
+    async def commit(self, key: SinkKey, slot: Slot) -> Decision:
+        if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
+            raise ValueError(f"{slot.state} slot of {slot.sink_key} is no commit of {key}")
+        stands = await self._close_below(key, slot.token, fingerprint=slot.fingerprint, by=f"attempt {slot.token}")
+        if stands is None:
+            stands = await self._fill(key, slot, "sink.slots.create")
+        if stands.state is SlotState.CLOSED:
+            return FencedOff(stands)
+        if stands.nonce == slot.nonce:
+            return Committed(stands)
+        return AlreadyCommitted(stands) if stands.fingerprint == slot.fingerprint else Conflicting(stands)
+
+    async def abort(self, key: SinkKey, slot: Slot) -> Slot:
+        closed = _closed(key, slot.token, fingerprint=slot.fingerprint, by=f"abort of attempt {slot.token}")
+        stands = await self._fill(key, closed, "sink.slots.close")
+        if stands.state is SlotState.CLOSED:
+            hit("driver.abort.closed")
+            await self.discard(key, slot)
+        return stands
+
+    async def discard(self, key: SinkKey, slot: Slot) -> None:
+        await self._objects.delete_folder(layout.staging_folder(key, slot.token, slot.nonce))
+
+    async def sweep(self, key: SinkKey) -> Swept:
+        folders = size = 0
+        for folder in await self._objects.folders(f"{layout.DATA}/{key}"):
+            token_and_nonce = layout.staged(folder)
+            if token_and_nonce is None:
+                continue
+            token, nonce = token_and_nonce
+            slot = await self._read(key, token)
+            if slot is None or slot.nonce == nonce:  # undecided, or committed: a closed slot has no nonce
+                continue
+            size += sum(each.bytes for each in await self._objects.list(folder))
+            folders += 1
+            hit("sink.slots.sweep.before")
+            await self._objects.delete_folder(folder)
+        with contextlib.suppress(
+            SparkonceError
+        ):  # a cache, of the whole table: another key's corrupt slot is not this key's matter
+            await write_snapshot(self._objects)
+        return Swept(folders, size)
+
+    async def _close_below(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
+        """Rule R's first half: the committed slot below, or None once all below are closed."""
+        for lower in range(1, token):
+            stands = await self._fill(key, _closed(key, lower, fingerprint=fingerprint, by=by), "sink.slots.close")
+            if stands.state is SlotState.COMMITTED:
+                return stands
+        return None
+
+    async def _fill(self, key: SinkKey, slot: Slot, point: str) -> Slot:
+        """What stands in the slot, durably, after this was sent. OutputUnavailable: unknown, it may have landed."""
+        path, data = layout.slot_path(key, slot.token), layout.encode(slot)
+        lost: Exception | None = None
+        for wait in (*RESEND_AFTER, None):
+            try:
+                hit(f"{point}.before")
+                created = await self._objects.create(path, data)
+                hit(f"{point}.after")
+                if created:
+                    return slot
+            except (OutputUnavailable, FailpointError) as error:
+                lost = error
+            with contextlib.suppress(OutputUnavailable):
+                stands = await self._read(key, slot.token)
+                if stands is not None:
+                    await self._objects.persist([path])
+                    return stands
+            if wait is not None:
+                time.sleep(wait)  # noqa: ASYNC251 - verbs of a sink block and never suspend: drivers run them without an event loop
+        raise OutputUnavailable(
+            f"{lost or 'a slot vanished'}; whether slot {slot.token} of {key} is {slot.state} is unknown"
+        )
+
+    async def _read(self, key: SinkKey, token: int) -> Slot | None:
+        path = layout.slot_path(key, token)
+        data = await self._objects.get(path)
+        if data is None:
+            return None
+        return layout.decode(data, where=self._objects.where(path), sink_key=str(key), token=token)
+
+    async def _replaced(self, key: SinkKey) -> bool:
+        for folder in await self._objects.folders(layout.SLOTS):
+            parsed = layout.lineage_of(folder.rpartition("/")[2])
+            if parsed is not None and parsed[0] == key.lineage and parsed[1] > key.generation:
+                later = await self.find(key.model_copy(update={"generation": parsed[1]}))
+                if later is not None and later.on_rerun is OnRerun.REPLACE:
+                    return True
+        return False
+
+
+def digest_of(slot: Slot) -> str:
+    """As results record it."""
+    return slot_digest(layout.encode(slot))
+
+
+def _closed(key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot:
+    return Slot(state=SlotState.CLOSED, sink_key=str(key), token=token, fingerprint=fingerprint, closed_by=by)

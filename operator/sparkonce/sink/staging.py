@@ -1,0 +1,114 @@
+"""Staging: run a DataFrame into a private folder, and say exactly what stands there.
+
+Spark writes Parquet by itself, with whatever committer its session has: inside a folder that belongs to one write call alone every
+committer is good enough. That a job ended well is not believed: the rows that went by (an Observation, placed last before the write)
+must equal the rows in the files' footers, else RowsLost. Drivers that share a folder lose rows without any error, so neither half of
+this is optional.
+
+A file's digest covers its footer and its size, not its bytes: the footer names the place, length and statistics of all columns of all
+row groups, parquet-mr puts a CRC into every page (its default, and set for this write in case the session turned it off), and reading
+the data again would cost as much as the job's own write.
+
+Refused: changing the session's configuration. The job goes on using it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sparkonce import blocking
+from sparkonce.errors import RowsLost
+from sparkonce.sink.objects import Listed, Objects
+from sparkonce.sink.protocol import DataFile
+
+DIGEST = "parquet-footer-sha256"
+FOOTER_GUESS = 64 * 1024
+"""Bytes read from a file's end at first: most footers fit, so that a store is asked once per file."""
+FOOTER_THREADS = 8
+"""Footers read at once: thousands of files on a store would otherwise take as many round trips in a row."""
+
+_MAGIC = b"PAR1"
+_TRAILER = 8  # bytes: the footer's length (little-endian) and the magic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What a stager says it wrote."""
+
+    rows: int
+    """Counted on the way into the files, not read back from them."""
+    data_schema: str
+    """Spark's JSON schema."""
+    application: str = ""
+
+
+class Stager(Protocol):
+    def __call__(self, frame: Any, folder: str) -> Written:
+        """Writes `*.parquet` files into a folder that does not exist yet; `folder` is `file:///...`, not percent-encoded."""
+        ...
+
+
+def stage_with_spark(frame: Any, folder: str) -> Written:
+    """Spark's own errors (duplicate columns, types that Parquet has not, a job that fails) pass through."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    counted = Observation()
+    observed = frame.observe(counted, count(lit(1)).alias("rows"))
+    writer = observed.write.mode("errorifexists").option("parquet.page.write-checksum.enabled", "true")
+    writer.parquet(folder)
+    return Written(
+        rows=counted.get["rows"],
+        data_schema=frame.schema.json(),
+        application=frame.sparkSession.sparkContext.applicationId,
+    )
+
+
+async def staged_files(objects: Objects, folder: str, *, expected: int) -> tuple[DataFile, ...]:
+    """What stands in the folder, flushed to disk. RowsLost when it is not `expected` rows; OutputUnavailable."""
+    listed = [each for each in await objects.list(folder) if _is_data(each.path.removeprefix(f"{folder}/"))]
+    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
+        files = tuple(pool.map(lambda each: _data_file(objects, each), listed))
+    rows = sum(file.rows for file in files)
+    if rows != expected:
+        raise RowsLost(
+            f"{expected} rows were written and the files in {objects.where(folder)} hold {rows}; nothing was committed, run it again"
+        )
+    await objects.persist([file.path for file in files])
+    return files
+
+
+def _is_data(path: str) -> bool:
+    """Not a committer's leftovers (`_temporary/...`), nor markers and checksums."""
+    return path.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in path.split("/"))
+
+
+def _data_file(objects: Objects, listed: Listed) -> DataFile:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    footer = _footer(objects, listed)
+    try:
+        rows = parquet.read_metadata(pa.BufferReader(_MAGIC + footer)).num_rows
+    except pa.ArrowInvalid as error:
+        raise RowsLost(
+            f"{objects.where(listed.path)} is not whole ({error}); nothing was committed, run it again"
+        ) from None
+    digest = hashlib.sha256(footer[:-_TRAILER] + listed.bytes.to_bytes(8, "big")).hexdigest()
+    return DataFile(path=listed.path, rows=rows, bytes=listed.bytes, digest=f"{DIGEST}:{digest}")
+
+
+def _footer(objects: Objects, listed: Listed) -> bytes:
+    """The footer with its length and magic, as the file ends."""
+    tail = blocking.run(objects.tail(listed.path, FOOTER_GUESS))
+    data = tail.data if tail is not None and tail.bytes == listed.bytes else b""
+    length = int.from_bytes(data[-_TRAILER:-4], "little") + _TRAILER
+    if len(data) < length <= listed.bytes:
+        tail = blocking.run(objects.tail(listed.path, length))
+        data = tail.data if tail is not None else b""
+    if not data.endswith(_MAGIC) or len(data) < length:
+        raise RowsLost(f"{objects.where(listed.path)} is not a whole Parquet file; nothing was committed, run it again")
+    return data[-length:]

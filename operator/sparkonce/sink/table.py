@@ -1,0 +1,147 @@
+"""What a reader of a slot log sees: a pure function of the slots.
+
+A table is the union over the outputs of all keys; of one output of a key (a *lineage*) it shows every committed generation that no
+later committed generation replaced. Nothing is derived from what lies in `_data`.
+
+Reading every slot of a large table would cost a request each, so readers begin with the newest snapshot: a list of decided slots, committed
+ones whole and closed ones by name. A slot never changes, so a snapshot is never wrong, at most short; the slots that it does not name
+are read. A process that froze before it wrote one writes, when it wakes, an older list of the same facts. Snapshots that do not parse,
+or that a later version wrote, are passed over: all they could do is save requests. The last few are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rfc8785
+from pydantic import ValidationError
+
+from sparkonce import blocking
+from sparkonce.sink import layout
+from sparkonce.sink.objects import FolderObjects, Objects
+from sparkonce.sink.protocol import OnRerun, Slot, SlotState
+
+SNAPSHOT_SCHEMA = 1
+SNAPSHOT_AFTER = 64
+"""Slots that no snapshot names, above which a new one is worth its write."""
+SNAPSHOTS_KEPT = 3
+"""A reader may hold the name of an older one for a moment; it copes with a missing one, but then reads every slot."""
+
+
+def visible(slots: Iterable[Slot]) -> list[Slot]:
+    """The committed slots whose rows are in the table, in the order of their sink keys' lineage and generation."""
+    lineages: dict[str, list[tuple[int, Slot]]] = {}
+    for slot in slots:
+        lineage, generation = layout.lineage_of(slot.sink_key) or (slot.sink_key, 0)
+        if slot.state is SlotState.COMMITTED:
+            lineages.setdefault(lineage, []).append((generation, slot))
+    seen = []
+    for _, committed in sorted(lineages.items()):
+        committed.sort(key=lambda each: each[0])
+        first = max((at for at, (_, slot) in enumerate(committed) if slot.on_rerun is OnRerun.REPLACE), default=0)
+        seen += [slot for _, slot in committed[first:]]
+    return seen
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Slots whose decision is known."""
+
+    committed: tuple[Slot, ...]
+    closed: frozenset[str]
+    """Paths."""
+    number: int
+    """Of the newest snapshot there is, readable or not."""
+    unlisted: int
+    """How many of them no snapshot named."""
+
+
+async def decided(objects: Objects) -> Decided:
+    """Every decided slot that a listing shows now, and every one that the newest snapshot names.
+
+    OutputUnavailable; OutputCorrupt for a slot that does not parse."""
+    paths = [each.path for each in await objects.list(layout.SLOTS)]
+    numbers = sorted(
+        n for path in paths if path.startswith(f"{layout.SNAPSHOTS}/") and (n := layout.numbered(path)) is not None
+    )
+    committed, closed = await _newest_snapshot(objects, numbers)
+    unlisted = 0
+    for path in paths:
+        sink_key, token = path.split("/")[1], layout.numbered(path)
+        if token is None or path.count("/") != 2 or sink_key.startswith("_") or path in committed or path in closed:
+            continue
+        data = await objects.get(path)
+        if data is None:
+            continue
+        slot = layout.decode(data, where=objects.where(path), sink_key=sink_key, token=token)
+        unlisted += 1
+        if slot.state is SlotState.COMMITTED:
+            committed[path] = slot
+        else:
+            closed.add(path)
+    return Decided(tuple(committed.values()), frozenset(closed), max(numbers, default=0), unlisted)
+
+
+async def committed_slots(objects: Objects) -> list[Slot]:
+    """Visible or not. Errors as `decided`."""
+    return list((await decided(objects)).committed)
+
+
+async def write_snapshot(objects: Objects, *, after: int = SNAPSHOT_AFTER) -> bool:
+    """Writes the next snapshot when more than `after` slots are in none; whether this call did. Old snapshots go."""
+    known = await decided(objects)
+    if known.unlisted <= after:
+        return False
+    return await _write(objects, known)
+
+
+async def _write(objects: Objects, known: Decided) -> bool:
+    number = known.number + 1
+    body: dict[str, Any] = {
+        "schema": SNAPSHOT_SCHEMA,
+        "committed": [slot.dump() for slot in sorted(known.committed, key=lambda slot: (slot.sink_key, slot.token))],
+        "closed": sorted(known.closed),
+    }
+    created = await objects.create(layout.snapshot_path(number), rfc8785.dumps(body))
+    for each in await objects.list(layout.SNAPSHOTS):
+        old = layout.numbered(each.path)
+        if old is not None and old <= number - SNAPSHOTS_KEPT:
+            await objects.delete(each.path)
+    return created
+
+
+async def _newest_snapshot(objects: Objects, numbers: list[int]) -> tuple[dict[str, Slot], set[str]]:
+    for number in reversed(numbers):
+        data = await objects.get(layout.snapshot_path(number))
+        try:
+            body = json.loads(data or b"null")
+            if not isinstance(body, dict) or body.get("schema") != SNAPSHOT_SCHEMA:
+                continue
+            slots = [Slot.model_validate(each) for each in body["committed"]]
+            return {layout.slot_path(slot.sink_key, slot.token): slot for slot in slots}, set(body["closed"])
+        except (ValueError, TypeError, KeyError, ValidationError):
+            continue
+    return {}, set()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A slot log in a local folder, as it is now."""
+
+    folder: Path
+
+    @property
+    def objects(self) -> Objects:
+        return FolderObjects(self.folder)
+
+    def slots(self) -> list[Slot]:
+        """The visible ones."""
+        return visible(blocking.run(committed_slots(self.objects)))
+
+    def files(self) -> list[str]:
+        """Absolute paths of the files that hold the table's rows."""
+        return [str(self.folder / file.path) for slot in self.slots() for file in slot.files]

@@ -1,0 +1,33 @@
+"""A stager without a JVM: writes a pyarrow table as two Parquet files, so that half a result can be told from a whole one.
+
+For tests that start and kill hundreds of driver processes. Everything after it (footers, row check, slots) is the code that Spark's
+files go through.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from sparkonce.sink.staging import Written
+
+_SPARK_TYPES = {pa.int64(): "long", pa.int32(): "integer", pa.float64(): "double", pa.string(): "string"}
+
+
+def arrow_stage(frame: pa.Table, folder: str) -> Written:
+    """A `Stager` for pyarrow tables of the few types that tests use."""
+    path = Path(folder.removeprefix("file://"))
+    path.mkdir(parents=True)
+    half = (frame.num_rows + 1) // 2
+    for part, rows in enumerate((frame.slice(0, half), frame.slice(half))):
+        parquet.write_table(rows, path / f"part-{part:05d}.parquet")
+    fields = [{"name": f.name, "type": _SPARK_TYPES[f.type], "nullable": True, "metadata": {}} for f in frame.schema]
+    return Written(rows=frame.num_rows, data_schema=json.dumps({"type": "struct", "fields": fields}), application="arrow")
+
+
+def table_of(*numbers: int) -> pa.Table:
+    """One column `n`."""
+    return pa.table({"n": pa.array(numbers, pa.int64())})
