@@ -9,6 +9,7 @@ know. A record whose `min_reader` is above `READER` is not ours to touch.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Any, Self
 
@@ -254,13 +255,27 @@ def parse_record(text: str | bytes, *, where: str) -> Record:
     try:
         record = Record.model_validate_json(text)
     except ValidationError as invalid:
+        _check_reader(_min_reader(text), where)  # a newer record may well say things that do not parse here
         first = invalid.errors()[0]
         path = ".".join(map(str, first["loc"])) or "JSON"
         raise RecordUnreadable(
             f"the record {where} cannot be read ({path}: {first['msg']}); restore it from a backup or forget the key"
         ) from None
-    if record.min_reader > READER:
-        raise RecordTooNew(
-            f"the record {where} needs a reader of version {record.min_reader}, this is {READER}; upgrade sparkonce"
-        )
+    _check_reader(record.min_reader, where)
     return record
+
+
+def _check_reader(needed: int, where: str) -> None:
+    if needed > READER:
+        raise RecordTooNew(
+            f"the record {where} needs a reader of version {needed}, this is {READER}; upgrade sparkonce"
+        )
+
+
+def _min_reader(text: str | bytes) -> int:
+    """Of a record whose other fields do not parse; 0 when it does not even say that."""
+    try:
+        needed = json.loads(text)["minReader"]
+    except (ValueError, TypeError, KeyError):
+        return 0
+    return needed if isinstance(needed, int) else 0

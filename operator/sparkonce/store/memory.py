@@ -1,0 +1,301 @@
+"""A store in a dictionary, for tests and for `memory:`; it lives as long as the object.
+
+It keeps the same JSON text that a durable store keeps, so that a value that cannot be stored, and a field that would not survive, fails
+here too. Entries are immutable and are replaced as a whole: a copy of the store is a copy of one dictionary, and a step that fails
+half-way has changed nothing. A claim vanishes when its lease ends; leases end by `revoke` or, as if their process had died, by `expire`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from sparkonce.model.record import Address, Beat, Event, Intent, Record, Report, SpecBody, State
+from sparkonce.model.result import Result
+from sparkonce.store.codec import decode, encode, listed, name, position, position_of, record_of
+from sparkonce.store.ledger import EVENTS, LIVE_KEYS, POLL, TOMBSTONES, Beside, Changes, HeldLease, Ledger
+from sparkonce.store.protocol import Claim, Page, Query, View
+from sparkonce.store.rules import RETRY_AFTER, Decision, Seen, Write
+
+T = TypeVar("T")
+
+
+class MemoryLease(HeldLease):
+    def __init__(self, owner: str) -> None:
+        self.id = uuid.uuid4().hex
+        self.owner = owner
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def expire(self) -> None:
+        """As if its process had died."""
+        self._ended = True
+
+    async def keep_alive(self) -> bool:
+        return not self._ended
+
+    async def revoke(self) -> None:
+        self._ended = True
+
+
+@dataclass(frozen=True)
+class _Beat:
+    text: str
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """All that stands under one key. Values beside the record are by generation."""
+
+    record: str | None = None
+    revision: int = 0
+    """Of the record."""
+    state: str = ""
+    expires: float | None = None
+    changed: int = 0
+    """Revision of the newest change of this key."""
+    claim: Claim | None = None
+    floor: int = 0
+    specs: Mapping[int, str] = field(default_factory=dict)
+    results: Mapping[int, str] = field(default_factory=dict)
+    intents: Mapping[int, str] = field(default_factory=dict)
+    reports: Mapping[tuple[int, int, str], str] = field(default_factory=dict)
+    beats: Mapping[tuple[int, int, str], _Beat] = field(default_factory=dict)
+    events: tuple[str, ...] = ()
+
+
+class _Look:
+    """`Beside` for one key."""
+
+    def __init__(self, store: MemoryStore, address: Address, entry: _Entry) -> None:
+        self._store, self._address, self._entry = store, address, entry
+
+    def result(self, generation: int) -> Result | None:
+        text = self._entry.results.get(generation)
+        return None if text is None else decode(Result, text, where=name(self._address))
+
+    def intent(self, generation: int) -> Intent | None:
+        text = self._entry.intents.get(generation)
+        return None if text is None else decode(Intent, text, where=name(self._address))
+
+    def report(self, generation: int, attempt: int, reporter: str) -> Report | None:
+        text = self._entry.reports.get((generation, attempt, reporter))
+        return None if text is None else decode(Report, text, where=name(self._address))
+
+    def full(self, limit: int) -> float | None:
+        return self._store._full(self._address.realm, limit)  # noqa: SLF001 - one class in two parts
+
+
+class MemoryStore(Ledger):
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        max_live_keys: int = LIVE_KEYS,
+        tombstones: int = TOMBSTONES,
+        poll: float = POLL,
+    ) -> None:
+        super().__init__(max_live_keys=max_live_keys, poll=poll)
+        self.url = "memory:"
+        self._clock, self._monotonic, self._tombstones = clock, monotonic, tombstones
+        self._lock = threading.RLock()
+        self._leases: dict[str, MemoryLease] = {}
+        self._entries: dict[Address, _Entry] = {}
+        self._gone: dict[Address, int] = {}  # keys without a record, by the revision of their last change, oldest first
+        self._gap = 0  # changes of such keys up to this revision are forgotten
+        self._revision = 0
+        self._epoch = 1
+
+    def copy(self) -> MemoryStore:
+        """As it is now: cheap, and independent of this one but for the leases, which belong to processes."""
+        with self._lock:
+            other = MemoryStore(
+                clock=self._clock,
+                monotonic=self._monotonic,
+                max_live_keys=self._max_live_keys,
+                tombstones=self._tombstones,
+                poll=self._poll,
+            )
+            other._leases = self._leases
+            other._entries, other._gone = dict(self._entries), dict(self._gone)
+            other._gap, other._revision, other._epoch = self._gap, self._revision, self._epoch
+            return other
+
+    async def open_lease(self, *, owner: str) -> MemoryLease:
+        lease = MemoryLease(owner)
+        self._leases[lease.id] = lease
+        return lease
+
+    async def now(self) -> float:
+        return self._clock()
+
+    async def close(self) -> None:
+        """Nothing to do: the records go with the object."""
+
+    # --- the step
+
+    def _record(self, address: Address, entry: _Entry) -> Record | None:
+        if entry.record is None:
+            return None
+        return record_of(address, entry.record, revision=entry.revision, epoch=self._epoch)
+
+    def _see(self, address: Address, entry: _Entry) -> Seen:
+        lease = self._leases.get(entry.claim.lease) if entry.claim is not None else None
+        return Seen(
+            record=self._record(address, entry),
+            claim=entry.claim if lease is not None and not lease.ended else None,
+            stale=False,
+            floor=entry.floor,
+            at=self._clock(),
+            next=self._revision + 1,
+            epoch=self._epoch,
+        )
+
+    def _step(self, address: Address, decide: Callable[[Seen, Beside], Decision[T]]) -> T:
+        with self._lock:
+            entry = self._entries.get(address, _Entry())
+            seen = self._see(address, entry)
+            outcome, write = decide(seen, _Look(self, address, entry))
+            if write is not None:
+                self._put(address, self._written(entry, write, seen.next), moves=write.moves)
+            return outcome
+
+    def _put(self, address: Address, entry: _Entry, *, moves: bool) -> None:
+        self._entries[address] = entry
+        if not moves:
+            return
+        self._revision += 1
+        self._gone.pop(address, None)
+        if entry.record is None:
+            self._gone[address] = self._revision
+            if len(self._gone) > self._tombstones:
+                self._gap = self._gone.pop(next(iter(self._gone)))
+
+    def _written(self, entry: _Entry, write: Write, revision: int) -> _Entry:
+        if write.remove:
+            entry = _Entry(floor=entry.floor, events=entry.events)
+        if write.moves:
+            entry = replace(entry, changed=revision)
+        if (record := write.record) is not None:
+            text, state = encode(record), record.state.value
+            entry = replace(entry, record=text, revision=revision, state=state, expires=record.expires_at)
+        if write.claim is not None or write.drop_claim:
+            entry = replace(entry, claim=write.claim)
+        if write.floor is not None:
+            entry = replace(entry, floor=write.floor)
+        if write.event is not None:
+            entry = replace(entry, events=(*entry.events, encode(write.event))[-EVENTS:])
+        return self._beside(entry, write)
+
+    def _beside(self, entry: _Entry, write: Write) -> _Entry:
+        generation = write.generation
+        if write.spec is not None:
+            entry = replace(entry, specs={**entry.specs, generation: encode(write.spec)})
+        if write.result is not None:
+            entry = replace(entry, results={**entry.results, generation: encode(write.result)})
+        if write.intent is not None:
+            entry = replace(entry, intents={**entry.intents, generation: encode(write.intent)})
+        if (report := write.report) is not None:
+            at = generation, report.attempt, report.reporter
+            entry = replace(entry, reports={**entry.reports, at: encode(report)})
+        if (beat := write.beat) is not None:
+            touch = _Beat(encode(beat), self._monotonic())
+            entry = replace(entry, beats={**entry.beats, (generation, beat.attempt, beat.by): touch})
+        return entry
+
+    def _full(self, realm: str, limit: int) -> float | None:
+        if len(self._entries) < limit:
+            return None
+        now = self._clock()
+        expiries = [
+            entry.expires
+            for address, entry in self._entries.items()
+            if address.realm == realm and entry.record is not None and not _expired(entry, now)
+        ]
+        if len(expiries) < limit:
+            return None
+        return min((expires - now for expires in expiries if expires is not None), default=RETRY_AFTER)
+
+    def _changes(self, since: int) -> Changes:
+        with self._lock:
+            seen = [(address, entry.changed) for address, entry in self._entries.items() if entry.changed > since]
+            gap = since < self._gap or since > self._revision
+            return Changes(sorted(seen, key=lambda change: change[1]), self._revision, gap)
+
+    # --- reading
+
+    def _entry(self, address: Address) -> _Entry:
+        with self._lock:
+            return self._entries.get(address, _Entry())
+
+    async def load(self, address: Address) -> View:
+        with self._lock:
+            return self._see(address, self._entry(address)).view
+
+    async def spec(self, address: Address, generation: int) -> SpecBody | None:
+        text = self._entry(address).specs.get(generation)
+        return None if text is None else decode(SpecBody, text, where=name(address))
+
+    async def result(self, address: Address, generation: int) -> Result | None:
+        return _Look(self, address, self._entry(address)).result(generation)
+
+    async def intent(self, address: Address, generation: int) -> Intent | None:
+        return _Look(self, address, self._entry(address)).intent(generation)
+
+    async def reports(self, address: Address, generation: int) -> Sequence[Report]:
+        reports = sorted(self._entry(address).reports.items())
+        return [decode(Report, text, where=name(address)) for at, text in reports if at[0] == generation]
+
+    async def beats(self, address: Address, generation: int) -> Mapping[tuple[int, str], Beat]:
+        now = self._monotonic()
+        return {
+            (attempt, by): decode(Beat, beat.text, where=name(address)).model_copy(
+                update={"age": max(0.0, now - beat.at)}
+            )
+            for (of, attempt, by), beat in sorted(self._entry(address).beats.items(), key=lambda item: item[0])
+            if of == generation
+        }
+
+    async def events(self, address: Address) -> Sequence[Event]:
+        return [decode(Event, text, where=name(address)) for text in self._entry(address).events]
+
+    async def list(self, query: Query) -> Page:
+        with self._lock:
+            asked = (
+                address for address, entry in self._entries.items() if entry.record and _asked(query, address, entry)
+            )
+            chosen = sorted(asked, key=position)
+            page = [(address, self._entries[address]) for address in chosen[: query.limit]]
+        rows = [(address, entry.record or "", entry.revision) for address, entry in page]
+        return listed(rows, epoch=self._epoch, more=len(chosen) > query.limit)
+
+    async def count(self, *, realm: str | None = None, live_only: bool = False) -> int:
+        with self._lock:
+            now = self._clock()
+            return sum(
+                entry.record is not None and realm in (None, address.realm) and not (live_only and _expired(entry, now))
+                for address, entry in self._entries.items()
+            )
+
+
+def _expired(entry: _Entry, now: float) -> bool:
+    return entry.expires is not None and entry.expires <= now
+
+
+def _asked(query: Query, address: Address, entry: _Entry) -> bool:
+    """Of a state that this version does not know, too: such a record is listed as unreadable, never left out."""
+    return (
+        query.realm in (None, address.realm)
+        and address.key_hash.startswith(query.hash_prefix)
+        and (not query.states or entry.state in query.states or entry.state not in set(State))
+        and (not query.after or position(address) > position_of(query.after))
+    )
