@@ -66,11 +66,11 @@ class FieldClasses:
 
     def of(self, path: Sequence[str]) -> FieldClass:
         """The class of a field of the template's spec. A name inside a conf map is one step, dots and all."""
-        dotted = [".".join(path[: end + 1]) for end in range(len(path))]
+        prefixes = {dotted(path[:end]) for end in range(1, len(path) + 1)}
         in_conf = len(path) > 1 and path[0] == self.spark_conf
-        if any(each in self.ignored for each in dotted) or (in_conf and _listed(path[1], self.ignored_conf)):
+        if not prefixes.isdisjoint(self.ignored) or (in_conf and _listed(path[1], self.ignored_conf)):
             return FieldClass.IGNORED
-        if any(each in self.tunable for each in dotted) or (in_conf and _listed(path[1], self.tunable_conf)):
+        if not prefixes.isdisjoint(self.tunable) or (in_conf and _listed(path[1], self.tunable_conf)):
             return FieldClass.TUNABLE
         return FieldClass.MUST_MATCH
 
@@ -78,6 +78,11 @@ class FieldClasses:
         """Names of the arguments that the template passes, each once, in order."""
         names = (text.partition("=")[0] for text in argument_texts(template_spec.get(self.arguments)))
         return list(dict.fromkeys(name for name in names if name.startswith("-") and not _NUMBER.fullmatch(name)))
+
+
+def dotted(path: Sequence[str]) -> str:
+    """As paths are listed in FieldClasses; empty where a step has a dot itself, and so is none of the listed fields."""
+    return "" if any("." in step for step in path) else ".".join(path)
 
 
 def argument_texts(arguments: JsonValue) -> list[str]:

@@ -16,7 +16,15 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from sparkonce.model.fields import FieldClass, FieldClasses, argument_texts, as_text, field_classes, tunable_positions
+from sparkonce.model.fields import (
+    FieldClass,
+    FieldClasses,
+    argument_texts,
+    as_text,
+    dotted,
+    field_classes,
+    tunable_positions,
+)
 from sparkonce.model.output import Output
 from sparkonce.model.problems import Loc, path_text
 from sparkonce.model.spec import IdempotentJob, JobSpec
@@ -140,9 +148,9 @@ def _selected(fields: Mapping[str, JsonValue], at: tuple[str, ...], classes: Fie
         path = (*at, name)
         if classes.of(path) is not FieldClass.MUST_MATCH:
             continue
-        if ".".join(at) in classes.conf and value is not None:
+        if dotted(at) in classes.conf and value is not None:
             canonical_value: JsonValue = as_text(value)
-        elif ".".join(path) in classes.environment and isinstance(value, list):
+        elif dotted(path) in classes.environment and isinstance(value, list):
             canonical_value = _environment(value)
         elif isinstance(value, dict):
             canonical_value = _selected(value, path, classes)
@@ -189,8 +197,8 @@ def _map(fields: Mapping[str, JsonValue], *, within_entry: bool) -> dict[str, Js
 
 def _fill(fields: dict[str, Any], defaults: Mapping[str, JsonValue]) -> None:
     """Writes out each default whose field is absent or null."""
-    for dotted, default in defaults.items():
-        *above, name = dotted.split(".")
+    for path, default in defaults.items():
+        *above, name = path.split(".")
         place = fields
         for step in above:
             inner = place.get(step)
