@@ -14,12 +14,13 @@ from sparkonce.driver.context import Job
 from sparkonce.errors import AttemptEnded, NotInJob
 from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, Assignment
 from sparkonce.model.spec import IdempotentJob
-from sparkonce.sink.open import open_sink
+from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.protocol import OnRerun
 from sparkonce.store.open import open_store
 
 if TYPE_CHECKING:
     from sparkonce.sink.protocol import Sink
-    from sparkonce.sink.slots import Stager
+    from sparkonce.sink.staging import Stager
 
 BEAT = 2.0
 """Seconds between heartbeats at most; well below any heartbeatTimeoutSeconds (1 is the least, a quarter of it is used then)."""
@@ -79,12 +80,11 @@ def sinks_of(job: IdempotentJob, base: str | None, *, stager: Stager | None = No
     """The declared outputs, by name."""
     return {
         output.name: open_sink(
-            name=output.name,
-            kind=output.kind,
-            location=output.location,
-            on_rerun=output.on_rerun,
+            Declared(
+                name=output.name, kind=output.kind, location=output.location, on_rerun=OnRerun(output.on_rerun.value)
+            ),
             base=base,
-            stager=stager,
+            stage=stager,
         )
         for output in job.resolved_outputs
     }

@@ -12,6 +12,7 @@ output itself refuses an attempt that was taken over (`Fenced`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import uuid
@@ -34,10 +35,11 @@ from sparkonce.errors import (
     UndeclaredOutput,
 )
 from sparkonce.model.assignment import Assignment
+from sparkonce.model.record import Intent
 from sparkonce.model.result import VALUES_LIMIT
 from sparkonce.sink.protocol import AlreadyCommitted, Committed, Conflicting, Decision, FencedOff, Sink, SinkKey, Slot
 from sparkonce.sink.transaction import commit_all, intent_of, sink_key
-from sparkonce.store.protocol import Sealed
+from sparkonce.store.protocol import Refused, Sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,7 +102,6 @@ class Job:
             decision = run(sink.commit(key, slot))
         except OutputUnavailable:
             stands = run(sink.abort(key, slot))  # a commit was sent: only its slot can say how that ended
-            failpoints.hit("driver.abort.closed")
             decision = Committed(stands) if stands.nonce == slot.nonce and stands.state == "committed" else FencedOff(stands)
         failpoints.hit("driver.commit.after")
         if isinstance(decision, FencedOff | Conflicting | AlreadyCommitted):
@@ -206,16 +207,16 @@ class Transaction:
     def _seal(self) -> None:
         job = self._job
         intent = intent_of(job.attempt, self._staged)
-        for remaining in reversed(range(SEAL_TRIES)):
-            try:
-                answer = job.channel.seal(intent)
-                break
-            except StoreUnavailable:
-                if not remaining:
-                    raise  # it may be sealed: nothing staged may be deleted, settle finds out
+        answer = self._sealed(intent)
         if not isinstance(answer, Sealed):
             self._discard()  # refused for good: our intent is not sealed and never will be
             raise Fenced(f"attempt {job.attempt} of {job.key} may not commit its transaction: {answer.reason}")
+
+    def _sealed(self, intent: Intent) -> Sealed | Refused:
+        for _ in range(SEAL_TRIES):
+            with contextlib.suppress(StoreUnavailable):
+                return self._job.channel.seal(intent)
+        return self._job.channel.seal(intent)  # raises: it may be sealed, so nothing staged may be deleted; settle finds out
 
     def _commit(self) -> None:
         job = self._job

@@ -1,0 +1,259 @@
+"""What a person does to a key: cancel, rerun, resolve, forget, purge, explain.
+
+The same verbs and the same drive as a request: nothing here writes a record in another way, so that a command which dies half way leaves
+what a dead owner leaves, and the next command goes on there. A person's word replaces evidence only where there is none (an opaque
+job whose outcome nobody can tell); where outputs are declared they are asked first, and what they say wins.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from sparkonce.engine.decide import Finalize, Observation, decide
+from sparkonce.engine.drive import Ended, Job
+from sparkonce.engine.embedded import FOLLOW_POLL, Embedded, Ending, check, probe
+from sparkonce.engine.prepare import Prepared, describe, prepare
+from sparkonce.engine.policy import Policy
+from sparkonce.engine.request import Answer, answer
+from sparkonce.errors import InvalidInput
+from sparkonce.launch.protocol import StillThere
+from sparkonce.model.record import Event, HeldReason, Outcome, Record, Settling, State, StopWanted, Why
+from sparkonce.model.result import Verdict
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.transaction import Settlement, settle
+from sparkonce.store.protocol import Claim, Gone, IdempotencyStore, Owned, Query, Updated, View
+
+How = Literal["succeeded", "failed", "retry"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a key stands where it stands."""
+
+    row: str
+    """Of the decision table that decides now."""
+    evidence: str
+    waits_for: str
+    unblock: str
+    owner: str | None
+    observation: Observation | None
+
+
+async def find(store: IdempotencyStore, text: str) -> Record:
+    """The record of a key, or of a hash prefix. InvalidInput when there is none, or several."""
+    found: list[Record] = []
+    after: str | None = ""
+    while after is not None:
+        page = await store.list(Query(after=after))
+        found += [r for r in page.records if r.key == text or r.key_hash.startswith(text)]
+        after = page.after
+    exact = [r for r in found if text in (r.key, r.key_hash)] or found
+    if not exact:
+        raise InvalidInput(f"no record of {text} is in {store.url}; `sparkonce keys list` shows what is")
+    if len(exact) > 1:
+        hashes = ", ".join(r.key_hash[:12] for r in exact[:4])
+        raise InvalidInput(f"{text} names {len(exact)} records ({hashes}); name one by more of its hash")
+    return exact[0]
+
+
+async def cancel(embedded: Embedded, record: Record, *, by: str, reason: str) -> Ending:
+    """Writes the wish and waits for the end; settles here when nobody owns the key. The end may be Succeeded, if that is the truth."""
+    if record.state is State.HELD:
+        return _said(record, "it is held, and held is not running", f"sparkonce keys resolve {record.key} --failed")
+    wish = StopWanted(why=Why.CANCELLED, by=by, reason=reason)
+    while True:
+        view = await embedded.patiently(lambda: embedded.store.load(record.address))
+        now = view.record
+        if now is None or now.generation != record.generation:
+            raise InvalidInput(f"generation {record.generation} of {record.key} is over; `sparkonce keys show {record.key}` says how")
+        if now.state is State.FINALIZED:
+            result = await embedded.store.result(now.address, now.generation)
+            return Ending(Answer.REPLAY, now, result, replayed=False, reason=now.note)
+        if now.state is State.HELD:
+            return _said(now, now.note, f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry")
+        if now.stop_wanted is None:
+            await embedded.patiently(lambda: embedded.store.request_stop(now, wish))  # noqa: B023 - awaited in this very turn
+        elif view.claim is None:
+            await _drive_unowned(embedded, now)
+        else:
+            embedded.on_look(now, None, None)
+            await embedded.pause(FOLLOW_POLL)
+
+
+async def _drive_unowned(embedded: Embedded, record: Record) -> Ended | None:
+    async with embedded.lease() as lease:
+        owned = await embedded.take_over(record, lease)
+        return await embedded.drive(owned.record, owned.claim) if owned else None
+
+
+async def stored(embedded: Embedded, record: Record) -> Prepared:
+    """The job that the record stands for, as it was sent; its files are read anew."""
+    spec = await embedded.store.spec(record.address, record.generation)
+    if spec is None or spec.base is None:
+        raise InvalidInput(f"the job of {record.key} is not stored here; give its file: sparkonce rerun JOB.yaml")
+    return prepare(IdempotentJob.of(spec.job), base=spec.base)
+
+
+async def rerun(embedded: Embedded, prepared: Prepared, record: Record) -> Ending:
+    """A new generation, deliberately. A repetition whose reply was lost recognises itself by its nonce."""
+    await check(prepared.sinks)
+    request = prepared.request(uuid.uuid4().hex)
+    async with embedded.lease() as lease:
+        reply = await embedded.patiently(lambda: embedded.store.reopen(record, request, lease=lease))
+        if not isinstance(reply, Owned):
+            view = await embedded.look(prepared)
+            now = view[0].record or record
+            if now.state is State.HELD:
+                return _said(now, now.note, f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry")
+            said = f"generation {now.generation} of {now.key} is {now.state}, so no new one can be opened now"
+            return Ending(Answer.IN_PROGRESS, now, reason=said, unblock=f"wait until it ends, or sparkonce cancel {now.key}")
+        ended = await embedded.drive(reply.record, reply.claim, application=prepared.application)
+    if ended is not None and ended.record.state is not State.HELD:
+        return Ending(Answer.REPLAY, ended.record, ended.result, reason=ended.record.note)
+    return await embedded.submit(prepared)  # held, or somebody else's by now: as a request would see it
+
+
+def _said(record: Record, reason: str, unblock: str) -> Ending:
+    return Ending(Answer.HELD, record, reason=reason, unblock=unblock)
+
+
+async def resolve(embedded: Embedded, record: Record, how: How, *, by: str, reason: str) -> Ending:
+    """A person decides a held key. InvalidInput when the outputs contradict: `--failed` is refused where something is committed."""
+    if record.state is not State.HELD:
+        raise InvalidInput(f"{record.key} is {record.state}, not held; there is nothing to resolve")
+    async with embedded.lease() as lease:
+        owned = await embedded.take_over(record, lease)
+        if owned is None:
+            raise InvalidInput(f"somebody else is resolving {record.key}; look again with `sparkonce keys show {record.key}`")
+        try:
+            return await _resolve(embedded, owned.record, owned.claim, how, by=by, reason=reason)
+        finally:
+            await embedded.store.drop(owned.claim)
+
+
+async def _resolve(embedded: Embedded, record: Record, claim: Claim, how: How, *, by: str, reason: str) -> Ending:
+    engine = embedded.engine()
+    job = await engine.job(record)
+    observation = await engine.observe(record, job)
+    settlement = await _settle(embedded, record, job)
+    word = f"{by} said {how}: {reason}"
+    if settlement.verdict in (Verdict.ALL, Verdict.COMPLETED):
+        end = Finalize(Outcome.SUCCEEDED, None, "every output is committed")
+    elif settlement.verdict is Verdict.STILL_THERE:
+        raise InvalidInput(f"the attempt of {record.key} still runs and could not be stopped; end its processes first ({settlement.note})")
+    elif how == "retry":
+        return await _retry(embedded, record, claim, word, settlement)
+    elif how == "succeeded":
+        if job.policy.declared:
+            raise InvalidInput(f"{record.key} cannot be called succeeded: {settlement.note}; --retry writes what is missing")
+        end = Finalize(Outcome.SUCCEEDED, Why.RESOLVED, word)
+    else:
+        committed = [name for name, slot in settlement.slots.items() if slot is not None]
+        if committed and settlement.verdict is not Verdict.KEY_CONFLICT:
+            done = ", ".join(committed)
+            raise InvalidInput(f"{record.key} cannot be called failed: {done} is committed; --retry writes what is missing")
+        end = Finalize(Outcome.FAILED, Why.RESOLVED, word)
+    await engine.finalize(record, claim, job, end, observation, settlement)
+    view = await embedded.store.load(record.address)
+    if view.record is None or view.record.state is not State.FINALIZED:
+        raise InvalidInput(f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`")
+    result = await embedded.store.result(record.address, record.generation)
+    return Ending(Answer.REPLAY, view.record, result, reason=word)
+
+
+async def _settle(embedded: Embedded, record: Record, job: Job) -> Settlement:
+    """What outputs, or the attempt's end, say for good. `settling` was written before the key was held."""
+    if record.settling is None or record.settling.attempt < record.attempt:
+        raise InvalidInput(f"{record.key} is held and its attempt {record.attempt} was never settled; send the job again first")
+    if not job.policy.declared:
+        launcher = embedded.engine().launcher
+        stopped = await launcher.stop(embedded.engine().assignment(record, job), timeout=job.policy.stop_timeout)
+        if isinstance(stopped, StillThere):
+            return Settlement(Verdict.STILL_THERE, {}, stopped.message)
+        return Settlement(Verdict.UNKNOWN, {})
+    intent = await embedded.store.intent(record.address, record.generation)
+    return await settle(
+        job.sinks,
+        key_hash=record.key_hash,
+        generation=record.generation,
+        attempt=record.attempt,
+        fingerprint=record.fingerprint,
+        intent=intent,
+        by=embedded.owner,
+    )
+
+
+async def _retry(embedded: Embedded, record: Record, claim: Claim, word: str, settlement: Settlement) -> Ending:
+    if record.held in (HeldReason.KEY_CONFLICT, HeldReason.STUCK):
+        raise InvalidInput(f"{record.key} is held for {record.held}, and another attempt would end there again; {settlement.note}")
+    changed = record.changed(
+        state=State.IN_PROGRESS,
+        held=None,
+        note="",
+        attempt=record.attempt + 1,
+        nonce=uuid.uuid4().hex,
+        application=None,
+        phase=None,
+        stop_wanted=None,
+        settle_runs=0,
+        uncounted=record.uncounted + 1,
+        not_before=None,
+        granted_at=await embedded.store.now(),
+    )
+    event = Event(what="Resolved", by=embedded.owner, why=word, generation=record.generation, attempt=changed.attempt)
+    reply = await embedded.store.update(record, claim, changed, event=event)
+    if not isinstance(reply, Updated):
+        raise InvalidInput(f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`")
+    said = f"attempt {changed.attempt} is granted"
+    return Ending(Answer.TAKE_OVER, reply.record, reason=said, unblock="send the job again to run it")
+
+
+async def forget(store: IdempotencyStore, record: Record, *, by: str, reason: str) -> int:
+    """Removes a finalized record for good; its generation numbers stay used. Returns the floor."""
+    reply = await store.forget(record, Event(what="Forgotten", by=by, why=reason, generation=record.generation))
+    if not isinstance(reply, Gone):
+        raise InvalidInput(f"{record.key} is {record.state} or has changed: only a finalized key can be forgotten; cancel or resolve it first")
+    return reply.floor
+
+
+async def purge(store: IdempotencyStore, *, on_removed: Callable[[Record], None] = lambda _: None) -> list[Record]:
+    """Removes every finalized record whose retention is over."""
+    now = await store.now()
+    removed: list[Record] = []
+    after: str | None = ""
+    while after is not None:
+        page = await store.list(Query(states=(State.FINALIZED,), after=after))
+        for record in page.records:
+            due = record.expires_at is not None and record.expires_at <= now
+            if due and isinstance(await store.purge(record, now=now), Gone):
+                on_removed(record)
+                removed.append(record)
+        after = page.after
+    return removed
+
+
+async def explain(embedded: Embedded, record: Record) -> Explanation:
+    """Which row decides, on what evidence, what it waits for, and what would unblock it. Writes nothing."""
+    view: View = await embedded.store.load(record.address)
+    now = view.record or record
+    owner = view.claim.owner if view.claim else None
+    spec = await embedded.store.spec(now.address, now.generation)
+    job = describe(now, spec) if spec is not None else None
+    if job is None or now.state is not State.IN_PROGRESS:
+        result = await embedded.store.result(now.address, now.generation)
+        outputs = await probe(now, result, job.sinks) if job and now.outcome is Outcome.SUCCEEDED else {}
+        policy = job.policy if job else Policy(declared=False)
+        said = answer(view, same=True, policy=policy, outputs=outputs, key=now.key)
+        waits = "a person" if now.state is State.HELD else "nothing"
+        return Explanation(said.row, said.evidence, waits, said.unblock, owner, None)
+    observation = await embedded.engine().observe(now, job)
+    decision = decide(now, observation, job.policy, await embedded.store.now())
+    if owner is None:
+        said = answer(view, same=True, policy=job.policy, key=now.key)
+        evidence = f"{said.evidence}; next: {decision.row} ({decision.evidence})"
+        return Explanation(said.row, evidence, "the next time the job is sent", said.unblock, None, observation)
+    waits = "the attempt's end" if decision.row == "running" else f"the owner ({decision.row})"
+    return Explanation(f"running elsewhere: {decision.row}", decision.evidence, waits, decision.unblock, owner, observation)
