@@ -73,6 +73,14 @@ class OutputCorrupt(SparkonceError):
     """A slot of this output does not parse. It exists: it is never treated as empty."""
 
 
+class NothingCommitted(SparkonceError):
+    """A table is read to which no job has committed: there are no rows, and no schema to say so with."""
+
+
+class FilesMissing(SparkonceError):
+    """Files that a committed slot names are not there any more, or not as they were; the rows are not read in part."""
+
+
 class OutputUnsupported(SparkonceError):
     """This kind of output does not exist in this version; never replaced by another kind."""
 

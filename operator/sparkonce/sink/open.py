@@ -68,7 +68,7 @@ def local_folder(location: str, *, base: str | None = None, field: str) -> Path:
         url = urlsplit(location)
         if scheme[1].lower() != "file":
             raise OutputUnsupported(
-                f"{field}: this version writes to local folders only, and {location} is not one; give a path or a file:// URI"
+                f"{field}: this version knows local folders only, and {location} is not one; give a path or a file:// URI"
             )
         if url.netloc not in ("", "localhost") or url.query or url.fragment:
             raise InvalidInput(f"{field}: {location} is not the URI of a local folder; write file:///folder")

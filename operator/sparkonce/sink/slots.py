@@ -38,7 +38,7 @@ from sparkonce.sink.protocol import (
     slot_digest,
 )
 from sparkonce.sink.staging import Stager, stage_with_spark, staged_files
-from sparkonce.sink.table import write_snapshot
+from sparkonce.sink.table import missing_files, write_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -84,10 +84,7 @@ class SlotLog:
         slot = await self.find(key)
         if slot is None or (slot_digest is not None and digest_of(slot) != slot_digest):
             return Evidence.GONE
-        there = {}
-        for folder in {file.path.rpartition("/")[0] for file in slot.files}:
-            there.update({each.path: each.bytes for each in await self._objects.list(folder)})
-        return Evidence.PRESENT if all(there.get(f.path) == f.bytes for f in slot.files) else Evidence.GONE
+        return Evidence.GONE if await missing_files(self._objects, [slot]) else Evidence.PRESENT
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
         found = await self._close_below(key, token, fingerprint=fingerprint, by=by)

@@ -128,6 +128,18 @@ async def _newest_snapshot(objects: Objects, numbers: list[int]) -> tuple[dict[s
     return {}, set()
 
 
+async def missing_files(objects: Objects, slots: Iterable[Slot]) -> list[str]:
+    """Paths that the slots name and that are not there with their recorded size: one listing per folder, nothing is read.
+
+    A hint for a person: what a listing does not show may be there all the same on some stores, never on a file system."""
+    named = {file.path: file.bytes for slot in slots for file in slot.files}
+    for folder in dict.fromkeys(path.rpartition("/")[0] for path in list(named)):
+        for each in await objects.list(folder):
+            if named.get(each.path) == each.bytes:
+                del named[each.path]
+    return list(named)
+
+
 @dataclass(frozen=True)
 class Table:
     """A slot log in a local folder, as it is now."""
