@@ -1,1 +1,45 @@
-"""Spark jobs whose effects happen exactly once."""
+"""Spark jobs whose effects happen exactly once: the face for job authors.
+
+    job = sparkonce.current()        # inside a job that `sparkonce run` started
+    job.write(df, "orders")          # the one effect on a declared output
+
+    with sparkonce.job("load-2024-05-01", outputs={"orders": "lake/orders"}) as job:   # notebooks
+        job.write(df, "orders")
+
+    sparkonce.read(spark, "lake/orders")
+
+Importing this module imports nothing heavy: names are resolved when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkonce.driver.attempt import current
+    from sparkonce.engine.notebook import job
+    from sparkonce.errors import Fenced, KeyConflict, NotInJob, SparkonceError
+    from sparkonce.sink.read import read
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "current": "sparkonce.driver.attempt",
+    "job": "sparkonce.engine.notebook",
+    "read": "sparkonce.sink.read",
+    "Fenced": "sparkonce.errors",
+    "KeyConflict": "sparkonce.errors",
+    "NotInJob": "sparkonce.errors",
+    "SparkonceError": "sparkonce.errors",
+}
+
+__all__ = ["Fenced", "KeyConflict", "NotInJob", "SparkonceError", "__version__", "current", "job", "read"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'sparkonce' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(home), name)

@@ -95,3 +95,23 @@ class LaunchRefused(SparkonceError):
 
 class LaunchUnavailable(SparkonceError):
     """The application could not be created now, and was not: it may be tried again after a while."""
+
+
+class Busy(SparkonceError):
+    """Somebody else runs the key right now. Nothing was written."""
+
+
+class JobMismatch(SparkonceError):
+    """The key is for something else. Nothing was written."""
+
+
+class HeldForPerson(SparkonceError):
+    """The key is held: a person must resolve it."""
+
+
+class ResultGone(SparkonceError):
+    """The key has its result, and the result's output is gone or was replaced; nothing runs until a rerun."""
+
+
+class JobFailed(SparkonceError):
+    """The key's recorded outcome is a failure, or this attempt took no effect."""

@@ -82,6 +82,7 @@ class Embedded:
     on_look: OnLook = lambda *_: None
     on_leader: Callable[[Record], None] = lambda *_: None
     patience: float = PATIENCE
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _cancel: StopWanted | None = None
     _detach: bool = False
@@ -209,7 +210,7 @@ class Embedded:
                     deadline = deadline or time.monotonic() + self.patience
                     if time.monotonic() > deadline:
                         raise
-                    await asyncio.sleep(min(1.0, self.patience / 10))
+                    await self.sleep(min(1.0, self.patience / 10))
         finally:
             self._leads = None
 
@@ -253,7 +254,7 @@ class Embedded:
             except StoreUnavailable:
                 if time.monotonic() > deadline:
                     raise
-                await asyncio.sleep(0.1)  # between two tries; the store's own timeout has passed already
+                await self.sleep(0.1)  # between two tries; the store's own timeout has passed already
 
     @contextlib.asynccontextmanager
     async def lease(self) -> AsyncIterator[Lease]:

@@ -82,7 +82,11 @@ class Prepared:
 def prepare(job: IdempotentJob, *, base: str, application: str | None = None) -> Prepared:
     """`base`: the folder that relative paths are relative to. InvalidInput: a file is missing, or an output is of a kind that does
     not exist here."""
-    contents = contents_of(job, base=base, application=application)
+    return assemble(job, contents=contents_of(job, base=base, application=application), base=base, application=application)
+
+
+def assemble(job: IdempotentJob, *, contents: Mapping[str, str], base: str, application: str | None = None) -> Prepared:
+    """The same from content digests that are known already."""
     main = next(iter(contents.values()), "")
     key = derive(job.spec, REALM, content_digests={"ApplicationFile": main})
     secret = secrets.token_bytes(32)
