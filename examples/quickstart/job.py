@@ -1,3 +1,5 @@
+"""The squares of the first thousand numbers, as a table."""
+
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
