@@ -65,12 +65,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_only_sparkonce(wheel: Path) -> None:
-    """The wheel holds `sparkonce/` and its metadata, every module of it, the licence, and nothing else."""
+    """The wheel holds `sparkonce/`: every module, the mark that it is typed, its metadata, the licence, and nothing else."""
     names = zipfile.ZipFile(wheel).namelist()
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert {name.split("/")[0] for name in names} == {"sparkonce", f"sparkonce-{version}.dist-info"}
     assert f"sparkonce-{version}.dist-info/licenses/LICENSE" in names
     modules = {f"sparkonce/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")}
+    assert "sparkonce/py.typed" in names
     assert modules <= set(names)
 
 
