@@ -5,7 +5,8 @@
 A term is `[N*]action`; terms are chained with `->`, each applies to its N hits, the last one to all that follow (an `N*`
 that is used up means off). Actions: `off`, `kill` (SIGKILL to this process), `stop` (SIGSTOP), `sleep(MILLISECONDS)`,
 `raise` (FailpointError), `exit(CODE)`. A point that no term names costs one dictionary look-up. With
-`SPARKONCE_FAILPOINTS_LOG=FILE` every hit appends its name to FILE, so that a test can count what it really reached.
+`SPARKONCE_FAILPOINTS_LOG=FILE` every hit appends its name to FILE, as `name=action` where something was done, so that a test can
+count what it really reached.
 
 It refuses names that are not in `NAMES`: a typo in a test would otherwise test nothing. Random fault injection lives in the
 tests; here is only the place. The points are listed in docs/failpoints.md, which is generated from `NAMES`.
@@ -112,19 +113,24 @@ def reset() -> None:
 def hit(name: str) -> None:
     """Do what the environment asks for at this point; nothing by default."""
     plan = _plan if _plan is not None else _load()
+    term = _next(plan.get(name))
     if _log is not None:
         with open(_log, "a", encoding="ascii") as log:  # O_APPEND: short lines of several processes do not mix
-            log.write(f"{name}\n")
-    terms = plan.get(name)
-    while terms:
-        term = terms[0]
-        if term.times == 0:
-            terms.pop(0)
-            continue
-        if term.times is not None:
-            term.times -= 1
+            log.write(f"{name}={term.action}\n" if term and term.action != "off" else f"{name}\n")
+    if term is not None:
         _act(name, term)
-        return
+
+
+def _next(terms: list[_Term] | None) -> _Term | None:
+    """The term for this hit; a used-up one makes room for the one after it."""
+    while terms:
+        if terms[0].times is None:
+            return terms[0]
+        if terms[0].times > 0:
+            terms[0].times -= 1
+            return terms[0]
+        terms.pop(0)
+    return None
 
 
 def _act(name: str, term: _Term) -> None:

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -292,3 +293,11 @@ async def probe(record: Record, result: Result | None, sinks: Sequence[Sink]) ->
             found[sink.name] = Evidence.NOT_CHECKED
     return found
 
+
+
+def attempts_folder(url: str) -> Path:
+    """Beside the ledger: `ledger.db` -> `ledger.db.attempts`; a store without a file has a temporary one."""
+    if url.startswith("sqlite:///"):
+        ledger = Path(url.removeprefix("sqlite:///")).absolute()
+        return ledger.with_name(f"{ledger.name}.attempts")
+    return Path(tempfile.mkdtemp(prefix="sparkonce-attempts-"))

@@ -25,7 +25,7 @@ from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job, Written
 from sparkonce.engine import prepare as preparing
 from sparkonce.engine.drive import Drive
-from sparkonce.engine.embedded import Embedded
+from sparkonce.engine.embedded import Embedded, attempts_folder
 from sparkonce.engine.prepare import Prepared
 from sparkonce.engine.request import Answer
 from sparkonce.errors import Busy, HeldForPerson, JobFailed, JobMismatch, ResultGone, StoreUnavailable, UndeclaredOutput
@@ -35,7 +35,7 @@ from sparkonce.model.assignment import Assignment
 from sparkonce.model.record import Outcome, Record, State
 from sparkonce.model.result import Result
 from sparkonce.model.spec import API_VERSION, KIND, IdempotentJob
-from sparkonce.store.open import attempts_folder, open_store
+from sparkonce.store.open import open_store
 from sparkonce.store.protocol import Claim, Lease, Owned
 
 

@@ -1,0 +1,175 @@
+"""One key on a ledger of its own, real processes, and what its outputs hold in the end.
+
+Effects are counted where they are: the slots and the rows of the tables, never a log line or an exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pyarrow import parquet
+
+HERE = Path(__file__).parent
+ROWS = 7
+OUTPUTS = {"one": "a", "two": "ab", "tx": "ab", "mixed": "abc"}
+PATIENCE = 60  # seconds for one command: two interpreters, a few attempts, on a busy machine
+
+
+@dataclass
+class Scene:
+    folder: Path
+    shape: str = "one"
+    options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    spec: dict[str, Any] = field(default_factory=dict)
+    script: Path = HERE / "job.py"
+    submit: Path | None = HERE.parent / "harness" / "fake_submit.py"
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        job = {
+            "apiVersion": "sparkonce.dev/v1alpha1",
+            "kind": "IdempotentJob",
+            "metadata": {"name": "crash"},
+            "spec": {
+                "idempotencyKey": "crash-test",
+                "template": {
+                    "apiVersion": "sparkoperator.k8s.io/v1beta2",
+                    "kind": "SparkApplication",
+                    "spec": {
+                        "type": "Python",
+                        "mainApplicationFile": str(self.script),
+                        "arguments": [self.shape, str(ROWS), *self.options],
+                    },
+                },
+                "outputs": [{"name": o, "slotLog": {"path": f"lake/{o}"}} for o in OUTPUTS[self.shape]],
+                "retry": {"maxAttempts": 50, "backoff": {"initial": "0s", "max": "0s"}},
+                "heartbeatTimeoutSeconds": 2,
+                "stopTimeoutSeconds": 4,
+                **self.spec,
+            },
+        }
+        (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger.db"
+
+    def run(self, failpoints: str = "", command: str = "run") -> subprocess.Popen[bytes]:
+        """`sparkonce run`, in a session of its own."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(HERE.parent),
+            "SPARKONCE_LEASE_SECONDS": "2",
+            "SPARKONCE_FAILPOINTS": failpoints,
+            "SPARKONCE_FAILPOINTS_LOG": str(self.folder / "hits"),
+            **self.environment,
+        }
+        if self.submit is not None:
+            environment["SPARKONCE_SPARK_SUBMIT"] = str(self.submit)
+        number = len(list(self.folder.glob("*.out")))
+        out = (self.folder / f"{number}.out").open("wb")
+        with out:
+            return subprocess.Popen(
+                [sys.executable, "-m", "sparkonce", command, "job.yaml", "--store", str(self.ledger), "--json"],
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def finish(self, tries: int = 6) -> dict[str, Any]:
+        """Sends the job again, without faults, until it says Succeeded; what it said last."""
+        for _ in range(tries):
+            process = self.run()
+            code = process.wait(PATIENCE)
+            if code == 0:
+                return self.said()
+        raise AssertionError(f"no success after {tries} clean runs; the last ended with {code}:\n{self.last_output()}")
+
+    def said(self) -> dict[str, Any]:
+        text = self.last_output()
+        return dict(json.loads(text[text.index("{") :]))
+
+    def last_output(self) -> str:
+        outputs = sorted(self.folder.glob("*.out"), key=lambda p: int(p.stem))
+        return outputs[-1].read_text(errors="replace") if outputs else ""
+
+    # what is there
+    def slots(self, output: str) -> list[dict[str, Any]]:
+        return [json.loads(p.read_text()) for p in sorted((self.folder / "lake" / output).glob("_idem/*-g*/*.json"))]
+
+    def rows(self, output: str) -> list[int]:
+        """As a reader gets them."""
+        table = self.folder / "lake" / output
+        files = [f["path"] for slot in self.slots(output) if slot["state"] == "committed" for f in slot["files"]]
+        return sorted(n for f in files for n in parquet.read_table(table / f, partitioning=None)["n"].to_pylist())
+
+    def check(self) -> None:
+        """Exactly one committed effect per output, and the right rows."""
+        for index, output in enumerate(OUTPUTS[self.shape]):
+            slots = self.slots(output)
+            committed = Counter(s["sinkKey"] for s in slots if s["state"] == "committed")
+            assert list(committed.values()) == [1], f"{output}: {slots}"
+            assert list(range(index * ROWS, (index + 1) * ROWS)) == self.rows(output), output
+
+    def staged(self) -> list[str]:
+        """Staging folders, by output, that no committed slot names."""
+        left = []
+        for output in OUTPUTS[self.shape]:
+            named = {
+                Path(f["path"]).parent for s in self.slots(output) if s["state"] == "committed" for f in s["files"]
+            }
+            table = self.folder / "lake" / output
+            left += [str(p) for p in table.glob("_data/*/*") if p.relative_to(table) not in named]
+        return left
+
+    def hits(self) -> list[str]:
+        path = self.folder / "hits"
+        return path.read_text().split() if path.exists() else []
+
+    # processes
+    def attempts(self) -> list[int]:
+        """Pids of everything that runs for an attempt of this scene."""
+        marker = f"SPARKONCE_ATTEMPT_FOLDER={self.ledger}.attempts/".encode()
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if marker in Path("/proc", entry, "environ").read_bytes():
+                    found.append(int(entry))
+        return found
+
+    def stopped(self, *pids: int) -> list[int]:
+        return [pid for pid in pids if state(pid) == "T"]
+
+    def signal_attempts(self, number: signal.Signals) -> None:
+        for pid in self.attempts():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def clear(self) -> None:
+        """Ends what is left of this scene's processes."""
+        deadline = time.monotonic() + 10
+        while self.attempts() and time.monotonic() < deadline:
+            self.signal_attempts(signal.SIGKILL)
+
+
+def state(pid: int) -> str:
+    """R, S, T (stopped), Z, or empty when it is gone."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
