@@ -1,0 +1,123 @@
+"""One kill schedule: up to three runs with a fault each, then clean ones; drawn from a seed.
+
+A fault is a failpoint at which the process that reaches it kills or freezes itself: the runner or the driver, whoever gets there. With
+"both", the other one is killed as well; a frozen one is continued after a successor has finished.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+
+from crash.scene import PATIENCE, Scene, state
+from harness.eventually import assert_eventually
+
+SHAPES = {  # failpoints that only some jobs reach
+    "driver.seal.before": ("tx", "mixed"),
+    "driver.seal.after": ("tx", "mixed"),
+    "driver.tx.between": ("tx", "mixed"),
+}
+FAIL_ONCE = ("engine.grant.after", "sink.slots.close.before", "sink.slots.close.after")
+"""Reached when an attempt ends without effect."""
+STAGED = "sink.slots.sweep.before"
+"""Reached when an attempt left staging behind: its first fault is a kill after staging."""
+ABORTED = "driver.abort.closed"
+"""Reached when a commit's answer stays unknown: the create fails until the write gives up."""
+MANY = {"store.sql.statement.before": 120, "store.sql.statement.after": 120, "store.sql.commit.before": 30, "store.sql.commit.after": 30}
+"""Points that every run passes many times: which time is drawn up to this."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    point: str
+    action: str  # kill, stop
+    skip: int
+    both: bool
+
+    @property
+    def failpoints(self) -> str:
+        skip = f"{self.skip}*off->" if self.skip else ""
+        terms = f"{self.point}={skip}1*{self.action}"
+        if self.point == ABORTED:
+            terms += ";sink.slots.create.before=20*raise"
+        return terms
+
+
+@dataclass(frozen=True)
+class Schedule:
+    shape: str
+    options: tuple[str, ...]
+    faults: tuple[Fault, ...]
+
+
+def draw(rng: random.Random, point: str, others: list[str], *, stops: float = 0.25, skips: bool = True) -> Schedule:
+    """A schedule whose first fault is at `point`, with what it needs to get there."""
+    shape = rng.choice(SHAPES.get(point, ("one", "two", "tx", "mixed")))
+    options = ("fail-once",) if point in FAIL_ONCE or rng.random() < 0.15 else ()
+    faults = [_fault(rng, point, stops, skips=skips)]
+    if point == STAGED:
+        faults.insert(0, Fault("driver.stage.after", "kill", 0, both=rng.random() < 0.5))
+    while len(faults) < 3 and rng.random() < 0.35:
+        faults.append(_fault(rng, rng.choice(others), stops, skips=True))
+    return Schedule(shape, options, tuple(faults))
+
+
+def _fault(rng: random.Random, point: str, stops: float, *, skips: bool) -> Fault:
+    skip = rng.randrange(MANY[point]) if point in MANY else rng.choice((0, 0, 0, 1)) if skips else 0
+    if point in MANY and not skips:
+        skip = rng.randrange(20)
+    return Fault(point, "stop" if rng.random() < stops else "kill", skip, both=rng.random() < 0.35)
+
+
+def play(scene: Scene, schedule: Schedule) -> None:
+    """Runs the faults, then clean runs until the job has succeeded; whatever froze is continued last."""
+    frozen: list[int] = []
+    runners: list[subprocess.Popen[bytes]] = []
+    try:
+        for fault in schedule.faults:
+            runner = scene.run(fault.failpoints)
+            runners.append(runner)
+            frozen += _until_hit(scene, runner, fault)
+        scene.finish()
+        for pid in frozen:
+            _signal(pid, signal.SIGCONT)
+        for runner in runners:
+            runner.wait(PATIENCE)
+        assert_eventually(lambda: not scene.attempts(), timeout=PATIENCE)
+        said = scene.finish()
+        assert said["phase"] == "Succeeded"
+        scene.check()
+    finally:
+        for runner in runners:
+            if runner.poll() is None:
+                runner.kill()
+                runner.wait()
+        scene.clear()
+
+
+def _until_hit(scene: Scene, runner: subprocess.Popen[bytes], fault: Fault) -> list[int]:
+    """Waits until the fault happened or the run ended without it; pids that are frozen now."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if runner.poll() is not None:
+            break
+        stopped = scene.stopped(runner.pid, *scene.attempts())
+        if runner.pid in stopped:
+            break  # a frozen driver is the runner's own business, a frozen runner is ours
+        time.sleep(0.02)  # polling interval: what happens next is up to the processes
+    else:
+        raise AssertionError(f"neither ended nor frozen after {PATIENCE} s at {fault}:\n{scene.last_output()}")
+    if fault.both:
+        scene.signal_attempts(signal.SIGKILL)
+    return [runner.pid] if state(runner.pid) == "T" else []
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,57 @@
+"""Kill anything at any step, send the job again: one effect, the right rows. By failpoints, not by luck."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from crash.scene import Scene
+from crash.schedule import Schedule, draw, play
+from sparkonce.failpoints import NAMES
+
+SCHEDULES = 200
+WORKERS = 2
+LEAST = 3
+"""Faults that must really have happened at each point."""
+
+
+def one(folder: Path, schedule: Schedule) -> list[str]:
+    scene = Scene(folder, shape=schedule.shape, options=schedule.options)
+    try:
+        play(scene, schedule)
+    except BaseException as error:
+        error.add_note(f"{schedule}\nfolder {folder}")
+        raise
+    return scene.hits()
+
+
+def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(tmpfs_path: Path) -> None:
+    """200 schedules over every failpoint: after any of them each output has exactly one committed slot, and its rows once."""
+    seed = int(os.environ.get("SPARKONCE_SEED") or random.SystemRandom().randrange(2**32))
+    count = int(os.environ.get("SPARKONCE_SCHEDULES") or SCHEDULES)
+    rng = random.Random(seed)
+    points = list(NAMES)
+    planned = [draw(rng, point, points, skips=False) for point in points for _ in range(LEAST)]
+    planned += [draw(rng, rng.choice(points), points) for _ in range(count - len(planned))]
+    rng.shuffle(planned)
+    faults: Counter[str] = Counter()
+    begun = time.monotonic()
+
+    def play_all(schedules: list[Schedule], start: int) -> int:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            folders = [tmpfs_path / str(start + n) for n in range(len(schedules))]
+            for hits in pool.map(one, folders, schedules):
+                faults.update(h.partition("=")[0] for h in hits if h.endswith(("=kill", "=stop")))
+        return start + len(schedules)
+
+    played = play_all(planned[:count], 0)
+    while (missing := [p for p in points if faults[p] < LEAST]) and played < 2 * count:
+        played = play_all([draw(rng, p, points, skips=False) for p in missing], played)
+    print(f"\nseed {seed}: {played} kill schedules in {time.monotonic() - begun:.0f} s; faults that happened, per point:")
+    for point in points:
+        print(f"  {faults[point]:4d}  {point}")
+    assert not missing, f"seed {seed}: fewer than {LEAST} faults happened at {missing}"
