@@ -126,12 +126,18 @@ def decide(record: Record, observation: Observation, policy: Policy, now: float)
             "the store is older than the applications it started",
             "look at `sparkonce doctor`",
         )
-    return _begun(record, observation) or _contradicted(record, observation, policy, now) or _said(record, observation, policy, now)
+    return (
+        _begun(record, observation)
+        or _contradicted(record, observation, policy, now)
+        or _said(record, observation, policy, now)
+    )
 
 
 def _ended(record: Record) -> Decision:
     if record.state is State.FINALIZED:
-        return Decision(Done(), "finalized", f"{record.outcome}: {record.note}".rstrip(": "), f"sparkonce rerun {record.key}")
+        return Decision(
+            Done(), "finalized", f"{record.outcome}: {record.note}".rstrip(": "), f"sparkonce rerun {record.key}"
+        )
     return Decision(
         Done(),
         "held",
@@ -150,7 +156,8 @@ def _begun(record: Record, observation: Observation) -> Decision | None:
         return _settle(record, record.settling.why, "settling has begun", record.settling.note)
     if record.stop_wanted is not None:
         wish = record.stop_wanted
-        return _settle(record, wish.why, "a stop is wanted", f"{wish.why.lower()} by {wish.by}" + (f": {wish.reason}" if wish.reason else ""))
+        said = f"{wish.why.lower()} by {wish.by}" + (f": {wish.reason}" if wish.reason else "")
+        return _settle(record, wish.why, "a stop is wanted", said)
     if observation.superseded:
         return _settle(record, Why.SUPERSEDED, "superseded", "another request supersedes this generation")
     if observation.gone:
@@ -163,17 +170,32 @@ def _contradicted(record: Record, observation: Observation, policy: Policy, now:
     seen, noted = observation.seen, record.application
     if seen is None:
         if noted is not None:
-            return _settle(record, Why.LOST, "the application vanished", f"application {noted.name} is not there any more")
+            return _settle(
+                record, Why.LOST, "the application vanished", f"application {noted.name} is not there any more"
+            )
         if policy.suspend:
             return Decision(Wait(), "suspended", "spec.suspend is true", "set spec.suspend to false")
+        if overdue := _overdue(record, policy, now):  # a launch now would be stopped at the next look
+            return overdue
         if record.not_before is not None and record.not_before > now:
-            return Decision(Wait(record.not_before), "backoff", f"attempt {record.attempt} starts in {record.not_before - now:.0f} s")
-        return Decision(Launch(record.attempt), "granted and not launched", f"attempt {record.attempt} has no application yet")
+            return Decision(
+                Wait(record.not_before),
+                "backoff",
+                f"attempt {record.attempt} starts in {record.not_before - now:.0f} s",
+            )
+        return Decision(
+            Launch(record.attempt), "granted and not launched", f"attempt {record.attempt} has no application yet"
+        )
+    if noted is not None and (noted.uid != seen.uid or seen.nonce != record.nonce):
+        # Ours was there and may have taken effect: this attempt counts, and for an opaque job its outcome is unknown.
+        return _settle(
+            record, Why.LOST, "another application", f"application {seen.name} was deleted and created again"
+        )
     if seen.nonce != record.nonce:
         return _settle(record, Why.NAME_TAKEN, "the name is taken", f"application {seen.name} exists and is not ours")
-    if noted is not None and noted.uid != seen.uid:
-        return _settle(record, Why.LOST, "another application", f"application {seen.name} was deleted and created again")
-    another_driver = noted is not None and noted.driver is not None and seen.driver is not None and noted.driver != seen.driver
+    another_driver = (
+        noted is not None and noted.driver is not None and seen.driver is not None and noted.driver != seen.driver
+    )
     if another_driver or seen.repeated:
         return _settle(record, Why.LOST, "it ran twice", f"application {seen.name} ran more than one driver")
     if seen.stopping:
@@ -191,10 +213,16 @@ def _said(record: Record, observation: Observation, policy: Policy, now: float) 
         return _settle(record, Why.PERMANENT, "permanent error", observation.permanent_error)
     if seen.phase is Phase.SUCCEEDED:
         if not policy.declared:
-            return Decision(Finalize(Outcome.SUCCEEDED, Why.COMPLETED, "exit code 0"), "completed, opaque", "the application completed")
+            return Decision(
+                Finalize(Outcome.SUCCEEDED, Why.COMPLETED, "exit code 0"),
+                "completed, opaque",
+                "the application completed",
+            )
         return _settle(record, Why.COMPLETED, "completed", "the application completed")
     if seen.phase is Phase.FAILED_KNOWN:
-        return _settle(record, Why.EXITED, "exited", seen.message or f"the driver ended with exit code {seen.exit_code}")
+        return _settle(
+            record, Why.EXITED, "exited", seen.message or f"the driver ended with exit code {seen.exit_code}"
+        )
     if seen.phase is Phase.FAILED_INFRA:
         return _settle(record, Why.PREEMPTED, "lost with its platform", seen.message or "the platform ended it")
     if seen.phase is Phase.UNKNOWN:
@@ -204,14 +232,23 @@ def _said(record: Record, observation: Observation, policy: Policy, now: float) 
     return _timed(record, observation, policy, now)
 
 
+def _overdue(record: Record, policy: Policy, now: float) -> Decision | None:
+    if policy.active_deadline is None or now - record.created_at <= policy.active_deadline:
+        return None
+    said = f"generation {record.generation} is older than activeDeadlineSeconds ({policy.active_deadline:.0f} s)"
+    return _settle(record, Why.TIMEOUT, "deadline", said)
+
+
 def _timed(record: Record, observation: Observation, policy: Policy, now: float) -> Decision:
-    if policy.active_deadline is not None and now - record.created_at > policy.active_deadline:
-        return _settle(record, Why.TIMEOUT, "deadline", f"it ran longer than activeDeadlineSeconds ({policy.active_deadline:.0f} s)")
+    if overdue := _overdue(record, policy, now):
+        return overdue
     if observation.driver_age is not None:
         if policy.heartbeat_timeout is not None and observation.driver_age > policy.heartbeat_timeout:
             return _settle(record, Why.STALE, "heartbeat stale", f"no heartbeat for {observation.driver_age:.0f} s")
     elif observation.owner_age is not None and observation.owner_age > policy.start_timeout:
-        return _settle(record, Why.STALE, "it did not start", f"no driver for {observation.owner_age:.0f} s (startTimeoutSeconds)")
+        return _settle(
+            record, Why.STALE, "it did not start", f"no driver for {observation.owner_age:.0f} s (startTimeoutSeconds)"
+        )
     return Decision(Wait(), "running", f"attempt {record.attempt} is {record.phase}", f"sparkonce cancel {record.key}")
 
 
@@ -227,30 +264,38 @@ def conclude(record: Record, verdict: Verdict, observation: Observation, policy:
     why, note = settling.why, settling.note
     if why is Why.NAME_TAKEN and not _wants_end(record, observation):
         if record.uncounted >= _FOREIGN_NAMES:
-            said = f"three names in a row were taken, the last by application of attempt {record.attempt}"
+            said = f"the name of attempt {record.attempt} is taken, and {record.uncounted} attempts before it could not be counted either"
             return Decision(Hold(HeldReason.NAME_TAKEN, said), "the name is taken", said)
         return _grant(record, policy, now, counted=False, why="its name was taken")
     ended = _end(record, why, verdict, observation)
-    more = record.counted < policy.max_attempts
+    counted = record.counted - (why is Why.PREEMPTED)
+    more = counted < policy.max_attempts
+    if verdict is Verdict.UNKNOWN:
+        note = f"outcome unknown; {note}"  # whatever the end is called, it proves nothing about effects
     if verdict is Verdict.SOME and (ended is not None or not more):
         said = f"some outputs are committed and some can never be by attempt {record.attempt}; {note}"
         return Decision(Hold(HeldReason.PARTIAL, said), "settled: Some, and a reason to end", said)
     if ended is not None:
         return Decision(Finalize(ended, why, note), f"settled: {verdict}", note)
     if verdict is Verdict.UNKNOWN and policy.on_unknown is OnUnknown.HOLD:
-        said = f"nobody can tell whether attempt {record.attempt} took effect; {note}"
+        said = f"nobody can tell whether attempt {record.attempt} took effect; {settling.note}"
         return Decision(Hold(HeldReason.UNKNOWN, said), "outcome unknown", said)
     if verdict is Verdict.UNKNOWN and policy.on_unknown is OnUnknown.FAIL:
-        return Decision(Finalize(Outcome.FAILED, why, f"outcome unknown; {note}"), "outcome unknown", note)
+        return Decision(Finalize(Outcome.FAILED, why, note), "outcome unknown", note)
     if more:
         return _grant(record, policy, now, counted=why is not Why.PREEMPTED, why=note)
-    return Decision(Finalize(Outcome.FAILED, why, note), "attempts used up", f"{record.counted} of {policy.max_attempts} attempts: {note}")
+    return Decision(
+        Finalize(Outcome.FAILED, why, note), "attempts used up", f"{counted} of {policy.max_attempts} attempts: {note}"
+    )
 
 
 _FOREIGN_NAMES = 2  # a third taken name in a row is a person's business: somebody creates applications under our names
 
 _HELD: dict[Verdict, tuple[HeldReason, str]] = {
-    Verdict.STUCK: (HeldReason.STUCK, "a sealed transaction met a slot that is closed; some of its outputs may be committed"),
+    Verdict.STUCK: (
+        HeldReason.STUCK,
+        "a sealed transaction met a slot that is closed; some of its outputs may be committed",
+    ),
     Verdict.KEY_CONFLICT: (HeldReason.KEY_CONFLICT, "an output holds a commit of this key for another job"),
     Verdict.STILL_THERE: (HeldReason.STILL_THERE, "the attempt could not be stopped; it may still run"),
 }
@@ -274,5 +319,4 @@ def _end(record: Record, why: Why, verdict: Verdict, observation: Observation) -
 def _grant(record: Record, policy: Policy, now: float, *, counted: bool, why: str) -> Decision:
     delay = policy.delay(record.counted, nonce=record.nonce)
     action = Grant(record.attempt + 1, counted, now + delay if delay else None)
-    return Decision(action, "another attempt", f"attempt {record.attempt} took no effect: {why}")
-
+    return Decision(action, "another attempt", f"attempt {record.attempt} ended: {why}")
