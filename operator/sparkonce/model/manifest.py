@@ -57,8 +57,9 @@ def _loaded(
     tree = read(text, source=source)
     filling = _Filling(params=params)
     filled = filling.value((), tree.data)
-    problems = [*filling.problems, *_unused(params, filling.used)]
-    problems += _override(filled, outputs)
+    problems = list(filling.problems)
+    if isinstance(filled, dict):  # else it is no manifest at all, which is what to tell
+        problems += [*_unused(params, filling.used), *_override(filled, outputs)]
     if problems:
         lines = [line_of(loc, tree.lines) if loc else None for loc, _, _ in problems]
         raise InvalidJob([(name, message) for _, name, message in problems], source=source, lines=lines)
@@ -115,9 +116,9 @@ def _unused(params: Mapping[str, str], used: Mapping[str, str | None]) -> Iterat
             yield (), f"--param {name}", f"is no parameter of this manifest{hint}"
 
 
-def _override(document: Any, locations: Mapping[str, str]) -> Iterator[tuple[Loc, str, str]]:
+def _override(document: Mapping[str, Any], locations: Mapping[str, str]) -> Iterator[tuple[Loc, str, str]]:
     """Writes the locations into the document's outputs. What is malformed there is left for validation to tell."""
-    spec = document.get("spec") if isinstance(document, dict) else None
+    spec = document.get("spec")
     declared = spec.get("outputs") if isinstance(spec, dict) else None
     entries = [entry for entry in declared if isinstance(entry, dict)] if isinstance(declared, list) else []
     by_name = {str(entry.get("name")): entry for entry in entries}

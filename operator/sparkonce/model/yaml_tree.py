@@ -82,7 +82,9 @@ def read(text: str, *, source: str) -> Tree:
             if node is not None and (node.value or not isinstance(node, yaml.ScalarNode)):
                 documents.append(node)
     except yaml.MarkedYAMLError as broken:
-        mark = broken.problem_mark or broken.context_mark
+        # A key without a colon is noticed one line late; of anything else the context is where the structure began.
+        late = broken.context == "while scanning a simple key"
+        mark = (broken.context_mark if late else None) or broken.problem_mark or broken.context_mark
         told = " ".join(part for part in (broken.context, broken.problem) if part)
         raise _refused(f"is not readable as YAML: {told}", source, mark.line + 1 if mark else None) from None
     except yaml.YAMLError as broken:

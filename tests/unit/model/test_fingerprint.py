@@ -1,0 +1,371 @@
+"""Fingerprints: golden values, what is the same job, and that exactly the differing fields are named."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from harness.manifests import changed, document, job, template
+from sparkonce.model import fingerprint_v1, manifest
+from sparkonce.model.fingerprint import UnknownFingerprintVersion, differing, fingerprint, path_digests
+from sparkonce.model.output import Output
+from sparkonce.model.problems import Loc, path_text
+from sparkonce.model.spec import IdempotentJob, JobSpec
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SECRET = b"of one record"
+CONTENTS = {"application file flights.py": "ab" * 32, "--py-files lib.py": "cd" * 32}
+
+MUST_MATCH = [
+    (template("image"), "spec.template.spec.image"),
+    (template("mainApplicationFile"), "spec.template.spec.mainApplicationFile"),
+    (template("sparkVersion"), "spec.template.spec.sparkVersion"),
+    (template("mode"), "spec.template.spec.mode"),
+    (template("arguments", 1), "spec.template.spec.arguments[1]"),
+    (template("arguments", 4), "spec.template.spec.arguments[4]"),
+    (
+        template("sparkConf", "spark.sql.shuffle.partitions"),
+        'spec.template.spec.sparkConf["spark.sql.shuffle.partitions"]',
+    ),
+    (
+        template("sparkConf", "spark.driver.extraJavaOptions"),
+        'spec.template.spec.sparkConf["spark.driver.extraJavaOptions"]',
+    ),
+    (template("hadoopConf", "spark.executor.memory"), 'spec.template.spec.hadoopConf["spark.executor.memory"]'),
+    (template("deps", "pyFiles", 0), "spec.template.spec.deps.pyFiles[0]"),
+    (template("deps", "packages", 0), "spec.template.spec.deps.packages[0]"),
+    (template("driver", "serviceAccount"), "spec.template.spec.driver.serviceAccount"),
+    (template("driver", "javaOptions"), "spec.template.spec.driver.javaOptions"),
+    (template("driver", "env", 0, "value"), "spec.template.spec.driver.env.TZ"),
+    (
+        template("driver", "env", 1, "valueFrom", "secretKeyRef", "key"),
+        "spec.template.spec.driver.env.TOKEN.valueFrom.secretKeyRef.key",
+    ),
+    (template("driver", "volumeMounts", 0, "mountPath"), "spec.template.spec.driver.volumeMounts[0].mountPath"),
+    (template("executor", "image"), "spec.template.spec.executor.image"),
+    (template("executor", "envVars", "LANG"), "spec.template.spec.executor.envVars.LANG"),
+    (template("serviceAccountOfTomorrow"), "spec.template.spec.serviceAccountOfTomorrow"),
+    (template("driver.memory"), 'spec.template.spec["driver.memory"]'),
+    (("spec", "outputs", 0, "slotLog", "path"), "spec.outputs.flights.slotLog.path"),
+    (("spec", "outputs", 0, "expect", "columns", 0), "spec.outputs.flights.expect.columns[0]"),
+]
+TUNABLE = [
+    *(
+        template(role, name)
+        for role in ("driver", "executor")
+        for name in ("coreLimit", "coreRequest", "memory", "memoryLimit", "memoryOverhead", "priorityClassName")
+    ),
+    template("executor", "schedulerName"),
+    template("driver", "nodeSelector", "kubernetes.io/arch"),
+    template("nodeSelector", "disk"),
+    template("batchScheduler"),
+    template("batchSchedulerOptions", "queue"),
+    template("dynamicAllocation", "maxExecutors"),
+    template("memoryOverheadFactor"),
+    template("sparkConf", "spark.executor.memory"),
+    template("sparkConf", "spark.driver.cores"),
+    template("sparkConf", "spark.dynamicAllocation.maxExecutors"),
+    template("sparkConf", "spark.kubernetes.executor.node.selector.disk"),
+    template("arguments", 3),
+]
+IGNORED = [
+    ("metadata", "name"),
+    ("metadata", "labels", "team"),
+    ("metadata", "annotations", "note"),
+    ("spec", "template", "metadata", "labels", "queue"),
+    template("executor", "labels", "tier"),
+    template("driver", "annotations", "note"),
+    template("monitoring", "prometheus"),
+    template("sparkConf", "spark.kubernetes.driver.label.team"),
+]
+POLICIES: list[tuple[Loc, Any]] = [
+    (("spec", "onDuplicate"), "Reject"),
+    (("spec", "onMismatch"), "Supersede"),
+    (("spec", "onFinalized"), "RerunIfFailed"),
+    (("spec", "onUnknown"), "Retry"),
+    (("spec", "onDelete"), "Detach"),
+    (("spec", "retry", "maxAttempts"), 7),
+    (("spec", "retention", "succeeded"), "3d"),
+    (("spec", "applicationTTL", "failed"), "3d"),
+    (("spec", "startTimeoutSeconds"), 7),
+    (("spec", "activeDeadlineSeconds"), 7),
+    (("spec", "heartbeatTimeoutSeconds"), 7),
+    (("spec", "stopTimeoutSeconds"), 7),
+    (("spec", "ttlSecondsAfterFinished"), 7),
+    (("spec", "suspend"), True),
+]
+DEFAULTS: list[tuple[Loc, Any]] = [
+    (template("mode"), "cluster"),
+    (template("restartPolicy"), {"type": "Never"}),
+    (template("suspend"), False),
+    (("spec", "outputs", 0, "onRerun"), "Replace"),
+    (("spec", "outputs", 1, "expect"), {"minRows": 0, "columns": []}),
+    (("spec", "outputs", 0, "expect", "minRows"), 0),
+    (template("hadoopConf"), {}),
+    (template("deps", "jars"), []),
+    (template("imagePullSecrets"), None),
+    (template("driver", "envVars"), {}),
+    (template("executor", "env"), []),
+    (template("driver", "securityContext"), {"capabilities": {"drop": []}}),
+    (("spec", "outputs", 0, "delta"), None),
+]
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text("a.[]0", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('ab.[0"', max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def told(before: IdempotentJob, after: IdempotentJob) -> list[str]:
+    return differing(path_digests(before, secret=SECRET), after, secret=SECRET)
+
+
+@pytest.mark.parametrize(
+    "golden", json.loads((GOLDEN / "fingerprints.json").read_text()), ids=lambda each: str(each["of"])
+)
+def test_golden_fingerprints_never_change(golden: dict[str, Any]) -> None:
+    """Version 1 of a fingerprint is what ledgers already hold: a changed value here would refuse every honest repetition."""
+    text = (GOLDEN / golden["of"]).read_text()
+    made = fingerprint(manifest.load(text, params=golden["params"], source=golden["of"]), contents=golden["contents"])
+    assert (made.version, made.digest) == (1, golden["digest"])
+
+
+def test_golden_path_digests_never_change() -> None:
+    """Digests of fields stand in ledgers too."""
+    golden = json.loads((GOLDEN / "paths.json").read_text())
+    assert path_digests(job(), secret=SECRET, contents=CONTENTS) == golden
+
+
+@pytest.mark.parametrize(("loc", "path"), MUST_MATCH, ids=lambda each: each if isinstance(each, str) else "")
+def test_a_changed_must_match_field_is_named(loc: Loc, path: str) -> None:
+    """Another value there is another job, and exactly that field is named, as changed, as added or as removed."""
+    one, other = (job({loc: f"{value}.py"}) for value in ("some", "another"))
+    assert fingerprint(one) != fingerprint(other)
+    assert told(one, other) == [path]
+    if isinstance(loc[-1], str) and loc[-1] not in {"mainApplicationFile", "path", "value"}:
+        without = job({loc: None})
+        assert told(without, one)[0] == told(one, without)[0] == path
+
+
+@pytest.mark.parametrize("loc", TUNABLE + IGNORED, ids=path_text)
+def test_tuning_and_labels_are_the_same_job(loc: Loc) -> None:
+    """Another value there, or none, keeps the fingerprint."""
+    assert fingerprint(job({loc: "7"})) == fingerprint(job())
+    assert told(job(), job({loc: "7"})) == []
+
+
+@pytest.mark.parametrize(
+    ("loc", "value"), POLICIES, ids=lambda each: path_text(each) if isinstance(each, tuple) else ""
+)
+def test_policies_are_the_same_job(loc: Loc, value: object) -> None:
+    """What is to happen around a run is no part of what the job is."""
+    assert job({loc: value}).spec != job().spec
+    assert fingerprint(job({loc: value})) == fingerprint(job())
+
+
+def test_every_field_of_the_spec_has_a_class() -> None:
+    """A new field of the spec is must match until its class is written down; version 1 names all that exist today."""
+    fields = {field.alias or name for name, field in JobSpec.model_fields.items()}
+    assert fields == set(fingerprint_v1.SPEC_CLASSES)
+
+
+def test_a_field_that_is_not_named_must_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its line gone from the classes, a policy takes part in the fingerprint."""
+    classes = dict(fingerprint_v1.SPEC_CLASSES)
+    del classes["stopTimeoutSeconds"]
+    monkeypatch.setattr(fingerprint_v1, "SPEC_CLASSES", classes)
+    assert told(job(), job({("spec", "stopTimeoutSeconds"): 7})) == ["spec.stopTimeoutSeconds"]
+
+
+def test_frozen_defaults_agree_with_the_models() -> None:
+    """Version 1's table of defaults is a copy that stays; today it says what the model says."""
+    model = Output.model_validate({"name": "a", "slotLog": {"path": "a"}}).model_dump(mode="json", by_alias=True)
+    for dotted, frozen in fingerprint_v1.OUTPUT_DEFAULTS.items():
+        value: Any = model
+        for step in dotted.split("."):
+            value = value[step]
+        assert value == frozen, dotted
+
+
+def shuffled(value: Any, rng: random.Random) -> Any:
+    """Other key orders everywhere, and other orders of the lists whose entries have names of their own."""
+    if isinstance(value, dict):
+        items = [(name, shuffled(each, rng)) for name, each in value.items()]
+        rng.shuffle(items)
+        for name, each in items:
+            if name in {"outputs", "env"}:
+                rng.shuffle(each)
+        return dict(items)
+    return [shuffled(each, rng) for each in value] if isinstance(value, list) else value
+
+
+@given(st.randoms(use_true_random=False), st.lists(st.sampled_from(DEFAULTS), unique_by=lambda each: each[0]))
+def test_order_and_spelled_out_defaults_are_the_same_job(rng: random.Random, defaults: list[tuple[Loc, Any]]) -> None:
+    """However keys are ordered and whichever defaults are written out, null or empty: one fingerprint, and nothing to name."""
+    spelled = IdempotentJob.of(shuffled(changed(document(), dict(copy.deepcopy(defaults))), rng))
+    assert fingerprint(spelled) == fingerprint(job())
+    assert told(job(), spelled) == []
+
+
+@given(
+    st.sets(st.sampled_from(MUST_MATCH), min_size=1, max_size=4),
+    st.sets(st.sampled_from(TUNABLE + IGNORED), max_size=4),
+    st.lists(st.sampled_from(DEFAULTS), max_size=3),
+)
+def test_exactly_the_changed_fields_are_named(
+    changes: set[tuple[Loc, str]], harmless: set[Loc], defaults: list[tuple[Loc, Any]]
+) -> None:
+    """Among any tuning and spelling out of defaults, a mismatch names what must match and differs, and nothing else."""
+    # A default written over a changed field would undo the change.
+    spelled = {loc: value for loc, value in defaults if not any(loc[: len(at)] == at[: len(loc)] for at, _ in changes)}
+    after = job({**dict.fromkeys(harmless, "7"), **spelled, **{loc: "another.py" for loc, _ in changes}})
+    assert sorted(told(job(), after)) == sorted(path for _, path in changes)
+    assert fingerprint(after) != fingerprint(job())
+
+
+@given(JSON, JSON)
+@example(9007199254740993, 9007199254740992)
+@example([{}], [])
+@example({"a": {"b": 1}}, {"a.b": 1})
+@example([[1]], {"0": {"0": 1}})
+@example({"a[0]": 1}, {"a": [1]})
+def test_fields_differ_exactly_where_fingerprints_do(one: Any, other: Any) -> None:
+    """For free JSON in an unknown field: equal fingerprints if and only if there is no field to name, in both directions."""
+    first, second = job({template("extra"): one}), job({template("extra"): other})
+    equal = fingerprint(first) == fingerprint(second)
+    assert equal == (not told(first, second)) == (not told(second, first))
+
+
+@given(JSON, JSON)
+def test_other_json_is_another_job(one: Any, other: Any) -> None:
+    """Two values inside a list's entry that are not the same JSON number, text or structure never share a fingerprint."""
+    assume(not _same(one, other))
+    assert fingerprint(job({template("extra"): [one]})) != fingerprint(job({template("extra"): [other]}))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """As JSON: 1 is 1.0 and no truth value; null in a map is absence; integers beyond doubles are text."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        one, other = ({k: v for k, v in each.items() if v is not None} for each in (one, other))
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return float(one) == float(other)
+    return bool(one == other) or str(one) == str(other)
+
+
+def test_values_that_are_text_anyway_are_compared_as_text() -> None:
+    """`true` and `3` in a conf, an argument or the environment are what Spark gets: text."""
+    conf, arguments = template("sparkConf", "spark.ui.enabled"), template("arguments", 1)
+    env, variable = template("driver", "env", 0, "value"), template("executor", "envVars", "N")
+    plain = job({conf: True, arguments: 1, env: 3, variable: 3})
+    quoted = job({conf: "true", arguments: "1", env: "3", variable: "3"})
+    assert fingerprint(plain) == fingerprint(quoted)
+    assert told(plain, job({conf: "false", arguments: "1", env: "3", variable: "3"})) == [
+        'spec.template.spec.sparkConf["spark.ui.enabled"]'
+    ]
+
+
+def test_an_empty_member_of_a_union_is_a_choice() -> None:
+    """`emptyDir: {}` in a volume is not the same as no volume source, nor as another one."""
+    volumes = [[{"name": "a", kind: {}}] for kind in ("emptyDir", "downwardAPI")] + [[{"name": "a"}]]
+    assert len({fingerprint(job({template("volumes"): each})).digest for each in volumes}) == 3
+
+
+def test_environment_that_refers_to_itself_keeps_its_order() -> None:
+    """`$(A)` is expanded only behind A: there the order of entries is part of the job."""
+    entries = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)"}]
+    one, other = (job({template("driver", "env"): env}) for env in (entries, entries[::-1]))
+    assert fingerprint(one) != fingerprint(other)
+    assert told(one, other)
+
+
+def test_tunable_arguments_leave_with_their_values() -> None:
+    """Absent, `--threads 8`, `--threads=8`: one job; paths of other arguments count as the manifest does."""
+    tail = ["--month", "1", "--strict"]
+    variants = (["--threads", "8", *tail], ["--threads=8", *tail], [*tail, "--threads", "-1"])
+    jobs = [job({template("arguments"): each}) for each in variants]
+    assert {fingerprint(each).digest for each in jobs} == {fingerprint(job()).digest}
+    moved = job({template("arguments"): ["--threads", "8", "--month", "2", "--strict"]})
+    assert told(job(), moved) == ["spec.template.spec.arguments[3]"]
+    assert told(moved, job()) == ["spec.template.spec.arguments[1]"]
+    longer = job({template("arguments"): ["--threads=8", *tail, "--more"]})
+    assert told(job(), longer) == ["spec.template.spec.arguments[4]"]
+    assert told(longer, jobs[0]) == ["spec.template.spec.arguments[5]"]
+
+
+def test_an_argument_declared_tunable_no_longer_must_match() -> None:
+    """Declaring `--month` tunable changes the job: the argument disappears from it."""
+    declared = job({("spec", "tunableArguments"): ["--threads", "--month"]})
+    assert fingerprint(declared) != fingerprint(job())
+
+
+def test_a_changed_script_is_named_by_its_file() -> None:
+    """In local mode the script's content must match; the message's path is the file a person knows."""
+    before = path_digests(job(), secret=SECRET, contents=CONTENTS)
+    after = {**CONTENTS, "application file flights.py": "ef" * 32}
+    assert fingerprint(job(), contents=CONTENTS) != fingerprint(job(), contents=after)
+    assert differing(before, job(), secret=SECRET, contents=after) == ["application file flights.py"]
+    assert differing(before, job(), secret=SECRET, contents=CONTENTS) == []
+    assert sorted(differing(before, job(), secret=SECRET)) == sorted(CONTENTS)
+
+
+def test_another_kind_of_output_at_the_same_place_is_another_job() -> None:
+    """A slot log and a Delta table in one folder are two different effects."""
+    outputs = [[{"name": "a", kind: {"path": "p"}}] for kind in ("slotLog", "delta")]
+    one, other = (job({("spec", "outputs"): each}) for each in outputs)
+    assert told(one, other) == ["spec.outputs.a.delta.path", "spec.outputs.a.slotLog.path"]
+
+
+def test_the_place_that_is_compared_has_its_revision_filled_in() -> None:
+    """Revision 1 written out or not is one job where the location names it."""
+    outputs = [{"name": "a", "slotLog": {"path": "out/{revision}"}}]
+    absent = job({("spec", "outputs"): outputs})
+    written = job({("spec", "outputs"): outputs, ("spec", "revision"): "1"})
+    literal = job({("spec", "outputs"): [{"name": "a", "slotLog": {"path": "out/1"}}]})
+    assert fingerprint(absent) == fingerprint(written) == fingerprint(literal)
+
+
+def test_digests_of_fields_tell_nothing_without_the_secret() -> None:
+    """Two records of one job share no digest, so that nobody can test guesses of a value against another's record."""
+    one, other = (path_digests(job(), secret=secret) for secret in (b"one", b"other"))
+    assert one.keys() == other.keys()
+    assert not set(one.values()) & set(other.values())
+    assert all(len(digest) == 16 for digest in one.values())
+    with pytest.raises(ValueError, match="keyed with a secret"):
+        path_digests(job(), secret=b"")
+
+
+def test_equal_values_of_two_fields_have_different_digests() -> None:
+    """A digest covers its path: who reads a record cannot see which fields hold the same value."""
+    digests = path_digests(job({template("a"): "x", template("b"): "x"}), secret=SECRET)
+    assert digests["spec.template.spec.a"] != digests["spec.template.spec.b"]
+
+
+def test_an_unknown_version_is_no_answer() -> None:
+    """A record of a newer fingerprint version is neither equal nor different: the caller is told to upgrade."""
+    with pytest.raises(UnknownFingerprintVersion, match="upgrade sparkonce"):
+        fingerprint(job(), version=2)
+
+
+def test_a_stored_job_has_the_same_fingerprint() -> None:
+    """What is stored beside the record reads back as the same job, with every default filled in or none."""
+    stored = IdempotentJob.of(json.loads(json.dumps(job().document())))
+    full = IdempotentJob.of(job().model_dump(mode="json", by_alias=True))
+    assert stored == job()
+    assert fingerprint(stored) == fingerprint(full) == fingerprint(job())

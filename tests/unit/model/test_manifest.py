@@ -1,0 +1,197 @@
+"""Manifests: read as kubectl reads them, filled in, and refused in sentences with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkonce.model import manifest
+from sparkonce.model.fingerprint import fingerprint
+from sparkonce.model.problems import InvalidJob
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.yaml_tree import dump, read
+
+FLIGHTS = (Path(__file__).parents[1] / "golden" / "flights.yaml").read_text()
+PARAMS = {"year": "2013", "month": "01"}
+
+
+def load(text: str = FLIGHTS, params: dict[str, str] | None = None, **outputs: str) -> IdempotentJob:
+    return manifest.load(text, params=PARAMS if params is None else params, outputs=outputs, source="job.yaml")
+
+
+def refusal(text: str, params: dict[str, str] | None = None, **outputs: str) -> str:
+    with pytest.raises(InvalidJob) as refused:
+        load(text, params, **outputs)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def edited(old: str, new: str) -> str:
+    assert old in FLIGHTS
+    return FLIGHTS.replace(old, new, 1)
+
+
+def test_parameters_are_filled_in_everywhere() -> None:
+    """Name, identity and arguments; a value stays text, whatever it looks like."""
+    job = load()
+    assert job.metadata.name == "flights-2013-01"
+    assert job.spec.resource == "flights/2013-01"
+    assert job.spec.template.spec["arguments"][1] == "01"  # type: ignore[index]
+
+
+def test_a_parameter_is_no_yaml() -> None:
+    """A value with structure in it stays one text: nobody can add fields through a parameter."""
+    job = load(
+        edited("image: registry.example/flights:7", "image: ${params.image}"),
+        {**PARAMS, "image": "a: [b]\nc: ${params.year}"},
+    )
+    assert job.spec.template.spec["image"] == "a: [b]\nc: ${params.year}"
+
+
+def test_defaults_and_escapes() -> None:
+    """`:-` gives a default, also an empty one; `$${` is a plain `${`; other `${...}` is Spark's own."""
+    text = edited(
+        "image: registry.example/flights:7", 'image: "${params.a:-x:y}|${params.b:-}|$${params.c}|$${d}|${env:HOME}"'
+    )
+    assert load(text).spec.template.spec["image"] == "x:y||${params.c}|${d}|${env:HOME}"
+    assert load(text, {**PARAMS, "a": "1", "b": "2"}).spec.template.spec["image"] == "1|2|${params.c}|${d}|${env:HOME}"
+    assert manifest.parameters(text, source="") == {"year": None, "month": None, "a": "x:y", "b": ""}
+
+
+@pytest.mark.parametrize(
+    ("params", "sentence"),
+    [
+        (
+            {"year": "2013"},
+            "job.yaml:8: spec.resource: needs the parameter month, which is not given; add --param month=VALUE",
+        ),
+        ({**PARAMS, "mnth": "1"}, "job.yaml: --param mnth: is no parameter of this manifest; did you mean month?"),
+        ({**PARAMS, "zone": "1"}, "job.yaml: --param zone: is no parameter of this manifest; known here: month, year"),
+    ],
+)
+def test_parameters_must_fit(params: dict[str, str], sentence: str) -> None:
+    """A missing one is named with the field that needs it, once; one that nothing uses is a misspelling."""
+    assert refusal(edited("flights-${params.year}-${params.month}", "flights-${params.year}"), params) == sentence
+
+
+def test_a_malformed_parameter_is_told() -> None:
+    """`${params.}` is neither filled nor left: it would run with that text."""
+    text = edited("image: registry.example/flights:7", "image: ${params.a b}")
+    assert refusal(text).startswith("job.yaml:15: spec.template.spec.image: has ${params.a b}, which is no parameter")
+
+
+def test_outputs_are_overridden_before_anything_is_compared() -> None:
+    """Another folder is another job: the fingerprint sees the folder that is written to."""
+    moved = load(flights="/elsewhere", rejects="/rejects")
+    assert [output.location for output in moved.spec.outputs][:2] == ["/elsewhere", "/rejects"]
+    assert moved.spec.outputs[1].kind == "delta"
+    assert fingerprint(moved) != fingerprint(load())
+    assert fingerprint(load(flights="out/flights")) == fingerprint(load())
+
+
+def test_an_output_that_is_not_declared_cannot_be_overridden() -> None:
+    """The declared ones are listed; a table of a catalog is no folder."""
+    assert (
+        refusal(FLIGHTS, flihgts="/x") == "job.yaml: --output flihgts: is no output of this job; did you mean flights?"
+    )
+    assert refusal(FLIGHTS, x="/x").endswith("is no output of this job; known here: flights, rejects, totals")
+    assert refusal(FLIGHTS, totals="/x").endswith(
+        "--output totals: is an Iceberg table, which a folder cannot stand for"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "job.yaml: is empty; it must hold one IdempotentJob"),
+        ("# nothing\n---\n", "job.yaml: is empty; it must hold one IdempotentJob"),
+        (FLIGHTS + "---\n" + FLIGHTS, "job.yaml:47: holds 2 documents; keep one IdempotentJob per file"),
+        (edited("kind: Idem", "kind Idem"), "job.yaml:3: is not readable as YAML: while scanning a simple key could not find"),
+        (edited("image: reg", "image: \treg\n\t"), "job.yaml:15: is not readable as YAML: "),
+        (edited("  outputs:", "  outputs: \x07"), "job.yaml: is not readable as YAML: unacceptable character"),
+        (edited("  outputs:", "  operation: x\n  outputs:"), "job.yaml:35: spec.operation: stands here and in line 7"),
+        (edited("type: Python", "type: {[a]: b}"), "job.yaml:13: spec.template.spec.type: has a key that is no text"),
+        (edited("type: Python", "type: &a [*a]"), "job.yaml:13: spec.template.spec.type[0]: refers to itself"),
+        (edited("type: Python", "type: !!python/name:os.system x"), "job.yaml:13: spec.template.spec.type: has the YAML tag"),
+        (edited("type: Python", "type: .inf"), "job.yaml:13: spec.template.spec.type: is .inf, which is no JSON number"),
+        (edited("type: Python", r'type: "\ud800"'), "job.yaml:13: spec.template.spec.type: is no valid Unicode text"),
+        (edited("type: Python", "type: " + "[" * 2000), "job.yaml: is nested too deeply to be a manifest"),
+        (edited("type: Python", "type: " + "[" * 200 + "]" * 200), "job.yaml:13: is too large to be a manifest"),
+        (edited("  outputs:", "  outptus:"), "job.yaml:35: spec.outptus: is not a field here; did you mean outputs?"),
+        (edited("path: out/flights", "pfad: out/flights"), "job.yaml:37: spec.outputs[0].slotLog.path: is required"),
+        ("- a\n", "job.yaml:1: must be a map of fields, not a list"),
+        ("just text", "job.yaml:1: must be a map of fields, not 'just text'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_manifest_is_told_with_its_line(text: str, sentence: str) -> None:
+    """Broken YAML, a key twice, a second document, what is no JSON: one sentence with file, line and path."""
+    assert sentence in refusal(text)
+
+
+def test_aliases_cannot_make_a_huge_document() -> None:
+    """Ten lines that expand to 10^9 entries are refused, and soon."""
+    lines = ["a0: &a0 [x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    assert refusal("\n".join(lines)).endswith("is too large to be a manifest")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2013-01-01", "2013-01-01"),
+        ("12:30", "12:30"),
+        ("1e5", 100000.0),
+        ("0o17", 15),
+        ("010", 8),
+        ("0x1F", 31),
+        ("-7", -7),
+        ("1_000", 1000),
+        ("1.5", 1.5),
+        ("1.2.3", "1.2.3"),
+        ("yes", True),
+        ("off", False),
+        ("~", None),
+        ('"7"', "7"),
+        ("08", 8.0),
+        ("9007199254740993", 9007199254740993),
+    ],
+)
+def test_scalars_mean_what_they_mean_to_kubectl(text: str, value: object) -> None:
+    """One file is one job in both places: dates and clock times are text, exponents are numbers."""
+    assert read(f"a: {text}", source="").data == {"a": value}
+    assert type(read(f"a: {text}", source="").data["a"]) is type(value)
+
+
+def test_merge_keys_are_merged() -> None:
+    """`<<` is how people share parts of a manifest; an own key wins and is no duplicate."""
+    assert read("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}", source="").data["b"] == {"x": 1, "y": 3}
+
+
+def test_a_rendered_manifest_is_the_same_job() -> None:
+    """What is sent to the cluster is the job that ran here: same fingerprint, nothing added, nothing left to fill in."""
+    text = manifest.render(FLIGHTS, params=PARAMS, outputs={"flights": "/x"}, source="job.yaml")
+    assert "${" not in text
+    again = manifest.load(text, params={}, source="rendered")
+    assert again == load(flights="/x")
+    assert yaml.safe_load(text)["spec"]["template"]["spec"]["driver"]["env"][1]["value"] == "2013-01-01"
+
+
+def test_a_manifest_that_is_no_job_is_not_rendered() -> None:
+    """Nothing is printed for kubectl that would be refused here."""
+    with pytest.raises(InvalidJob, match="outptus"):
+        manifest.render(edited("  outputs:", "  outptus:"), params=PARAMS, source="")
+
+
+@given(
+    st.text(max_size=12)
+    | st.sampled_from(["1e5", "y", "0x1", "12:30", "2013-01-01", "~", "", "1_0", ".5", "<<", "=", "- a", "null"])
+)
+def test_text_stays_text_when_it_is_written(text: str) -> None:
+    """Whatever a value looks like, PyYAML and our reader get the same text back."""
+    written = dump({"a": text, "b": [text]})
+    assert yaml.safe_load(written) == {"a": text, "b": [text]}
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        assert read(written, source="").data == {"a": text, "b": [text]}
