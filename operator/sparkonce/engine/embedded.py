@@ -102,8 +102,8 @@ class Embedded:
         self._wake.set()
 
     # looking
-    async def look(self, prepared: Prepared) -> tuple[View, Answered, dict[str, Evidence]]:
-        """What the request would get now; writes nothing."""
+    async def look(self, prepared: Prepared, nonce: str | None = None) -> tuple[View, Answered, dict[str, Evidence]]:
+        """What the request would get now; writes nothing. `nonce`: what it was sent with, if it was sent before."""
         view = await self.patiently(lambda: self.store.load(prepared.address))
         record = view.record
         evidence: dict[str, Evidence] = {}
@@ -113,7 +113,9 @@ class Embedded:
             sinks = describe(record, spec).sinks if spec is not None else prepared.sinks
             evidence = await probe(record, result, sinks)
         same = record is not None and prepared.same(record)
-        return view, answer(view, same=same, policy=prepared.policy, outputs=evidence, key=prepared.key.text), evidence
+        opened = record is not None and nonce is not None and any(by.nonce == nonce for by in record.openers)
+        key, policy = prepared.key.text, prepared.policy
+        return view, answer(view, same=same, policy=policy, outputs=evidence, key=key, opened=opened), evidence
 
     # doing
     async def submit(self, prepared: Prepared, *, follow: bool = True) -> Ending:
@@ -121,7 +123,7 @@ class Embedded:
         async with self.lease() as lease:
             nonce, led = uuid.uuid4().hex, False
             while True:
-                view, said, evidence = await self.look(prepared)
+                view, said, evidence = await self.look(prepared, nonce)
                 record = view.record
                 match said.answer:
                     case Answer.NEW:
