@@ -2,13 +2,17 @@
 
 Every verb that writes is ONE atomic step (a transaction, or one compare-and-set). Outcomes are values; the only errors are
 those of `sparkonce.errors`: `StoreUnavailable` (proves nothing: the write may have landed or may still land), `StoreUnusable`,
-`StoreFull`, `RecordUnreadable`, `RecordTooNew` (these are answers: nothing was written).
+`StoreFull`, `RecordUnreadable`, `RecordTooNew`, `InvalidInput` (these are answers: nothing was written; `InvalidInput` is for what
+JSON cannot say and for specs that are too large).
 
 * Every write under a claim compares the claim's (revision, nonce) AND the record's revision. The claim is for liveness, the
   record for safety: a driver may have sealed and a client attached or asked to stop since the owner looked.
 * A lease says who *should* act. It is held by a process; its claims vanish when it ends. No answer of `heartbeat` makes a later
   write safe; only the compare inside that write does.
 * A generation number is never used twice for a key: `purge` and `forget` leave the floor, `reserve` compares the floor it read.
+* A lost reply is answered by the same call again: each verb recognises what it wrote, and writes it once.
+* Every change of ownership or of state (not `attach`, and `update` only with its event) adds an event in the same step. A key keeps
+  its 200 newest.
 * Errors are never absence. A record that does not parse is an error of every verb that would read it.
 
 `tests/store/conformance.py` states each sentence of this file as a test and runs against every backend.
@@ -253,8 +257,9 @@ class IdempotencyStore(Protocol):
     async def update(
         self, record: Record, claim: Claim, changed: Record, *, event: Event | None = None
     ) -> Updated | Changed | LostOwnership | NotFound | Finalized:
-        """Replaces `record` by `changed` (same key and generation) if claim and revision are as read. A changed record that is Held
-        drops the claim in the same step."""
+        """Replaces `record` by `changed` if claim and revision are as read. A changed record that is Held drops the claim in the
+        same step. A repetition that finds `changed` standing there is Updated. ValueError: another key or generation, an attempt
+        that is neither the record's nor the next one, or Finalized."""
         ...
 
     async def finalize(
@@ -290,7 +295,8 @@ class IdempotencyStore(Protocol):
         ...
 
     async def report(self, address: Address, generation: int, report: Report) -> bool:
-        """Create-once by (generation, attempt, reporter); False when another body stands there."""
+        """Create-once by (generation, attempt, reporter); False when another body stands there, or the key has no record that it could
+        stand beside."""
         ...
 
     async def renew(self, address: Address, generation: int, beat: Beat) -> bool:
@@ -321,7 +327,8 @@ class IdempotencyStore(Protocol):
     async def count(self, *, realm: str | None = None, live_only: bool = False) -> int: ...
 
     def watch(self, since: int) -> AsyncIterator[Change]:
-        """Every change after this revision, in order, without a gap, or one entry that says there was one."""
+        """Every change after this revision, in order, without a gap, or one entry that says there was one. A key that changed several
+        times may be named once, at its newest revision. The one method that may suspend on a local store."""
         ...
 
     # ending

@@ -1,16 +1,25 @@
-"""Tables and statements of the SQL stores, for every dialect.
+"""Tables and statements of the SQL stores, in SQLAlchemy Core: the one source for every dialect.
 
-Statements are module constants, so that SQLAlchemy compiles each once per process. Bodies are JSON text that only `codec` reads; a column
-beside a body exists where a statement has to find rows by it. One row of `meta` carries the store-wide revision, which every write
-that is a change raises in its own transaction: revisions are dense, ordered as commits are, and never given twice.
+Importing SQLAlchemy takes longer than everything else in a replay, and a laptop's ledger speaks one dialect. So the text for SQLite is
+generated from here (`python -m sparkonce.store.sql_tables` writes `sqlite_statements.py`; a test compares), and nothing that runs on a
+laptop imports this module. A dialect that is reached over a network can run these statements as they are, by the same names.
+
+Bodies are JSON text that only `codec` reads; a column beside a body exists where a statement has to find rows by it. One row of `meta`
+carries the store-wide revision, which every write that is a change raises in its own transaction: revisions are ordered as commits
+are, and never given twice.
 """
 
 from __future__ import annotations
 
+import textwrap
+from pathlib import Path
+
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     Column,
     ColumnElement,
+    Executable,
     Float,
     Index,
     Integer,
@@ -23,10 +32,18 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal_column,
+    or_,
     select,
+    text,
+    tuple_,
     union_all,
     update,
 )
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from sparkonce.model.record import State
 
 LAYOUT = 1
 """Of these tables. A newer one is refused; an older one will be brought up to date when the store is opened."""
@@ -109,8 +126,6 @@ gone = _table("gone", Column("revision", BigInteger, nullable=False))
 """Keys of which something was removed, by the revision of that: what `watch` could not see otherwise."""
 Index("gone_by_revision", gone.c.revision)
 
-beside = (specs, results, intents, reports, beats)
-
 
 def of_key(table: Table) -> ColumnElement[bool]:
     return and_(table.c.realm == bindparam("at_realm"), table.c.key_hash == bindparam("at_hash"))
@@ -120,7 +135,7 @@ def of_generation(table: Table) -> ColumnElement[bool]:
     return and_(of_key(table), table.c.generation == bindparam("of"))
 
 
-SEE = select(
+_SEE = select(
     meta.c.revision,
     meta.c.epoch,
     records.c.body,
@@ -137,60 +152,22 @@ SEE = select(
 ).select_from(
     meta.outerjoin(records, of_key(records)).outerjoin(claims, of_key(claims)).outerjoin(floors, of_key(floors))
 )
-"""All that a step decides on, in one statement."""
 
-META = select(meta.c.layout, meta.c.install, meta.c.epoch, meta.c.revision, meta.c.gap)
-MOVE = update(meta).values(revision=bindparam("next"))
+# Numbers are written out: a statement has no parameters but those that its caller gives.
+_zero: ColumnElement[int] = literal_column("0", Integer)
+_one: ColumnElement[int] = literal_column("1", Integer)
 
-BODY = {table.name: select(table.c.body).where(of_generation(table)) for table in (specs, results, intents)}
-REPORT = select(reports.c.body).where(
-    of_generation(reports),
-    reports.c.attempt == bindparam("in_attempt"),
-    reports.c.reporter == bindparam("from_reporter"),
-)
-REPORTS = select(reports.c.body).where(of_generation(reports)).order_by(reports.c.attempt, reports.c.reporter)
-BEATS = select(beats).where(of_generation(beats)).order_by(beats.c.attempt, beats.c.by)
-EVENTS = select(events.c.body).where(of_key(events)).order_by(events.c.seq)
+_touch: dict[str, BindParameter[object]] = {"touched": bindparam("new_touch"), "boot": bindparam("new_boot")}
+_of_lease = claims.c.lease == bindparam("of_lease")
+_in_attempt: BindParameter[object] = bindparam("in_attempt")
 
-INSERT = {table.name: insert(table) for table in metadata.tables.values()}
-REMOVE = {table.name: delete(table).where(of_key(table)) for table in metadata.tables.values() if "realm" in table.c}
-CHANGE_RECORD = (
-    update(records)
-    .where(of_key(records))
-    .values(
-        revision=bindparam("new_revision"),
-        state=bindparam("new_state"),
-        expires_at=bindparam("new_expiry"),
-        body=bindparam("new_body"),
-    )
-)
-TOUCH_CLAIM = update(claims).where(of_key(claims)).values(touched=bindparam("new_touch"), boot=bindparam("new_boot"))
-TOUCH_LEASE = (
-    update(claims)
-    .where(claims.c.lease == bindparam("of_lease"))
-    .values(touched=bindparam("new_touch"), boot=bindparam("new_boot"))
-)
-CLAIMS_OF_LEASE = select(claims.c.realm, claims.c.key_hash).where(claims.c.lease == bindparam("of_lease"))
-REMOVE_BEAT = delete(beats).where(
-    of_generation(beats), beats.c.attempt == bindparam("in_attempt"), beats.c.by == bindparam("from_whom")
-)
-REMOVE_OLD_EVENTS = delete(events).where(of_key(events), events.c.seq <= bindparam("up_to"))
+_in_realm = records.c.realm == bindparam("in_realm")
+_expired = records.c.expires_at <= bindparam("at")
+_count = select(func.count().label("n")).select_from(records)
 
-EXPIRED = and_(records.c.realm == bindparam("in_realm"), _ends, records.c.expires_at <= bindparam("at"))
-COUNT_REALM = select(func.count()).select_from(records).where(records.c.realm == bindparam("in_realm"))
-COUNT_EXPIRED = select(func.count()).select_from(records).where(EXPIRED)
-NEXT_EXPIRY = select(func.min(records.c.expires_at)).where(
-    records.c.realm == bindparam("in_realm"), _ends, records.c.expires_at > bindparam("at")
+_oldest_kept = (
+    select(gone.c.revision).order_by(gone.c.revision.desc()).limit(_one).offset(bindparam("kept")).scalar_subquery()
 )
-
-OLDEST_KEPT = (
-    select(gone.c.revision).order_by(gone.c.revision.desc()).limit(1).offset(bindparam("kept")).scalar_subquery()
-)
-"""The newest removal beyond those that are kept; none while there are fewer."""
-RAISE_GAP = (
-    update(meta).where(meta.c.gap < OLDEST_KEPT).values(gap=OLDEST_KEPT)
-)  # a comparison with nothing is false: no row is written
-REMOVE_OLD_GONE = delete(gone).where(gone.c.revision <= select(meta.c.gap).scalar_subquery())
 
 _changed = union_all(
     *(
@@ -198,9 +175,118 @@ _changed = union_all(
         for table in (records, claims, reports, gone)
     )
 ).subquery()
-CHANGES = (
-    select(_changed.c.realm, _changed.c.key_hash, func.max(_changed.c.revision).label("at"))
-    .group_by(_changed.c.realm, _changed.c.key_hash)
-    .order_by("at")
+
+_listed = (
+    select(records.c.realm, records.c.key_hash, records.c.body, records.c.revision)
+    .where(
+        or_(bindparam("any_realm", type_=Integer) == _one, _in_realm),
+        or_(
+            bindparam("any_state", type_=Integer) == _one,
+            records.c.state.in_([bindparam(f"state{n}") for n in range(len(State))]),
+            # One that this version does not know is listed as unreadable, never left out.
+            records.c.state.not_in([literal_column(f"'{state.value}'") for state in State]),
+        ),
+        func.substr(records.c.key_hash, _one, func.length(bindparam("prefix", type_=Text)))
+        == bindparam("prefix", type_=Text),
+        tuple_(records.c.realm, records.c.key_hash) > tuple_(bindparam("after_realm"), bindparam("after_hash")),
+    )
+    .order_by(records.c.realm, records.c.key_hash)
+    .limit(bindparam("at_most"))
+    .offset(_zero)
 )
-"""Each key that was changed after `since`, once, at its newest revision."""
+
+STATEMENTS: dict[str, Executable] = {
+    "has meta": text("SELECT count(*) AS n FROM sqlite_master WHERE name = 'meta'"),
+    "meta": select(meta),
+    "move": update(meta).values(revision=bindparam("next")),
+    # All that a step decides on, in one look.
+    "see": _SEE,
+    **{f"get {table.name}": select(table.c.body).where(of_generation(table)) for table in (specs, results, intents)},
+    "get report": select(reports.c.body).where(
+        of_generation(reports), reports.c.attempt == _in_attempt, reports.c.reporter == bindparam("from_reporter")
+    ),
+    "get reports": select(reports.c.body).where(of_generation(reports)).order_by(reports.c.attempt, reports.c.reporter),
+    "get beats": select(beats).where(of_generation(beats)).order_by(beats.c.attempt, beats.c.by),
+    "get events": select(events.c.body).where(of_key(events)).order_by(events.c.seq),
+    **{f"insert {table.name}": insert(table) for table in metadata.sorted_tables if table is not records},
+    "insert records": insert(records).values(
+        {column.name: bindparam(column.name) for column in records.c if column.name != "id"}
+    ),
+    **{
+        f"remove {table.name}": delete(table).where(of_key(table))
+        for table in metadata.sorted_tables
+        if table is not meta
+    },
+    "change record": update(records)
+    .where(of_key(records))
+    .values(
+        revision=bindparam("new_revision"),
+        state=bindparam("new_state"),
+        expires_at=bindparam("new_expiry"),
+        body=bindparam("new_body"),
+    ),
+    "touch claim": update(claims).where(of_key(claims)).values(_touch),
+    "touch lease": update(claims).where(_of_lease).values(_touch),
+    "claims of lease": select(claims.c.realm, claims.c.key_hash).where(_of_lease),
+    "remove beat": delete(beats).where(
+        of_generation(beats), beats.c.attempt == _in_attempt, beats.c.by == bindparam("from_whom")
+    ),
+    "remove old events": delete(events).where(of_key(events), events.c.seq <= bindparam("up_to")),
+    "count": _count,
+    "count realm": _count.where(_in_realm),
+    "count expired": _count.where(_expired),
+    "count expired of realm": _count.where(_in_realm, _expired),
+    "next expiry": select(func.min(records.c.expires_at).label("at")).where(
+        _in_realm, records.c.expires_at > bindparam("at")
+    ),
+    "list": _listed,
+    # A comparison with nothing is false: while few are gone, no row is written.
+    "raise gap": update(meta).where(meta.c.gap < _oldest_kept).values(gap=_oldest_kept),
+    "remove old gone": delete(gone).where(gone.c.revision <= select(meta.c.gap).scalar_subquery()),
+    # Each key that was changed after `since`, once, at its newest revision.
+    "changes": select(_changed.c.realm, _changed.c.key_hash, func.max(_changed.c.revision).label("at"))
+    .group_by(_changed.c.realm, _changed.c.key_hash)
+    .order_by("at"),
+}
+
+
+def layout() -> list[str]:
+    """What creates the tables, for SQLite."""
+    dialect = sqlite.dialect()
+    made: list[str] = []
+    for table in metadata.sorted_tables:
+        made.append(str(CreateTable(table).compile(dialect=dialect)))
+        indexes = sorted(table.indexes, key=lambda index: str(index.name))
+        made.extend(str(CreateIndex(index).compile(dialect=dialect)) for index in indexes)
+    return made
+
+
+def render() -> str:
+    """The module `sqlite_statements`."""
+    dialect = sqlite.dialect(paramstyle="named")
+    lines = [
+        '"""The statements of `sql_tables` as SQLite reads them. Generated: `python -m sparkonce.store.sql_tables`."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        f"LAYOUT = {LAYOUT}",
+        "",
+        "TABLES = (",
+        *(f"    {_quoted(made)}," for made in layout()),
+        ")",
+        "",
+        "STATEMENTS = {",
+    ]
+    for name, statement in STATEMENTS.items():
+        compiled = statement.compile(dialect=dialect)  # type: ignore[attr-defined]  # executables that are clauses, all of them
+        lines.append(f'    "{name}": {_quoted(str(compiled))},')
+    return "\n".join([*lines, "}", ""])
+
+
+def _quoted(statement: str) -> str:
+    wrapped = textwrap.wrap(" ".join(statement.split()), width=110, break_long_words=False, break_on_hyphens=False)
+    return '"""\n' + "\n".join(wrapped) + '\n"""'
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("sqlite_statements.py").write_text(render(), encoding="utf-8")

@@ -4,9 +4,9 @@ WAL, so that readers never wait for a writer; synchronous=FULL, so that what was
 lose the last commits, and a reservation that was acted on must not be lost). A write transaction begins with BEGIN IMMEDIATE: it
 holds the only write lock from its first read on, so what it decides on cannot change under it, and there is no upgrade to fail half-way.
 
-Connections never cross a fork: SQLite's locks belong to processes. A child gets a pool of its own; the parent's connections are kept
-in the child unused, because even closing one there would let go of locks that it does not have. Refused: a file on a network file
-system, one that is no ledger, a newer layout, another install's.
+Connections never cross a fork: SQLite's locks belong to processes. A child opens its own; the parent's are kept in the child unused,
+because even closing one there would let go of locks that it does not have. Refused: a file on a network file system, one that is no
+ledger, a newer layout, another install's.
 """
 
 from __future__ import annotations
@@ -22,24 +22,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, text
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import Pool, QueuePool
-from sqlalchemy.schema import CreateIndex, CreateTable
-
 from sparkonce.errors import SparkonceError, StoreUnavailable, StoreUnusable
 from sparkonce.failpoints import hit
-from sparkonce.store import sql_tables as sql
 from sparkonce.store.local_disk import network_file_system
+from sparkonce.store.sqlite_statements import LAYOUT, STATEMENTS, TABLES
 
 SYNCHRONOUS = ("FULL", "NORMAL", "OFF")
 BUSY_TIMEOUT = 10.0
 """Seconds to wait for another writer. A transaction here takes milliseconds; ten seconds cover a stalled disk and a crowd of
 processes, and still end before a person gives up."""
 POOL = 8
-"""Idle connections kept: one thread uses one at a time; more threads get more, which are closed afterwards."""
-
-_HAS_META = text("SELECT count(*) FROM sqlite_master WHERE name = 'meta'")
+"""Idle connections kept: a thread uses one at a time; more threads get more, which are closed afterwards."""
 
 _WAIT = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _DISK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT})
@@ -47,7 +40,7 @@ _DENIED = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.S
 _BROKEN = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 
 _databases: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()
-_of_parents: list[Pool] = []  # never closed, never collected
+_of_parents: list[sqlite3.Connection] = []  # never used, never closed
 
 
 def _after_fork_in_child() -> None:
@@ -58,26 +51,47 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class Transaction:
-    """Statements of one write transaction, each between two failpoints; nothing stays unless `commit` returns."""
+def _close_all(idle: list[sqlite3.Connection]) -> None:
+    while idle:
+        idle.pop().close()
 
-    def __init__(self, connection: Connection) -> None:
+
+class Look:
+    """Statements, by their name in `sql_tables`, on one connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> CursorResult[Any]:
+    def rows(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
+        return self._connection.execute(STATEMENTS[statement], parameters or {}).fetchall()
+
+    def row(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        """The first row, by column name; None without one."""
+        return next(iter(self.rows(statement, parameters)), None)
+
+    def value(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        """The first column of the first row; None without one."""
+        row = self.row(statement, parameters)
+        return None if row is None else row[0]
+
+
+class Transaction(Look):
+    """A write transaction: each statement between two failpoints; nothing stays unless `commit` returns."""
+
+    def rows(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
         hit("store.sql.statement.before")
-        done = self._connection.execute(statement, parameters)
+        rows = super().rows(statement, parameters)
         hit("store.sql.statement.after")
-        return done
+        return rows
 
     def text(self, statement: str) -> None:
         hit("store.sql.statement.before")
-        self._connection.exec_driver_sql(statement)
+        self._connection.execute(statement)
         hit("store.sql.statement.after")
 
     def commit(self) -> None:
         hit("store.sql.commit.before")
-        self._connection.commit()
+        self._connection.execute("COMMIT")
         hit("store.sql.commit.after")
 
 
@@ -91,8 +105,9 @@ class SqliteDatabase:
         self.path = Path(os.path.realpath(path))  # by whatever name the ledger is opened, its leases are in one place
         self._synchronous, self._busy_timeout = synchronous, busy_timeout
         self._place(mounts)
-        self._engine = self._new_engine()
+        self._idle: list[sqlite3.Connection] = []
         self._writers = threading.Lock()
+        self._close_at_last = weakref.finalize(self, _close_all, self._idle)
         _databases.add(self)
 
     # --- the file
@@ -129,50 +144,62 @@ class SqliteDatabase:
 
     # --- connections
 
-    def _new_engine(self) -> Engine:
-        return create_engine(
-            "sqlite://",
-            creator=self._connect,
-            poolclass=QueuePool,
-            pool_size=POOL,
-            max_overflow=-1,
-            hide_parameters=True,  # an error must not carry a spec
-        )
-
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path,
             timeout=self._busy_timeout,
             isolation_level=None,  # transactions begin where we say so
-            check_same_thread=False,  # the pool hands a connection to one thread at a time
-            cached_statements=256,
+            check_same_thread=False,  # one thread at a time has it
+            cached_statements=2 * len(STATEMENTS),  # all of them stay prepared
         )
+        connection.row_factory = sqlite3.Row
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
         return connection
 
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """One for the caller alone; what it left open is rolled back, and after an error of SQLite's it is not used again."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        keep = True
+        try:
+            yield connection
+        except sqlite3.Error:
+            keep = False
+            raise
+        finally:
+            if keep and connection.in_transaction:
+                connection.rollback()
+            if keep and len(self._idle) < POOL and self._close_at_last.alive:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
     def start_afresh(self) -> None:
         """In a child after a fork."""
-        _of_parents.append(self._engine.pool)
-        self._engine = self._new_engine()
+        _of_parents.extend(self._idle)
+        self._idle.clear()
         self._writers = threading.Lock()
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._close_at_last()
 
     # --- transactions
 
     @contextlib.contextmanager
-    def reading(self, *, snapshot: bool = False) -> Iterator[Connection]:
+    def reading(self, *, snapshot: bool = False) -> Iterator[Look]:
         """One statement is a consistent look by itself; `snapshot` makes several of them one."""
-        with self._answers(), self._engine.connect() as connection:
+        with self._answers(), self._connection() as connection:
             if snapshot:
-                connection.exec_driver_sql("BEGIN")
-            yield connection
+                connection.execute("BEGIN")
+            yield Look(connection)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Transaction]:
         """What is not committed inside is rolled back. Threads of one process queue here, where waiting is fair and cheap."""
-        with self._writers, self._answers(), self._engine.connect() as connection:
+        with self._writers, self._answers(), self._connection() as connection:
             transaction = Transaction(connection)
             transaction.text("BEGIN IMMEDIATE")
             yield transaction
@@ -181,12 +208,10 @@ class SqliteDatabase:
     def _answers(self) -> Iterator[None]:
         try:
             yield
-        except DBAPIError as error:
-            raise self.meaning(error.orig) from None
         except sqlite3.Error as error:
-            raise self.meaning(error) from None
+            raise self._meaning(error) from None
 
-    def meaning(self, error: BaseException | None) -> SparkonceError:
+    def _meaning(self, error: sqlite3.Error) -> SparkonceError:
         """What an error of SQLite proves, as a sentence."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the rest a detail
         if code in _WAIT:
@@ -211,44 +236,44 @@ class SqliteDatabase:
 
     def prepare(self, install: str) -> None:
         """Creates the tables if there are none; StoreUnusable for whatever is not our ledger."""
-        with self.reading(snapshot=True) as connection:
-            names = connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars().all()
-            mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
-            found = connection.execute(sql.META).first() if "meta" in names else None
-        if names and found is None:
+        with self._answers(), self._connection() as connection:
+            names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+            mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        if names and "meta" not in names:
             raise StoreUnusable(f"{self.path} is a database of something else, not a ledger; name another file")
         if mode != "wal":
             self._use_wal()
-        layout, owner = self._create_tables(install) if found is None else (found.layout, found.install)
-        if layout > sql.LAYOUT:
+        if not names:
+            self._create_tables(install)
+        with self.reading() as look:
+            meta = look.row("meta")
+        layout, owner = (meta["layout"], meta["install"]) if meta else (0, "")
+        if layout > LAYOUT:
             raise StoreUnusable(
-                f"the ledger {self.path} has layout {layout}, and this version knows up to {sql.LAYOUT}; upgrade sparkonce"
+                f"the ledger {self.path} has layout {layout}, and this version knows up to {LAYOUT}; upgrade sparkonce"
             )
         if owner != install:
             raise StoreUnusable(
                 f"the ledger {self.path} belongs to install {owner!r}, not {install!r}; name another file"
             )
 
-    def _create_tables(self, install: str) -> tuple[int, str]:
+    def _create_tables(self, install: str) -> None:
         with self.writing() as transaction:
-            if not transaction.run(_HAS_META).scalar_one():  # another process may have been first
-                for table in sql.metadata.sorted_tables:
-                    transaction.run(CreateTable(table))
-                    for index in sorted(table.indexes, key=lambda index: str(index.name)):
-                        transaction.run(CreateIndex(index))
-                row = {"id": 1, "layout": sql.LAYOUT, "install": install, "epoch": 1, "revision": 0, "gap": 0}
-                transaction.run(sql.INSERT["meta"], row)
-            found = transaction.run(sql.META).one()
+            if transaction.value("has meta"):  # another process was first
+                return
+            for table in TABLES:
+                transaction.text(table)
+            row = {"id": 1, "layout": LAYOUT, "install": install, "epoch": 1, "revision": 0, "gap": 0}
+            transaction.rows("insert meta", row)
             transaction.commit()
-        return found.layout, found.install
 
     def _use_wal(self) -> None:
         """Lasts: it is noted in the file. SQLite does not wait for others here, so we do."""
         deadline = time.monotonic() + self._busy_timeout
         while True:
             try:
-                with self.reading() as connection:
-                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+                with self._answers(), self._connection() as connection:
+                    connection.execute("PRAGMA journal_mode=WAL")
                 return
             except StoreUnavailable:
                 if time.monotonic() > deadline:
