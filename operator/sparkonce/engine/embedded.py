@@ -19,11 +19,11 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from sparkonce import failpoints
+from sparkonce import failpoints, settings
 from sparkonce.engine.decide import Decision, Observation
 from sparkonce.engine.drive import Drive, Ended
 from sparkonce.engine.prepare import Prepared, describe
@@ -45,8 +45,9 @@ T = TypeVar("T")
 
 KEEP_ALIVE = 5.0
 """Seconds between two touches of the lease; a sixth of what makes it stale."""
-PATIENCE = 10.0
-"""Seconds for which an unreachable store or output is asked again before the command gives up; nothing is lost then."""
+_BEGINNINGS = (Answer.NEW, Answer.TAKE_OVER, Answer.REOPEN, Answer.SUPERSEDE, Answer.FOLLOW)
+"""Answers after which a request may own the key, or waits for who does."""
+
 FOLLOW_POLL = 0.25
 """Seconds between two looks of a follower."""
 
@@ -82,11 +83,10 @@ class Embedded:
     launcher: Launcher | None = None
     on_look: OnLook = lambda *_: None
     on_leader: Callable[[Record], None] = lambda *_: None
-    patience: float = PATIENCE
+    patience: float = field(default_factory=settings.patience)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _cancel: StopWanted | None = None
-    _detach: bool = False
     _leads: Record | None = None
 
     @property
@@ -95,10 +95,7 @@ class Embedded:
 
     def cancel(self, by: str, reason: str = "") -> None:
         """The leader stops and settles; a follower detaches."""
-        if self._leads is not None:
-            self._cancel = StopWanted(why=Why.CANCELLED, by=by, reason=reason)
-        else:
-            self._detach = True
+        self._cancel = StopWanted(why=Why.CANCELLED, by=by, reason=reason)
         self._wake.set()
 
     # looking
@@ -121,40 +118,48 @@ class Embedded:
     async def submit(self, prepared: Prepared, *, follow: bool = True) -> Ending:
         """Until the request has its answer. Errors of sparkonce.errors end it earlier; sending it again is always safe."""
         async with self.lease() as lease:
-            nonce, led = uuid.uuid4().hex, False
+            nonce, led, followed = uuid.uuid4().hex, False, 0
             while True:
                 view, said, evidence = await self.look(prepared, nonce)
                 record = view.record
+                if record is not None and followed == record.generation and said.answer is Answer.REOPEN:
+                    return await self.ending(prepared, replace(said, answer=Answer.REPLAY), record, evidence, replayed=True)
                 match said.answer:
-                    case Answer.NEW:
-                        await check(prepared.sinks)
-                        owned = await self.reserve(prepared, lease, nonce, view)
-                    case Answer.TAKE_OVER:
+                    case _ if self._cancel is not None and said.answer in _BEGINNINGS:
+                        return Ending(said.answer, record, detached=True, reason=said.evidence, unblock=said.unblock)
+                    case Answer.FOLLOW if follow:
                         assert record is not None  # an unknown key is New
-                        owned = await self.take_over(record, lease)
-                    case Answer.REOPEN:
-                        assert record is not None  # an unknown key is New
-                        owned = await self.reopen(prepared, record, lease, nonce)
-                    case Answer.SUPERSEDE:
-                        assert record is not None  # an unknown key is New
-                        owned = await self.supersede(prepared, record, view, lease, nonce)
-                    case Answer.FOLLOW if follow and not self._detach:
-                        assert record is not None  # an unknown key is New
+                        followed = record.generation
                         self.on_look(record, None, None)
                         await self.pause(FOLLOW_POLL)
                         continue
                     case Answer.FOLLOW:
                         return Ending(said.answer, record, detached=True, reason=said.evidence, unblock=said.unblock)
-                    case _:
+                    case answer if answer not in _BEGINNINGS:
                         return await self.ending(prepared, said, record, evidence, replayed=not led)
+                owned = await self.begin(prepared, said.answer, view, lease, nonce)
                 if owned is None:
                     continue
-                led = True
+                led, doomed = True, owned.record.stop_wanted is not None
                 ended = await self.drive(owned.record, owned.claim, application=prepared.application)
-                if ended is not None and ended.record.outcome is Outcome.CANCELLED:
-                    if ended.record.stop_wanted is not None and ended.record.stop_wanted.why is Why.SUPERSEDED:
-                        continue  # ours or another's: look again
-                    return Ending(Answer.REPLAY, ended.record, ended.result, reason=ended.record.note)
+                if ended is not None and ended.record.outcome is Outcome.CANCELLED and not doomed:
+                    wish = ended.record.stop_wanted
+                    if wish is None or wish.why is not Why.SUPERSEDED:
+                        return Ending(Answer.REPLAY, ended.record, ended.result, reason=ended.record.note)
+
+    async def begin(self, prepared: Prepared, answer: Answer, view: View, lease: Lease, nonce: str) -> Owned | None:
+        """Tries to become the key's owner, as the answer says; None: look again."""
+        record = view.record
+        if record is None:
+            await check(prepared.sinks)
+            return await self.reserve(prepared, lease, nonce, view)
+        match answer:
+            case Answer.TAKE_OVER:
+                return await self.take_over(record, lease)
+            case Answer.REOPEN:
+                return await self.reopen(prepared, record, lease, nonce)
+            case _:
+                return await self.supersede(prepared, record, view, lease, nonce)
 
     async def ending(
         self, prepared: Prepared, said: Answered, record: Record | None, evidence: Mapping[str, Evidence], *, replayed: bool

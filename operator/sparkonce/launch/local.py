@@ -39,7 +39,7 @@ from sparkonce.launch.protocol import Phase, Seen, StillThere, Stopped
 from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, NONCE_ENVIRONMENT, Assignment
 
 LOG_TAIL = 1024
-"""Bytes of stderr that an observation carries."""
+"""Bytes of the log that an observation carries: of stdout, where spark-submit puts both streams of a Python driver, else of stderr."""
 TERM_SHARE = 0.5
 """Of the stop timeout is left for SIGTERM; then SIGKILL."""
 POLL = 0.02
@@ -164,8 +164,8 @@ class LocalLauncher:
             driver=process,
             exit_code=code,
             stopping=stopping,
-            message=f"the driver ended with exit code {code}, see {folder / 'stderr'}" if phase is Phase.FAILED_KNOWN else "",
-            log_tail=_tail(folder / "stderr") if ended_badly else "",
+            message=f"the driver ended with exit code {code}, see stdout and stderr in {folder}" if phase is Phase.FAILED_KNOWN else "",
+            log_tail=(_tail(folder / "stdout") or _tail(folder / "stderr")) if ended_badly else "",
             detail={"folder": str(folder)},
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from sparkonce import settings
 from sparkonce.errors import InvalidInput
 from sparkonce.store.protocol import IdempotencyStore
 
@@ -52,6 +53,7 @@ def open_store(url: str | None = None, *, install: str = "local", **options: Any
         raise InvalidInput(f"{url!r} names no file; use {_KNOWN}")
     from sparkonce.store.sql import SqlStore  # here: SQLAlchemy takes a while to import
 
+    options.setdefault("stale_after", settings.lease_seconds())
     return SqlStore(Path(path).expanduser(), install=install, **options)
 
 
