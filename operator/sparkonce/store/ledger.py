@@ -38,7 +38,7 @@ from sparkonce.store.protocol import (
     Sealed,
     Updated,
 )
-from sparkonce.store.rules import Decision, Seen
+from sparkonce.store.step import Decision, Seen
 
 T = TypeVar("T")
 

@@ -19,7 +19,8 @@ from sparkonce.model.result import Result
 from sparkonce.store.codec import decode, encode, listed, name, position, position_of, record_of
 from sparkonce.store.ledger import EVENTS, LIVE_KEYS, POLL, TOMBSTONES, Beside, Changes, HeldLease, Ledger
 from sparkonce.store.protocol import Claim, Page, Query, View
-from sparkonce.store.rules import RETRY_AFTER, Decision, Seen, Write
+from sparkonce.store.rules import RETRY_AFTER
+from sparkonce.store.step import Decision, Seen, Write
 
 T = TypeVar("T")
 

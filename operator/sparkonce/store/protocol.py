@@ -11,11 +11,11 @@ JSON cannot say and for specs that are too large).
   write safe; only the compare inside that write does.
 * A generation number is never used twice for a key: `purge` and `forget` leave the floor, `reserve` compares the floor it read.
 * A lost reply is answered by the same call again: each verb recognises what it wrote, and writes it once.
-* Every change of ownership or of state (not `attach`, and `update` only with its event) adds an event in the same step. A key keeps
-  its 200 newest.
+* Reserving, taking over, sealing, wishing a stop, finalizing, reopening and removing each add an event in the same step; `update` and
+  `forget` add the one they are given. A key keeps its 200 newest events.
 * Errors are never absence. A record that does not parse is an error of every verb that would read it.
 
-`tests/store/conformance.py` states each sentence of this file as a test and runs against every backend.
+`tests/store/conformance/` states each sentence of this file as a test and runs against every backend.
 Sources: DESIGN section 4; the reserve-bind-finalize vocabulary of the Iceberg REST idempotency proposal (apache/polaris #3205).
 """
 

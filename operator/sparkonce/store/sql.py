@@ -22,8 +22,9 @@ from sparkonce.store.codec import decode, encode, listed, name, position_of, rec
 from sparkonce.store.lease_files import FileLease, LeaseFiles
 from sparkonce.store.ledger import EVENTS, LIVE_KEYS, POLL, TOMBSTONES, Beside, Changes, Ledger
 from sparkonce.store.protocol import Claim, Page, Query, View
-from sparkonce.store.rules import RETRY_AFTER, Decision, Seen, Write
+from sparkonce.store.rules import RETRY_AFTER
 from sparkonce.store.sqlite import Look, SqliteDatabase, Transaction
+from sparkonce.store.step import Decision, Seen, Write
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Value)
