@@ -210,7 +210,8 @@ def _said(record: Record, observation: Observation, policy: Policy, now: float) 
     seen = observation.seen
     assert seen is not None  # _contradicted answered for None
     if observation.permanent_error is not None:
-        return _settle(record, Why.PERMANENT, "permanent error", observation.permanent_error)
+        said = observation.permanent_error or "the driver reported a permanent error"
+        return _settle(record, Why.PERMANENT, "permanent error", said)
     if seen.phase is Phase.SUCCEEDED:
         if not policy.declared:
             return Decision(

@@ -1,0 +1,185 @@
+"""What `decide`, `conclude` and `answer` can be asked about: the possible values of all they read, and rows by name.
+
+Attempt 4 of generation 3, looked at when the store's clock says NOW.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from harness.exhaust import Case, Drawn, Fields, every
+from sparkonce.engine.decide import Decision, Observation, conclude, decide
+from sparkonce.engine.policy import Policy
+from sparkonce.launch.protocol import Phase, Seen
+from sparkonce.model.policy import OnUnknown
+from sparkonce.model.record import HeldReason, Outcome, Record, State, Why
+from sparkonce.model.result import Verdict
+
+NOW = 1000.0
+ATTEMPT = 4
+OURS = "nonce-4"
+
+RECORD: Fields = {
+    "realm": ["local"],
+    "key_hash": ["ab" * 32],
+    "key": ["load-may"],
+    "fingerprint": ["f1"],
+    "fingerprint_version": [1],
+    "generation": [3],
+    "attempt": [ATTEMPT],
+    "nonce": [OURS],
+    "state": list(State),
+    "phase": [None, *Phase],
+    "held": [HeldReason.UNKNOWN, HeldReason.PARTIAL],
+    "note": ["what was noted", ""],
+    "outcome": list(Outcome),
+    "application": [None, {"name": ["so-1"], "uid": ["u1", "u2"], "driver": [None, "d1", "d2"]}],
+    "settling": [None, {"attempt": [ATTEMPT - 1, ATTEMPT], "why": list(Why), "note": ["why it ends"]}],
+    "stop_wanted": [None, {"why": [Why.CANCELLED, Why.SUPERSEDED], "by": ["ann"], "reason": ["", "too slow"]}],
+    "uncounted": [0, 1, 2, 3],
+    "not_before": [None, NOW - 10, NOW + 10],
+    "created_at": [0.0],
+}
+SEEN: Fields = {
+    "name": ["so-1"],
+    "uid": ["u1"],
+    "nonce": [OURS, "another", ""],
+    "phase": list(Phase),
+    "driver": [None, "d1"],
+    "exit_code": [None, 3],
+    "stopping": [False, True],
+    "repeated": [False, True],
+    "message": ["", "a message"],
+}
+OBSERVATION: Fields = {
+    "seen": [None, SEEN],
+    "rewound": [False, True],
+    "permanent_error": [None, "no such column", ""],
+    "driver_age": [None, 5.0, 500.0],
+    "owner_age": [None, 5.0, 5000.0],
+    "gone": [False, True],
+    "superseded": [False, True],
+}
+POLICY: Fields = {
+    "declared": [True, False],
+    "max_attempts": [1, 2, 3, 4, 5],
+    "backoff_initial": [10.0, 0.0],
+    "backoff_max": [300.0, 15.0],
+    "on_unknown": list(OnUnknown),
+    "start_timeout": [1800.0],
+    "active_deadline": [None, NOW - 1, NOW + 1],
+    "heartbeat_timeout": [None, 60.0],
+    "suspend": [False, True],
+}
+
+
+class _Record(Drawn):
+    @property
+    def counted(self) -> int:
+        return cast("int", self.attempt - self.uncounted)
+
+
+class _Policy(Drawn):
+    delay = Policy.delay
+
+
+class Attempt:
+    """One case: what `decide` is asked, and what it says."""
+
+    fields: Fields = RECORD
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.record = cast("Record", _Record(case, "record", self.fields))
+        self.observation = cast("Observation", Drawn(case, "observation", OBSERVATION))
+        self.policy = cast("Policy", _Policy(case, "policy", POLICY))
+
+    @cached_property
+    def decision(self) -> Decision:
+        return decide(self.record, self.observation, self.policy, NOW)
+
+    @property
+    def open(self) -> bool:
+        """Not ended, and the store is no older than what it started."""
+        return self.record.state is State.IN_PROGRESS and not self.observation.rewound
+
+    @property
+    def settling(self) -> bool:
+        return self.record.settling is not None and self.record.settling.attempt >= self.record.attempt
+
+    @property
+    def wish(self) -> bool:
+        """Somebody wants this generation to end."""
+        return self.record.stop_wanted is not None or self.observation.gone or self.observation.superseded
+
+    @property
+    def overdue(self) -> bool:
+        deadline = self.policy.active_deadline
+        return deadline is not None and deadline < NOW - self.record.created_at
+
+    def but(self, target: str, **over: Any) -> Any:
+        """Record, observation or policy with other values in these fields."""
+        return getattr(self, target).but(**over)
+
+    def real(self, chance: random.Random) -> tuple[Record, Observation, Policy]:
+        """The same case in the real types; what nobody read is drawn at random."""
+        record, observation, policy = (
+            cast("Drawn", each).filled(chance) for each in (self.record, self.observation, self.policy)
+        )
+        if observation["seen"] is not None:
+            observation["seen"] = Seen(**observation["seen"])
+        return Record.model_validate(record), Observation(**observation), Policy(**policy)
+
+
+class Settled(Attempt):
+    """One case of what `conclude` is asked. `settling` names the attempt: it is written before anything is settled."""
+
+    fields: Fields = {**RECORD, "settling": [{"attempt": [ATTEMPT], "why": list(Why), "note": ["why it ends"]}]}
+
+    @property
+    def verdict(self) -> Verdict:
+        return cast("Verdict", self.case.pick("verdict", list(Verdict)))
+
+    @property
+    def why(self) -> Why:
+        assert self.record.settling is not None
+        return self.record.settling.why
+
+    @cached_property
+    def decision(self) -> Decision:
+        return conclude(self.record, self.verdict, self.observation, self.policy, NOW)
+
+
+def attempts() -> Iterator[Attempt]:
+    return every(Attempt)
+
+
+def settled_attempts() -> Iterator[Settled]:
+    return every(Settled)
+
+
+def row_literals(module: ModuleType) -> set[str]:
+    """Names of rows as they stand in the code; `settled: {verdict}` stands for one row per verdict and is given as `settled: `."""
+    assert module.__file__ is not None
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    places = {"Decision": 1, "_settle": 2, "Answered": 1}
+    rows = [
+        call.args[places[call.func.id]] for call in calls if isinstance(call.func, ast.Name) and call.func.id in places
+    ]
+    return {name for row in rows if (name := _text(row))}
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        node = node.values[0]
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    assert isinstance(node, ast.Name), f"a row must be named where it is decided, not by {ast.dump(node)}"
+    return ""  # handed through by `_settle`

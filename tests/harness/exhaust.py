@@ -1,0 +1,82 @@
+"""Every case of a decision table, without spelling out the product of its fields.
+
+`every(make)` yields case after case. The values of a case are drawn when they are first *read*, by the code under test or by the
+assertion; each value that could have been read there gets a case of its own. A field that nobody read cannot have mattered, so a few
+thousand cases stand for all the tens of millions of combinations, and no pair of values is left to luck. The loop body must read the
+same fields in the same order for the same values (it is run again with other ones), which every pure function does.
+
+A plain itertools.product was not taken: it is a hundred times slower than a test may be, and people then thin out its lists.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Fields = Mapping[str, Sequence[Any]]
+"""Field -> its possible values; a mapping among them is a value with fields of its own."""
+
+
+class Case:
+    """The choices of one run."""
+
+    def __init__(self, forced: Sequence[int]) -> None:
+        self._forced = forced
+        self.taken: list[tuple[int, int]] = []
+        self.read: dict[str, Any] = {}
+        """Path of each value that was read -> the value."""
+
+    def pick(self, path: str, options: Sequence[Any]) -> Any:
+        if path not in self.read:
+            at = len(self.taken)
+            index = self._forced[at] if at < len(self._forced) else 0
+            self.taken.append((index, len(options)))
+            chosen = options[index]
+            self.read[path] = Drawn(self, path, chosen) if isinstance(chosen, Mapping) else chosen
+        return self.read[path]
+
+
+class Drawn:
+    """Stands in for a value whose fields are drawn when they are read."""
+
+    def __init__(self, case: Case, path: str, fields: Fields, over: Mapping[str, Any] | None = None) -> None:
+        self._case, self._path, self._fields, self._over = case, path, fields, over or {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._over:
+            return self._over[name]
+        if name not in self._fields:
+            raise AttributeError(f"{self._path} has no {name}: give it its possible values")
+        return self._case.pick(f"{self._path}.{name}", self._fields[name])
+
+    def but(self, **over: Any) -> Any:
+        """The same value, except for these fields."""
+        return type(self)(self._case, self._path, self._fields, {**self._over, **over})
+
+    def filled(self, chance: random.Random) -> dict[str, Any]:
+        """All fields as plain values: those that were read as they were read, the others at random."""
+        return {name: self._plain(name, chance) for name in self._fields}
+
+    def _plain(self, name: str, chance: random.Random) -> Any:
+        path, options = f"{self._path}.{name}", self._fields[name]
+        value = self._case.read[path] if path in self._case.read else chance.choice(options)
+        if isinstance(value, Mapping):
+            value = Drawn(self._case, path, value)
+        return value.filled(chance) if isinstance(value, Drawn) else value
+
+
+def every(make: Callable[[Case], T]) -> Iterator[T]:
+    """One case for each combination of the values that are really read while it is looked at."""
+    forced: list[int] = []
+    while True:
+        case = Case(forced)
+        yield make(case)
+        taken = case.taken
+        while taken and taken[-1][0] + 1 == taken[-1][1]:
+            taken.pop()
+        if not taken:
+            return
+        forced = [index for index, _ in taken[:-1]] + [taken[-1][0] + 1]
