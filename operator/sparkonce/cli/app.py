@@ -1,0 +1,111 @@
+"""The command line: its commands, and the one place where errors become sentences and exit codes.
+
+Nothing below prints an error. Whatever is raised arrives here and leaves as one sentence on standard error, with `--json` also as one
+object on standard output, and as an exit code. A traceback is for whoever mends sparkonce: it goes into a file that the sentence names.
+typer's own error boxes were not taken: they are several lines, in another form than our own refusals.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from sparkonce.cli import doctor, keys, run
+from sparkonce.cli.exits import ExitCode, code_of_error
+from sparkonce.errors import SparkonceError
+
+HELP = """Run Spark jobs whose effects happen exactly once.
+
+A job has a key. However often it is sent, it runs once, and everybody gets the same result.
+
+Exit codes: 0 succeeded or replayed, 1 failed, 2 invalid input, 3 ledger or output store unavailable, 4 mismatch, 5 held,
+6 in progress and rejected, 7 result gone, 8 cancelled, 70 a defect of sparkonce, 130 detached.
+
+Example: sparkonce run job.yaml
+"""
+
+app = typer.Typer(
+    name="sparkonce",
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help, as of other tools: no boxes, nothing to import
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (run.run, run.plan, run.render, run.rerun, run.cancel, doctor.doctor):
+    app.command()(command)
+app.add_typer(keys.app, name="keys")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from sparkonce import __version__
+
+        typer.echo(f"sparkonce {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Replaced by `HELP`."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code; raises nothing."""
+    told = _Told(as_json="--json" in arguments)
+    try:
+        code = int(app(list(arguments), prog_name="sparkonce", standalone_mode=False) or 0)
+        sys.stdout.flush()
+    except SparkonceError as error:
+        return told.error(str(error), code_of_error(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: nobody to tell
+        return ExitCode.SUCCEEDED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return told.error(
+            f"{where}{error.strerror or error}; nothing is lost, mend it and try again", code_of_error(error)
+        )
+    except typer.Abort:
+        return told.error("not confirmed; nothing was changed", ExitCode.INVALID)
+    except Exception as error:  # noqa: BLE001 - the boundary: no traceback reaches a terminal
+        if (usage := getattr(error, "format_message", None)) is not None:  # typer's, of whatever version
+            return told.usage(usage(), error)
+        from sparkonce.cli.defect import defect_sentence
+
+        return told.error(defect_sentence(error), ExitCode.BROKEN)
+    return code
+
+
+class _Told:
+    """How this command's errors leave."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def error(self, reason: str, code: ExitCode) -> ExitCode:
+        from sparkonce.cli import words
+
+        reason = words.sentence(reason)
+        typer.echo(f"sparkonce: {reason}", err=True)
+        if self.as_json:
+            from sparkonce.cli.show import as_json, blank
+
+            typer.echo(as_json(blank(reason, code)))
+        return code
+
+    def usage(self, message: str, error: Exception) -> ExitCode:
+        if not message:  # typer has printed the help instead: no command was given
+            return ExitCode.INVALID
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "sparkonce"
+        return self.error(f"{message.rstrip('.')}; `{command} --help` shows how", ExitCode.INVALID)

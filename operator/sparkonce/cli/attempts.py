@@ -1,0 +1,73 @@
+"""The attempts' folders beside a ledger, compared with what the ledger says of them. Looks only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkonce.blocking import run
+from sparkonce.cli.show import phase_of
+from sparkonce.launch.local import locked
+from sparkonce.model.record import State
+from sparkonce.store.protocol import Query
+
+if TYPE_CHECKING:
+    from sparkonce.cli.session import Session
+
+_NAME = re.compile(r"so-([0-9a-f]{20})-g(\d+)-a(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFolder:
+    folder: Path
+    runs: bool
+    """Some process of it lives."""
+    wanted: bool
+    """It is the current attempt of a key in progress."""
+    owned: bool
+    """A living process owns its key."""
+    record: str
+    """What the ledger says of its key, for a person."""
+    group: int | None
+    """Its process group."""
+
+
+def attempt_folders(opened: Session) -> Iterator[AttemptFolder]:
+    """SparkonceError when the ledger cannot be read. A folder that vanishes meanwhile is left out."""
+    try:
+        names = sorted(path.name for path in opened.attempts.iterdir())
+    except OSError:
+        return
+    for name in names:
+        parts = _NAME.fullmatch(name)
+        if parts is None:
+            continue
+        folder = opened.attempts / name
+        try:
+            runs = locked(folder)
+        except OSError:
+            continue
+        wanted, owned, said = _known(opened, parts[1], int(parts[2]), int(parts[3])) if runs else (False, False, "")
+        yield AttemptFolder(folder=folder, runs=runs, wanted=wanted, owned=owned, record=said, group=_group(folder))
+
+
+def _known(opened: Session, prefix: str, generation: int, attempt: int) -> tuple[bool, bool, str]:
+    records = run(opened.store.list(Query(hash_prefix=prefix))).records
+    if not records:
+        return False, False, "nothing: there is none"
+    record = records[0]
+    current = (record.generation, record.attempt) == (generation, attempt)
+    wanted = current and record.state is State.IN_PROGRESS
+    owned = wanted and run(opened.store.load(record.address)).claim is not None
+    return wanted, owned, f"generation {record.generation}, attempt {record.attempt} is {phase_of(record)}"
+
+
+def _group(folder: Path) -> int | None:
+    """The pid of the wrapper, which leads the group."""
+    try:
+        return int((folder / "process").read_text().split(maxsplit=1)[0])
+    except (OSError, ValueError, IndexError):
+        return None

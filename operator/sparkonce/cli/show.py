@@ -1,0 +1,207 @@
+"""What a request came to: as one JSON object for programs, as sentences for a person. Pure.
+
+The first line says which of the possible ends it is, and a replay says plainly that it is one and of what date. What a person could do
+next is always the last line. Both forms are made from the same `Ending`; nothing is looked up here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkonce.cli import words
+from sparkonce.cli.exits import ExitCode, code_of
+from sparkonce.engine.embedded import Ending
+from sparkonce.engine.request import Answer
+from sparkonce.model.assignment import application_name
+from sparkonce.model.key import Key
+from sparkonce.model.record import Outcome, Record, State
+from sparkonce.model.result import Result
+from sparkonce.sink.protocol import Evidence
+
+LOG_LINES = 15
+"""Of a failed attempt's log are shown; the whole log is named beside them."""
+
+
+def phase_of(record: Record) -> str:
+    """The record's phase, in the words of an IdempotentJob's status."""
+    if record.state is State.FINALIZED:
+        return str(record.outcome)
+    if record.state is State.HELD:
+        return "Held"
+    if record.settling is not None and record.settling.attempt >= record.attempt:
+        return "Recovering"
+    if record.application is None:
+        return "Pending" if record.attempt == 1 else "Recovering"
+    return "Running"
+
+
+def phase_of_ending(ending: Ending) -> str | None:
+    match ending.answer:
+        case Answer.MISMATCH | Answer.RESULT_GONE:
+            return str(ending.answer)
+        case _:
+            return phase_of(ending.record) if ending.record is not None else None
+
+
+def logs_of(record: Record, attempts: Path, attempt: int | None = None) -> Path:
+    """The folder with stdout and stderr of an attempt, the current one unless told."""
+    return attempts / application_name(record.address, record.generation, attempt or record.attempt)
+
+
+# as JSON
+
+
+def blank(reason: str, code: ExitCode) -> dict[str, Any]:
+    """A request that came to nothing: the same fields, empty."""
+    fields = ("key", "keyHash", "generation", "attempt", "phase")
+    return {
+        **dict.fromkeys(fields),
+        "replayed": False,
+        "evidence": None,
+        "result": None,
+        "reason": reason,
+        "exitCode": int(code),
+    }
+
+
+def ending_object(
+    ending: Ending, *, key: Key | None, store: str, attempts: Path, code: ExitCode | None = None
+) -> dict[str, Any]:
+    """What `--json` prints."""
+    record, result = ending.record, ending.result
+    code = code_of(ending) if code is None else code
+    return {
+        "key": record.key if record else key.text if key else None,
+        "keyHash": record.key_hash if record else key.key_hash if key else None,
+        "generation": record.generation if record else None,
+        "attempt": record.attempt if record else None,
+        "phase": phase_of_ending(ending),
+        "replayed": ending.replayed and ending.answer is Answer.REPLAY,
+        "evidence": result.evidence if result else None,
+        "result": result_object(result, ending.evidence) if result else None,
+        "reason": ending.reason or (record.note if record else ""),
+        "unblock": ending.unblock,
+        "paths": list(ending.paths),
+        "logs": str(logs_of(record, attempts)) if record else None,
+        "store": store,
+        "exitCode": int(code),
+    }
+
+
+def result_object(result: Result, evidence: Mapping[str, Evidence] | None = None) -> dict[str, Any]:
+    found = evidence or {}
+    outputs = []
+    for output in result.outputs:
+        shown = {"name": output.name, "uri": output.uri, "rows": output.rows, "bytes": output.bytes}
+        outputs.append({**shown, "found": str(found[output.name])} if output.name in found else shown)
+    failure = result.failure
+    return {
+        "outcome": str(result.outcome),
+        "outputs": outputs,
+        "values": result.values,
+        "attempts": result.attempts,
+        "startedAt": words.iso(result.started_at),
+        "finishedAt": words.iso(result.finished_at),
+        "failure": {"class": failure.class_, "message": failure.message, "logTail": failure.log_tail}
+        if failure
+        else None,
+    }
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# as sentences
+
+
+def ending_lines(ending: Ending, *, attempts: Path) -> Iterator[str]:
+    match ending.answer:
+        case _ if ending.detached:
+            yield f"detached: {_detached(ending)}"
+        case Answer.REPLAY:
+            yield from _finalized(ending, attempts)
+        case Answer.MISMATCH:
+            yield f"mismatch: {_key(ending)} is for another job: {generation_line(ending.record, ending.result)}"
+            yield from (f"  differs: {path}" for path in ending.paths or ("the digests of its fields are not stored",))
+            yield f"  what to do: {ending.unblock}"
+        case _:
+            yield f"{_NAMES.get(ending.answer, 'in progress')}: {_key(ending)}: {ending.reason}"
+            if (
+                ending.answer is Answer.HELD
+                and ending.record is not None
+                and (folder := logs_of(ending.record, attempts)).exists()
+            ):
+                yield f"  stdout and stderr of attempt {ending.record.attempt}: {folder}"
+            if ending.unblock:
+                yield f"  what to do: {ending.unblock}"
+
+
+_NAMES = {Answer.HELD: "held", Answer.RESULT_GONE: "result gone", Answer.TAKE_OVER: "granted"}
+
+
+def _detached(ending: Ending) -> str:
+    if ending.answer is Answer.FOLLOW:
+        return f"{_key(ending)} runs on: {ending.reason}; sending the job again waits for it again"
+    return f"{_key(ending)} was not started ({ending.reason}); sending the job again is safe"
+
+
+def _key(ending: Ending) -> str:
+    return ending.record.key if ending.record else "the key"
+
+
+def _finalized(ending: Ending, attempts: Path) -> Iterator[str]:
+    record, result = ending.record, ending.result
+    if record is None:
+        return
+    outcome = str(record.outcome).lower()
+    yield f"{'replayed' if ending.replayed else outcome}: {generation_line(record, result)}"
+    if record.outcome is Outcome.SUCCEEDED:
+        yield from _success(ending, result)
+    else:
+        yield from _failure(record, result, attempts)
+
+
+def generation_line(record: Record | None, result: Result | None) -> str:
+    """`generation 1 succeeded 2026-11-21 14:03, 26 483 rows in flights`."""
+    if record is None:
+        return "nothing is recorded"
+    if record.state is not State.FINALIZED:
+        return f"generation {record.generation} is {phase_of(record)}"
+    said = f"generation {record.generation} {str(record.outcome).lower()} {words.when(record.finalized_at)}"
+    return ", ".join([said, *(f"{words.rows(o.rows)} in {o.name}" for o in (result.outputs if result else ()))])
+
+
+def _success(ending: Ending, result: Result | None) -> Iterator[str]:
+    if result is None:
+        return
+    for output in result.outputs:
+        unchecked = (
+            " (not reachable now, so not checked)" if ending.evidence.get(output.name) is Evidence.NOT_CHECKED else ""
+        )
+        yield f"  {output.name}: {output.uri}, {words.size(output.bytes)}{unchecked}"
+    if result.values:
+        yield "  values: " + ", ".join(f"{name}={as_json(value)}" for name, value in result.values.items())
+
+
+def _failure(record: Record, result: Result | None, attempts: Path) -> Iterator[str]:
+    failure = result.failure if result else None
+    if failure is not None:
+        tried = f" (attempt {record.attempt})" if record.attempt > 1 else ""
+        yield f"  {failure.class_}: {words.sentence(failure.message)}{tried}"
+    if result is not None and result.evidence not in ("", failure.message if failure else ""):
+        yield f"  evidence: {result.evidence}"
+    if (folder := logs_of(record, attempts)).exists():
+        yield f"  stdout and stderr of attempt {record.attempt}: {folder}"
+    if failure is not None and failure.log_tail.strip() and record.outcome is Outcome.FAILED:
+        yield "  the last lines of its stderr:"
+        yield from (f"    {line}" for line in failure.log_tail.strip().splitlines()[-LOG_LINES:])
+    again = (
+        "send the job again, it opens the next generation"
+        if record.outcome is Outcome.CANCELLED
+        else f"sparkonce rerun {record.key}"
+    )
+    yield f"  to run it again: {again}"
