@@ -1,0 +1,50 @@
+#!/bin/sh
+# A month of flights, asked for twice: the first time Spark runs, the second time the ledger answers. `make demo` calls it.
+#
+# Everything it writes lies in examples/flights/data: raw CSV files, the ledger with the logs of the attempts, the tables. A
+# second `make demo` therefore finds the job done and replays it both times; `make demo FRESH=1` forgets all but the raw data.
+set -eu
+cd "$(dirname "$0")/../.."
+
+EXAMPLE=examples/flights
+DATA=$EXAMPLE/data
+LEDGER=$DATA/ledger.db
+answer=$(mktemp)
+trap 'rm -f "$answer"' EXIT
+
+if [ -n "${FRESH:-}" ]; then
+    # The table goes with the ledger: a new ledger beside an old table would find the month committed, and run nothing.
+    rm -rf "$DATA/lake" "$LEDGER" "$LEDGER"[-.]*
+fi
+
+milliseconds() { date +%s%3N; } # GNU date
+
+# Sends the job; its answer stands in $answer afterwards as well.
+send() {
+    set -- run $EXAMPLE/load-month.yaml --param month=01 --store $LEDGER
+    printf '\n$ sparkonce %s\n' "$*"
+    begin=$(milliseconds)
+    if .venv/bin/sparkonce "$@" >"$answer"; then code=0; else code=$?; fi
+    took=$(($(milliseconds) - begin))
+    cat "$answer"
+    printf '(exit code %d after %d.%03d s)\n' $code $((took / 1000)) $((took % 1000))
+    return $code
+}
+
+.venv/bin/python $EXAMPLE/prepare.py
+
+send
+if grep -q '^replayed' "$answer"; then
+    echo "An earlier demo has run this job: this was its recorded result. 'make demo FRESH=1' starts anew."
+fi
+
+send
+grep -q '^replayed' "$answer" || {
+    echo "demo: the second answer should have been a replay, and was not" >&2
+    exit 1
+}
+
+echo
+.venv/bin/python $EXAMPLE/show.py
+
+printf '\nAll of this lies in %s. What the ledger knows: .venv/bin/sparkonce keys list --store %s\n' $DATA $LEDGER
