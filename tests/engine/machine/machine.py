@@ -1,0 +1,272 @@
+"""The machine that hypothesis plays with: what may happen next, and to whom.
+
+A rule is one thing that happens: a process runs on, several run at once, a request lands late, a fault strikes, a person wants something.
+Whoever a rule means is a number, taken modulo those that there are. After the last rule comes peace, and the key must come to an end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from engine.machine.applications import Behaviour
+from engine.machine.places import staged_files
+from engine.machine.process import Driver, Process
+from engine.machine.promises import Broken
+from engine.machine.world import LONG, Config, Counts, Scene, World
+from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from sparkonce.engine import embedded, operate
+from sparkonce.launch import protocol as launch
+from sparkonce.sink import slots
+
+T = TypeVar("T")
+
+RULES = 35
+"""Of one schedule: with about 8 single steps per rule this is long enough for three attempts, and still a tenth of a second."""
+AT_LEAST_STEPS = 10
+
+which = st.integers(0, 7)
+seeds = st.integers(0, 2**16 - 1)
+behaviours = st.builds(
+    Behaviour, how=st.sampled_from(("well", "well", "well", "well", "exit", "permanent", "nothing")), at=st.integers(0, 3)
+)
+
+
+def pick(number: int, among: list[T]) -> T:
+    return among[number % len(among)]
+
+
+class Machine(RuleBasedStateMachine):
+    scene: Scene
+    counts: Counts
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world: World
+        self.broken = False
+        self.started = False
+
+    @initialize(behaviours=st.lists(behaviours, max_size=5), max_attempts=st.sampled_from((3, 3, 2, 1)), seed=seeds)
+    def begin(self, behaviours: list[Behaviour], max_attempts: int, seed: int) -> None:
+        self.world = World(self.scene, behaviours, max_attempts=max_attempts)
+        self.seed, self.started = seed, True
+        self.world.request("A")
+        self.world.request("A")
+
+    # --- work
+
+    @rule(who=which, steps=st.integers(1, 14))
+    def one_goes_on(self, who: int, steps: int) -> None:
+        if awake := self.world.awake:
+            process = pick(who, awake)
+            with self._watched():
+                for _ in range(steps):
+                    if not process.over:
+                        self.world.advance(process)
+
+    @rule(seed=seeds, steps=st.integers(4, 24))
+    def all_go_on(self, seed: int, steps: int) -> None:
+        with self._watched():
+            self.world.mingle(random.Random(seed), steps)
+
+    @precondition(lambda self: self.world.late)
+    @rule(who=which)
+    def something_lands_late(self, who: int) -> None:
+        with self._watched():
+            self.world.fault("landed late", "")
+            self.world.land(who % len(self.world.late))
+
+    # --- messages
+
+    @rule(who=which, fate=st.sampled_from(("request", "reply", "reply", "late", "late")))
+    def a_message_is_lost(self, who: int, fate: str) -> None:
+        able = [each for each in self.world.awake if each.pending is not None and each.pending.lost is not None]
+        if able:
+            with self._watched():
+                self.world.advance(pick(who, able), fate)
+
+    # --- processes
+
+    @rule(who=which, lands=st.booleans(), lease_ends=st.booleans())
+    def somebody_is_killed(self, who: int, lands: bool, lease_ends: bool) -> None:
+        alive = [each for each in self.world.processes if not each.over]
+        if alive:
+            process = pick(who, alive)
+            self.world.fault(f"killed: {_kind(process)}", process)
+            self.world.kill(process, lands=lands, lease_ends=lease_ends)
+
+    @rule(who=which)
+    def somebody_freezes(self, who: int) -> None:
+        if awake := self.world.awake:
+            process = pick(who, awake)
+            self.world.fault(f"frozen: {_kind(process)}", process)
+            process.frozen = True
+
+    @rule(who=which)
+    def somebody_thaws(self, who: int) -> None:
+        frozen = [each for each in self.world.processes if each.frozen and not each.over]
+        if frozen:
+            process = pick(who, frozen)
+            self.world.note(f"-- thaws: {process}")
+            process.frozen = False
+
+    @rule(who=which)
+    def a_lease_ends(self, who: int) -> None:
+        """Of somebody who lives, frozen or not, or who is dead and held it still."""
+        held = [each for each in self.world.processes if each.lease is not None and not each.lease.ended]
+        if held:
+            process = pick(who, held)
+            self.world.fault("lease ended", process)
+            self.world.expire(process)
+
+    @rule()
+    def silence(self) -> None:
+        """Nobody is heard for long: claims and heartbeats are stale."""
+        self.world.fault("silence", f"{LONG:.0f} s")
+        self.scene.clock.at += LONG
+
+    # --- applications
+
+    @rule(ahead=st.integers(0, 3))
+    def a_name_is_taken(self, ahead: int) -> None:
+        name = self.world.next_name(ahead)
+        if self.world.applications.squat(name):
+            self.world.fault("name taken", name)
+
+    @rule(who=which, phase=st.sampled_from(("SUCCEEDED", "FAILED_KNOWN", "FAILED_INFRA", "UNKNOWN")))
+    def an_application_is_said_to_have_ended(self, who: int, phase: str) -> None:
+        """Truly or not: its driver, if it lives, lives on."""
+        running = [each for each in self.world.applications.by_name.values() if each.driver is not None]
+        if running:
+            application = pick(who, running)
+            self.world.fault("end lied about", f"{application.name} {phase}")
+            application.phase = launch.Phase[phase]
+
+    @rule(reachable=st.booleans())
+    def nodes(self, reachable: bool) -> None:
+        """A stop of an unreachable node ends nothing."""
+        if self.world.applications.reachable and not reachable:
+            self.world.fault("nodes out of reach", "")
+        self.world.applications.reachable = reachable
+
+    @rule(who=which)
+    def a_driver_starts_twice(self, who: int) -> None:
+        """Another driver under the same token and nonce: somebody submitted the application again."""
+        running = [each for each in self.world.applications.by_name.values() if each.assignment is not None]
+        if running:
+            application = pick(who, running)
+            assert application.assignment is not None
+            self.world.fault("driver twice", application.name)
+            self.world.applications.start_driver(application.assignment)
+
+    # --- people
+
+    @rule(version=st.sampled_from("AAAB"), supersede=st.booleans(), again=st.booleans(), patient=st.sampled_from((True, True, False)))
+    def a_request(self, version: str, supersede: bool, again: bool, patient: bool) -> None:
+        if self._room():
+            self.world.note(f"-- request {version} supersede={supersede} rerun_if_failed={again} patient={patient}")
+            self.world.request(version, supersede=supersede, rerun_if_failed=again, patient=patient)
+
+    @rule(kind=st.sampled_from(("cancel", "rerun", "rerun", "forget", "retry", "failed")))
+    def a_command(self, kind: str) -> None:
+        if not self._room():
+            return
+        self.world.note(f"-- {kind}")
+        match kind:
+            case "cancel":
+                self.world.cancel()
+            case "rerun":
+                self.world.rerun("A")
+            case "forget":
+                self.world.forget()
+            case "retry" | "failed":
+                self.world.resolve(kind)  # type: ignore[arg-type]  # one of operate.How
+
+    @rule(who=which)
+    def an_interrupt(self, who: int) -> None:
+        """Ctrl-C: a leader cancels, a follower detaches."""
+        if able := self.world.clients:
+            process = pick(who, able)
+            self.world.note(f"-- interrupt: {process}")
+            self.world.embedded[process].cancel("ctrl-c")
+
+    def _room(self) -> bool:
+        return len(self.world.clients) < 5
+
+    # --- the end
+
+    def teardown(self) -> None:
+        if not self.started:
+            return
+        try:
+            if not self.broken:
+                with self._watched():
+                    ending = self.world.peace(random.Random(self.seed))
+                self._count(ending)
+        finally:
+            self.world.close()
+
+    def _count(self, ending: str) -> None:
+        counts, world = self.counts, self.world
+        counts.schedules += 1
+        counts.steps += world.steps
+        counts.faults.update(world.faults)
+        counts.endings[ending] += 1
+        counts.counted += world.steps >= AT_LEAST_STEPS and world.faults.total() > 0
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """A failure comes with what happened, in the order in which it did."""
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            note("\n".join(self.world.log))
+            raise
+
+
+def _kind(process: Process) -> str:
+    return "driver" if isinstance(process, Driver) else "client"
+
+
+def play(folder: Path, config: Config, patch: pytest.MonkeyPatch, *, schedules: int, shrink: bool = True) -> Counts:
+    """Plays that many schedules; raises Broken for the first that breaks a promise."""
+    scene, counts = Scene(folder, config), Counts()
+    patch.setattr(embedded, "describe", scene.describe)
+    patch.setattr(operate, "describe", scene.describe)
+    patch.setattr(slots, "staged_files", staged_files)
+    patch.setattr(slots, "RESEND_AFTER", (0, 0, 0))  # nobody waits for a message that a schedule loses
+    machine: type[Machine] = type("Played", (Machine,), {"scene": scene, "counts": counts})
+    health = [
+        HealthCheck.too_slow,  # a schedule is a hundred transactions of a real database
+        HealthCheck.data_too_large,  # and its draws are many
+        HealthCheck.filter_too_much,  # a rule that has nobody to strike is no example lost
+        HealthCheck.differing_executors,
+    ]
+    phases: list[Any] = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
+    asked = settings(
+        max_examples=schedules,
+        stateful_step_count=RULES,
+        deadline=None,
+        database=None,
+        phases=phases,
+        suppress_health_check=health,
+    )
+    try:
+        run_state_machine_as_test(machine, settings=asked)  # type: ignore[no-untyped-call]  # hypothesis does not type it
+    except Broken as broken:
+        broken.schedules = counts.schedules + 1
+        raise
+    finally:
+        scene.close()
+    return counts
+
+
+__all__ = ["Broken", "Machine", "play"]

@@ -1,0 +1,76 @@
+"""The machine can fail: with one rule of the protocol patched out it finds a broken promise within the schedules that CI plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine.machine.machine import Broken, play
+from engine.machine.test_machine import IN_CI
+from engine.machine.world import CONFIGS
+
+from sparkonce.engine.drive import Drive
+from sparkonce.model.record import Record, Settling
+from sparkonce.sink.slots import SlotLog
+from sparkonce.store import rules
+
+WITHIN = 5000 if IN_CI else 5000
+"""Schedules; as many as the sound code is played with. Mostly tens or hundreds are enough."""
+
+
+def settling_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    async def begin(drive: Drive, record: Record, claim: Any, settling: Settling) -> Record:
+        return record.changed(settling=settling)
+
+    patch.setattr(Drive, "begin_settling", begin)
+
+
+def revisions_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    for verb in ("update", "finalize"):
+        compare = getattr(rules, verb)
+
+        def blind(seen: rules.Seen, record: Record, *others: Any, compare: Callable[..., Any] = compare) -> Any:
+            if seen.record is not None:
+                record = record.model_copy(update={"revision": seen.record.revision})
+            return compare(seen, record, *others)
+
+        patch.setattr(rules, verb, blind)
+
+
+def a_fence_only_looks(patch: pytest.MonkeyPatch) -> None:
+    async def look(sink: SlotLog, key: Any, token: int, *, fingerprint: str, by: str) -> Any:
+        return await sink.find(key)
+
+    patch.setattr(SlotLog, "fence", look)
+
+
+def forgetting_leaves_no_floor(patch: pytest.MonkeyPatch) -> None:
+    removed = rules._removed
+
+    def bare(*given: Any) -> Any:
+        gone, write = removed(*given)
+        return gone, replace(write, floor=0)
+
+    patch.setattr(rules, "_removed", bare)
+
+
+DEFECTS = {
+    "settling": (settling_is_not_written, "tx"),
+    "revision": (revisions_are_not_compared, "tx"),
+    "fence": (a_fence_only_looks, "two"),
+    "floor": (forgetting_leaves_no_floor, "one"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_missing_rule_is_found(name: str, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this rule some schedule breaks a promise, and the machine draws it."""
+    defect, config = DEFECTS[name]
+    defect(monkeypatch)
+    with pytest.raises(Broken) as found:
+        play(tmpfs_path, CONFIGS[config], monkeypatch, schedules=WITHIN, shrink=False)
+    print(f"without {name}: {found.value.args} after {found.value.schedules} schedules")

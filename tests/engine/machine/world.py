@@ -1,0 +1,459 @@
+"""One schedule: a key, its tables, its processes and what happens to them; the scheduler executes one effect at a time.
+
+A scene is what many schedules share: one ledger in memory, the clock of that ledger, the two jobs that are ever asked for. A schedule
+has a key of its own and tables of its own. Which process goes next and which fault strikes is drawn by `machine.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from engine.machine.applications import Applications, Behaviour
+from engine.machine.places import Launches, Objects, Store, Watched
+from engine.machine.process import Client, Effect, Failed, Process, ask, landed
+from engine.machine.promises import RESOLVABLE, Broken, Promises
+
+from sparkonce.blocking import run
+from sparkonce.engine import operate
+from sparkonce.engine.drive import Job
+from sparkonce.engine.embedded import Embedded, Ending
+from sparkonce.engine.policy import Policy
+from sparkonce.engine.prepare import Prepared, assemble
+from sparkonce.errors import (
+    KeyConflict,
+    OutputCorrupt,
+    OutputUnsafe,
+    RecordTooNew,
+    RecordUnreadable,
+    RowsLost,
+    SparkonceError,
+    StoreUnavailable,
+    StoreUnusable,
+)
+from sparkonce.model.assignment import application_name
+from sparkonce.model.policy import OnFinalized, OnMismatch
+from sparkonce.model.record import Address, Record, SpecBody, State
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.objects import FolderObjects
+from sparkonce.sink.protocol import Sink
+from sparkonce.store.lease_files import FileLease
+from sparkonce.store.protocol import Lease
+from sparkonce.store.sql import SqlStore
+
+BOUND = 4000
+"""Effects after the last fault within which a key must come to its end; most need 50 to 500."""
+CLIENTS = 5
+"""Alive at once: more only wait for each other."""
+LONG = 100.0
+"""Seconds that pass in a silence: longer than any timeout of these jobs."""
+_NEVER = (RecordUnreadable, RecordTooNew, StoreUnusable, OutputCorrupt, OutputUnsafe, KeyConflict, RowsLost)
+"""Errors that no schedule may lead to: each says that what stands somewhere is broken."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A job: its writes in order. A group of one output is a plain write, one of several is a transaction."""
+
+    name: str
+    groups: tuple[tuple[str, ...], ...]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(output for group in self.groups for output in group)
+
+
+CONFIGS = {
+    config.name: config
+    for config in (
+        Config("one", (("a",),)),
+        Config("two", (("a",), ("b",))),
+        Config("tx", (("a", "b"),)),
+        Config("mixed", (("a", "b"), ("c",))),
+    )
+}
+
+
+class Clock:
+    """Of the ledger; it moves when somebody waits."""
+
+    def __init__(self) -> None:
+        self.at = 1_000_000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known(Prepared):
+    """A request whose fingerprint is computed once per test run, not once per look."""
+
+    digests: Mapping[int, str]
+
+    def fingerprint(self, version: int) -> str:
+        return self.digests[version]
+
+
+class Scene:
+    """What the schedules of one test share."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder, self.config, self.clock = folder, config, Clock()
+        clock = self.clock.now
+        self.store = SqlStore(folder / "ledger.db", synchronous="OFF", clock=clock, monotonic=clock)
+        self.jobs = {version: self._prepared(version) for version in ("A", "B")}
+        self.worlds = 0
+        self.world: World | None = None
+
+    def _prepared(self, version: str) -> Known:
+        outputs = [{"name": output, "slotLog": {"path": f"/{output}"}} for output in self.config.outputs]
+        template = {"mainApplicationFile": "job.py", "type": "Python", "arguments": ["--version", version]}
+        document = {
+            "apiVersion": "sparkonce.dev/v1alpha1",
+            "kind": "IdempotentJob",
+            "metadata": {"name": "job"},
+            "spec": {
+                "idempotencyKey": "key",
+                "template": {
+                    "apiVersion": "sparkoperator.k8s.io/v1beta2",
+                    "kind": "SparkApplication",
+                    "spec": template,
+                },
+                "outputs": outputs,
+            },
+        }
+        made = assemble(IdempotentJob.of(document), contents={"application file job.py": "0"}, base="/")
+        values = {name: getattr(made, name) for name in Prepared.__dataclass_fields__}
+        return Known(**values, digests={1: made.fingerprint(1)})
+
+    def close(self) -> None:
+        run(self.store.close())
+
+    def describe(self, record: Record, spec: SpecBody) -> Job:
+        """In the place of `prepare.describe`, which would open real sinks."""
+        assert self.world is not None  # only a process of a schedule asks
+        return Job(spec=spec, policy=self.world.policy, sinks=tuple(self.world.sinks.values()))
+
+
+@dataclass(kw_only=True)
+class Simulated(Embedded):
+    """The real request loop; only what needs an event loop is replaced: waiting, and the task that keeps the lease."""
+
+    world: World
+    process: Client
+
+    @property
+    def owner(self) -> str:
+        return self.process.name
+
+    @contextlib.asynccontextmanager
+    async def lease(self) -> AsyncIterator[Lease]:
+        lease = await self.patiently(self._open)
+        try:
+            yield lease
+        finally:
+            with contextlib.suppress(StoreUnavailable):
+                await ask(Effect("lease.revoke", lambda: run(lease.revoke()), StoreUnavailable))
+
+    def _open(self) -> Awaitable[FileLease]:
+        def call() -> FileLease:
+            lease = run(self.world.scene.store.open_lease(owner=self.owner))
+            self.process.lease = lease
+            self.world.leases.append(lease)
+            return lease
+
+        return ask(Effect("lease.open", call, StoreUnavailable))
+
+    async def pause(self, seconds: float) -> None:
+        await self.world.wait(seconds)
+
+
+@dataclass
+class Counts:
+    """What really happened in the schedules of one test."""
+
+    schedules: int = 0
+    counted: int = 0
+    """With at least ten steps and at least one fault."""
+    steps: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    endings: Counter[str] = field(default_factory=Counter)
+
+
+class World:
+    def __init__(self, scene: Scene, behaviours: list[Behaviour], *, max_attempts: int) -> None:
+        self.scene, self.config = scene, scene.config
+        scene.worlds += 1
+        scene.world = self
+        self.folder = scene.folder / f"tables{scene.worlds}"
+        key_hash = hashlib.sha256(f"{scene.worlds}".encode()).hexdigest()
+        self.address = Address(realm="local", key_hash=key_hash)
+        self.behaviours, self.peaceful = behaviours, False
+        self.numbers: Counter[str] = Counter()
+        self.log: list[str] = []
+        self.steps, self.faults = 0, Counter[str]()
+        self.processes: list[Process] = []
+        self.embedded: dict[Process, Simulated] = {}
+        self.leases: list[FileLease] = []
+        self.late: list[Effect] = []
+        self.reruns: set[str] = set()
+        """Nonces of deliberate reruns."""
+        self.promises = Promises(self)
+        self.applications = Applications(self)
+        self.store = Store(self, scene.store)
+        self.launcher = Launches(self)
+        places = {name: FolderObjects(self.folder / name, durable=False) for name in self.config.outputs}
+        self.tables = {name: Objects(self, name, place) for name, place in places.items()}
+        self.sinks: dict[str, Sink] = {name: Watched(self, table) for name, table in self.tables.items()}
+        policy = scene.jobs["A"].policy
+        self.policy = replace(
+            policy, backoff_initial=0.0, max_attempts=max_attempts, heartbeat_timeout=30.0, start_timeout=60.0
+        )
+
+    # --- names, notes, numbers
+
+    def number(self, kind: str) -> int:
+        self.numbers[kind] += 1
+        return self.numbers[kind]
+
+    def note(self, text: str) -> None:
+        self.log.append(text)
+
+    def fault(self, kind: str, what: object) -> None:
+        self.faults[kind] += 1
+        self.note(f"-- {kind}: {what}")
+
+    def next_behaviour(self) -> Behaviour:
+        return self.behaviours.pop(0) if self.behaviours and not self.peaceful else Behaviour()
+
+    # --- people
+
+    @property
+    def awake(self) -> list[Process]:
+        return [each for each in self.processes if not each.over and not each.frozen]
+
+    @property
+    def clients(self) -> list[Client]:
+        return [each for each in self.processes if isinstance(each, Client) and not each.over]
+
+    def _start(self, kind: str, body: Callable[[Simulated], Coroutine[Any, Any, Any]], *, patient: bool = True) -> None:
+        def begin(process: Client) -> Coroutine[Any, Any, Any]:
+            embedded = Simulated(
+                store=self.store,
+                attempts=self.folder,
+                launcher=self.launcher,
+                patience=1e9 if patient else -1.0,  # gives up at the first answer that does not come, or never
+                sleep=self.wait,
+                world=self,
+                process=process,
+            )
+            self.embedded[process] = embedded
+            return body(embedded)
+
+        client = Client(f"{kind}{self.number(kind)}", kind, begin)
+        self.processes.append(client)
+
+    async def wait(self, seconds: float) -> None:
+        def call() -> None:
+            self.scene.clock.at += max(seconds, 0.05)
+
+        await ask(Effect("wait", call, None))
+
+    def prepared(self, version: str, *, supersede: bool = False, rerun_if_failed: bool = False) -> Prepared:
+        known = self.scene.jobs[version]
+        policy = replace(
+            self.policy,
+            on_mismatch=OnMismatch.SUPERSEDE if supersede else OnMismatch.REJECT,
+            on_finalized=OnFinalized.RERUN_IF_FAILED if rerun_if_failed else OnFinalized.REPLAY,
+        )
+        key = replace(known.key, key_hash=self.address.key_hash)
+        return replace(known, key=key, sinks=tuple(self.sinks.values()), policy=policy)
+
+    def request(
+        self, version: str, *, supersede: bool = False, rerun_if_failed: bool = False, patient: bool = True
+    ) -> None:
+        prepared = self.prepared(version, supersede=supersede, rerun_if_failed=rerun_if_failed)
+        self._start(f"request{version}", lambda embedded: embedded.submit(prepared), patient=patient)
+
+    def cancel(self) -> None:
+        async def body(embedded: Simulated) -> object:
+            record = await self._record(embedded)
+            return record and await operate.cancel(embedded, record, by="a person", reason="enough")
+
+        self._start("cancel", body)
+
+    def rerun(self, version: str) -> None:
+        async def body(embedded: Simulated) -> object:
+            record = await self._record(embedded)
+            return record and await operate.rerun(embedded, _Rerun.of(self.prepared(version), self), record)
+
+        self._start("rerun", body)
+
+    def resolve(self, how: operate.How) -> None:
+        async def body(embedded: Simulated) -> object:
+            record = await self._record(embedded)
+            return record and await operate.resolve(embedded, record, how, by="a person", reason="so be it")
+
+        self._start(f"resolve-{how}", body)
+
+    def forget(self) -> None:
+        async def body(embedded: Simulated) -> object:
+            record = await self._record(embedded)
+            return record and await operate.forget(embedded.store, record, by="a person", reason="old")
+
+        self._start("forget", body)
+
+    async def _record(self, embedded: Simulated) -> Record | None:
+        view = await embedded.patiently(lambda: embedded.store.load(self.address))
+        return view.record
+
+    # --- the scheduler
+
+    def advance(self, process: Process, fate: str = "lands") -> None:
+        """One effect of one process, with this fate: lands, or lost on the way there (request), on the way back (reply), or late."""
+        effect = process.pending
+        assert effect is not None  # it is neither over nor running
+        reply: object = None
+        if fate in ("lands", "reply"):
+            reply = landed(effect)
+        if fate == "late":
+            self.late.append(effect)
+        if fate != "lands":
+            assert effect.lost is not None  # the caller has looked
+            reply = Failed(effect.lost(f"{effect.what}: no answer"))
+            self.fault(f"lost: {fate}", f"{process}: {effect.what}")
+        elif not effect.waits:
+            self.note(f"{process}: {effect.what} -> {_short(reply)}")
+        self.steps += 1
+        process.resume(reply)
+        if process.over:
+            self._finished(process)
+
+    def land(self, index: int) -> None:
+        effect = self.late.pop(index)
+        self.note(f"late: {effect.what} -> {_short(landed(effect))}")
+        self.steps += 1
+
+    def _finished(self, process: Process) -> None:
+        answer = process.answer
+        self.note(f"{process} ends: {_short(answer)}")
+        if isinstance(answer, _NEVER) or (isinstance(answer, Exception) and not isinstance(answer, SparkonceError | RuntimeError)):
+            raise Broken("no error of this kind", f"{process}: {answer!r}") from answer
+        if isinstance(answer, Ending) and answer.record is not None and answer.record.outcome is not None:
+            self.promises.answered(answer.record.outcome, answer.record, answer.result)
+
+    def mingle(self, rng: random.Random, steps: int) -> None:
+        """Many single steps of whoever is awake. Who only waits is passed over most of the time."""
+        for _ in range(steps):
+            if not (awake := self.awake):
+                return
+            busy = [each for each in awake if each.pending is not None and not each.pending.waits]
+            self.advance(rng.choice(busy if busy and rng.random() < 0.8 else awake))
+
+    def kill(self, process: Process, *, lands: bool, lease_ends: bool) -> None:
+        """SIGKILL. What it had sent may still land; its lease may outlive it for a while."""
+        if lands and process.pending is not None and process.pending.lost is not None:
+            self.late.append(process.pending)
+        process.kill()
+        if lease_ends:
+            self.expire(process)
+
+    def expire(self, process: Process) -> None:
+        """The lease ends, whatever its holder notices."""
+        if process.lease is not None:
+            process.lease.let_go()
+
+    def next_name(self, ahead: int) -> str:
+        """Of an attempt that is granted or will be."""
+        last = self.promises.last
+        generation, attempt = (last.generation, last.attempt) if last else (0, 0)
+        return application_name(self.address, *((generation, attempt + ahead) if ahead < 3 else (generation + 1, 1)))
+
+    # --- the end
+
+    def peace(self, rng: random.Random) -> str:
+        """Everything thaws, what is late lands, nothing is lost any more, and the job is sent again: the key must come to its end."""
+        self.note("-- peace")
+        self.peaceful, self.applications.reachable = True, True
+        for process in self.processes:
+            process.frozen = False
+            if not process.over and process.lease is not None and process.lease.ended:
+                process.kill()  # it fail-stops
+            if process.over:
+                self.expire(process)
+        self.applications.bury()
+        self.scene.clock.at += LONG
+        last = self.promises.last
+        for _ in range(6):  # rounds: at most a resolve and a request each, with what was left over from before
+            self._calm(rng)
+            last = self.promises.last
+            if last is not None and last.state is State.FINALIZED:
+                break
+            if last is not None and last.state is State.HELD:
+                self.promises.require(last.held in RESOLVABLE, "an end", f"held for good: {last.held}, {last.note}")
+                self.resolve("retry")
+                self._calm(rng)
+            self.request(self._version(self.promises.last))
+        else:
+            raise Broken("an end", "a key that is sent again and again comes to no end")
+        self.promises.at_the_end()
+        assert last is not None and last.outcome is not None  # finalized
+        return str(last.outcome)
+
+    def _version(self, record: Record | None) -> str:
+        same = (name for name, job in self.scene.jobs.items() if record and record.fingerprint == job.digests[1])
+        return next(same, "A")
+
+    def _calm(self, rng: random.Random) -> None:
+        for _ in range(BOUND):
+            if self.late and rng.random() < 0.1:
+                self.land(rng.randrange(len(self.late)))
+            elif self.awake:
+                self.applications.bury()
+                self.mingle(rng, 1)
+            elif self.late:
+                self.land(rng.randrange(len(self.late)))
+            else:
+                return
+        raise Broken("an end", f"no end within {BOUND} steps")
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for lease in self.leases:
+            run(lease.revoke())
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rerun(Known):
+    """A request that says which nonce it was sent with."""
+
+    world: World
+
+    @classmethod
+    def of(cls, prepared: Prepared, world: World) -> _Rerun:
+        return cls(**vars(prepared), world=world)
+
+    def request(self, nonce: str) -> Any:
+        self.world.reruns.add(nonce)
+        return super().request(nonce)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Record):
+        settling = value.settling.attempt if value.settling else 0
+        word = value.outcome or value.held or ""
+        return f"<g{value.generation} a{value.attempt} {value.state} {word} settling={settling} intent={value.intent} r{value.revision}>"
+    if (record := getattr(value, "record", None)) is not None:
+        return f"{type(value).__name__} {_short(record)}"
+    return str(value)[:200]
+
+
