@@ -8,6 +8,9 @@ that is used up means off). Actions: `off`, `kill` (SIGKILL to this process), `s
 `SPARKONCE_FAILPOINTS_LOG=FILE` every hit appends its name to FILE, as `name=action` where something was done, so that a test can
 count what it really reached.
 
+With `SPARKONCE_FAILPOINTS_ONCE=FOLDER` (there must be one) each
+point kills or stops one process in all, however many attempts the job has.
+
 It refuses names that are not in `NAMES`: a typo in a test would otherwise test nothing. Random fault injection lives in the
 tests; here is only the place. The points are listed in docs/failpoints.md, which is generated from `NAMES`.
 """
@@ -97,6 +100,18 @@ _plan: dict[str, list[_Term]] | None = None
 _log: str | None = None
 
 
+def _spent(name: str) -> bool:
+    """With SPARKONCE_FAILPOINTS_ONCE=FOLDER a point ends or freezes one process in all, whichever gets there first."""
+    folder = os.environ.get("SPARKONCE_FAILPOINTS_ONCE")
+    if folder is None:
+        return False
+    try:
+        os.close(os.open(os.path.join(folder, name), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return True
+    return False
+
+
 def _load() -> dict[str, list[_Term]]:
     global _plan, _log  # noqa: PLW0603 - read once per process: the environment of a job does not change under it
     _log = os.environ.get("SPARKONCE_FAILPOINTS_LOG")
@@ -114,6 +129,8 @@ def hit(name: str) -> None:
     """Do what the environment asks for at this point; nothing by default."""
     plan = _plan if _plan is not None else _load()
     term = _next(plan.get(name))
+    if term is not None and term.action in ("kill", "stop") and _spent(name):
+        term = None
     if _log is not None:
         with open(_log, "a", encoding="ascii") as log:  # O_APPEND: short lines of several processes do not mix
             log.write(f"{name}={term.action}\n" if term and term.action != "off" else f"{name}\n")

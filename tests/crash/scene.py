@@ -68,17 +68,21 @@ class Scene:
 
     def run(self, failpoints: str = "", command: str = "run") -> subprocess.Popen[bytes]:
         """`sparkonce run`, in a session of its own."""
+        number = len(list(self.folder.glob("*.out")))
+        once = self.folder / f"once-{number}"
+        once.mkdir()
         environment = {
             **os.environ,
             "PYTHONPATH": str(HERE.parent),
             "SPARKONCE_LEASE_SECONDS": "2",
+            "SPARKONCE_PATIENCE": "1",
             "SPARKONCE_FAILPOINTS": failpoints,
+            "SPARKONCE_FAILPOINTS_ONCE": str(once),
             "SPARKONCE_FAILPOINTS_LOG": str(self.folder / "hits"),
             **self.environment,
         }
         if self.submit is not None:
             environment["SPARKONCE_SPARK_SUBMIT"] = str(self.submit)
-        number = len(list(self.folder.glob("*.out")))
         out = (self.folder / f"{number}.out").open("wb")
         with out:
             return subprocess.Popen(

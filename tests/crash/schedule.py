@@ -30,6 +30,9 @@ ABORTED = "driver.abort.closed"
 MANY = {"store.sql.statement.before": 120, "store.sql.statement.after": 120, "store.sql.commit.before": 30, "store.sql.commit.after": 30}
 """Points that every run passes many times: which time is drawn up to this."""
 
+LOCKED = ("store.sql.statement.before", "store.sql.statement.after", "store.sql.commit.before")
+"""A process that is frozen here holds the ledger's write lock: nobody can go on before it does, and everybody is told so."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -82,13 +85,14 @@ def play(scene: Scene, schedule: Schedule) -> None:
             runner = scene.run(fault.failpoints)
             runners.append(runner)
             frozen += _until_hit(scene, runner, fault)
-        scene.finish()
-        for pid in frozen:
-            _signal(pid, signal.SIGCONT)
-        for runner in runners:
-            runner.wait(PATIENCE)
-        assert_eventually(lambda: not scene.attempts(), timeout=PATIENCE)
         said = scene.finish()
+        if frozen:
+            for pid in frozen:
+                _signal(pid, signal.SIGCONT)
+            for runner in runners:
+                runner.wait(PATIENCE)
+            assert_eventually(lambda: not scene.attempts(), timeout=PATIENCE)
+            said = scene.finish()
         assert said["phase"] == "Succeeded"
         scene.check()
     finally:
@@ -109,11 +113,22 @@ def _until_hit(scene: Scene, runner: subprocess.Popen[bytes], fault: Fault) -> l
         if runner.pid in stopped:
             break  # a frozen driver is the runner's own business, a frozen runner is ours
         time.sleep(0.02)  # polling interval: what happens next is up to the processes
+        if stopped and fault.point in LOCKED:
+            return _let_go(scene, stopped)
     else:
         raise AssertionError(f"neither ended nor frozen after {PATIENCE} s at {fault}:\n{scene.last_output()}")
     if fault.both:
         scene.signal_attempts(signal.SIGKILL)
     return [runner.pid] if state(runner.pid) == "T" else []
+
+
+def _let_go(scene: Scene, stopped: list[int]) -> list[int]:
+    """While the lock is held a request is refused as unavailable (exit 3); then what froze goes on by itself."""
+    process = scene.run()
+    assert process.wait(PATIENCE) == 3, scene.last_output()
+    for pid in stopped:
+        _signal(pid, signal.SIGCONT)
+    return stopped
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
