@@ -228,7 +228,8 @@ def test_a_wish_to_end_is_always_carried_out() -> None:
         if attempt.wish:
             assert isinstance(action, Settle)
             asked = attempt.record.stop_wanted
-            assert action.why is asked.why if asked else action.why in (Why.SUPERSEDED, Why.CANCELLED)
+            unasked = Why.SUPERSEDED if attempt.observation.superseded else Why.CANCELLED
+            assert action.why is (asked.why if asked else unasked)
         elif isinstance(action, Settle):
             assert action.why not in (Why.CANCELLED, Why.SUPERSEDED, Why.RESOLVED)
 
@@ -310,18 +311,24 @@ def test_whoever_waits_says_for_what() -> None:
 # --- the executable model, as its text reads
 
 
+def stale(attempt: Attempt) -> bool:
+    """The model has no clock: this is an observation there, which may be wrong."""
+    view, policy = attempt.observation, attempt.policy
+    if view.driver_age is not None:
+        return view.driver_age > (policy.heartbeat_timeout or math.inf)
+    return (view.owner_age or 0) > policy.start_timeout
+
+
 def model(attempt: Attempt) -> str:
-    """The model's `decide` in our words. It has no clock: `stale` is an observation there, which may be wrong."""
+    """The model's `decide` in our words."""
     record, view = attempt.record, attempt.observation
     there, noted = view.seen, record.application
-    stale = (view.driver_age or 0) > (attempt.policy.heartbeat_timeout or math.inf)
-    stale |= view.driver_age is None and (view.owner_age or 0) > attempt.policy.start_timeout
     if view.rewound:
         return "Alarm"
     if attempt.settling or attempt.wish:
         return "Settle"
     if there is None:
-        return "Settle" if noted or stale else "Launch"
+        return "Settle" if noted or stale(attempt) else "Launch"
     if there.nonce != record.nonce or (noted and noted.uid != there.uid):
         return "Settle"
     another_driver = noted and noted.driver and there.driver and noted.driver != there.driver
@@ -331,7 +338,7 @@ def model(attempt: Attempt) -> str:
         return "Note"
     if there.phase is Phase.SUCCEEDED and not attempt.policy.declared:
         return "Finalize"
-    if there.phase in ENDED or view.permanent_error is not None or stale:
+    if there.phase in ENDED or view.permanent_error is not None or stale(attempt):
         return "Settle"
     return "Wait"
 
@@ -352,26 +359,20 @@ DEPARTURES = {
 
 
 def test_it_decides_as_the_model_does() -> None:
-    """In every case of an unfinished record the action is the model's, but for the departures listed above; each of them happens."""
+    """In every case of an unfinished record the action is the model's, but for the departures listed above, each of which happens; we
+    settle what the model lets live by activeDeadlineSeconds alone, and what it finalizes after a permanent error alone."""
     departed = set()
     for attempt in attempts():
         if attempt.record.state is State.IN_PROGRESS:
-            theirs, ours = model(attempt), type(attempt.decision.action).__name__
+            theirs, action = model(attempt), attempt.decision.action
+            ours = type(action).__name__
             if theirs != ours:
                 departed.add((theirs, ours))
+            if isinstance(action, Settle) and theirs in ("Wait", "Launch"):
+                assert action.why is Why.TIMEOUT
+            if isinstance(action, Settle) and theirs == "Finalize":
+                assert attempt.observation.permanent_error is not None
     assert departed == set(DEPARTURES)
-
-
-def test_no_departure_ends_what_the_model_would_let_live_but_by_the_deadline() -> None:
-    """Where the model waits or launches and we settle, activeDeadlineSeconds has passed; where it would finalize, we settle only after
-    a permanent error was reported."""
-    for attempt in attempts():
-        if attempt.record.state is State.IN_PROGRESS and isinstance(attempt.decision.action, Settle):
-            match model(attempt):
-                case "Wait" | "Launch":
-                    assert attempt.decision.action.why is Why.TIMEOUT
-                case "Finalize":
-                    assert attempt.observation.permanent_error is not None
 
 
 def test_settled_is_never_asked_before_settling_is_written() -> None:

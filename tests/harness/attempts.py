@@ -17,7 +17,7 @@ from harness.exhaust import Case, Drawn, Fields, every
 from sparkonce.engine.decide import Decision, Observation, conclude, decide
 from sparkonce.engine.policy import Policy
 from sparkonce.launch.protocol import Phase, Seen
-from sparkonce.model.policy import OnUnknown
+from sparkonce.model.policy import OnDuplicate, OnFinalized, OnMismatch, OnUnknown
 from sparkonce.model.record import HeldReason, Outcome, Record, State, Why
 from sparkonce.model.result import Verdict
 
@@ -36,7 +36,7 @@ RECORD: Fields = {
     "nonce": [OURS],
     "state": list(State),
     "phase": [None, *Phase],
-    "held": [HeldReason.UNKNOWN, HeldReason.PARTIAL],
+    "held": list(HeldReason),
     "note": ["what was noted", ""],
     "outcome": list(Outcome),
     "application": [None, {"name": ["so-1"], "uid": ["u1", "u2"], "driver": [None, "d1", "d2"]}],
@@ -71,6 +71,9 @@ POLICY: Fields = {
     "max_attempts": [1, 2, 3, 4, 5],
     "backoff_initial": [10.0, 0.0],
     "backoff_max": [300.0, 15.0],
+    "on_duplicate": list(OnDuplicate),
+    "on_mismatch": list(OnMismatch),
+    "on_finalized": list(OnFinalized),
     "on_unknown": list(OnUnknown),
     "start_timeout": [1800.0],
     "active_deadline": [None, NOW - 1, NOW + 1],
@@ -79,13 +82,12 @@ POLICY: Fields = {
 }
 
 
-class _Record(Drawn):
-    @property
-    def counted(self) -> int:
-        return cast("int", self.attempt - self.uncounted)
+class DrawnRecord(Drawn):
+    counted = Record.counted
+    reopenable = Record.reopenable
 
 
-class _Policy(Drawn):
+class DrawnPolicy(Drawn):
     delay = Policy.delay
 
 
@@ -96,9 +98,9 @@ class Attempt:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.record = cast("Record", _Record(case, "record", self.fields))
+        self.record = cast("Record", DrawnRecord(case, "record", self.fields))
         self.observation = cast("Observation", Drawn(case, "observation", OBSERVATION))
-        self.policy = cast("Policy", _Policy(case, "policy", POLICY))
+        self.policy = cast("Policy", DrawnPolicy(case, "policy", POLICY))
 
     @cached_property
     def decision(self) -> Decision:

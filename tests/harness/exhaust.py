@@ -30,12 +30,19 @@ class Case:
         """Path of each value that was read -> the value."""
 
     def pick(self, path: str, options: Sequence[Any]) -> Any:
+        """One of them; a mapping becomes a value whose fields are drawn in turn."""
+        chosen = self.pick_plain(path, options)
+        if isinstance(chosen, Mapping):
+            self.read[path] = chosen = Drawn(self, path, chosen)
+        return chosen
+
+    def pick_plain(self, path: str, options: Sequence[Any]) -> Any:
+        """One of them, as it is."""
         if path not in self.read:
             at = len(self.taken)
             index = self._forced[at] if at < len(self._forced) else 0
             self.taken.append((index, len(options)))
-            chosen = options[index]
-            self.read[path] = Drawn(self, path, chosen) if isinstance(chosen, Mapping) else chosen
+            self.read[path] = options[index]
         return self.read[path]
 
 
