@@ -21,9 +21,9 @@ V = TypeVar("V", bound=Value)
 
 
 def encode(value: Value) -> str:
-    """InvalidInput for what JSON cannot say (NaN, lone surrogates, objects of other kinds); nothing was written then."""
+    """InvalidInput for what JSON cannot say (lone surrogates, objects of other kinds); nothing was written then."""
     try:
-        text = json.dumps(value.dump(), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(value.dump(), ensure_ascii=False, separators=(",", ":"))
         text.encode()
     except (ValueError, TypeError, PydanticSerializationError) as error:
         raise InvalidInput(f"a {type(value).__name__.lower()} cannot be stored as JSON: {error}") from None

@@ -1,0 +1,186 @@
+"""load, list, count, watch: looks that are complete or say that they are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sparkonce.blocking import run
+from sparkonce.model.record import HeldReason, State
+from sparkonce.store.protocol import Change, IdempotencyStore, Query
+from store.backends import Backend
+from store.samples import Key, address_of, reserved
+
+SOON = 10.0
+"""Seconds: a look takes hundredths of one."""
+
+
+def listed(store: IdempotencyStore, **query: object) -> list[str]:
+    """The keys of all pages."""
+    keys, after = [], ""
+    while True:
+        page = run(store.list(Query(**{"limit": 2, "after": after} | query)))  # type: ignore[arg-type]  # as given
+        assert len(page.records) <= 2 and not page.unreadable
+        keys += [record.key for record in page.records]
+        if page.after is None:
+            return keys
+        after = page.after
+
+
+def test_list_shows_every_record_once_in_pages(store: IdempotencyStore) -> None:
+    """Pages of two, in the order of realm and hash, hold every record exactly once; filters leave out what they say and nothing else."""
+    lease = run(store.open_lease(owner="me"))
+    running = [reserved(store, lease, key=f"r{n}") for n in range(3)]
+    done = [reserved(store, lease, key=f"d{n}", realm="team/a") for n in range(2)]
+    held = reserved(store, lease, key="h")
+    for key in done:
+        key.finalize()
+    held.change(state=State.HELD, held=HeldReason.UNKNOWN)
+    everything = [*running, *done, held]
+    everything.sort(key=lambda key: (key.record.realm, key.record.key_hash))
+    assert listed(store) == [key.record.key for key in everything]
+    assert set(listed(store, realm="team/a")) == {"d0", "d1"}
+    assert set(listed(store, states=["InProgress"])) == {"r0", "r1", "r2"}
+    assert set(listed(store, states=["Held", "Finalized"])) == {"d0", "d1", "h"}
+    assert listed(store, hash_prefix=held.record.key_hash[:12]) == ["h"]
+    assert listed(store, hash_prefix="zz") == listed(store, realm="nobody") == []
+    page = run(store.list(Query(limit=len(everything))))
+    assert page.after is None
+    assert list(page.records) == [key.now() for key in everything]
+
+
+def test_count_counts_what_is_alive(backend: Backend, store: IdempotencyStore) -> None:
+    """All records, those of a realm, and those that have not expired; a record in progress never expires."""
+    reserved(store)
+    short = reserved(store)
+    short.finalize(retention=10.0)
+    reserved(store, realm="other")
+    assert [run(store.count()), run(store.count(realm="local")), run(store.count(realm="none"))] == [3, 2, 0]
+    assert run(store.count(realm="local", live_only=True)) == 2
+    backend.clock.ahead = 11.0
+    assert run(store.count(realm="local", live_only=True)) == 1
+    assert run(store.count(live_only=True)) == 2
+    assert run(store.count()) == 3
+
+
+def test_the_revision_only_grows(store: IdempotencyStore) -> None:
+    """Every change of any key gets a store revision above all before, and a look carries the newest; the epoch stays."""
+    key, other = reserved(store), reserved(store)
+    seen = [key.record.revision, other.record.revision]
+    for phase in ("a", "b"):
+        seen += [key.change(phase=phase).revision, other.change(phase=phase).revision]
+    seen.append(key.finalize().revision)
+    assert seen == sorted(set(seen))
+    assert key.view().revision == other.view().revision == seen[-1]
+    assert key.view().epoch == other.view().epoch == key.record.epoch
+
+
+def test_now_is_the_stores_clock(backend: Backend, store: IdempotencyStore) -> None:
+    """Times in records are those of the store's clock, in unix seconds."""
+    backend.clock.ahead = 5000.0
+    before = run(store.now())
+    assert before <= reserved(store).record.created_at <= run(store.now())
+    assert abs(before - backend.clock()) < SOON
+
+
+def test_a_key_that_never_was(store: IdempotencyStore) -> None:
+    """Reading an unknown key answers absence everywhere, without an error."""
+    address = address_of("never")
+    view = run(store.load(address))
+    assert (view.record, view.claim, view.floor) == (None, None, 0)
+    assert (run(store.spec(address, 1)), run(store.result(address, 1)), run(store.intent(address, 1))) == (
+        None,
+        None,
+        None,
+    )
+    assert (list(run(store.events(address))), list(run(store.reports(address, 1)))) == ([], [])
+    assert run(store.beats(address, 1)) == {}
+
+
+# --- watch
+
+
+async def next_of(changes: AsyncIterator[Change]) -> Change:
+    return await asyncio.wait_for(anext(changes), SOON)
+
+
+def touched(key: Key) -> tuple[object, int]:
+    return key.address, key.view().revision
+
+
+def test_watch_shows_every_change_in_order(store: IdempotencyStore) -> None:
+    """From a revision on, each key that changes is named, in the order of its revisions: by records, claims, reports and removals."""
+    key = reserved(store)
+
+    async def scenario() -> None:
+        since = (await store.load(key.address)).revision
+        changes = store.watch(since)
+        other = reserved(store)
+        expected = [touched(other)]
+        key.change(phase="Running")
+        expected.append(touched(key))
+        for address, revision in expected:
+            assert await next_of(changes) == Change(address, revision)  # type: ignore[arg-type]  # as touched
+        await store.drop(other.claim)
+        assert await next_of(changes) == Change(other.address, other.view().revision)
+        key.finalize()
+        assert (await next_of(changes)).address == key.address
+        await store.purge(key.record, now=1e12)
+        assert await next_of(changes) == Change(key.address, key.view().revision)
+
+    asyncio.run(scenario())
+
+
+def test_watch_from_the_past_is_complete(store: IdempotencyStore) -> None:
+    """A watcher that comes back names every key that changed meanwhile, also those that are gone, and nothing twice."""
+    keys = [reserved(store) for _ in range(5)]
+    since = keys[1].record.revision
+    keys[0].change(phase="x")
+    run(keys[3].store.release(keys[3].record, keys[3].claim))
+
+    async def scenario() -> None:
+        changes = store.watch(since)
+        seen = [await next_of(changes) for _ in range(4)]
+        assert [change.address for change in seen] == [keys[n].address for n in (2, 4, 0, 3)]
+        assert [change.revision for change in seen] == sorted(change.revision for change in seen)
+        assert not any(change.gap for change in seen)
+        last = reserved(store)
+        assert (await next_of(changes)).address == last.address
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("future", [False, True], ids=["past", "future"])
+def test_watch_tells_of_a_gap(backend: Backend, future: bool) -> None:
+    """Who is behind the removals that are still known, or ahead of a store that was put back, is told of a gap, and then goes on."""
+    store = backend.open(tombstones=2)
+    for _ in range(4):
+        key = reserved(store)
+        run(store.release(key.record, key.claim))
+    revision = run(store.load(address_of("any"))).revision
+    since = revision + 5 if future else 0
+
+    async def scenario() -> None:
+        changes = store.watch(since)
+        assert await next_of(changes) == Change(None, revision, gap=True)
+        last = reserved(store)
+        assert await next_of(changes) == Change(last.address, last.record.revision)
+
+    asyncio.run(scenario())
+
+
+def test_watch_without_a_gap_after_few_removals(backend: Backend) -> None:
+    """As many removals as are kept are no gap."""
+    store = backend.open(tombstones=2)
+    first = reserved(store)
+    for key in (reserved(store), reserved(store)):
+        run(store.release(key.record, key.claim))
+
+    async def scenario() -> None:
+        changes = store.watch(0)
+        assert (await next_of(changes)).address == first.address
+        assert not (await next_of(changes)).gap
+
+    asyncio.run(scenario())

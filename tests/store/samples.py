@@ -1,0 +1,136 @@
+"""Requests, results and intents of the store's tests, and a short way to the state that a test begins with."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from sparkonce.blocking import run
+from sparkonce.model.record import Address, Intent, Opener, Outcome, Record, SpecBody
+from sparkonce.model.result import OutputResult, Result
+from sparkonce.store.protocol import Claim, Finalized, IdempotencyStore, Lease, Owned, Request, View
+
+T = TypeVar("T")
+
+RETENTION = 3600.0
+_numbers = itertools.count(1)
+
+
+def fresh(what: str = "nonce") -> str:
+    """Unlike any other of this process."""
+    return f"{what}-{next(_numbers)}"
+
+
+def address_of(key: str, realm: str = "local") -> Address:
+    return Address(realm=realm, key_hash=hashlib.sha256(key.encode()).hexdigest())
+
+
+def request(key: str = "orders-2026-01", **change: Any) -> Request:
+    """Of its own opener and nonce, unless `change` says otherwise."""
+    nonce = change.pop("nonce", None) or fresh()
+    made = Request(
+        address=address_of(key, change.pop("realm", "local")),
+        key=key,
+        by=Opener(nonce=nonce),
+        nonce=nonce,
+        fingerprints={1: "f" * 64},
+        spec=SpecBody(job={"kind": "IdempotentJob", "left": None}, digests={"image": "0a"}, secret="s"),
+        operation="load",
+        resource="orders",
+        job_revision="1",
+    )
+    return replace(made, **change)
+
+
+def result(generation: int = 1, **change: Any) -> Result:
+    made: dict[str, Any] = {
+        "outcome": Outcome.SUCCEEDED,
+        "generation": generation,
+        "attempts": 1,
+        "evidence": "slots",
+        "started_at": 1.0,
+        "finished_at": 2.0,
+        "outputs": (
+            OutputResult(
+                name="orders",
+                kind="slotLog",
+                uri="file:///orders",
+                commit="1.json",
+                rows=3,
+                bytes=9,
+                files=1,
+                digest="d",
+            ),
+        ),
+    }
+    return Result(**(made | change))
+
+
+def intent(token: int = 1, digest: str = "d") -> Intent:
+    return Intent(token=token, slots={"orders": {"digest": digest, "token": token}})
+
+
+@dataclass
+class Key:
+    """One key of a store, as one caller with a lease sees it."""
+
+    store: IdempotencyStore
+    lease: Lease
+    record: Record
+    claim: Claim
+
+    @property
+    def address(self) -> Address:
+        return self.record.address
+
+    def view(self) -> View:
+        return run(self.store.load(self.address))
+
+    def now(self) -> Record:
+        """What stands there."""
+        record = self.view().record
+        assert record is not None
+        return record
+
+    def change(self, **change: Any) -> Record:
+        """An update that must succeed."""
+        done = run(self.store.update(self.record, self.claim, self.record.changed(**change)))
+        return self._keep(done)
+
+    def finalize(self, **change: Any) -> Record:
+        retention = change.pop("retention", RETENTION)
+        outcome = result(self.record.generation, **change)
+        done = run(self.store.finalize(self.record, self.claim, outcome, retention=retention))
+        assert isinstance(done, Finalized), done
+        return self._keep(done)
+
+    def reopen(self, **change: Any) -> Key:
+        asked = request(self.record.key, realm=self.record.realm, **change)
+        done = run(self.store.reopen(self.record, asked, lease=self.lease))
+        assert isinstance(done, Owned), done
+        return Key(self.store, self.lease, done.record, done.claim)
+
+    def _keep(self, done: Any) -> Record:
+        assert isinstance(done.record, Record), done
+        self.record = done.record
+        return done.record
+
+
+def reserved(store: IdempotencyStore, lease: Lease | None = None, key: str | None = None, **change: Any) -> Key:
+    """A new key, owned."""
+    lease = lease or run(store.open_lease(owner=fresh("owner")))
+    asked = request(key or fresh("key"), **change)
+    floor = run(store.load(asked.address)).floor
+    done = run(store.reserve(asked, lease=lease, floor=floor))
+    assert isinstance(done, Owned), done
+    return Key(store, lease, done.record, done.claim)
+
+
+def taken(store: IdempotencyStore, record: Record) -> Key:
+    """The key of an owner that is gone, taken over under a lease of its own."""
+    lease = run(store.open_lease(owner=fresh("owner")))
+    done = run(store.take_over(record, lease=lease, nonce=fresh()))
+    assert isinstance(done, Owned), done
+    return Key(store, lease, done.record, done.claim)

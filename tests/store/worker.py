@@ -1,0 +1,102 @@
+"""Other processes on a ledger: they carry out verbs on request, and are killed, frozen and woken.
+
+They are forked from a server that has everything imported and never opened a ledger, so that a process costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from sparkonce import failpoints
+from sparkonce.blocking import run
+from sparkonce.store.protocol import Lease
+from sparkonce.store.sql import SqlStore
+
+LONG = 30.0
+"""Seconds: what is asked here takes milliseconds; only a defect takes this long."""
+
+Job = Callable[[SqlStore, Lease], Any]
+"""A function of a module, so that it can be named to another process."""
+
+
+class Worker:
+    """One process with one store and one lease."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["sparkonce.store.sql", "sparkonce.store.sqlite", "store.worker"])
+        self._ours, theirs = context.Pipe()
+        options = {"synchronous": "OFF"} | options
+        self._process = context.Process(target=_serve, args=(path, options, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def ask(self, job: Callable[..., Any], *args: Any, fail: str = "") -> None:
+        """Carries out `job(store, lease, *args)`; `fail`: failpoints for it alone."""
+        self._ours.send((job, args, fail))
+
+    def answer(self) -> Any:
+        """Of what was asked first; an error is raised here, EOFError if the process died."""
+        if not self._ours.poll(LONG):
+            raise AssertionError(f"the process {self.pid} did not answer")
+        done, value = self._ours.recv()
+        if not done:
+            raise value
+        return value
+
+    def do(self, job: Callable[..., Any], *args: Any) -> Any:
+        self.ask(job, *args)
+        return self.answer()
+
+    def kill(self) -> None:
+        """SIGKILL, and it is gone."""
+        self._process.kill()
+        self._process.join()
+
+    def freeze(self) -> None:
+        """SIGSTOP, and it stands still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        while _state_of(self.pid) != "T":
+            pass
+
+    def wake(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        self._ours.close()
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+
+
+def _state_of(pid: int) -> str:
+    """One letter of the kernel's."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+
+
+def _serve(path: Path, options: dict[str, Any], requests: Connection) -> None:
+    store = SqlStore(path, **options)
+    lease = run(store.open_lease(owner=f"pid {os.getpid()}"))
+    while True:
+        try:
+            job, args, fail = requests.recv()
+        except EOFError:
+            return
+        os.environ["SPARKONCE_FAILPOINTS"] = fail
+        failpoints.reset()
+        try:
+            answer = True, job(store, lease, *args)
+        except Exception as error:
+            answer = False, error
+        requests.send(answer)
