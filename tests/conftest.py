@@ -25,7 +25,7 @@ settings.register_profile("dev", deadline=None, print_blob=True, derandomize=Fal
 settings.register_profile(
     "ci",
     parent=settings.get_profile("dev"),
-    max_examples=1000,
+    max_examples=200,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "dev"))
