@@ -1,0 +1,144 @@
+"""Records that do not parse, and records of a newer version: an error of every verb, never absence, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparkonce.blocking import run
+from sparkonce.errors import RecordTooNew, RecordUnreadable, SparkonceError
+from sparkonce.model.record import Beat, Event, Record, Report, StopWanted, Why
+from sparkonce.store.protocol import IdempotencyStore, Owned, Query
+from store.backends import Backend
+from store.samples import Key, address_of, fresh, intent, request, reserved, result
+
+VERBS: dict[str, Callable[[Key], Any]] = {
+    "reserve": lambda key: key.store.reserve(request(key.record.key), lease=key.lease, floor=0),
+    "reserve again": lambda key: key.store.reserve(
+        request(key.record.key, nonce=key.claim.nonce), lease=key.lease, floor=0
+    ),
+    "take_over": lambda key: key.store.take_over(key.record, lease=key.lease, nonce=fresh()),
+    "heartbeat": lambda key: key.store.heartbeat(key.claim),
+    "drop": lambda key: key.store.drop(key.claim),
+    "update": lambda key: key.store.update(key.record, key.claim, key.record.changed(phase="Running")),
+    "finalize": lambda key: key.store.finalize(key.record, key.claim, result(), retention=1.0),
+    "release": lambda key: key.store.release(key.record, key.claim),
+    "reopen": lambda key: key.store.reopen(key.record, request(key.record.key), lease=key.lease),
+    "attach": lambda key: key.store.attach(key.record, "follower"),
+    "request_stop": lambda key: key.store.request_stop(key.record, StopWanted(why=Why.CANCELLED, by="ann")),
+    "seal": lambda key: key.store.seal(key.address, generation=1, token=1, nonce=key.record.nonce, intent=intent()),
+    "report": lambda key: key.store.report(key.address, 1, Report(attempt=1, reporter="d", kind="values")),
+    "renew": lambda key: key.store.renew(key.address, 1, Beat(attempt=1, nonce=key.record.nonce, by="driver")),
+    "load": lambda key: key.store.load(key.address),
+    "purge": lambda key: key.store.purge(key.record, now=1e12),
+    "forget": lambda key: key.store.forget(key.record, Event(what="Forgotten")),
+}
+
+
+def dumped(record: Record, **change: Any) -> str:
+    return json.dumps(record.dump() | change)
+
+
+BROKEN: dict[str, Callable[[Record], str]] = {
+    "no JSON": lambda record: dumped(record)[:-1],
+    "empty": lambda record: "",
+    "no record": lambda record: "[]",
+    "field missing": lambda record: json.dumps({k: v for k, v in record.dump().items() if k != "nonce"}),
+    "field of another type": lambda record: dumped(record, generation="first"),
+    "unknown state": lambda record: dumped(record, state="Elsewhere"),
+    "another key's": lambda record: dumped(record, keyHash=address_of("another").key_hash),
+}
+NEWER: dict[str, Callable[[Record], str]] = {
+    "reads alike": lambda record: dumped(record, minReader=2, schema=7),
+    "reads otherwise": lambda record: dumped(record, minReader=2, state="Elsewhere", attempt={"major": 1}),
+}
+
+
+def test_every_verb_is_tried() -> None:
+    """What this file calls all verbs that read one record are all of the protocol's."""
+    reading = {"spec", "result", "intent", "reports", "beats", "events", "list", "count", "watch", "now"}
+    named = {name for name in vars(IdempotencyStore) if not name.startswith("_")}
+    assert {name.split()[0] for name in VERBS} == named - reading - {"open_lease", "close"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_record_is_an_error_of_every_verb(backend: Backend, verb: str, text: str) -> None:
+    """Whatever is wrong with its text, the record is there: each verb says that it cannot be read, names it, and changes nothing."""
+    refuses(backend, VERBS[verb], BROKEN[text], RecordUnreadable)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("text", NEWER)
+def test_a_newer_record_is_left_alone_by_every_verb(backend: Backend, verb: str, text: str) -> None:
+    """A record that asks for a newer reader is neither claimed nor changed, whether or not the rest of it could be read."""
+    refuses(backend, VERBS[verb], NEWER[text], RecordTooNew)
+
+
+def refuses(
+    backend: Backend, verb: Callable[[Key], Any], text: Callable[[Record], str], error: type[SparkonceError]
+) -> None:
+    store = backend.open()
+    key, other = reserved(store), reserved(store)
+    good = dumped(key.record)
+    backend.write(key.address, text(key.record))
+    revision = other.view().revision
+    with pytest.raises(error) as raised:
+        run(verb(key))
+    assert key.record.key_hash[:20] in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert other.view().revision == revision
+    backend.write(key.address, good)
+    assert key.view() == replace(other.view(), record=key.record, claim=key.claim)
+
+
+def test_a_finalized_key_without_its_result_is_an_error(backend: Backend) -> None:
+    """A record that claims to be finalized and has no result beside it is damaged, and is not answered with an invented one."""
+    store = backend.open()
+    key = reserved(store)
+    changed = dumped(key.record, state="Finalized", outcome="Succeeded", expiresAt=1.0)
+    backend.write(key.address, changed)
+    with pytest.raises(RecordUnreadable, match="result is missing"):
+        run(store.attach(key.record, "follower"))
+
+
+def test_a_seal_whose_intent_is_missing_is_an_error(backend: Backend) -> None:
+    """A record that names an intent which is not there is damaged: no other transaction may be sealed over it."""
+    store = backend.open()
+    key = reserved(store)
+    backend.write(key.address, dumped(key.record, intent=1))
+    with pytest.raises(RecordUnreadable, match="intent that is missing"):
+        run(VERBS["seal"](key))
+
+
+def test_list_names_what_it_cannot_read(backend: Backend) -> None:
+    """Unreadable records are on their page, with the reason, under every filter of states that could concern them; the count has them."""
+    store = backend.open()
+    lease = run(store.open_lease(owner="me"))
+    keys = sorted((reserved(store, lease) for _ in range(4)), key=lambda key: key.record.key_hash)
+    backend.write(keys[0].address, "{")
+    backend.write(keys[2].address, NEWER["reads otherwise"](keys[2].record))
+    for query in (Query(), Query(states=["InProgress"])):
+        page = run(store.list(query))
+        assert list(page.records) == [keys[1].record, keys[3].record]
+        assert [address for address, _ in page.unreadable] == [keys[0].address, keys[2].address]
+        assert "upgrade sparkonce" in page.unreadable[1][1]
+    first = run(store.list(Query(limit=1)))
+    assert (len(first.records), len(first.unreadable)) == (0, 1)
+    assert first.after is not None
+    assert [record.key for record in run(store.list(Query(after=first.after, limit=1))).records] == [keys[1].record.key]
+    assert run(store.count()) == 4
+
+
+def test_others_are_not_stalled(backend: Backend) -> None:
+    """One bad record is the matter of its key alone."""
+    store = backend.open()
+    bad, good = reserved(store), reserved(store)
+    backend.write(bad.address, "nonsense")
+    good.change(phase="Running")
+    assert isinstance(run(store.reserve(request(fresh("key")), lease=good.lease, floor=0)), Owned)
+    good.finalize()
