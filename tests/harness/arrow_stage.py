@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -25,9 +26,11 @@ def arrow_stage(frame: pa.Table, folder: str) -> Written:
     for part, rows in enumerate((frame.slice(0, half), frame.slice(half))):
         parquet.write_table(rows, path / f"part-{part:05d}.parquet")
     fields = [{"name": f.name, "type": _SPARK_TYPES[f.type], "nullable": True, "metadata": {}} for f in frame.schema]
-    return Written(rows=frame.num_rows, data_schema=json.dumps({"type": "struct", "fields": fields}), application="arrow")
+    return Written(
+        rows=frame.num_rows, data_schema=json.dumps({"type": "struct", "fields": fields}), application="arrow"
+    )
 
 
-def table_of(*numbers: int) -> pa.Table:
-    """One column `n`."""
+def table_of(*numbers: int) -> Any:
+    """One column `n`. A `pyarrow.Table`; it goes where a sink's types say DataFrame."""
     return pa.table({"n": pa.array(numbers, pa.int64())})

@@ -179,8 +179,8 @@ class Sink(Protocol):
         ...
 
     async def sweep(self, key: SinkKey) -> Swept:
-        """Deletes staging that can never be committed: folders of closed slots, and folders beside a committed slot of the same token
-        that it does not name."""
+        """Deletes staging that can never be committed: folders of closed slots and, once a slot of the key is committed, every folder
+        but its own (rule R)."""
         ...
 
 

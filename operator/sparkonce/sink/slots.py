@@ -144,13 +144,10 @@ class SlotLog:
 
     async def sweep(self, key: SinkKey) -> Swept:
         folders = size = 0
+        committed = await self.find(key)
         for folder in await self._objects.folders(f"{layout.DATA}/{key}"):
             token_and_nonce = layout.staged(folder)
-            if token_and_nonce is None:
-                continue
-            token, nonce = token_and_nonce
-            slot = await self._read(key, token)
-            if slot is None or slot.nonce == nonce:  # undecided, or committed: a closed slot has no nonce
+            if token_and_nonce is None or not await self._hopeless(key, *token_and_nonce, committed):
                 continue
             size += sum(each.bytes for each in await self._objects.list(folder))
             folders += 1
@@ -158,9 +155,16 @@ class SlotLog:
             await self._objects.delete_folder(folder)
         with contextlib.suppress(
             SparkonceError
-        ):  # a cache, of the whole table: another key's corrupt slot is not this key's matter
+        ):  # a cache of the whole table: another key's corrupt slot is not this key's matter
             await write_snapshot(self._objects)
         return Swept(folders, size)
+
+    async def _hopeless(self, key: SinkKey, token: int, nonce: str, committed: Slot | None) -> bool:
+        """Whether nobody can commit what was staged: another write is committed (rule R bars all the others), or its slot is closed."""
+        if committed is not None:
+            return (token, nonce) != (committed.token, committed.nonce)
+        slot = await self._read(key, token)
+        return slot is not None and slot.nonce != nonce
 
     async def _close_below(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
         """Rule R's first half: the committed slot below, or None once all below are closed."""
@@ -183,11 +187,13 @@ class SlotLog:
                     return slot
             except (OutputUnavailable, FailpointError) as error:
                 lost = error
-            with contextlib.suppress(OutputUnavailable):
+            try:
                 stands = await self._read(key, slot.token)
                 if stands is not None:
                     await self._objects.persist([path])
                     return stands
+            except OutputUnavailable as error:
+                lost = error
             if wait is not None:
                 time.sleep(wait)  # noqa: ASYNC251 - verbs of a sink block and never suspend: drivers run them without an event loop
         raise OutputUnavailable(

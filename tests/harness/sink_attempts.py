@@ -1,0 +1,151 @@
+"""Processes that write to one table at the same time, and what they were told.
+
+Each process plays attempts of one token over many keys, as a driver would: look, stage (pyarrow instead of Spark), commit; some fence
+first, as an owner would; some discard, abort or sweep. What a verb answered is appended to a file in one write, so that a kill loses
+at most the last answer. Processes are forked from a server that has everything imported: a start costs milliseconds, so hundreds can
+be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import pandas  # noqa: F401, ICN001 - pyarrow imports it at its first table: better once, before the fork
+import pytest
+
+from harness.arrow_stage import arrow_stage, table_of
+from sparkonce import failpoints
+from sparkonce.blocking import run
+from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.protocol import Sink, SinkKey, Slot
+
+FINGERPRINT = "f"
+ROWS = 4
+"""Of each key: its number times ten, and the three that follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one process does."""
+
+    folder: str
+    """Holds the table, the answers and the log of failpoints."""
+    process: str
+    token: int
+    keys: tuple[str, ...]
+    verb: str = "attempt"
+    """attempt (a random mixture), commit, fence, abort, sweep."""
+    seed: int = 0
+    failpoints: str = ""
+
+    @property
+    def answers(self) -> str:
+        return f"{self.folder}/answers-{self.process}"
+
+    @property
+    def hits(self) -> str:
+        return f"{self.folder}/hits"
+
+
+def start(plan: Plan) -> ForkServerProcess:
+    """A process that carries the plan out."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.sink_attempts"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "PYTHONPATH", str(Path(__file__).parents[1])
+        )  # before Python 3.13 the server does not get our sys.path
+        forkserver.ensure_running()
+    process = context.Process(target=carry_out, args=(plan,), daemon=True)
+    process.start()
+    return process
+
+
+def sink_in(folder: str) -> Sink:
+    """Without fsync: processes die in these tests, the machine does not."""
+    output = Declared(name="orders", kind="slotLog", location=f"{folder}/table")
+    return open_sink(output, base=None, stage=arrow_stage, durable=False)
+
+
+def key_of(name: str) -> SinkKey:
+    """Generation 1 of the key `k<number>`."""
+    return SinkKey(key_hash=name, output="orders", generation=1)
+
+
+def rows_of(name: str) -> list[int]:
+    """What a commit of the key holds."""
+    return [int(name[1:]) * 10 + row for row in range(ROWS)]
+
+
+def answers(plan: Plan) -> list[dict[str, Any]]:
+    """What the process was told, in order."""
+    file = Path(plan.answers)
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def carry_out(plan: Plan) -> None:
+    """The process: one key after the other, in the order of the plan."""
+    os.environ["SPARKONCE_FAILPOINTS"] = plan.failpoints
+    os.environ["SPARKONCE_FAILPOINTS_LOG"] = plan.hits
+    failpoints.reset()
+    dice = random.Random(plan.seed)
+    for name in plan.keys:
+        _tell(plan, name, "begin", None)
+        globals()[f"_{plan.verb}"](plan, name, sink_in(plan.folder), dice)
+
+
+def _tell(plan: Plan, name: str, what: str, slot: Slot | None) -> None:
+    line = {"token": plan.token, "key": name, "what": what, "nonce": slot.nonce if slot else None}
+    descriptor = os.open(plan.answers, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(descriptor, json.dumps(line).encode() + b"\n")
+    os.close(descriptor)
+
+
+def _attempt(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
+    key = key_of(name)
+    if dice.random() < 0.25:
+        _fence(plan, name, sink, dice)
+    if dice.random() < 0.5 and (found := run(sink.find(key))) is not None:
+        _tell(plan, name, "found", found)
+        return
+    slot = _staged(plan, name, sink)
+    if dice.random() < 0.1:
+        run(sink.discard(key, slot))
+        return
+    decision = run(sink.commit(key, slot))
+    _tell(plan, name, type(decision).__name__, decision.slot)
+    if dice.random() < 0.15:
+        _tell(plan, name, "abort", run(sink.abort(key, slot)))
+    if dice.random() < 0.2:
+        _sweep(plan, name, sink, dice)
+
+
+def _staged(plan: Plan, name: str, sink: Sink) -> Slot:
+    return sink.stage(table_of(*rows_of(name)), key_of(name), plan.token, fingerprint=FINGERPRINT)
+
+
+def _commit(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
+    decision = run(sink.commit(key_of(name), _staged(plan, name, sink)))
+    _tell(plan, name, type(decision).__name__, decision.slot)
+
+
+def _fence(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
+    found = run(sink.fence(key_of(name), plan.token, fingerprint=FINGERPRINT, by=plan.process))
+    _tell(plan, name, "fence found" if found else "fence none", found)
+
+
+def _abort(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
+    _tell(plan, name, "abort", run(sink.abort(key_of(name), _staged(plan, name, sink))))
+
+
+def _sweep(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
+    run(sink.sweep(key_of(name)))
+    _tell(plan, name, "swept", None)

@@ -1,0 +1,305 @@
+"""Places: create-if-absent that survives a power cut, and errors that a person can read."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from harness.arrow_stage import arrow_stage, table_of
+from harness.slots import committing
+from sparkonce.blocking import run
+from sparkonce.errors import OutputUnavailable, OutputUnsafe
+from sparkonce.sink import layout
+from sparkonce.sink.objects import FolderObjects, Listed, Objects, Tail
+from sparkonce.sink.protocol import Committed, SinkKey
+from sparkonce.sink.slots import SlotLog
+
+NOBODY = 65534
+
+
+@contextlib.contextmanager
+def unprivileged() -> Iterator[None]:
+    """Root may write everywhere; a test of permissions must not be root."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_create_is_once(objects: Objects) -> None:
+    """The second create of a path answers False and changes nothing."""
+    assert run(objects.create("_idem/k/1.json", b"first")) is True
+    assert run(objects.create("_idem/k/1.json", b"second")) is False
+    assert run(objects.get("_idem/k/1.json")) == b"first"
+
+
+def test_create_by_many_threads_has_one_winner(objects: Objects) -> None:
+    """Of 8 simultaneous creates of one path exactly one answers True, and its content is what stands."""
+    for turn in range(25):
+        start = threading.Barrier(8)
+
+        def contend(me: int, turn: int = turn, start: threading.Barrier = start) -> bool:
+            start.wait()
+            return run(objects.create(f"_idem/k/{turn}.json", str(me).encode()))
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(contend, range(8)))
+        assert sum(answers) == 1
+        assert run(objects.get(f"_idem/k/{turn}.json")) == str(answers.index(True)).encode()
+
+
+def test_what_is_not_there(objects: Objects) -> None:
+    """Absence is an answer of each read, no error, and no delete minds it."""
+    assert run(objects.get("a/b")) is None
+    assert run(objects.tail("a/b", 10)) is None
+    assert run(objects.list("a")) == ()
+    assert run(objects.folders("a")) == ()
+    run(objects.delete("a/b"))
+    run(objects.delete_folder("a"))
+
+
+def test_listing(objects: Objects) -> None:
+    """Listings are by folder (never by the beginning of a name), with sizes, in order."""
+    for path in ("d/k10/f", "d/k1/b", "d/k1/sub/c", "d/k1/a"):
+        run(objects.create(path, path.encode()))
+    assert run(objects.list("d/k1")) == (Listed("d/k1/a", 6), Listed("d/k1/b", 6), Listed("d/k1/sub/c", 10))
+    assert run(objects.folders("d")) == ("d/k1", "d/k10")
+    assert len(run(objects.list(""))) == 4
+    run(objects.delete_folder("d/k1"))
+    assert run(objects.list("")) == (Listed("d/k10/f", 7),)
+
+
+def test_tail(objects: Objects) -> None:
+    """The end of an object comes with the size of the whole."""
+    run(objects.create("f", b"0123456789"))
+    assert run(objects.tail("f", 4)) == Tail(b"6789", 10)
+    assert run(objects.tail("f", 100)) == Tail(b"0123456789", 10)
+
+
+def test_temporary_files_of_the_dead_are_not_objects(table: Path) -> None:
+    """A process killed inside create leaves `<name>#<digits>`: it is no slot, blocks none, and goes with its folder."""
+    objects = FolderObjects(table)
+    run(objects.create("_data/k/0000000001.json", b"x"))
+    (table / "_data/k/0000000002.json#42").write_bytes(b"half")
+    assert [each.path for each in run(objects.list("_data"))] == ["_data/k/0000000001.json"]
+    assert run(objects.create("_data/k/0000000002.json", b"y"))
+    run(objects.delete_folder("_data/k"))
+    assert list((table / "_data").iterdir()) == []
+
+
+def test_a_table_is_never_deleted_as_a_whole(table: Path) -> None:
+    """An empty prefix is a mistake of the caller, not a wish."""
+    with pytest.raises(ValueError, match="never deleted as a whole"):
+        run(FolderObjects(table).delete_folder(""))
+
+
+def name_of(descriptor: int) -> str:
+    """Of an open file."""
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+
+class Disk:
+    """Records what is flushed, and when names appear."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, str]] = []
+        fsync, link = os.fsync, os.link
+
+        def recorded_fsync(descriptor: int) -> None:
+            self.calls.append(("fsync", name_of(descriptor)))
+            fsync(descriptor)
+
+        def recorded_link(source: Path, target: Path) -> None:
+            self.calls.append(("link", str(target)))
+            link(source, target)
+
+        monkeypatch.setattr(os, "fsync", recorded_fsync)
+        monkeypatch.setattr(os, "link", recorded_link)
+
+    def flushed(self) -> set[str]:
+        return {path for call, path in self.calls if call == "fsync"}
+
+
+def test_create_is_durable_before_it_is_visible(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content is flushed before the name exists; the name, and all new folders, before create returns."""
+    disk = Disk(monkeypatch)
+    run(FolderObjects(table).create("_idem/k/1.json", b"x"))
+    at = disk.calls.index(("link", f"{table}/_idem/k/1.json"))
+    before, after = disk.calls[:at], disk.calls[at + 1 :]
+    assert any(path.startswith(f"{table}/_idem/k/1.json#") for _, path in before)
+    assert [path for _, path in after] == [
+        f"{table}/_idem/k",
+        f"{table}/_idem",
+        str(table),
+        str(table.parent),
+    ]
+    assert ("fsync", str(table.parent.parent)) in before  # it got a new folder, too
+
+
+def test_what_another_process_created_is_flushed_before_it_decides(
+    table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its creator may have died before its fsync: who relies on a slot that stands there flushes it first."""
+    sink = SlotLog(FolderObjects(table), name="orders")
+    run(SlotLog(FolderObjects(table, durable=False), name="orders").commit(key, committing(key, 1)))
+    slot = f"{table}/{layout.slot_path(key, 1)}"
+    for verb in (
+        lambda: sink.commit(key, committing(key, 1)),
+        lambda: sink.commit(key, committing(key, 2)),
+        lambda: sink.fence(key, 2, fingerprint="f", by="settle"),
+        lambda: sink.fence(key, 1, fingerprint="f", by="settle"),
+        lambda: sink.abort(key, committing(key, 1)),
+    ):
+        with monkeypatch.context() as patch:
+            disk = Disk(patch)
+            run(verb())
+            assert {slot, str(Path(slot).parent), str(table)} <= disk.flushed()
+
+
+def test_staged_files_are_flushed(sink: SlotLog, table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a slot can name them, the files and all folders above them are on disk."""
+    disk = Disk(monkeypatch)
+    slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
+    files = {table / file.path for file in slot.files}
+    folders = {parent for file in files for parent in file.parents if parent.is_relative_to(table)}
+    assert {str(path) for path in files | folders} <= disk.flushed()
+
+
+def test_durability_can_be_switched_off(table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark of something else waits for no disk."""
+    disk = Disk(monkeypatch)
+    sink = SlotLog(FolderObjects(table, durable=False), name="orders", stage=arrow_stage)
+    slot = sink.stage(table_of(1, 2), key, 2, fingerprint="f")
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    assert disk.flushed() == set()
+
+
+def test_a_flush_that_fails_is_unknown_and_then_repeated(
+    table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An I/O error after the link: the slot stands, and is called committed only once a flush succeeded."""
+    fsync, fails = os.fsync, [True] * 4
+
+    def flaky(descriptor: int) -> None:
+        if name_of(descriptor) == str(table) and fails:
+            fails.pop()
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    sink, slot = SlotLog(FolderObjects(table), name="orders"), committing(key, 1)
+    run(sink.check())
+    monkeypatch.setattr(os, "fsync", flaky)
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    assert fails == []
+    fails.extend([True] * 99)
+    with pytest.raises(
+        OutputUnavailable, match="input/output error; whether slot 1 of a1b2-orders-g1 is committed is unknown"
+    ):
+        run(sink.commit(key, slot))
+
+
+def test_a_file_system_without_hard_links_is_refused(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without link(2) nothing is created only if it is absent; the probe says so instead of guessing."""
+
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(OutputUnsafe, match="file system without hard links"):
+        run(SlotLog(FolderObjects(table), name="orders").check())
+
+
+def sentences(folder: Path, key: SinkKey) -> list[str]:
+    """What the verbs that write say about a folder they cannot write to."""
+    sink, said = SlotLog(FolderObjects(folder), name="orders"), []
+    for verb in (
+        sink.check,
+        lambda: sink.commit(key, committing(key, 1)),
+        lambda: sink.fence(key, 2, fingerprint="f", by="settle"),
+    ):
+        with pytest.raises(OutputUnavailable) as refused:
+            run(verb())
+        said.append(str(refused.value))
+    assert all("\n" not in each and str(folder) in each for each in said)
+    return said
+
+
+def test_an_unwritable_folder_is_one_sentence(tmp_path: Path, key: SinkKey) -> None:
+    """No permission: the path and the reason, no traceback, nothing written."""
+    tmp_path.chmod(0o555)
+    for parent in (tmp_path.parent, tmp_path.parent.parent, tmp_path.parent.parent.parent):
+        if parent.stat().st_uid == os.getuid():
+            parent.chmod(parent.stat().st_mode | 0o055)
+    try:
+        with unprivileged():
+            assert all("permission denied" in each for each in sentences(tmp_path / "lake", key))
+    finally:
+        tmp_path.chmod(0o755)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_is_a_file_is_one_sentence(tmp_path: Path, key: SinkKey) -> None:
+    """A file where the table, or a folder above it, should be."""
+    (tmp_path / "file").write_text("not a table")
+    for folder in (tmp_path / "file", tmp_path / "file" / "deeper" / "table"):
+        assert all("a part of that path is a file, not a folder" in each for each in sentences(folder, key))
+        sink = SlotLog(FolderObjects(folder), name="orders")
+        with pytest.raises(OutputUnavailable, match="a part of that path is a file, not a folder"):
+            run(sink.find(key))
+    assert (tmp_path / "file").read_text() == "not a table"
+
+
+def test_a_slot_that_is_a_folder_is_never_empty(table: Path, key: SinkKey) -> None:
+    """Somebody made a folder under a slot's name: it is neither open nor decided, and nobody commits around it."""
+    (table / layout.slot_path(key, 1)).mkdir(parents=True)
+    sink = SlotLog(FolderObjects(table), name="orders")
+    with pytest.raises(OutputUnavailable, match="is unknown"):
+        run(sink.commit(key, committing(key, 2)))
+    with pytest.raises(OutputUnavailable, match="is unknown"):
+        run(sink.fence(key, 2, fingerprint="f", by="settle"))
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A folder on a full disk, and what makes room: a small tmpfs for root, else writes that fail as on one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
+    if os.geteuid() == 0 and subprocess.run(mount, capture_output=True, check=False).returncode == 0:
+        filler = folder / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        yield folder, filler.unlink
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+        return
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    yield folder, monkeypatch.undo
+
+
+def test_a_full_disk_at_commit_loses_nothing(full_disk: tuple[Path, Callable[[], None]], key: SinkKey) -> None:
+    """No room for the slot: one sentence, no half slot; with room the same commit lands."""
+    folder, make_room = full_disk
+    sink, slot = SlotLog(FolderObjects(folder), name="orders"), committing(key, 1)
+    with pytest.raises(OutputUnavailable, match="no space is left there"):
+        run(sink.commit(key, slot))
+    assert run(sink.find(key)) is None
+    make_room()
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    assert run(sink.find(key)) == slot

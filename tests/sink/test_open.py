@@ -1,0 +1,105 @@
+"""From a declared output to its sink: what is refused, and with which sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkonce.errors import InvalidInput, OutputUnsupported
+from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.protocol import OnRerun
+
+
+def declared(location: str, *, kind: str = "slotLog", name: str = "orders") -> Declared:
+    return Declared(name=name, kind=kind, location=location, on_rerun=OnRerun.APPEND)
+
+
+@pytest.mark.parametrize(
+    ("location", "uri"),
+    [
+        ("/lake/orders", "file:///lake/orders"),
+        ("/lake//orders/", "file:///lake/orders"),
+        ("orders", "file:///jobs/orders"),
+        ("./out/../orders", "file:///jobs/orders"),
+        ("file:///lake/orders", "file:///lake/orders"),
+        ("file:/lake/orders", "file:///lake/orders"),
+        ("file://localhost/lake/orders", "file:///lake/orders"),
+        ("FILE:///lake/my%20orders", "file:///lake/my%20orders"),
+        ("/lake/my orders", "file:///lake/my%20orders"),
+        ("/lake/my%20orders", "file:///lake/my%2520orders"),
+        ("/lake/year=2024/a:b#1", "file:///lake/year%3D2024/a%3Ab%231"),
+    ],
+)
+def test_local_folders(location: str, uri: str) -> None:
+    """Paths and file URIs mean local folders; relative ones belong to the job file's folder; the URI is percent-encoded."""
+    sink = open_sink(declared(location), base="/jobs")
+    assert sink.uri in (
+        uri,
+        uri.replace("%3D", "=").replace("%3A", ":"),
+    )  # both are the same URI; Python versions differ
+    assert (sink.name, sink.kind) == ("orders", "slotLog")
+
+
+def test_opening_touches_nothing(tmp_path: Path) -> None:
+    """A plan, or a replay, opens sinks; that leaves no folder behind."""
+    open_sink(declared("orders"), base=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "location", ["s3://bucket/orders", "gs://b/o", "abfss://c@a.dfs/o", "hdfs://n/o", "S3A://bucket/o"]
+)
+def test_stores_are_refused(location: str) -> None:
+    """What is not a local folder is refused by the name of its field; it is never taken for a relative path."""
+    with pytest.raises(
+        OutputUnsupported, match=r"^spec\.outputs\[orders\]\.slotLog\.path: this version knows local folders only"
+    ):
+        open_sink(declared(location), base="/jobs")
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+def test_other_kinds_are_refused(kind: str) -> None:
+    """Never a fallback: the sentence names the field, and what to write instead."""
+    with pytest.raises(
+        OutputUnsupported, match=rf"^spec\.outputs\[orders\]\.{kind}: this version writes slotLog outputs only"
+    ):
+        open_sink(declared("/lake/orders", kind=kind), base="/jobs")
+
+
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("/lake/*", "reads as patterns"),
+        ("/lake/orders-{revision}", "reads as patterns"),
+        ("file://server/lake", "is not the URI of a local folder"),
+        ("file:///lake#orders", "is not the URI of a local folder"),
+    ],
+)
+def test_bad_locations(location: str, why: str) -> None:
+    """Each is one sentence that begins with the field."""
+    with pytest.raises(InvalidInput, match=rf"^spec\.outputs\[orders\]\.slotLog\.path.*{why}"):
+        open_sink(declared(location), base="/jobs")
+
+
+def test_a_relative_path_needs_a_job_file() -> None:
+    """Without one, nobody knows what it is relative to: another process might take another folder."""
+    with pytest.raises(InvalidInput, match="orders is relative and there is no job file"):
+        open_sink(declared("orders"), base=None)
+
+
+def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
+    """Such a path means nothing."""
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(InvalidInput, match="go in circles"):
+        open_sink(declared("a/orders"), base=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a b", "_idem"])
+def test_names_become_parts_of_paths(name: str) -> None:
+    """A name that would leave its folder, or hide in it, is refused."""
+    with pytest.raises(InvalidInput, match="becomes part of paths"):
+        open_sink(declared("/lake/orders", name=name), base="/jobs")

@@ -1,0 +1,370 @@
+"""The verbs of the slot log, one process at a time. What several processes do to each other is in test_races.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from harness.arrow_stage import arrow_stage, table_of
+from harness.slots import Unanswered, committing
+from sparkonce.blocking import run
+from sparkonce.errors import OutputCorrupt, OutputUnavailable, OutputUnsafe
+from sparkonce.sink import layout
+from sparkonce.sink.objects import FolderObjects, Objects, StoreObjects
+from sparkonce.sink.protocol import (
+    AlreadyCommitted,
+    Committed,
+    Conflicting,
+    Evidence,
+    FencedOff,
+    OnRerun,
+    SinkKey,
+    Slot,
+    SlotState,
+)
+from sparkonce.sink.slots import RESEND_AFTER, SlotLog, digest_of
+
+STEPS = ("sink.slots.create.before", "sink.slots.create.after", "sink.slots.close.before", "sink.slots.close.after")
+
+
+def states(objects: Objects, key: SinkKey) -> dict[int, str]:
+    """Token -> what stands in its slot."""
+    found = {}
+    for each in run(objects.list(layout.slots_folder(key))):
+        data = run(objects.get(each.path))
+        assert data is not None
+        found[layout.numbered(each.path) or 0] = json.loads(data)["state"]
+    return found
+
+
+def log_on(objects: Objects) -> SlotLog:
+    return SlotLog(objects, name="orders")
+
+
+def test_commit_then_find(objects: Objects, key: SinkKey) -> None:
+    """A committed slot is found, by any later call, with the very bytes that were committed."""
+    sink, slot = log_on(objects), committing(key, 1)
+    assert run(sink.find(key)) is None
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    assert run(sink.find(key)) == slot
+    assert run(objects.get("_idem/a1b2-orders-g1/0000000001.json")) == layout.encode(slot)
+
+
+def test_commit_twice_is_one_commit(objects: Objects, key: SinkKey) -> None:
+    """A commit that is sent again (a lost reply, a roll-forward) recognises itself by its nonce."""
+    sink, slot = log_on(objects), committing(key, 1)
+    run(sink.commit(key, slot))
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    assert run(sink.commit(key, Slot.model_validate(slot.dump()))) == Committed(slot)
+
+
+def test_rule_r_closes_every_lower_slot_first(objects: Objects, key: SinkKey) -> None:
+    """A commit in slot 4 leaves slots 1 to 3 closed, so that none of them can be committed later."""
+    sink = log_on(objects)
+    run(sink.commit(key, committing(key, 4)))
+    assert states(objects, key) == {1: "closed", 2: "closed", 3: "closed", 4: "committed"}
+    for token in (1, 2, 3):
+        assert isinstance(run(sink.commit(key, committing(key, token))), FencedOff)
+
+
+def test_commit_above_a_committed_slot_is_already_committed(objects: Objects, key: SinkKey) -> None:
+    """A lower commit decides a higher attempt's, whose own slot stays empty."""
+    sink, first = log_on(objects), committing(key, 1)
+    run(sink.commit(key, first))
+    assert run(sink.commit(key, committing(key, 3))) == AlreadyCommitted(first)
+    assert states(objects, key) == {1: "committed"}
+
+
+def test_two_writes_of_one_attempt_commit_once(objects: Objects, key: SinkKey) -> None:
+    """Twins share the token and not the nonce: the second is told of the first, and is not taken for it."""
+    sink, first = log_on(objects), committing(key, 1, nonce="a")
+    run(sink.commit(key, first))
+    assert run(sink.commit(key, committing(key, 1, nonce="b"))) == AlreadyCommitted(first)
+
+
+@pytest.mark.parametrize("token", [1, 2])
+def test_commit_of_another_job_is_a_conflict(objects: Objects, key: SinkKey, token: int) -> None:
+    """A slot that was committed under another fingerprint is never taken for this job's result."""
+    sink, foreign = log_on(objects), committing(key, 1, fingerprint="other")
+    run(sink.commit(key, foreign))
+    assert run(sink.commit(key, committing(key, token, nonce="mine"))) == Conflicting(foreign)
+
+
+def test_commit_under_another_key_is_refused(objects: Objects, key: SinkKey) -> None:
+    """A slot says which key it belongs to; it cannot be committed for another by mistake."""
+    other = key.model_copy(update={"generation": 2})
+    with pytest.raises(ValueError, match="is no commit of a1b2-orders-g2"):
+        run(log_on(objects).commit(other, committing(key, 1)))
+
+
+def test_fence_closes_what_is_open_and_bars_it(objects: Objects, key: SinkKey) -> None:
+    """A fence that answers None has closed every lower slot: a zombie's commit is refused at the output."""
+    sink = log_on(objects)
+    assert run(sink.fence(key, 3, fingerprint="f", by="settle of attempt 2")) is None
+    assert states(objects, key) == {1: "closed", 2: "closed"}
+    decision = run(sink.commit(key, committing(key, 2)))
+    assert isinstance(decision, FencedOff)
+    assert decision.slot.closed_by == "settle of attempt 2"
+    assert isinstance(run(sink.commit(key, committing(key, 3))), Committed)
+
+
+def test_fence_returns_the_commit_of_any_lower_token(objects: Objects, key: SinkKey) -> None:
+    """A commit that landed before the fence is its answer, however often it is asked."""
+    sink, slot = log_on(objects), committing(key, 2)
+    run(sink.commit(key, slot))
+    for token in (3, 4, 9):
+        assert run(sink.fence(key, token, fingerprint="f", by="settle")) == slot
+
+
+def test_fence_looks_above(objects: Objects, key: SinkKey) -> None:
+    """After a wiped store attempts count from 1 again: a commit of token 5 is found by the fence of attempt 1."""
+    sink, slot = log_on(objects), committing(key, 5)
+    run(sink.commit(key, slot))
+    assert run(sink.fence(key, 2, fingerprint="f", by="settle")) == slot
+
+
+def test_abort_closes_the_slot_and_deletes_the_files(sink: SlotLog, key: SinkKey, table: Path) -> None:
+    """An aborted write can never be committed, and its files are gone."""
+    slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
+    assert (table / slot.files[0].path).exists()
+    assert run(sink.abort(key, slot)).state is SlotState.CLOSED
+    assert not (table / slot.files[0].path).parent.exists()
+    assert isinstance(run(sink.commit(key, slot)), FencedOff)
+
+
+def test_abort_after_the_commit_landed_keeps_the_data(sink: SlotLog, key: SinkKey, table: Path) -> None:
+    """A commit whose reply was lost may be followed by an abort: what is committed stays, whole."""
+    slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
+    run(sink.commit(key, slot))
+    assert run(sink.abort(key, slot)) == slot
+    assert run(sink.probe(key, digest_of(slot))) is Evidence.PRESENT
+
+
+def test_abort_closes_before_it_deletes(
+    sink: SlotLog, key: SinkKey, table: Path, failpoint: Callable[[str], None]
+) -> None:
+    """A process that dies inside an abort has closed its slot and deleted nothing: never the other way round."""
+    slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
+    failpoint("driver.abort.closed=raise")
+    with pytest.raises(RuntimeError, match=r"driver\.abort\.closed"):
+        run(sink.abort(key, slot))
+    assert states(FolderObjects(table), key) == {1: "closed"}
+    assert all((table / file.path).exists() for file in slot.files)
+
+
+def test_discard_deletes_the_files_and_decides_nothing(sink: SlotLog, key: SinkKey, table: Path) -> None:
+    """A write that never sent a commit leaves no files and no slot: its attempt may write again."""
+    slot = sink.stage(table_of(1), key, 1, fingerprint="f")
+    run(sink.discard(key, slot))
+    run(sink.discard(key, slot))
+    assert not (table / slot.files[0].path).exists()
+    again = sink.stage(table_of(1), key, 1, fingerprint="f")
+    assert isinstance(run(sink.commit(key, again)), Committed)
+
+
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("times", [1, 2, len(RESEND_AFTER)])
+def test_a_lost_answer_is_resolved(objects: Objects, key: SinkKey, times: int, lands: bool) -> None:
+    """Whether the create had landed or not: the slot is read, sent again if empty, and ends as one's own commit."""
+    sink, slot = log_on(cast("Objects", Unanswered(objects, times=times, lands=lands))), committing(key, 1)
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    assert run(log_on(objects).find(key)) == slot
+
+
+def test_a_lost_answer_of_a_create_that_landed_is_not_sent_again(objects: Objects, key: SinkKey) -> None:
+    """One look at the slot is enough: the nonce proves that it is ours."""
+    lossy = Unanswered(objects, times=99, lands=True)
+    assert isinstance(run(log_on(cast("Objects", lossy)).commit(key, committing(key, 1))), Committed)
+    assert lossy.creates == 1
+
+
+def test_no_answer_at_all_is_unknown(objects: Objects, key: SinkKey) -> None:
+    """After a bounded number of tries the caller is told that the commit may still have landed, in one sentence."""
+    lossy = Unanswered(objects, times=99, lands=False)
+    with pytest.raises(
+        OutputUnavailable, match=r"no answer; whether slot 1 of a1b2-orders-g1 is committed is unknown$"
+    ):
+        run(log_on(cast("Objects", lossy)).commit(key, committing(key, 1)))
+    assert lossy.creates == len(RESEND_AFTER) + 1
+
+
+@pytest.mark.parametrize("point", STEPS)
+def test_a_step_that_fails_once_is_repeated(
+    objects: Objects, key: SinkKey, point: str, failpoint: Callable[[str], None]
+) -> None:
+    """A failure before or after either create of a commit changes nothing about its outcome."""
+    failpoint(f"{point}=1*raise->off")
+    slot = committing(key, 2)
+    assert run(log_on(objects).commit(key, slot)) == Committed(slot)
+    assert states(objects, key) == {1: "closed", 2: "committed"}
+
+
+def test_probe_sees_what_is_there(sink: SlotLog, key: SinkKey, table: Path) -> None:
+    """Present: the slot with the recorded digest, and each of its files with the recorded size; nothing is read or written."""
+    slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
+    assert run(sink.probe(key, None)) is Evidence.GONE
+    run(sink.commit(key, slot))
+    assert run(sink.probe(key, digest_of(slot))) is Evidence.PRESENT
+    assert run(sink.probe(key, None)) is Evidence.PRESENT
+    assert run(sink.probe(key, "0" * 64)) is Evidence.GONE
+
+
+def test_probe_of_a_table_that_does_not_exist_makes_none(sink: SlotLog, key: SinkKey, table: Path) -> None:
+    """A look at a deleted table says gone, and does not bring its folder back."""
+    assert run(sink.probe(key, None)) is Evidence.GONE
+    assert run(sink.find(key)) is None
+    assert not table.exists()
+
+
+@pytest.mark.parametrize("damage", ["delete", "shorten"])
+def test_probe_misses_a_file(sink: SlotLog, key: SinkKey, table: Path, damage: str) -> None:
+    """A file that is missing, or has another size, makes the result gone."""
+    slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
+    run(sink.commit(key, slot))
+    file = table / slot.files[1].path
+    if damage == "delete":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1])
+    assert run(sink.probe(key, digest_of(slot))) is Evidence.GONE
+
+
+def test_probe_sees_a_replacement(sink: SlotLog, appending: SlotLog, key: SinkKey) -> None:
+    """A later generation replaces when it says Replace and is committed: not before, and not when it appends."""
+    slot = sink.stage(table_of(1), key, 1, fingerprint="f")
+    run(sink.commit(key, slot))
+    second, third = (key.model_copy(update={"generation": g}) for g in (2, 3))
+    run(appending.commit(second, appending.stage(table_of(2), second, 1, fingerprint="f")))
+    later = sink.stage(table_of(3), third, 1, fingerprint="f")
+    assert run(sink.probe(key, digest_of(slot))) is Evidence.PRESENT
+    run(sink.commit(third, later))
+    assert run(sink.probe(key, digest_of(slot))) is Evidence.REPLACED
+    assert run(sink.probe(second, None)) is Evidence.REPLACED
+    assert run(sink.probe(third, digest_of(later))) is Evidence.PRESENT
+
+
+def staged_folders(table: Path, key: SinkKey) -> set[str]:
+    return {folder.name for folder in (table / layout.DATA / str(key)).iterdir()}
+
+
+def folder_of(slot: Slot) -> str:
+    return f"{slot.token:010d}-{slot.nonce}"
+
+
+def test_sweep_deletes_only_what_can_never_be_committed(sink: SlotLog, key: SinkKey, table: Path) -> None:
+    """While nothing is committed: files of closed slots go, those of an open slot stay."""
+    fenced, undecided, later = (sink.stage(table_of(1, 2), key, token, fingerprint="f") for token in (1, 2, 3))
+    assert run(sink.sweep(key)).folders == 0
+    run(sink.fence(key, 2, fingerprint="f", by="settle"))
+    swept = run(sink.sweep(key))
+    assert (swept.folders, swept.bytes) == (1, fenced.bytes)
+    assert staged_folders(table, key) == {folder_of(undecided), folder_of(later)}
+    assert run(sink.sweep(key)).folders == 0
+
+
+def test_sweep_after_a_commit_leaves_only_its_files(sink: SlotLog, key: SinkKey, table: Path) -> None:
+    """Rule R bars every other write of the key, of a lower, the same and a higher token: none can be committed any more."""
+    lower, twin, winner, higher = (sink.stage(table_of(1, 2), key, token, fingerprint="f") for token in (1, 2, 2, 3))
+    run(sink.commit(key, winner))
+    assert run(sink.sweep(key)).folders == 3
+    assert staged_folders(table, key) == {folder_of(winner)}
+    for slot in (lower, twin, higher):
+        assert not isinstance(run(sink.commit(key, slot)), Committed)
+    assert run(sink.probe(key, digest_of(winner))) is Evidence.PRESENT
+
+
+def test_sweep_leaves_strangers_alone(sink: SlotLog, key: SinkKey, table: Path) -> None:
+    """A folder whose name is not of ours is not deleted, whatever the slots say."""
+    run(sink.fence(key, 2, fingerprint="f", by="settle"))
+    stranger = table / layout.DATA / str(key) / "backup"
+    stranger.mkdir(parents=True)
+    assert run(sink.sweep(key)).folders == 0
+    assert stranger.exists()
+
+
+def test_check_leaves_nothing_behind(objects: Objects) -> None:
+    """A good place passes the start-up probe, again and again, and holds no object of it afterwards."""
+    for _ in range(3):
+        run(log_on(objects).check())
+    assert run(objects.list("")) == ()
+
+
+def test_check_refuses_a_store_that_ignores_create_if_absent(objects: Objects) -> None:
+    """Old servers answer a conditional create with success although the object exists: nothing is ever written there."""
+
+    class Ignorant(StoreObjects):
+        async def create(self, path: str, data: bytes) -> bool:
+            self._store.put(self._full(path), data, mode="overwrite")
+            return True
+
+    from obstore.store import MemoryStore
+
+    with pytest.raises(OutputUnsafe, match=r"^memory:///t does not honour create-if-absent"):
+        run(log_on(Ignorant(MemoryStore(), "t", uri="memory:///t")).check())
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'"committed"', b'{"schema":1}', b'{"state":"closed"}', b"\xff\xfe"]
+)
+def test_a_slot_that_does_not_parse_is_not_empty(objects: Objects, key: SinkKey, content: bytes) -> None:
+    """Each verb that meets it stops with one sentence; none takes the slot for open, closed or committed."""
+    sink = log_on(objects)
+    run(objects.create(layout.slot_path(key, 1), content))
+    for verb in (
+        sink.find(key),
+        sink.probe(key, None),
+        sink.fence(key, 2, fingerprint="f", by="settle"),
+        sink.commit(key, committing(key, 1)),
+        sink.commit(key, committing(key, 2)),
+        sink.abort(key, committing(key, 1)),
+    ):
+        with pytest.raises(OutputCorrupt, match=r"^the slot \S+0000000001.json cannot be read \([^\n]*\); restore"):
+            run(verb)
+    assert run(objects.get(layout.slot_path(key, 1))) == content
+
+
+def test_a_slot_of_a_later_version_asks_for_an_upgrade(objects: Objects, key: SinkKey) -> None:
+    """A schema above ours is left alone, whatever else the slot says."""
+    body = committing(key, 1).dump() | {"schema": 2, "state": "delegated"}
+    run(objects.create(layout.slot_path(key, 1), json.dumps(body).encode()))
+    with pytest.raises(OutputCorrupt, match="has schema 2 and this version reads up to 1; upgrade sparkonce"):
+        run(log_on(objects).fence(key, 2, fingerprint="f", by="settle"))
+
+
+def test_a_slot_in_the_wrong_place_is_corrupt(objects: Objects, key: SinkKey) -> None:
+    """A slot that was copied under another token, or another key, decides nothing there."""
+    run(objects.create(layout.slot_path(key, 1), layout.encode(committing(key, 7))))
+    with pytest.raises(OutputCorrupt, match="it is the slot of a1b2-orders-g1, token 7"):
+        run(log_on(objects).find(key))
+
+
+def test_unknown_fields_of_a_slot_survive_a_roll_forward(objects: Objects, key: SinkKey) -> None:
+    """An intent that a newer version sealed is committed with its own bytes, by an older one too."""
+    body = committing(key, 1).dump() | {"partitions": ["2024-01"]}
+    slot = Slot.model_validate(body)
+    run(log_on(objects).commit(key, slot))
+    stands = run(objects.get(layout.slot_path(key, 1)))
+    assert stands is not None
+    assert json.loads(stands) == body
+
+
+def test_a_sink_knows_how_reruns_are_meant(sink: SlotLog, appending: SlotLog, key: SinkKey) -> None:
+    """`onRerun` of the declared output travels in the slot: readers need no job file."""
+    assert sink.stage(table_of(1), key, 1, fingerprint="f").on_rerun is OnRerun.REPLACE
+    assert appending.stage(table_of(1), key, 1, fingerprint="f").on_rerun is OnRerun.APPEND
+
+
+def test_a_path_with_odd_characters_works(tmp_path: Path, key: SinkKey) -> None:
+    """Spaces, percent signs, hashes, colons and letters beyond ASCII in a folder's name are nothing special."""
+    folder = tmp_path / "my lake %20 #1" / "a:b=c~ü" / "orders"
+    sink = SlotLog(FolderObjects(folder), name="orders", stage=arrow_stage)
+    run(sink.check())
+    slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
+    run(sink.commit(key, slot))
+    assert run(sink.find(key)) == slot
+    assert run(sink.probe(key, digest_of(slot))) is Evidence.PRESENT
+    assert (folder / slot.files[0].path).exists()
