@@ -110,11 +110,11 @@ def _until_hit(scene: Scene, runner: subprocess.Popen[bytes], fault: Fault) -> l
         if runner.poll() is not None:
             break
         stopped = scene.stopped(runner.pid, *scene.attempts())
+        if stopped and fault.point in LOCKED:
+            return _let_go(scene, stopped)
         if runner.pid in stopped:
             break  # a frozen driver is the runner's own business, a frozen runner is ours
         time.sleep(0.02)  # polling interval: what happens next is up to the processes
-        if stopped and fault.point in LOCKED:
-            return _let_go(scene, stopped)
     else:
         raise AssertionError(f"neither ended nor frozen after {PATIENCE} s at {fault}:\n{scene.last_output()}")
     if fault.both:

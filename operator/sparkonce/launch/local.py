@@ -45,6 +45,9 @@ TERM_SHARE = 0.5
 POLL = 0.02
 """Seconds between two looks while something is being stopped."""
 
+_CHILDREN: list[subprocess.Popen[bytes]] = []
+"""Of this process. They outlive the launcher that started them, so nothing may complain that one still runs."""
+
 _WRAPPER = """
 d=$1; shift
 [ -e "$d/stopped" ] && exit 75
@@ -78,7 +81,6 @@ class LocalLauncher:
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.attempts, self.command_for, self.wait = attempts, command_for, wait
-        self._children: list[subprocess.Popen[bytes]] = []
 
     async def launch(self, assignment: Assignment) -> Seen:
         folder = self.attempts / assignment.name
@@ -112,11 +114,10 @@ class LocalLauncher:
             pass_fds=(lock,),
             start_new_session=True,
         )
-        self._children.append(child)
+        _CHILDREN.append(child)
 
     async def observe(self, assignment: Assignment) -> Seen | None:
-        for child in self._children:
-            child.poll()  # collects it; what it means is read from the folder
+        _collect()
         folder = self.attempts / assignment.name
         try:
             return self._look(folder) if folder.exists() else None
@@ -137,8 +138,7 @@ class LocalLauncher:
                     return StillThere(f"processes of {folder.name} still hold its lock after {timeout:.0f} s")
                 end(folder, assignment.nonce, signal.SIGTERM if waited < timeout * TERM_SHARE else signal.SIGKILL)
                 await self.wait(POLL)
-                for child in self._children:
-                    child.poll()
+                _collect()
             return Stopped(self._look(folder))
         except OSError as problem:
             raise LaunchUnavailable(f"{folder} cannot be stopped: {problem.strerror}") from None
@@ -168,6 +168,11 @@ class LocalLauncher:
             log_tail=(_tail(folder / "stdout") or _tail(folder / "stderr")) if ended_badly else "",
             detail={"folder": str(folder)},
         )
+
+
+def _collect() -> None:
+    """Lets ended children go; what their end means is read from the folder."""
+    _CHILDREN[:] = [child for child in _CHILDREN if child.poll() is None]
 
 
 def place(folder: Path, assignment: Assignment, *, stopped: bool) -> int | None:
