@@ -46,8 +46,8 @@ class Asked:
         return cls(
             file=file,
             params=pairs("--param", params or ()),
-            outputs={name: place if "://" in place else str(Path.cwd() / place) for name, place in places.items()},
-            application=str(Path.cwd() / application) if application else None,
+            outputs={name: place if "://" in place else str(Path(place).resolve()) for name, place in places.items()},
+            application=str(Path(application).resolve()) if application else None,
         )
 
     @property

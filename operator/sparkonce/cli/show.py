@@ -157,12 +157,19 @@ def _finalized(ending: Ending, attempts: Path) -> Iterator[str]:
     record, result = ending.record, ending.result
     if record is None:
         return
-    outcome = str(record.outcome).lower()
-    yield f"{'replayed' if ending.replayed else outcome}: {generation_line(record, result)}"
+    if ending.replayed:
+        yield f"replayed: {generation_line(record, result)}"
+    else:
+        said = f"{str(record.outcome).lower()}: {record.key}, generation {record.generation}, attempt {record.attempt}"
+        yield ", ".join([said, *_rows(result)])
     if record.outcome is Outcome.SUCCEEDED:
         yield from _success(ending, result)
     else:
         yield from _failure(record, result, attempts)
+
+
+def _rows(result: Result | None) -> list[str]:
+    return [f"{words.rows(output.rows)} in {output.name}" for output in (result.outputs if result else ())]
 
 
 def generation_line(record: Record | None, result: Result | None) -> str:
@@ -172,7 +179,7 @@ def generation_line(record: Record | None, result: Result | None) -> str:
     if record.state is not State.FINALIZED:
         return f"generation {record.generation} is {phase_of(record)}"
     said = f"generation {record.generation} {str(record.outcome).lower()} {words.when(record.finalized_at)}"
-    return ", ".join([said, *(f"{words.rows(o.rows)} in {o.name}" for o in (result.outputs if result else ()))])
+    return ", ".join([said, *_rows(result)])
 
 
 def _success(ending: Ending, result: Result | None) -> Iterator[str]:

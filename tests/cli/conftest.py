@@ -1,0 +1,30 @@
+"""A desk per test: a fresh folder in memory as the current one, a ledger in it, no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.desk import TESTS, Desk
+
+
+@pytest.fixture
+def desk(tmpfs_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    folder = tmpfs_path / "desk"
+    folder.mkdir()
+    environment = {
+        "PYTHONPATH": str(TESTS),
+        "SPARKONCE_PATIENCE": "2",
+        "SPARKONCE_SPARK_SUBMIT": str(TESTS / "harness" / "fake_submit.py"),
+        "SPARKONCE_STORE": str(folder / "ledger.db"),
+        "XDG_DATA_HOME": str(tmpfs_path / "data"),
+        "COLUMNS": "100",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(folder)
+    desk = Desk(folder, capsys, environment)
+    yield desk
+    desk.close()

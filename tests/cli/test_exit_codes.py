@@ -1,0 +1,218 @@
+"""Each exit code, and what is said with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.desk import FAILS, OUTPUT, WRITES, Desk
+from sparkonce.blocking import run
+from sparkonce.cli.exits import ExitCode, code_of_error
+from sparkonce.errors import InvalidInput, OutputUnavailable, SparkonceError, StoreFull, StoreUnavailable
+from sparkonce.model.record import HeldReason, Settling, State, Why
+from sparkonce.store.protocol import Updated
+
+
+def test_a_job_runs_once_and_is_replayed(desk: Desk) -> None:
+    """The first run succeeds, the second replays it with its date; both exit with 0, one effect is there."""
+    job = desk.job()
+    fresh = desk.here("run", job)
+    assert fresh.code == ExitCode.SUCCEEDED
+    assert fresh.first == "succeeded: write/numbers@1, generation 1, attempt 1, 1 234 rows in numbers"
+    assert f"ledger: sqlite:///{desk.ledger}" in fresh.err
+    again = desk.here("run", job)
+    assert again.code == ExitCode.SUCCEEDED
+    assert again.first.startswith("replayed: generation 1 succeeded 2")
+    assert again.first.endswith(", 1 234 rows in numbers")
+    assert "greatest=1233" in again.out
+    assert [slot.rows for slot in desk.commits()] == [1234]
+    assert desk.attempts() == 1
+
+    told = desk.here("run", job, "--json").told
+    assert told["result"]["outputs"][0]["found"] == "present"
+    shutil.rmtree(desk.folder / "lake")
+    gone = desk.here("run", job)
+    assert gone.code == ExitCode.RESULT_GONE
+    assert gone.first.startswith("result gone: write/numbers@1: generation 1 succeeded, and its output numbers is gone")
+    assert "what to do: sparkonce rerun write/numbers@1" in gone.out
+    assert desk.here("run", job, "--json").told["phase"] == "ResultGone"
+    assert desk.attempts() == 1
+
+    second = desk.here("rerun", job)
+    assert second.code == ExitCode.SUCCEEDED
+    assert second.first == "succeeded: write/numbers@1, generation 2, attempt 1, 1 234 rows in numbers"
+    third = desk.here("rerun", "write/numbers@1", "--json")
+    assert (third.code, third.told["generation"], third.told["replayed"]) == (0, 3, False)
+
+
+def test_the_object_of_json(desk: Desk) -> None:
+    """`--json` prints one object with every field of the README, fresh and replayed alike but for `replayed`."""
+    job = desk.job()
+    told = [desk.here("run", job, "--json").told for _ in range(2)]
+    fresh, again = told
+    assert set(fresh) >= {
+        "key",
+        "keyHash",
+        "generation",
+        "attempt",
+        "phase",
+        "replayed",
+        "evidence",
+        "result",
+        "reason",
+    }
+    assert (fresh["key"], fresh["generation"], fresh["attempt"]) == ("write/numbers@1", 1, 1)
+    assert len(fresh["keyHash"]) == 64
+    assert (fresh["phase"], fresh["exitCode"], fresh["paths"]) == ("Succeeded", 0, [])
+    assert fresh["store"] == f"sqlite:///{desk.ledger}"
+    assert fresh["result"]["values"] == {"greatest": 1233}
+    [output] = fresh["result"]["outputs"]
+    assert set(output) >= {"name", "uri", "rows", "bytes"}
+    assert (output["name"], output["rows"]) == ("numbers", 1234)
+    assert Path(output["uri"].removeprefix("file://")) == desk.folder / "lake" / "numbers"
+    assert [each["replayed"] for each in told] == [False, True]
+    assert again["result"]["finishedAt"] == fresh["result"]["finishedAt"]
+    assert again["evidence"] == fresh["evidence"] == "slots committed by attempt 1"
+
+
+def test_a_failed_job(desk: Desk) -> None:
+    """Exit 1 with class, message, the place of the logs and the last lines; the failure is a result and is replayed."""
+    job = desk.job(FAILS)
+    said = desk.here("run", job)
+    assert said.code == ExitCode.FAILED
+    assert said.first.startswith("failed: write/numbers@1, generation 1, attempt 1")
+    assert "Exited: the driver ended with exit code 1" in said.out
+    assert "    the input is not there" in said.out
+    folder = next(Path(f"{desk.ledger}.attempts").iterdir())
+    assert f"stdout and stderr of attempt 1: {folder}" in said.out
+    again = desk.here("run", job)
+    assert again.code == ExitCode.FAILED
+    assert again.first.startswith("replayed: generation 1 failed 2")
+    told = desk.here("run", job, "--json").told
+    assert (told["phase"], told["replayed"], told["result"]["failure"]["class"]) == ("Failed", True, "Exited")
+    assert desk.attempts() == 1
+
+
+def test_a_mismatch_names_what_differs(desk: Desk) -> None:
+    """Exit 4 with the field path or the file, and the remedy; a changed executor memory is no mismatch."""
+    template = {"arguments": ["--month", "1"], "driver": {"env": [{"name": "TZ", "value": "UTC"}]}}
+    desk.job(FAILS, template=template)
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+
+    desk.job(FAILS, template={**template, "executor": {"memory": "9g"}})
+    assert desk.here("run", "job.yaml").first.startswith("replayed")
+
+    changes = {
+        "spec.template.spec.arguments": {**template, "arguments": ["--month", "2"]},
+        "spec.template.spec.driver.env": {**template, "driver": {"env": [{"name": "TZ", "value": "CET"}]}},
+    }
+    for path, changed in changes.items():
+        desk.job(FAILS, template=changed)
+        said = desk.here("run", "job.yaml")
+        assert said.code == ExitCode.MISMATCH, said.out
+        assert f"  differs: {path}" in said.out
+        assert "another revision or key" in said.out
+        assert "`sparkonce rerun`" in said.out
+    desk.job(FAILS + "\nprint('one more line')", template=template)
+    said = desk.here("run", "job.yaml", "--json")
+    assert (said.code, said.told["phase"]) == (ExitCode.MISMATCH, "Mismatch")
+    assert said.told["paths"] == ["application file job.py"]
+    assert desk.attempts() == 1
+
+
+def test_a_key_in_progress_elsewhere(desk: Desk) -> None:
+    """onDuplicate: Reject exits with 6; with Attach and --no-follow the command detaches with 130 and names the owner."""
+    desk.job(onDuplicate="Reject")
+    with desk.owned_elsewhere("pid 7 on elsewhere"):
+        said = desk.here("run", "job.yaml")
+        assert said.code == ExitCode.IN_PROGRESS
+        assert "owned by pid 7 on elsewhere" in said.out
+        assert desk.here("run", "job.yaml", "--json").told["phase"] == "Pending"
+        desk.job(onDuplicate="Attach")
+        said = desk.here("run", "job.yaml", "--no-follow")
+        assert said.code == ExitCode.DETACHED
+        assert said.first.startswith("detached: write/numbers@1 runs on: ")
+    assert desk.attempts() == 0
+
+
+def test_a_held_key(desk: Desk) -> None:
+    """Exit 5 with the reason and the command that resolves it."""
+    desk.job()
+    with desk.owned_elsewhere() as (store, record, claim):
+        settling = Settling(attempt=1, why=Why.EXITED, note="exit code 1")
+        held = record.changed(state=State.HELD, held=HeldReason.PARTIAL, note="half of it is there", settling=settling)
+        assert isinstance(run(store.update(record, claim, held)), Updated)
+    said = desk.here("run", "job.yaml")
+    assert said.code == ExitCode.HELD
+    assert said.first == "held: write/numbers@1: Partial: half of it is there"
+    assert "sparkonce keys resolve write/numbers@1 --succeeded | --failed | --retry" in said.out
+    assert desk.here("run", "job.yaml", "--json").told["phase"] == "Held"
+
+
+def test_a_defect_leaves_a_sentence_and_a_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody foresaw is one sentence and exit code 70; its traceback is in the file that is named."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("of all things")
+
+    monkeypatch.setattr("sparkonce.engine.prepare.prepare", broken)
+    desk.job()
+    said = desk.here("run", "job.yaml", "--json")
+    assert said.code == ExitCode.BROKEN
+    assert len(said.err.splitlines()) == 1
+    assert "ZeroDivisionError: of all things" in said.err
+    place = said.err.split("details are in ")[1].split(";")[0]
+    assert "Traceback" in Path(place).read_text()
+    assert place.startswith(desk.environment["XDG_DATA_HOME"])
+    assert said.told["exitCode"] == 70
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidInput("x"), 2),
+        (StoreUnavailable("x"), 3),
+        (StoreFull("x", retry_after=1), 3),
+        (OutputUnavailable("x"), 3),
+        (OSError(28, "No space left on device"), 3),
+    ],
+)
+def test_codes_of_errors(error: SparkonceError | OSError, code: int) -> None:
+    """What proves nothing may be sent again (3); what is wrong in the request may not (2)."""
+    assert code_of_error(error) == code
+
+
+def test_outputs_of_the_command_line_are_relative_to_the_current_folder(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--output NAME=DIR` is absolute before the key and the fingerprint are made: from another folder the same DIR is another job."""
+    desk.job()
+    elsewhere = desk.folder / "elsewhere"
+    elsewhere.mkdir()
+    told = desk.here("run", "job.yaml", "--output", "numbers=mine", "--json").told
+    assert told["result"]["outputs"][0]["uri"] == f"file://{desk.folder}/mine"
+    monkeypatch.chdir(elsewhere)
+    said = desk.here("run", "../job.yaml", "--output", "numbers=mine", "--json")
+    assert (said.code, said.told["paths"]) == (ExitCode.MISMATCH, ["spec.outputs.numbers.slotLog.path"])
+    assert desk.here("run", "../job.yaml", "--output", "numbers=../mine").first.startswith("replayed")
+
+
+def test_a_job_from_standard_input(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-` reads the job file from standard input; its relative paths are relative to the current folder."""
+    job = desk.job(WRITES.replace("numbers", "others"), outputs=[OUTPUT | {"name": "others"}])
+    terminal = desk.start("run", job)
+    assert terminal.end().code == 0
+    text = (desk.folder / job).read_bytes()
+
+    class Stdin:
+        class buffer:  # noqa: N801 - as the attribute is called
+            @staticmethod
+            def read() -> bytes:
+                return text
+
+    monkeypatch.setattr("sys.stdin", Stdin)
+    said = desk.here("run", "-", "--json")
+    assert said.told["replayed"], json.dumps(said.told)

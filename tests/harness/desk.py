@@ -1,0 +1,216 @@
+"""A user's folder with a job file, its script and a ledger, and the command line used there.
+
+`here` calls the command line inside this process, which costs nothing; `start` starts a real one, for what only processes show: signals,
+two terminals, start-up time. Drivers are always real processes, with `fake_submit.py` in place of spark-submit. A job's script waits where
+a test wants it to by looking for a file, so that no test has to guess how long something takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.eventually import assert_eventually
+from sparkonce.blocking import run
+from sparkonce.cli.app import main
+from sparkonce.cli.asked import Asked
+from sparkonce.engine.prepare import Prepared
+from sparkonce.model.record import Record
+from sparkonce.sink.protocol import Slot, SlotState
+from sparkonce.store.open import open_store
+from sparkonce.store.protocol import Claim, IdempotencyStore, Owned
+
+TESTS = Path(__file__).resolve().parent.parent
+PATIENCE = 60.0
+"""Seconds for whatever a test waits for: two interpreters on a machine that other tests use as well."""
+
+WRITES = """
+    from harness.arrow_stage import arrow_stage, table_of
+    from sparkonce.driver.attempt import current
+
+    job = current(stager=arrow_stage)
+    job.write(table_of(*range(1234)), "numbers")
+    job.result(greatest=1233)
+"""
+"""One output of 1,234 rows, and a value."""
+
+WAITS = """
+    import time
+    from pathlib import Path
+
+    while not Path("go").exists():
+        time.sleep(0.02)
+"""
+"""Put before a script: it goes on when the test touches `go`."""
+
+FAILS = """
+    import sys
+
+    print("looking for the input", file=sys.stderr)
+    sys.exit("the input is not there")
+"""
+
+TEMPLATE = {"type": "Python", "mainApplicationFile": "job.py"}
+OUTPUT = {"name": "numbers", "slotLog": {"path": "lake/numbers"}}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left: exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The one object of `--json`."""
+        [line] = self.out.splitlines()
+        told = json.loads(line)
+        assert isinstance(told, dict)
+        return told
+
+    @property
+    def first(self) -> str:
+        return self.out.splitlines()[0]
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """One running command."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    def wait_for(self, text: str) -> None:
+        """Until it has said so, on either stream."""
+        assert_eventually(lambda: text in self.err.read_text() + self.out.read_text(), PATIENCE)
+
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> Said:
+        code = self.process.wait(PATIENCE)
+        return Said(code, self.out.read_text(), self.err.read_text())
+
+
+class Desk:
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], environment: dict[str, str]) -> None:
+        self.folder, self._capsys, self.environment = folder, capsys, environment
+        self.ledger = folder / "ledger.db"
+        self._terminals: list[Terminal] = []
+
+    # the job
+
+    def job(
+        self, script: str = WRITES, *, file: str = "job.yaml", template: dict[str, Any] | None = None, **spec: Any
+    ) -> str:
+        """Writes job file and script; the file's name. Without `outputs=[]` it declares one."""
+        (self.folder / "job.py").write_text(textwrap.dedent(script))
+        document = {
+            "apiVersion": "sparkonce.dev/v1alpha1",
+            "kind": "IdempotentJob",
+            "metadata": {"name": "numbers"},
+            "spec": {
+                "operation": "write",
+                "resource": "numbers",
+                "template": {
+                    "apiVersion": "sparkoperator.k8s.io/v1beta2",
+                    "kind": "SparkApplication",
+                    "spec": {**TEMPLATE, **(template or {})},
+                },
+                "outputs": [OUTPUT],
+                "retry": {"maxAttempts": 1, "backoff": {"initial": "0s", "max": "0s"}},
+                "stopTimeoutSeconds": 6,
+                **spec,
+            },
+        }
+        (self.folder / file).write_text(yaml.safe_dump(document))
+        return file
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+    # commands
+
+    def here(self, *arguments: str) -> Said:
+        """In this process."""
+        self._capsys.readouterr()
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        code = main(arguments)
+        assert {number: signal.getsignal(number) for number in before} == before
+        captured = self._capsys.readouterr()
+        assert "Traceback" not in captured.out + captured.err
+        return Said(code, captured.out, captured.err)
+
+    def start(self, *arguments: str, **environment: str) -> Terminal:
+        """In a process of its own, as from a shell."""
+        number = len(self._terminals)
+        out, err = self.folder / f"terminal-{number}.out", self.folder / f"terminal-{number}.err"
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sparkonce", *arguments],
+                cwd=self.folder,
+                env={**os.environ, **self.environment, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        self._terminals.append(Terminal(process, out, err))
+        return self._terminals[-1]
+
+    def close(self) -> None:
+        """Nothing that a test started outlives it: drivers end by themselves when told to go."""
+        self.go()
+        for terminal in self._terminals:
+            if terminal.process.poll() is None:
+                terminal.process.kill()
+            terminal.process.wait(PATIENCE)
+
+    # what stands there
+
+    def prepared(self, file: str = "job.yaml") -> Prepared:
+        return Asked.of(str(self.folder / file)).prepared()
+
+    @contextlib.contextmanager
+    def store(self) -> Iterator[IdempotencyStore]:
+        store = open_store(str(self.ledger))
+        try:
+            yield store
+        finally:
+            run(store.close())
+
+    @contextlib.contextmanager
+    def owned_elsewhere(self, owner: str = "pid 1 on elsewhere") -> Iterator[tuple[IdempotencyStore, Record, Claim]]:
+        """Somebody else has reserved the job of `job.yaml` and lives."""
+        prepared = self.prepared()
+        with self.store() as store:
+            lease = run(store.open_lease(owner=owner))
+            owned = run(store.reserve(prepared.request("elsewhere"), lease=lease, floor=0))
+            assert isinstance(owned, Owned)
+            yield store, owned.record, owned.claim
+            run(lease.revoke())
+
+    def commits(self, output: str = "numbers") -> list[Slot]:
+        """Every committed slot there is: the effects, counted where they are."""
+        paths = (self.folder / "lake" / output).glob("_idem/*-g*/*.json")
+        slots = [Slot.model_validate_json(path.read_bytes()) for path in paths]
+        return [slot for slot in slots if slot.state is SlotState.COMMITTED]
+
+    def attempts(self) -> int:
+        """Applications that were really started."""
+        folder = Path(f"{self.ledger}.attempts")
+        return sum(1 for _ in folder.iterdir()) if folder.exists() else 0
