@@ -28,7 +28,7 @@ from sparkonce.engine.decide import Decision, Observation
 from sparkonce.engine.drive import Drive, Ended
 from sparkonce.engine.prepare import Prepared, describe
 from sparkonce.engine.request import Answer, Answered, answer
-from sparkonce.errors import LaunchUnavailable, OutputUnavailable, StoreUnavailable
+from sparkonce.errors import InvalidInput, LaunchUnavailable, OutputUnavailable, StoreUnavailable
 from sparkonce.launch.local import LocalLauncher
 from sparkonce.launch.protocol import Launcher
 from sparkonce.launch.submit import command_for
@@ -119,9 +119,13 @@ class Embedded:
         """Until the request has its answer. Errors of sparkonce.errors end it earlier; sending it again is always safe."""
         async with self.lease() as lease:
             nonce, led, followed = uuid.uuid4().hex, False, 0
+            begun: int | None = None  # the floor over which this request was sent to the store first
             while True:
                 view, said, evidence = await self.look(prepared, nonce)
                 record = view.record
+                if record is None and begun not in (None, view.floor):
+                    # It may have opened the generation that was forgotten; nobody can tell any more, and it opens one at most.
+                    raise InvalidInput(f"{prepared.key.text} was forgotten while this request waited; send it again to run it anew")
                 if record is not None and followed == record.generation and said.answer is Answer.REOPEN:
                     return await self.ending(prepared, replace(said, answer=Answer.REPLAY), record, evidence, replayed=True)
                 match said.answer:
@@ -137,6 +141,7 @@ class Embedded:
                         return Ending(said.answer, record, detached=True, reason=said.evidence, unblock=said.unblock)
                     case answer if answer not in _BEGINNINGS:
                         return await self.ending(prepared, said, record, evidence, replayed=not led)
+                begun = view.floor
                 owned = await self.begin(prepared, said.answer, view, lease, nonce)
                 if owned is None:
                     continue

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.machine.process import Driver, Effect, ask
-
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job

@@ -7,40 +7,63 @@ Whoever a rule means is a number, taken modulo those that there are. After the l
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from engine.machine.applications import Behaviour
-from engine.machine.places import staged_files
-from engine.machine.process import Driver, Process
-from engine.machine.promises import Broken
-from engine.machine.world import LONG, Config, Counts, Scene, World
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from engine.machine.applications import Behaviour
+from engine.machine.places import staged_files
+from engine.machine.process import Broken, Driver, Process
+from engine.machine.world import LONG, Config, Counts, Scene, World
 from sparkonce.engine import embedded, operate
 from sparkonce.launch import protocol as launch
 from sparkonce.sink import slots
 
 T = TypeVar("T")
 
-RULES = 35
+RULES = 30
 """Of one schedule: with about 8 single steps per rule this is long enough for three attempts, and still a tenth of a second."""
+SHRINK = os.environ.get("SPARKONCE_SHRINK") == "1"
+"""Takes minutes; the log of a failing schedule is mostly short enough to be read as it is."""
 AT_LEAST_STEPS = 10
+DRIVERS = 4
+"""Alive at once, beyond which no more are started twice."""
 
 which = st.integers(0, 7)
 seeds = st.integers(0, 2**16 - 1)
 behaviours = st.builds(
-    Behaviour, how=st.sampled_from(("well", "well", "well", "well", "exit", "permanent", "nothing")), at=st.integers(0, 3)
+    Behaviour,
+    how=st.sampled_from(("well", "well", "well", "well", "exit", "permanent", "nothing")),
+    at=st.integers(0, 3),
 )
 
 
 def pick(number: int, among: list[T]) -> T:
     return among[number % len(among)]
+
+
+def happens(**draws: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
+    """A rule: everybody who is awake takes a few steps, and then this happens, in the middle of whatever they were at."""
+
+    def made(body: Callable[..., None]) -> Any:
+        @rule(seed=seeds, **draws)
+        @functools.wraps(body)
+        def both(self: Machine, seed: int, **drawn: Any) -> None:
+            with self._watched():
+                self.world.mingle(random.Random(seed), seed % 13)
+                body(self, **drawn)
+
+        return both
+
+    return made
 
 
 class Machine(RuleBasedStateMachine):
@@ -53,16 +76,44 @@ class Machine(RuleBasedStateMachine):
         self.broken = False
         self.started = False
 
-    @initialize(behaviours=st.lists(behaviours, max_size=5), max_attempts=st.sampled_from((3, 3, 2, 1)), seed=seeds)
-    def begin(self, behaviours: list[Behaviour], max_attempts: int, seed: int) -> None:
+    @initialize(
+        behaviours=st.lists(behaviours, max_size=5),
+        max_attempts=st.sampled_from((3, 3, 2, 1)),
+        seed=seeds,
+        first=st.sampled_from(("request", "reply", "late", "kill", "freeze")),
+        moment=st.integers(1, 60),
+    )
+    def begin(self, behaviours: list[Behaviour], max_attempts: int, seed: int, first: str, moment: int) -> None:
+        """Two clients ask for the same; the first fault strikes early, whatever rules are drawn after it."""
         self.world = World(self.scene, behaviours, max_attempts=max_attempts)
         self.seed, self.started = seed, True
         self.world.request("A")
         self.world.request("A")
+        with self._watched():
+            self.world.mingle(random.Random(seed), moment)
+            self._strike(first, seed)
+
+    def _strike(self, fault: str, seed: int) -> None:
+        if fault in ("kill", "freeze"):
+            for process in self.world.clients[seed % 2 :][:1]:
+                if fault == "kill":
+                    self._kill(process, lands=bool(seed & 2), lease_ends=bool(seed & 4))
+                else:
+                    self._freeze(process)
+        elif able := self.world.losing:
+            self.world.advance(pick(seed, able), fault)
+
+    def _kill(self, process: Process, *, lands: bool, lease_ends: bool) -> None:
+        self.world.fault(f"killed: {_kind(process)}", process)
+        self.world.kill(process, lands=lands, lease_ends=lease_ends)
+
+    def _freeze(self, process: Process) -> None:
+        self.world.fault(f"frozen: {_kind(process)}", process)
+        process.frozen = True
 
     # --- work
 
-    @rule(who=which, steps=st.integers(1, 14))
+    @rule(who=which, steps=st.integers(1, 20))
     def one_goes_on(self, who: int, steps: int) -> None:
         if awake := self.world.awake:
             process = pick(who, awake)
@@ -76,40 +127,33 @@ class Machine(RuleBasedStateMachine):
         with self._watched():
             self.world.mingle(random.Random(seed), steps)
 
-    @precondition(lambda self: self.world.late)
-    @rule(who=which)
+    @happens(who=which)
     def something_lands_late(self, who: int) -> None:
-        with self._watched():
+        if self.world.late:
             self.world.fault("landed late", "")
             self.world.land(who % len(self.world.late))
 
     # --- messages
 
-    @rule(who=which, fate=st.sampled_from(("request", "reply", "reply", "late", "late")))
+    @happens(who=which, fate=st.sampled_from(("request", "reply", "reply", "late", "late")))
     def a_message_is_lost(self, who: int, fate: str) -> None:
-        able = [each for each in self.world.awake if each.pending is not None and each.pending.lost is not None]
-        if able:
-            with self._watched():
-                self.world.advance(pick(who, able), fate)
+        if able := self.world.losing:
+            self.world.advance(pick(who, able), fate)
 
     # --- processes
 
-    @rule(who=which, lands=st.booleans(), lease_ends=st.booleans())
+    @happens(who=which, lands=st.booleans(), lease_ends=st.booleans())
     def somebody_is_killed(self, who: int, lands: bool, lease_ends: bool) -> None:
         alive = [each for each in self.world.processes if not each.over]
         if alive:
-            process = pick(who, alive)
-            self.world.fault(f"killed: {_kind(process)}", process)
-            self.world.kill(process, lands=lands, lease_ends=lease_ends)
+            self._kill(pick(who, alive), lands=lands, lease_ends=lease_ends)
 
-    @rule(who=which)
+    @happens(who=which)
     def somebody_freezes(self, who: int) -> None:
         if awake := self.world.awake:
-            process = pick(who, awake)
-            self.world.fault(f"frozen: {_kind(process)}", process)
-            process.frozen = True
+            self._freeze(pick(who, awake))
 
-    @rule(who=which)
+    @happens(who=which)
     def somebody_thaws(self, who: int) -> None:
         frozen = [each for each in self.world.processes if each.frozen and not each.over]
         if frozen:
@@ -117,7 +161,7 @@ class Machine(RuleBasedStateMachine):
             self.world.note(f"-- thaws: {process}")
             process.frozen = False
 
-    @rule(who=which)
+    @happens(who=which)
     def a_lease_ends(self, who: int) -> None:
         """Of somebody who lives, frozen or not, or who is dead and held it still."""
         held = [each for each in self.world.processes if each.lease is not None and not each.lease.ended]
@@ -126,21 +170,22 @@ class Machine(RuleBasedStateMachine):
             self.world.fault("lease ended", process)
             self.world.expire(process)
 
-    @rule()
-    def silence(self) -> None:
-        """Nobody is heard for long: claims and heartbeats are stale."""
-        self.world.fault("silence", f"{LONG:.0f} s")
-        self.scene.clock.at += LONG
+    @happens(really=st.sampled_from((True, False, False)))
+    def silence(self, really: bool) -> None:
+        """Nobody is heard for long: claims and heartbeats are stale. Seldom, else little else would happen."""
+        if really:
+            self.world.fault("silence", f"{LONG:.0f} s")
+            self.scene.clock.at += LONG
 
     # --- applications
 
-    @rule(ahead=st.integers(0, 3))
+    @happens(ahead=st.integers(0, 3))
     def a_name_is_taken(self, ahead: int) -> None:
         name = self.world.next_name(ahead)
         if self.world.applications.squat(name):
             self.world.fault("name taken", name)
 
-    @rule(who=which, phase=st.sampled_from(("SUCCEEDED", "FAILED_KNOWN", "FAILED_INFRA", "UNKNOWN")))
+    @happens(who=which, phase=st.sampled_from(("SUCCEEDED", "FAILED_KNOWN", "FAILED_INFRA", "UNKNOWN")))
     def an_application_is_said_to_have_ended(self, who: int, phase: str) -> None:
         """Truly or not: its driver, if it lives, lives on."""
         running = [each for each in self.world.applications.by_name.values() if each.driver is not None]
@@ -149,32 +194,38 @@ class Machine(RuleBasedStateMachine):
             self.world.fault("end lied about", f"{application.name} {phase}")
             application.phase = launch.Phase[phase]
 
-    @rule(reachable=st.booleans())
+    @happens(reachable=st.booleans())
     def nodes(self, reachable: bool) -> None:
         """A stop of an unreachable node ends nothing."""
         if self.world.applications.reachable and not reachable:
             self.world.fault("nodes out of reach", "")
         self.world.applications.reachable = reachable
 
-    @rule(who=which)
+    @happens(who=which)
     def a_driver_starts_twice(self, who: int) -> None:
         """Another driver under the same token and nonce: somebody submitted the application again."""
         running = [each for each in self.world.applications.by_name.values() if each.assignment is not None]
-        if running:
+        alive = [each for each in self.world.processes if isinstance(each, Driver) and not each.over]
+        if running and len(alive) < DRIVERS:
             application = pick(who, running)
-            assert application.assignment is not None
+            assert application.assignment is not None  # only such are among them
             self.world.fault("driver twice", application.name)
             self.world.applications.start_driver(application.assignment)
 
     # --- people
 
-    @rule(version=st.sampled_from("AAAB"), supersede=st.booleans(), again=st.booleans(), patient=st.sampled_from((True, True, False)))
+    @happens(
+        version=st.sampled_from("AAAB"),
+        supersede=st.booleans(),
+        again=st.booleans(),
+        patient=st.sampled_from((True, True, False)),
+    )
     def a_request(self, version: str, supersede: bool, again: bool, patient: bool) -> None:
         if self._room():
             self.world.note(f"-- request {version} supersede={supersede} rerun_if_failed={again} patient={patient}")
             self.world.request(version, supersede=supersede, rerun_if_failed=again, patient=patient)
 
-    @rule(kind=st.sampled_from(("cancel", "rerun", "rerun", "forget", "retry", "failed")))
+    @happens(kind=st.sampled_from(("cancel", "rerun", "rerun", "forget", "retry", "failed")))
     def a_command(self, kind: str) -> None:
         if not self._room():
             return
@@ -189,7 +240,7 @@ class Machine(RuleBasedStateMachine):
             case "retry" | "failed":
                 self.world.resolve(kind)  # type: ignore[arg-type]  # one of operate.How
 
-    @rule(who=which)
+    @happens(who=which)
     def an_interrupt(self, who: int) -> None:
         """Ctrl-C: a leader cancels, a follower detaches."""
         if able := self.world.clients:
@@ -236,7 +287,7 @@ def _kind(process: Process) -> str:
     return "driver" if isinstance(process, Driver) else "client"
 
 
-def play(folder: Path, config: Config, patch: pytest.MonkeyPatch, *, schedules: int, shrink: bool = True) -> Counts:
+def play(folder: Path, config: Config, patch: pytest.MonkeyPatch, *, schedules: int) -> Counts:
     """Plays that many schedules; raises Broken for the first that breaks a promise."""
     scene, counts = Scene(folder, config), Counts()
     patch.setattr(embedded, "describe", scene.describe)
@@ -250,13 +301,12 @@ def play(folder: Path, config: Config, patch: pytest.MonkeyPatch, *, schedules: 
         HealthCheck.filter_too_much,  # a rule that has nobody to strike is no example lost
         HealthCheck.differing_executors,
     ]
-    phases: list[Any] = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
     asked = settings(
         max_examples=schedules,
         stateful_step_count=RULES,
         deadline=None,
         database=None,
-        phases=phases,
+        phases=[Phase.generate, *([Phase.shrink] if SHRINK else [])],
         suppress_health_check=health,
     )
     try:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from engine.machine.process import Effect, ask
-
 from sparkonce.blocking import run
 from sparkonce.errors import LaunchUnavailable, OutputUnavailable, RowsLost, StoreUnavailable
 from sparkonce.launch.protocol import Seen, Stopped

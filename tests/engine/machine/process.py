@@ -19,6 +19,13 @@ from typing import Any
 from sparkonce.store.lease_files import FileLease
 
 
+class Broken(AssertionError):
+    """A promise does not hold: (which, what happened)."""
+
+    schedules = 0
+    """Played before it was found, when a machine found it."""
+
+
 class Killed(BaseException):
     """Raised in a process that was killed, at the effect it stood before; no handler of the core catches it."""
 
@@ -45,9 +52,11 @@ class Failed:
 
 
 def landed(effect: Effect) -> Any:
-    """What really happened, as an answer for its sender."""
+    """What really happened, as an answer for its sender; a broken promise is nobody's answer."""
     try:
         return effect.call()
+    except Broken:
+        raise
     except Exception as error:
         return Failed(error)
 
@@ -89,7 +98,10 @@ class Process:
         if self.over:
             return
         self.dead = True
-        before, Process.running = Process.running, self  # what its `finally` blocks ask for is refused as this process's
+        before, Process.running = (
+            Process.running,
+            self,
+        )  # what its `finally` blocks ask for is refused as this process's
         try:
             self._end()
         finally:

@@ -10,6 +10,8 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from engine.machine.places import PARTS
+from engine.machine.process import Broken
 from sparkonce.blocking import run
 from sparkonce.model.record import Event, HeldReason, Outcome, Record, State
 from sparkonce.model.result import Result
@@ -17,19 +19,10 @@ from sparkonce.sink import layout
 from sparkonce.sink.protocol import SinkKey, Slot, SlotState
 from sparkonce.sink.table import committed_slots, visible
 
-from engine.machine.places import PARTS
-
 if TYPE_CHECKING:
     from engine.machine.world import World
 
 _SLOT = re.compile(r"_idem/([^/]+)/(\d{10})\.json$")
-
-
-class Broken(AssertionError):
-    """A promise does not hold: (which, what happened)."""
-
-    schedules = 0
-    """Played before it was found, when a machine found it."""
 
 
 class Promises:

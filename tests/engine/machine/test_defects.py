@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.machine.machine import Broken, play
-from engine.machine.test_machine import IN_CI
-from engine.machine.world import CONFIGS
 
+from engine.machine.machine import Broken, play
+from engine.machine.world import CONFIGS
 from sparkonce.engine.drive import Drive
 from sparkonce.model.record import Record, Settling
 from sparkonce.sink.slots import SlotLog
 from sparkonce.store import rules
 
-WITHIN = 5000 if IN_CI else 5000
+WITHIN = 5000
 """Schedules; as many as the sound code is played with. Mostly tens or hundreds are enough."""
 
 
@@ -72,5 +71,5 @@ def test_a_missing_rule_is_found(name: str, tmpfs_path: Path, monkeypatch: pytes
     defect, config = DEFECTS[name]
     defect(monkeypatch)
     with pytest.raises(Broken) as found:
-        play(tmpfs_path, CONFIGS[config], monkeypatch, schedules=WITHIN, shrink=False)
+        play(tmpfs_path, CONFIGS[config], monkeypatch, schedules=WITHIN)
     print(f"without {name}: {found.value.args} after {found.value.schedules} schedules")

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from engine.machine.machine import play
 from engine.machine.world import CONFIGS
 

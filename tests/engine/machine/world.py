@@ -18,14 +18,12 @@ from typing import Any
 
 from engine.machine.applications import Applications, Behaviour
 from engine.machine.places import Launches, Objects, Store, Watched
-from engine.machine.process import Client, Effect, Failed, Process, ask, landed
-from engine.machine.promises import RESOLVABLE, Broken, Promises
-
+from engine.machine.process import Broken, Client, Effect, Failed, Process, ask, landed
+from engine.machine.promises import RESOLVABLE, Promises
 from sparkonce.blocking import run
 from sparkonce.engine import operate
 from sparkonce.engine.drive import Job
 from sparkonce.engine.embedded import Embedded, Ending
-from sparkonce.engine.policy import Policy
 from sparkonce.engine.prepare import Prepared, assemble
 from sparkonce.errors import (
     KeyConflict,
@@ -33,7 +31,6 @@ from sparkonce.errors import (
     OutputUnsafe,
     RecordTooNew,
     RecordUnreadable,
-    RowsLost,
     SparkonceError,
     StoreUnavailable,
     StoreUnusable,
@@ -54,8 +51,9 @@ CLIENTS = 5
 """Alive at once: more only wait for each other."""
 LONG = 100.0
 """Seconds that pass in a silence: longer than any timeout of these jobs."""
-_NEVER = (RecordUnreadable, RecordTooNew, StoreUnusable, OutputCorrupt, OutputUnsafe, KeyConflict, RowsLost)
-"""Errors that no schedule may lead to: each says that what stands somewhere is broken."""
+_NEVER = (RecordUnreadable, RecordTooNew, StoreUnusable, OutputCorrupt, OutputUnsafe, KeyConflict)
+"""Errors that no schedule may lead to: each says that what stands somewhere is broken. (RowsLost is what a zombie gets whose staging was
+swept.)"""
 
 
 @dataclass(frozen=True)
@@ -224,7 +222,7 @@ class World:
         return self.numbers[kind]
 
     def note(self, text: str) -> None:
-        self.log.append(text)
+        self.log.append(text.replace(self.address.key_hash, "KEY"))
 
     def fault(self, kind: str, what: object) -> None:
         self.faults[kind] += 1
@@ -238,6 +236,11 @@ class World:
     @property
     def awake(self) -> list[Process]:
         return [each for each in self.processes if not each.over and not each.frozen]
+
+    @property
+    def losing(self) -> list[Process]:
+        """Those whose next effect may be lost."""
+        return [each for each in self.awake if each.pending is not None and each.pending.lost is not None]
 
     @property
     def clients(self) -> list[Client]:
@@ -344,7 +347,9 @@ class World:
     def _finished(self, process: Process) -> None:
         answer = process.answer
         self.note(f"{process} ends: {_short(answer)}")
-        if isinstance(answer, _NEVER) or (isinstance(answer, Exception) and not isinstance(answer, SparkonceError | RuntimeError)):
+        if isinstance(answer, _NEVER) or (
+            isinstance(answer, Exception) and not isinstance(answer, SparkonceError | RuntimeError)
+        ):
             raise Broken("no error of this kind", f"{process}: {answer!r}") from answer
         if isinstance(answer, Ending) and answer.record is not None and answer.record.outcome is not None:
             self.promises.answered(answer.record.outcome, answer.record, answer.result)
@@ -454,6 +459,4 @@ def _short(value: object) -> str:
         return f"<g{value.generation} a{value.attempt} {value.state} {word} settling={settling} intent={value.intent} r{value.revision}>"
     if (record := getattr(value, "record", None)) is not None:
         return f"{type(value).__name__} {_short(record)}"
-    return str(value)[:200]
-
-
+    return str(value)[:100]
