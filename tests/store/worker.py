@@ -21,19 +21,24 @@ from sparkonce.store.sql import SqlStore
 LONG = 30.0
 """Seconds: what is asked here takes milliseconds; only a defect takes this long."""
 
-Job = Callable[[SqlStore, Lease], Any]
-"""A function of a module, so that it can be named to another process."""
+Job = Callable[..., Any]
+"""Of (store, lease, *arguments); a function of a module, so that it can be named to another process."""
+
+
+class Killed(Exception):
+    """The process died of SIGKILL before it had an answer."""
 
 
 class Worker:
-    """One process with one store and one lease."""
+    """One process with one store and one lease; or, `mortal`, a child of its own for each job, which may be killed in it."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path, *, mortal: bool = False, **options: Any) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["sparkonce.store.sql", "sparkonce.store.sqlite", "store.worker"])
+        context.set_forkserver_preload(["sparkonce.store.sql"])
         self._ours, theirs = context.Pipe()
         options = {"synchronous": "OFF"} | options
-        self._process = context.Process(target=_serve, args=(path, options, theirs), daemon=True)
+        serve = _serve_by_children if mortal else _serve
+        self._process = context.Process(target=serve, args=(path, options, theirs))
         self._process.start()
         theirs.close()
 
@@ -42,12 +47,12 @@ class Worker:
         assert self._process.pid is not None
         return self._process.pid
 
-    def ask(self, job: Callable[..., Any], *args: Any, fail: str = "") -> None:
+    def ask(self, job: Job, *args: Any, fail: str = "") -> None:
         """Carries out `job(store, lease, *args)`; `fail`: failpoints for it alone."""
         self._ours.send((job, args, fail))
 
     def answer(self) -> Any:
-        """Of what was asked first; an error is raised here, EOFError if the process died."""
+        """Of what was asked first; an error is raised here: Killed for a mortal that died of it, EOFError for another."""
         if not self._ours.poll(LONG):
             raise AssertionError(f"the process {self.pid} did not answer")
         done, value = self._ours.recv()
@@ -55,7 +60,7 @@ class Worker:
             raise value
         return value
 
-    def do(self, job: Callable[..., Any], *args: Any) -> Any:
+    def do(self, job: Job, *args: Any) -> Any:
         self.ask(job, *args)
         return self.answer()
 
@@ -88,15 +93,37 @@ def _state_of(pid: int) -> str:
 def _serve(path: Path, options: dict[str, Any], requests: Connection) -> None:
     store = SqlStore(path, **options)
     lease = run(store.open_lease(owner=f"pid {os.getpid()}"))
-    while True:
-        try:
-            job, args, fail = requests.recv()
-        except EOFError:
-            return
-        os.environ["SPARKONCE_FAILPOINTS"] = fail
-        failpoints.reset()
-        try:
-            answer = True, job(store, lease, *args)
-        except Exception as error:
-            answer = False, error
-        requests.send(answer)
+    while (asked := _asked(requests)) is not None:
+        _carry_out(store, lease, asked, requests)
+
+
+def _serve_by_children(path: Path, options: dict[str, Any], requests: Connection) -> None:
+    """This process never opens the store: nothing of SQLite's crosses the forks."""
+    while (asked := _asked(requests)) is not None:
+        child = os.fork()
+        if child == 0:
+            store = SqlStore(path, **options)
+            _carry_out(store, run(store.open_lease(owner=f"pid {os.getpid()}")), asked, requests)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            requests.send((False, Killed(os.WTERMSIG(status))))
+
+
+def _asked(requests: Connection) -> tuple[Job, tuple[Any, ...], str] | None:
+    try:
+        asked: tuple[Job, tuple[Any, ...], str] = requests.recv()
+    except EOFError:
+        return None
+    return asked
+
+
+def _carry_out(store: SqlStore, lease: Lease, asked: tuple[Job, tuple[Any, ...], str], requests: Connection) -> None:
+    job, args, fail = asked
+    os.environ["SPARKONCE_FAILPOINTS"] = fail
+    failpoints.reset()
+    try:
+        answer = True, job(store, lease, *args)
+    except Exception as error:
+        answer = False, error
+    requests.send(answer)

@@ -1,0 +1,267 @@
+"""SIGKILL before and after every statement of every verb that writes: the ledger holds the state before or the state after, never between.
+
+A case prepares a key; another process carries the verb out and is killed at the K-th point, for K = 0, 1, ... until the verb gets through.
+After each kill the ledger is looked at by this process, which then repeats the call, as a caller must who was told nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+
+from sparkonce.blocking import run
+from sparkonce.model.record import Beat, Event, HeldReason, Intent, Opener, Record, Report, State, StopWanted, Why
+from sparkonce.store.ledger import HeldLease
+from sparkonce.store.protocol import (
+    Attached,
+    Claim,
+    Finalized,
+    Gone,
+    NotFound,
+    Owned,
+    Request,
+    Sealed,
+    Updated,
+)
+from sparkonce.store.sql import SqlStore
+from store.backends import Sqlite
+from store.samples import Key, fresh, request, reserved, result
+from store.worker import Killed, Worker
+
+SEED = Event(what="Granted", by="me")
+UNLIKE = {"keyHash", "key", "nonce", "openers", "createdAt", "grantedAt", "finalizedAt", "expiresAt", "at", "owner"}
+"""Of two keys that went the same way."""
+
+
+@dataclass(frozen=True)
+class Borrowed(HeldLease):
+    """The lease of the process that started this one, which goes on when this one is killed."""
+
+    id: str
+    owner: str
+
+    @property
+    def ended(self) -> bool:
+        return False
+
+    async def keep_alive(self) -> bool:
+        raise NotImplementedError
+
+    async def revoke(self) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a process is told: the key as its caller knows it, and what a repetition must say again."""
+
+    verb: str
+    record: Record
+    claim: Claim
+    lease: Borrowed
+    asked: Request
+
+
+@dataclass(frozen=True)
+class Case:
+    prepare: Callable[[Key], object]
+    carry_out: Callable[[SqlStore, Call], Coroutine[Any, Any, Any]]
+    done: Any
+    """What the verb answers: its type, or the value."""
+    again: Any = None
+    """What it answers when it is repeated after it was done, if that is something else."""
+
+
+def nothing(key: Key) -> None:
+    """The key as reserved."""
+
+
+def unowned(key: Key) -> None:
+    run(key.store.drop(key.claim))
+
+
+def absent(key: Key) -> None:
+    key.finalize()
+    run(key.store.purge(key.record, now=1e12))
+
+
+def ended(key: Key) -> None:
+    """Finalized, with something of every kind beside it."""
+    nonce = key.record.nonce
+    run(key.store.report(key.address, 1, Report(attempt=1, reporter="d", kind="values")))
+    run(key.store.renew(key.address, 1, Beat(attempt=1, nonce=nonce, by="driver")))
+    run(key.store.seal(key.address, generation=1, token=1, nonce=nonce, intent=INTENT))
+    key.record = key.now()
+    key.finalize()
+
+
+INTENT = Intent(token=1, slots={"orders": {"digest": "d"}})
+STOP = StopWanted(why=Why.CANCELLED, by="ann")
+REPORT = Report(attempt=1, reporter="driver", kind="values", body={"n": 1})
+
+CASES: dict[str, Case] = {
+    "reserve": Case(absent, lambda store, call: store.reserve(call.asked, lease=call.lease, floor=1), Owned),
+    "take_over": Case(
+        unowned, lambda store, call: store.take_over(call.record, lease=call.lease, nonce=call.asked.nonce), Owned
+    ),
+    "heartbeat": Case(nothing, lambda store, call: store.heartbeat(call.claim), Updated),
+    "drop": Case(nothing, lambda store, call: store.drop(call.claim), None),
+    "update": Case(
+        nothing,
+        lambda store, call: store.update(call.record, call.claim, call.record.changed(phase="Running"), event=SEED),
+        Updated,
+    ),
+    "update that holds": Case(
+        nothing,
+        lambda store, call: store.update(
+            call.record, call.claim, call.record.changed(state=State.HELD, held=HeldReason.UNKNOWN)
+        ),
+        Updated,
+    ),
+    "finalize": Case(
+        nothing, lambda store, call: store.finalize(call.record, call.claim, result(), retention=1.0), Finalized
+    ),
+    "release": Case(nothing, lambda store, call: store.release(call.record, call.claim), Gone, again=NotFound),
+    "reopen": Case(ended, lambda store, call: store.reopen(call.record, call.asked, lease=call.lease), Owned),
+    "attach": Case(nothing, lambda store, call: store.attach(call.record, "follower"), Attached),
+    "request_stop": Case(nothing, lambda store, call: store.request_stop(call.record, STOP), Updated),
+    "seal": Case(
+        nothing,
+        lambda store, call: store.seal(
+            call.record.address, generation=1, token=1, nonce=call.record.nonce, intent=INTENT
+        ),
+        Sealed,
+    ),
+    "report": Case(nothing, lambda store, call: store.report(call.record.address, 1, REPORT), True),
+    "renew": Case(
+        nothing,
+        lambda store, call: store.renew(call.record.address, 1, Beat(attempt=1, nonce=call.record.nonce, by="driver")),
+        True,
+    ),
+    "purge": Case(ended, lambda store, call: store.purge(call.record, now=1e12), Gone, again=NotFound),
+    "forget": Case(ended, lambda store, call: store.forget(call.record, Event(what="Forgotten")), Gone, again=NotFound),
+}
+
+
+def carry_out(store: SqlStore, lease: object, call: Call) -> Any:
+    """In the process that is killed."""
+    return run(CASES[call.verb].carry_out(store, call))
+
+
+def prepared(store: SqlStore, verb: str) -> Call:
+    """A key of its own, ready for the verb."""
+    key = reserved(store)
+    CASES[verb].prepare(key)
+    nonce = fresh()
+    asked = request(key.record.key, nonce=nonce, by=Opener(nonce=nonce))
+    return Call(verb, key.record, key.claim, Borrowed(key.lease.id, key.claim.owner), asked)
+
+
+def standing(store: SqlStore, call: Call) -> dict[str, Any]:
+    """Everything that is known of the key."""
+    address = call.record.address
+    view = run(store.load(address))
+    beside = {
+        generation: (
+            run(store.spec(address, generation)),
+            run(store.result(address, generation)),
+            run(store.intent(address, generation)),
+            list(run(store.reports(address, generation))),
+            sorted(run(store.beats(address, generation))),
+        )
+        for generation in (1, 2)
+    }
+    return {
+        "record": view.record and view.record.dump(),
+        "revision": view.record and view.record.revision,
+        "claim": view.claim,
+        "floor": view.floor,
+        "events": [event.dump() for event in run(store.events(address))],
+        "beside": beside,
+    }
+
+
+def likeness(stands: dict[str, Any]) -> dict[str, Any]:
+    """What two keys that went the same way have in common."""
+
+    def known(values: dict[str, Any] | None) -> dict[str, Any] | None:
+        return values and {name: value for name, value in values.items() if name not in UNLIKE}
+
+    return {
+        "record": known(stands["record"]),
+        "claim": stands["claim"] is not None,
+        "floor": stands["floor"],
+        "events": [known(event | {"by": ""}) for event in stands["events"]],
+        "beside": stands["beside"],
+    }
+
+
+def answered(done: Any, expected: Any) -> bool:
+    return isinstance(done, expected) if isinstance(expected, type) else done == expected
+
+
+POINTS = ("statement.before", "statement.after", "commit.before", "commit.after")
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sqlite]:
+    """One for all: each kill has a key of its own."""
+    made = Sqlite(tmp_path_factory.mktemp("kill"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def mortal(ledger: Sqlite) -> Iterator[Worker]:
+    """Carries out one verb per process."""
+    ledger.open()
+    made = Worker(ledger.path, mortal=True)
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("verb", CASES)
+def test_a_killed_verb_happened_or_did_not(ledger: Sqlite, mortal: Worker, verb: str) -> None:
+    """Killed before its commit a verb changed nothing; killed after it, everything; repeated, it completes as if once; revisions grow."""
+    store = ledger.open()
+    case = CASES[verb]
+    whole = prepared(store, verb)
+    assert answered(carry_out(store, None, whole), case.done)
+    after = likeness(standing(store, whole))
+    kills = dict.fromkeys(POINTS, 0)
+    for point in POINTS:
+        for number in count():
+            call = prepared(store, verb)
+            before = standing(store, call)
+            revision = run(store.load(call.record.address)).revision
+            if not killed(mortal, call, f"store.sql.{point}={number}*off->kill"):
+                break
+            kills[point] += 1
+            stands = standing(store, call)
+            if point == "commit.after":
+                assert likeness(stands) == after
+            else:
+                assert stands == before
+            assert run(store.load(call.record.address)).revision >= revision
+            expected = case.again if point == "commit.after" and case.again else case.done
+            assert answered(carry_out(store, None, call), expected)
+            repeated = standing(store, call)
+            assert likeness(repeated) == after
+            if point == "commit.after":
+                assert repeated == stands
+    assert kills["statement.before"] == kills["statement.after"] >= 3  # BEGIN, one look, one write
+    assert (kills["commit.before"], kills["commit.after"]) == (1, 1)
+
+
+def killed(mortal: Worker, call: Call, fail: str) -> bool:
+    """Whether the process that carries it out died of it."""
+    mortal.ask(carry_out, call, fail=fail)
+    try:
+        mortal.answer()
+    except Killed:
+        return True
+    return False
