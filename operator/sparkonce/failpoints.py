@@ -22,6 +22,7 @@ import re
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 NAMES: dict[str, str] = {
     "store.sql.statement.before": "before a statement inside a write transaction of a SQL store",
@@ -106,7 +107,7 @@ def _spent(name: str) -> bool:
     if folder is None:
         return False
     try:
-        os.close(os.open(os.path.join(folder, name), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        Path(folder, name).touch(exist_ok=False)
     except FileExistsError:
         return True
     return False
@@ -132,7 +133,7 @@ def hit(name: str) -> None:
     if term is not None and term.action in ("kill", "stop") and _spent(name):
         term = None
     if _log is not None:
-        with open(_log, "a", encoding="ascii") as log:  # O_APPEND: short lines of several processes do not mix
+        with Path(_log).open("a", encoding="ascii") as log:  # O_APPEND: short lines of several processes do not mix
             log.write(f"{name}={term.action}\n" if term and term.action != "off" else f"{name}\n")
     if term is not None:
         _act(name, term)

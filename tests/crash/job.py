@@ -1,6 +1,6 @@
 """The small driver of the crash tests: `driver/` and `sink/` unchanged, pyarrow in the place of Spark.
 
-    job.py SHAPE ROWS [fail-once]
+job.py SHAPE ROWS [fail-once]
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import sys
 
 from harness.arrow_stage import arrow_stage, table_of
-
 from sparkonce.driver.attempt import current
 
 
 def main(shape: str, rows: int, *options: str) -> None:
-    job = current(stager=arrow_stage)  # type: ignore[arg-type]  # a Stager of pyarrow tables
+    job = current(stager=arrow_stage)
     if "fail-once" in options and job.attempt == 1:
         sys.exit("the first attempt fails")
     a, b = table_of(*range(rows)), table_of(*range(rows, 2 * rows))

@@ -97,9 +97,9 @@ class Scene:
 
     def finish(self, tries: int = 6) -> dict[str, Any]:
         """Sends the job again, without faults, until it says Succeeded; what it said last."""
+        code = -1
         for _ in range(tries):
-            process = self.run()
-            code = process.wait(PATIENCE)
+            code = self.run().wait(PATIENCE)
             if code == 0:
                 return self.said()
         raise AssertionError(f"no success after {tries} clean runs; the last ended with {code}:\n{self.last_output()}")
@@ -120,7 +120,12 @@ class Scene:
         """As a reader gets them."""
         table = self.folder / "lake" / output
         files = [f["path"] for slot in self.slots(output) if slot["state"] == "committed" for f in slot["files"]]
-        return sorted(n for f in files for n in parquet.read_table(table / f, partitioning=None)["n"].to_pylist())
+        return sorted(
+            int(n)
+            for f in files
+            for n in parquet.read_table(table / f, partitioning=None)["n"].to_pylist()
+            if n is not None
+        )
 
     def check(self) -> None:
         """Exactly one committed effect per output, and the right rows."""
@@ -150,7 +155,7 @@ class Scene:
         """Pids of everything that runs for an attempt of this scene."""
         marker = f"SPARKONCE_ATTEMPT_FOLDER={self.ledger}.attempts/".encode()
         found = []
-        for entry in filter(str.isdigit, os.listdir("/proc")):
+        for entry in filter(str.isdigit, (p.name for p in Path("/proc").iterdir())):
             with contextlib.suppress(OSError):
                 if marker in Path("/proc", entry, "environ").read_bytes():
                     found.append(int(entry))

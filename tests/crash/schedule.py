@@ -6,6 +6,7 @@ A fault is a failpoint at which the process that reaches it kills or freezes its
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -27,7 +28,12 @@ STAGED = "sink.slots.sweep.before"
 """Reached when an attempt left staging behind: its first fault is a kill after staging."""
 ABORTED = "driver.abort.closed"
 """Reached when a commit's answer stays unknown: the create fails until the write gives up."""
-MANY = {"store.sql.statement.before": 120, "store.sql.statement.after": 120, "store.sql.commit.before": 30, "store.sql.commit.after": 30}
+MANY = {
+    "store.sql.statement.before": 120,
+    "store.sql.statement.after": 120,
+    "store.sql.commit.before": 30,
+    "store.sql.commit.after": 30,
+}
 """Points that every run passes many times: which time is drawn up to this."""
 
 LOCKED = ("store.sql.statement.before", "store.sql.statement.after", "store.sql.commit.before")
@@ -132,7 +138,5 @@ def _let_go(scene: Scene, stopped: list[int]) -> list[int]:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass

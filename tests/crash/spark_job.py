@@ -1,6 +1,6 @@
 """The real Spark job of the crash tests.
 
-    spark_job.py SHAPE ROWS
+spark_job.py SHAPE ROWS
 """
 
 from __future__ import annotations

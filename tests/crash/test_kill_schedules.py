@@ -51,7 +51,9 @@ def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(
     played = play_all(planned[:count], 0)
     while (missing := [p for p in points if faults[p] < LEAST]) and played < 2 * count:
         played = play_all([draw(rng, p, points, skips=False) for p in missing], played)
-    print(f"\nseed {seed}: {played} kill schedules in {time.monotonic() - begun:.0f} s; faults that happened, per point:")
+    print(
+        f"\nseed {seed}: {played} kill schedules in {time.monotonic() - begun:.0f} s; faults that happened, per point:"
+    )
     for point in points:
         print(f"  {faults[point]:4d}  {point}")
     assert not missing, f"seed {seed}: fewer than {LEAST} faults happened at {missing}"

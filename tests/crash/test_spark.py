@@ -35,7 +35,9 @@ def test_a_spark_job_that_is_killed_at_any_step_has_one_effect(
     tmpfs_path: Path, shape: str, point: str, action: str, *, both: bool
 ) -> None:
     """Whatever dies or freezes around a real Spark driver, sending the job again ends with its rows once."""
-    scene = Scene(tmpfs_path, shape=shape, script=HERE / "spark_job.py", submit=None, spec={"heartbeatTimeoutSeconds": 10})
+    scene = Scene(
+        tmpfs_path, shape=shape, script=HERE / "spark_job.py", submit=None, spec={"heartbeatTimeoutSeconds": 10}
+    )
 
     play(scene, Schedule(shape, (), (Fault(point, action, 0, both),)))
 

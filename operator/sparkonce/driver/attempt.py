@@ -59,7 +59,9 @@ def from_environment(environment: Mapping[str, str], *, stager: Stager | None = 
         interval=min(BEAT, timeout / 4) if timeout else BEAT,
     )
     if not job.channel.renew({}):
-        raise AttemptEnded(f"attempt {assignment.attempt} of {assignment.key} is over; nothing it writes can be committed")
+        raise AttemptEnded(
+            f"attempt {assignment.attempt} of {assignment.key} is over; nothing it writes can be committed"
+        )
     failpoints.hit("driver.current")
     job.heartbeat.start()
     return job
@@ -70,7 +72,9 @@ def join(folder: Path, assignment: Assignment) -> None:
     try:
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise AttemptEnded(f"the folder of attempt {assignment.attempt} of {assignment.key} is gone: {folder}") from None
+        raise AttemptEnded(
+            f"the folder of attempt {assignment.attempt} of {assignment.key} is gone: {folder}"
+        ) from None
     fcntl.flock(lock, fcntl.LOCK_SH)
     if (folder / "stopped").exists():
         raise AttemptEnded(f"attempt {assignment.attempt} of {assignment.key} was stopped before it began")

@@ -44,7 +44,9 @@ class DirectChannel:
     def seal(self, intent: Intent) -> Sealed | Refused:
         told = self.assignment
         return run(
-            self.store.seal(told.address, generation=told.generation, token=told.attempt, nonce=told.nonce, intent=intent)
+            self.store.seal(
+                told.address, generation=told.generation, token=told.attempt, nonce=told.nonce, intent=intent
+            )
         )
 
     def report(self, reporter: str, kind: str, body: Mapping[str, Any]) -> bool:

@@ -63,7 +63,9 @@ class Written:
 class Job:
     """One attempt, seen from its own code. Not for use from several threads at once."""
 
-    def __init__(self, assignment: Assignment, sinks: Mapping[str, Sink], channel: Channel, *, interval: float = 2.0) -> None:
+    def __init__(
+        self, assignment: Assignment, sinks: Mapping[str, Sink], channel: Channel, *, interval: float = 2.0
+    ) -> None:
         self.assignment, self.channel = assignment, channel
         self._sinks = dict(sinks)
         self._rows = 0
@@ -102,7 +104,9 @@ class Job:
             decision = run(sink.commit(key, slot))
         except OutputUnavailable:
             stands = run(sink.abort(key, slot))  # a commit was sent: only its slot can say how that ended
-            decision = Committed(stands) if stands.nonce == slot.nonce and stands.state == "committed" else FencedOff(stands)
+            decision = (
+                Committed(stands) if stands.nonce == slot.nonce and stands.state == "committed" else FencedOff(stands)
+            )
         failpoints.hit("driver.commit.after")
         if isinstance(decision, FencedOff | Conflicting | AlreadyCommitted):
             run(sink.discard(key, slot))  # decided by somebody else: what was staged here can never be committed
@@ -114,7 +118,9 @@ class Job:
         """Several outputs, all or nothing in the end. One per generation."""
         self._transactions += 1
         if self._transactions > 1:
-            raise InvalidInput("a job has one transaction per run: write all its outputs in the one `with job.transaction()`")
+            raise InvalidInput(
+                "a job has one transaction per run: write all its outputs in the one `with job.transaction()`"
+            )
         return Transaction(self)
 
     def result(self, **values: Any) -> None:
@@ -124,7 +130,9 @@ class Job:
         except (TypeError, ValueError) as problem:
             raise InvalidInput(f"job.result() takes values that JSON can hold: {problem}") from None
         if size > VALUES_LIMIT:
-            raise InvalidInput(f"job.result() was given {size} bytes of JSON and records at most {VALUES_LIMIT}; write an output instead")
+            raise InvalidInput(
+                f"job.result() was given {size} bytes of JSON and records at most {VALUES_LIMIT}; write an output instead"
+            )
         self._sequence += 1
         self.report("values", values=values, sequence=self._sequence)
 
@@ -143,7 +151,9 @@ class Job:
         sink = self._sinks.get(output)
         if sink is None:
             declared = ", ".join(self._sinks) or "none"
-            raise UndeclaredOutput(f"output {output!r} is not declared under spec.outputs (declared: {declared}); declare it there")
+            raise UndeclaredOutput(
+                f"output {output!r} is not declared under spec.outputs (declared: {declared}); declare it there"
+            )
         return sink, sink_key(self.assignment.key_hash, self.generation, sink)
 
     def _committed(self, sink: Sink, key: SinkKey) -> Written | None:
@@ -163,9 +173,13 @@ class Job:
     def _written(self, sink: Sink, decision: Decision) -> Written:
         match decision:
             case FencedOff(slot):
-                raise Fenced(f"attempt {slot.token} of {self.key} was taken over (closed by {slot.closed_by}); nothing of it is in {sink.name}")
+                raise Fenced(
+                    f"attempt {slot.token} of {self.key} was taken over (closed by {slot.closed_by}); nothing of it is in {sink.name}"
+                )
             case Conflicting():
-                raise KeyConflict(f"output {sink.name} ({sink.uri}) holds a commit of {self.key} for another job; use another key or output")
+                raise KeyConflict(
+                    f"output {sink.name} ({sink.uri}) holds a commit of {self.key} for another job; use another key or output"
+                )
             case Committed(slot) | AlreadyCommitted(slot):
                 self._rows += slot.rows
                 return Written(sink.name, sink.uri, slot.rows, slot.bytes, isinstance(decision, Committed))
@@ -193,7 +207,9 @@ class Transaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             self._discard()
             return
@@ -216,7 +232,9 @@ class Transaction:
         for _ in range(SEAL_TRIES):
             with contextlib.suppress(StoreUnavailable):
                 return self._job.channel.seal(intent)
-        return self._job.channel.seal(intent)  # raises: it may be sealed, so nothing staged may be deleted; settle finds out
+        return self._job.channel.seal(
+            intent
+        )  # raises: it may be sealed, so nothing staged may be deleted; settle finds out
 
     def _commit(self) -> None:
         job = self._job
@@ -230,4 +248,3 @@ class Transaction:
             sink, job = self._job._sinks[name], self._job  # noqa: SLF001 - see above
             run(sink.discard(sink_key(job.assignment.key_hash, job.generation, sink), slot))
         self._staged.clear()
-

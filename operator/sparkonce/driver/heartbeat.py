@@ -50,7 +50,10 @@ def spark_progress() -> dict[str, Any]:
         running = [info for info in jobs if info.status == "RUNNING"]
         active = set(tracker.getActiveStageIds())
         done += sum(1 for info in running for stage in info.stageIds if _complete(tracker, stage, active))
-        return {"stagesDone": done, "stages": done + sum(len(i.stageIds) for i in running) - _counted(tracker, running, active)}
+        return {
+            "stagesDone": done,
+            "stages": done + sum(len(i.stageIds) for i in running) - _counted(tracker, running, active),
+        }
     except Exception:  # noqa: BLE001 - the JVM may be gone; progress is a courtesy and must not end a job
         return {}
 

@@ -48,7 +48,10 @@ def settle_run(assignment: Assignment, sinks: Mapping[str, Sink], channel: Chann
 def main() -> int:
     text = os.environ.get(ENVIRONMENT)
     if text is None:
-        print("sparkonce: a settle run is started by sparkonce itself; to settle a key use `sparkonce keys resolve KEY`", file=sys.stderr)
+        print(
+            "sparkonce: a settle run is started by sparkonce itself; to settle a key use `sparkonce keys resolve KEY`",
+            file=sys.stderr,
+        )
         return 2
     assignment = Assignment.model_validate_json(text)
     try:
@@ -56,9 +59,14 @@ def main() -> int:
         channel = DirectChannel(open_store(assignment.store, install=assignment.install), assignment)
         settlement = settle_run(assignment, sinks, channel)
     except SparkonceError as problem:
-        print(f"sparkonce: attempt {assignment.attempt} of {assignment.key} could not be settled: {problem}", file=sys.stderr)
+        print(
+            f"sparkonce: attempt {assignment.attempt} of {assignment.key} could not be settled: {problem}",
+            file=sys.stderr,
+        )
         return UNKNOWN
-    print(f"sparkonce: attempt {assignment.attempt} of {assignment.key}: {settlement.verdict} {settlement.note}".rstrip())
+    print(
+        f"sparkonce: attempt {assignment.attempt} of {assignment.key}: {settlement.verdict} {settlement.note}".rstrip()
+    )
     return 0
 
 

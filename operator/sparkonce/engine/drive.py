@@ -71,7 +71,6 @@ class Drive:
     owner: str
     on_decision: Callable[[Record, Decision, Observation], None] = lambda *_: None
     _jobs: dict[int, Job] = field(default_factory=dict)
-    _launched: tuple[int, int] | None = None
 
     async def run(self, record: Record, claim: Claim) -> Ended | NotOurs:
         """Until the end. Raises what the store, the launcher or a sink raises; the claim is kept then, and calling again goes on."""
@@ -83,7 +82,11 @@ class Drive:
             if record.state is State.FINALIZED:
                 return Ended(record, await self.store.result(record.address, record.generation))
             if view.claim != claim:
-                return Ended(record, None) if record.state is State.HELD and view.claim is None else NotOurs("somebody else owns the key")
+                return (
+                    Ended(record, None)
+                    if record.state is State.HELD and view.claim is None
+                    else NotOurs("somebody else owns the key")
+                )
             if record.state is State.HELD:
                 return Ended(record, None)
             await self.step(record, claim)
@@ -100,19 +103,23 @@ class Drive:
             case rows.Note(seen):
                 await self.note(record, claim, seen)
             case rows.Settle(_, why, note):
-                await self.end_attempt(record, claim, job, observation, Settling(attempt=record.attempt, why=why, note=note))
+                await self.end_attempt(
+                    record, claim, job, observation, Settling(attempt=record.attempt, why=why, note=note)
+                )
             case rows.Wait(until):
                 await self.store.heartbeat(claim)
                 pause = POLL if until is None else max(0.0, min(until - await self.store.now(), POLL))
                 await self.wait(pause)
             case _:
-                await self.conclude(record, claim, job, decision, observation, None)
+                await self.conclude(record, claim, job, observation, decision=decision)
 
     async def job(self, record: Record) -> Job:
         if record.generation not in self._jobs:
             spec = await self.store.spec(record.address, record.generation)
             if spec is None:
-                raise StoreUnavailable(f"the store has no spec for generation {record.generation} of {record.key}; try again")
+                raise StoreUnavailable(
+                    f"the store has no spec for generation {record.generation} of {record.key}; try again"
+                )
             self._jobs[record.generation] = self.describe(record, spec)
         return self._jobs[record.generation]
 
@@ -152,7 +159,9 @@ class Drive:
         try:
             await self.launcher.launch(self.assignment(record, job))
         except LaunchRefused as refused:
-            await self.begin_settling(record, claim, Settling(attempt=record.attempt, why=Why.PERMANENT, note=str(refused)))
+            await self.begin_settling(
+                record, claim, Settling(attempt=record.attempt, why=Why.PERMANENT, note=str(refused))
+            )
             return
         failpoints.hit("engine.launch.after")
 
@@ -176,7 +185,9 @@ class Drive:
         failpoints.hit("engine.settling.after")
         return answer.record if isinstance(answer, Updated) else None
 
-    async def end_attempt(self, record: Record, claim: Claim, job: Job, observation: Observation, settling: Settling) -> None:
+    async def end_attempt(
+        self, record: Record, claim: Claim, job: Job, observation: Observation, settling: Settling
+    ) -> None:
         """Settling, settled, stopped, concluded: a crash anywhere in between is picked up at the first row of the table."""
         settled = await self.begin_settling(record, claim, settling)
         if settled is None:
@@ -195,11 +206,12 @@ class Drive:
                 by=self.owner,
             )
             await self.stop(record, job, observation)
-            await self.conclude(record, claim, job, None, observation, settlement)
+            await self.conclude(record, claim, job, observation, settlement=settlement)
             return
         stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout)
         failpoints.hit("engine.stop.after")
-        await self.conclude(record, claim, job, None, observation, Settlement(_opaque_verdict(record, stopped), {}))
+        settlement = Settlement(_opaque_verdict(record, stopped), {})
+        await self.conclude(record, claim, job, observation, settlement=settlement)
 
     async def stop(self, record: Record, job: Job, observation: Observation) -> None:
         """A courtesy: settling has made the attempt final. What is known to have ended is left alone."""
@@ -213,9 +225,10 @@ class Drive:
         record: Record,
         claim: Claim,
         job: Job,
-        decision: Decision | None,
         observation: Observation,
-        settlement: Settlement | None,
+        *,
+        decision: Decision | None = None,
+        settlement: Settlement | None = None,
     ) -> None:
         """Finalize, hold, or grant the next attempt."""
         if decision is None:
@@ -224,15 +237,22 @@ class Drive:
             self.on_decision(record, decision, observation)
         match decision.action:
             case rows.Finalize(outcome, why, note):
-                await self.finalize(record, claim, job, rows.Finalize(outcome, why, note), observation, settlement)
+                end = rows.Finalize(outcome, why, note)
+                await self.finalize(record, claim, job, end, observation=observation, settlement=settlement)
             case rows.Hold(reason, note):
                 said = "; ".join(filter(None, (note, settlement.note if settlement else "")))
-                event = Event(what=f"Held {reason}", by=self.owner, why=said, generation=record.generation, attempt=record.attempt)
-                await self.store.update(record, claim, record.changed(state=State.HELD, held=reason, note=said), event=event)
+                event = Event(
+                    what=f"Held {reason}", by=self.owner, why=said, generation=record.generation, attempt=record.attempt
+                )
+                await self.store.update(
+                    record, claim, record.changed(state=State.HELD, held=reason, note=said), event=event
+                )
             case rows.Grant(attempt, counted, not_before):
                 await self.grant(record, claim, attempt, counted=counted, not_before=not_before, why=decision.evidence)
             case rows.Alarm(note):
-                raise StoreUnavailable(f"{record.key}: {note}; nothing is started until `sparkonce doctor` has been asked")
+                raise StoreUnavailable(
+                    f"{record.key}: {note}; nothing is started until `sparkonce doctor` has been asked"
+                )
             case other:
                 raise AssertionError(f"not an end: {other}")
 
@@ -254,12 +274,19 @@ class Drive:
         failpoints.hit("engine.grant.after")
 
     async def finalize(
-        self, record: Record, claim: Claim, job: Job, end: rows.Finalize, observation: Observation, settlement: Settlement | None
+        self,
+        record: Record,
+        claim: Claim,
+        job: Job,
+        end: rows.Finalize,
+        *,
+        observation: Observation,
+        settlement: Settlement | None,
     ) -> None:
         reports = await self.store.reports(record.address, record.generation)
         now = await self.store.now()
         if end.outcome == "Succeeded":
-            result = succeeded(record, end, settlement, job.sinks, reports, now)
+            result = succeeded(record, end, settlement, sinks=job.sinks, reports=reports, now=now)
             retention = job.policy.retention_succeeded
         else:
             result = failed(record, end, observation, settlement, now)

@@ -125,9 +125,13 @@ class Embedded:
                 record = view.record
                 if record is None and begun not in (None, view.floor):
                     # It may have opened the generation that was forgotten; nobody can tell any more, and it opens one at most.
-                    raise InvalidInput(f"{prepared.key.text} was forgotten while this request waited; send it again to run it anew")
+                    raise InvalidInput(
+                        f"{prepared.key.text} was forgotten while this request waited; send it again to run it anew"
+                    )
                 if record is not None and followed == record.generation and said.answer is Answer.REOPEN:
-                    return await self.ending(prepared, replace(said, answer=Answer.REPLAY), record, evidence, replayed=True)
+                    return await self.ending(
+                        prepared, replace(said, answer=Answer.REPLAY), record, evidence, replayed=True
+                    )
                 match said.answer:
                     case _ if self._cancel is not None and said.answer in _BEGINNINGS:
                         return Ending(said.answer, record, detached=True, reason=said.evidence, unblock=said.unblock)
@@ -167,7 +171,13 @@ class Embedded:
                 return await self.supersede(prepared, record, view, lease, nonce)
 
     async def ending(
-        self, prepared: Prepared, said: Answered, record: Record | None, evidence: Mapping[str, Evidence], *, replayed: bool
+        self,
+        prepared: Prepared,
+        said: Answered,
+        record: Record | None,
+        evidence: Mapping[str, Evidence],
+        *,
+        replayed: bool,
     ) -> Ending:
         assert record is not None  # New is never an ending
         result = await self.store.result(record.address, record.generation) if record.state is State.FINALIZED else None
@@ -247,7 +257,11 @@ class Embedded:
         """A wish to cancel goes into the record first: whoever owns the key then carries it out, and if we die, a successor does."""
         if self._cancel is not None and self._leads is not None:
             view = await self.store.load(self._leads.address)
-            if view.record is not None and view.record.generation == self._leads.generation and view.record.stop_wanted is None:
+            if (
+                view.record is not None
+                and view.record.generation == self._leads.generation
+                and view.record.stop_wanted is None
+            ):
                 await self.store.request_stop(view.record, self._cancel)
                 return
         await self.pause(seconds)
@@ -300,11 +314,12 @@ async def probe(record: Record, result: Result | None, sinks: Sequence[Sink]) ->
     found: dict[str, Evidence] = {}
     for sink in sinks:
         try:
-            found[sink.name] = await sink.probe(sink_key(record.key_hash, record.generation, sink), digests.get(sink.name))
+            found[sink.name] = await sink.probe(
+                sink_key(record.key_hash, record.generation, sink), digests.get(sink.name)
+            )
         except OutputUnavailable:
             found[sink.name] = Evidence.NOT_CHECKED
     return found
-
 
 
 def attempts_folder(url: str) -> Path:

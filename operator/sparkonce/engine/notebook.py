@@ -62,7 +62,9 @@ class Replayed:
         """Nothing: the recorded values stay."""
 
 
-class _Ready(Exception):  # noqa: N818 - a signal inside this module: the drive has come to the point where the block runs
+class _Ready(Exception):
+    """A signal inside this module: the drive has come to the point where the block runs."""
+
     def __init__(self, lock: int) -> None:
         self.lock = lock
 
@@ -124,7 +126,7 @@ def job(
     refused. store: as for the command line. Errors: Busy, JobMismatch, HeldForPerson, ResultGone, JobFailed, StoreUnavailable."""
     places = {name: str(Path(path).absolute()) if "://" not in path else path for name, path in outputs.items()}
     document = IdempotentJob.of(_document(key, places, parameters or {}))
-    prepared = preparing.assemble(document, contents={}, base=os.getcwd())
+    prepared = preparing.assemble(document, contents={}, base=str(Path.cwd()))
     ledger = open_store(store)
     embedded = Embedded(store=ledger, attempts=attempts_folder(ledger.url), sleep=_wait)
     lease = run(ledger.open_lease(owner=embedded.owner))
@@ -164,7 +166,9 @@ def _recorded(embedded: Embedded, prepared: Prepared, said: Any, record: Record 
     if said.answer is Answer.REPLAY:
         result = run(embedded.store.result(record.address, record.generation))
         if result is None or result.outcome is not Outcome.SUCCEEDED:
-            raise JobFailed(f"{prepared.key.text} failed: {result.failure.message if result and result.failure else record.note}")
+            raise JobFailed(
+                f"{prepared.key.text} failed: {result.failure.message if result and result.failure else record.note}"
+            )
         return Replayed(record, result)
     errors = {Answer.MISMATCH: JobMismatch, Answer.HELD: HeldForPerson, Answer.RESULT_GONE: ResultGone}
     raise errors.get(said.answer, Busy)(sentence)
@@ -221,4 +225,3 @@ class _Kept(DirectChannel):
     def renew(self, progress: Mapping[str, Any]) -> bool:
         run(self.lease.keep_alive())
         return super().renew(progress)
-

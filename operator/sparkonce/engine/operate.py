@@ -15,12 +15,12 @@ from typing import Literal
 from sparkonce.engine.decide import Finalize, Observation, decide
 from sparkonce.engine.drive import Ended, Job
 from sparkonce.engine.embedded import FOLLOW_POLL, Embedded, Ending, check, probe
-from sparkonce.engine.prepare import Prepared, describe, prepare
 from sparkonce.engine.policy import Policy
+from sparkonce.engine.prepare import Prepared, describe, prepare
 from sparkonce.engine.request import Answer, answer
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.protocol import StillThere
-from sparkonce.model.record import Event, HeldReason, Outcome, Record, Settling, State, StopWanted, Why
+from sparkonce.model.record import Event, HeldReason, Outcome, Record, State, StopWanted, Why
 from sparkonce.model.result import Verdict
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.transaction import Settlement, settle
@@ -68,7 +68,9 @@ async def cancel(embedded: Embedded, record: Record, *, by: str, reason: str) ->
         view = await embedded.patiently(lambda: embedded.store.load(record.address))
         now = view.record
         if now is None or now.generation != record.generation:
-            raise InvalidInput(f"generation {record.generation} of {record.key} is over; `sparkonce keys show {record.key}` says how")
+            raise InvalidInput(
+                f"generation {record.generation} of {record.key} is over; `sparkonce keys show {record.key}` says how"
+            )
         if now.state is State.FINALIZED:
             result = await embedded.store.result(now.address, now.generation)
             return Ending(Answer.REPLAY, now, result, replayed=False, reason=now.note)
@@ -109,7 +111,9 @@ async def rerun(embedded: Embedded, prepared: Prepared, record: Record) -> Endin
             if now.state is State.HELD:
                 return _said(now, now.note, f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry")
             said = f"generation {now.generation} of {now.key} is {now.state}, so no new one can be opened now"
-            return Ending(Answer.IN_PROGRESS, now, reason=said, unblock=f"wait until it ends, or sparkonce cancel {now.key}")
+            return Ending(
+                Answer.IN_PROGRESS, now, reason=said, unblock=f"wait until it ends, or sparkonce cancel {now.key}"
+            )
         ended = await embedded.drive(reply.record, reply.claim, application=prepared.application)
     if ended is not None and ended.record.state is not State.HELD:
         return Ending(Answer.REPLAY, ended.record, ended.result, reason=ended.record.note)
@@ -127,7 +131,9 @@ async def resolve(embedded: Embedded, record: Record, how: How, *, by: str, reas
     async with embedded.lease() as lease:
         owned = await embedded.take_over(record, lease)
         if owned is None:
-            raise InvalidInput(f"somebody else is resolving {record.key}; look again with `sparkonce keys show {record.key}`")
+            raise InvalidInput(
+                f"somebody else is resolving {record.key}; look again with `sparkonce keys show {record.key}`"
+            )
         try:
             return await _resolve(embedded, owned.record, owned.claim, how, by=by, reason=reason)
         finally:
@@ -143,23 +149,31 @@ async def _resolve(embedded: Embedded, record: Record, claim: Claim, how: How, *
     if settlement.verdict in (Verdict.ALL, Verdict.COMPLETED):
         end = Finalize(Outcome.SUCCEEDED, None, "every output is committed")
     elif settlement.verdict is Verdict.STILL_THERE:
-        raise InvalidInput(f"the attempt of {record.key} still runs and could not be stopped; end its processes first ({settlement.note})")
+        raise InvalidInput(
+            f"the attempt of {record.key} still runs and could not be stopped: {settlement.note}; end it first"
+        )
     elif how == "retry":
         return await _retry(embedded, record, claim, word, settlement)
     elif how == "succeeded":
         if job.policy.declared:
-            raise InvalidInput(f"{record.key} cannot be called succeeded: {settlement.note}; --retry writes what is missing")
+            raise InvalidInput(
+                f"{record.key} cannot be called succeeded: {settlement.note}; --retry writes what is missing"
+            )
         end = Finalize(Outcome.SUCCEEDED, Why.RESOLVED, word)
     else:
         committed = [name for name, slot in settlement.slots.items() if slot is not None]
         if committed and settlement.verdict is not Verdict.KEY_CONFLICT:
             done = ", ".join(committed)
-            raise InvalidInput(f"{record.key} cannot be called failed: {done} is committed; --retry writes what is missing")
+            raise InvalidInput(
+                f"{record.key} cannot be called failed: {done} is committed; --retry writes what is missing"
+            )
         end = Finalize(Outcome.FAILED, Why.RESOLVED, word)
-    await engine.finalize(record, claim, job, end, observation, settlement)
+    await engine.finalize(record, claim, job, end, observation=observation, settlement=settlement)
     view = await embedded.store.load(record.address)
     if view.record is None or view.record.state is not State.FINALIZED:
-        raise InvalidInput(f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`")
+        raise InvalidInput(
+            f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`"
+        )
     result = await embedded.store.result(record.address, record.generation)
     return Ending(Answer.REPLAY, view.record, result, reason=word)
 
@@ -167,7 +181,9 @@ async def _resolve(embedded: Embedded, record: Record, claim: Claim, how: How, *
 async def _settle(embedded: Embedded, record: Record, job: Job) -> Settlement:
     """What outputs, or the attempt's end, say for good. `settling` was written before the key was held."""
     if record.settling is None or record.settling.attempt < record.attempt:
-        raise InvalidInput(f"{record.key} is held and its attempt {record.attempt} was never settled; send the job again first")
+        raise InvalidInput(
+            f"{record.key} is held and its attempt {record.attempt} was never settled; send the job again first"
+        )
     if not job.policy.declared:
         launcher = embedded.engine().launcher
         stopped = await launcher.stop(embedded.engine().assignment(record, job), timeout=job.policy.stop_timeout)
@@ -188,7 +204,9 @@ async def _settle(embedded: Embedded, record: Record, job: Job) -> Settlement:
 
 async def _retry(embedded: Embedded, record: Record, claim: Claim, word: str, settlement: Settlement) -> Ending:
     if record.held in (HeldReason.KEY_CONFLICT, HeldReason.STUCK):
-        raise InvalidInput(f"{record.key} is held for {record.held}, and another attempt would end there again; {settlement.note}")
+        raise InvalidInput(
+            f"{record.key} is held for {record.held}, and another attempt would end there again; {settlement.note}"
+        )
     changed = record.changed(
         state=State.IN_PROGRESS,
         held=None,
@@ -206,7 +224,9 @@ async def _retry(embedded: Embedded, record: Record, claim: Claim, word: str, se
     event = Event(what="Resolved", by=embedded.owner, why=word, generation=record.generation, attempt=changed.attempt)
     reply = await embedded.store.update(record, claim, changed, event=event)
     if not isinstance(reply, Updated):
-        raise InvalidInput(f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`")
+        raise InvalidInput(
+            f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`"
+        )
     said = f"attempt {changed.attempt} is granted"
     return Ending(Answer.TAKE_OVER, reply.record, reason=said, unblock="send the job again to run it")
 
@@ -215,7 +235,9 @@ async def forget(store: IdempotencyStore, record: Record, *, by: str, reason: st
     """Removes a finalized record for good; its generation numbers stay used. Returns the floor."""
     reply = await store.forget(record, Event(what="Forgotten", by=by, why=reason, generation=record.generation))
     if not isinstance(reply, Gone):
-        raise InvalidInput(f"{record.key} is {record.state} or has changed: only a finalized key can be forgotten; cancel or resolve it first")
+        raise InvalidInput(
+            f"{record.key} is {record.state} or has changed, and only a finalized key can be forgotten; look again"
+        )
     return reply.floor
 
 
@@ -256,4 +278,6 @@ async def explain(embedded: Embedded, record: Record) -> Explanation:
         evidence = f"{said.evidence}; next: {decision.row} ({decision.evidence})"
         return Explanation(said.row, evidence, "the next time the job is sent", said.unblock, None, observation)
     waits = "the attempt's end" if decision.row == "running" else f"the owner ({decision.row})"
-    return Explanation(f"running elsewhere: {decision.row}", decision.evidence, waits, decision.unblock, owner, observation)
+    return Explanation(
+        f"running elsewhere: {decision.row}", decision.evidence, waits, decision.unblock, owner, observation
+    )

@@ -47,7 +47,13 @@ def values_of(reports: Sequence[Report]) -> dict[str, Any]:
 
 
 def succeeded(
-    record: Record, end: Finalize, settlement: Settlement | None, sinks: Sequence[Sink], reports: Sequence[Report], now: float
+    record: Record,
+    end: Finalize,
+    settlement: Settlement | None,
+    *,
+    sinks: Sequence[Sink],
+    reports: Sequence[Report],
+    now: float,
 ) -> Result:
     slots = settlement.slots if settlement else {}
     outputs = tuple(output_result(s, slot) for s in sinks if (slot := slots.get(s.name)) is not None)
@@ -65,7 +71,9 @@ def succeeded(
     )
 
 
-def failed(record: Record, end: Finalize, observation: Observation, settlement: Settlement | None, now: float) -> Result:
+def failed(
+    record: Record, end: Finalize, observation: Observation, settlement: Settlement | None, now: float
+) -> Result:
     seen = observation.seen
     no_effect = settlement is not None and settlement.verdict is Verdict.NONE
     kind = "NoEffect" if no_effect and end.why == "Completed" else str(end.why or "Unknown")

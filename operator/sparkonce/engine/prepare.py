@@ -82,7 +82,9 @@ class Prepared:
 def prepare(job: IdempotentJob, *, base: str, application: str | None = None) -> Prepared:
     """`base`: the folder that relative paths are relative to. InvalidInput: a file is missing, or an output is of a kind that does
     not exist here."""
-    return assemble(job, contents=contents_of(job, base=base, application=application), base=base, application=application)
+    return assemble(
+        job, contents=contents_of(job, base=base, application=application), base=base, application=application
+    )
 
 
 def assemble(job: IdempotentJob, *, contents: Mapping[str, str], base: str, application: str | None = None) -> Prepared:
@@ -111,7 +113,9 @@ def contents_of(job: IdempotentJob, *, base: str, application: str | None = None
             f"spec.template.spec.mainApplicationFile is {template.main_file}, which is inside an image; "
             "say where it is on this machine with --application FILE"
         )
-    contents = {f"application file {Path(template.main_file).name}": _digest(main, "spec.template.spec.mainApplicationFile")}
+    contents = {
+        f"application file {Path(template.main_file).name}": _digest(main, "spec.template.spec.mainApplicationFile")
+    }
     for number, file in enumerate(template.py_files):
         if "://" not in file:
             field = f"spec.template.spec.deps.pyFiles[{number}]"
@@ -122,15 +126,17 @@ def contents_of(job: IdempotentJob, *, base: str, application: str | None = None
 def _digest(path: str, field: str) -> str:
     digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
     except OSError as problem:
-        raise InvalidInput(f"{field}: {path} cannot be read ({problem.strerror}); the path is relative to the job file") from None
+        raise InvalidInput(
+            f"{field}: {path} cannot be read ({problem.strerror}); the path is relative to the job file"
+        ) from None
     return digest.hexdigest()
 
 
-def describe(record: Record, spec: SpecBody) -> Job:
+def describe(_: Record, spec: SpecBody) -> Job:
     """A generation's job as the engine needs it, from what the store has of it."""
     job = IdempotentJob.of(spec.job)
     policy = Policy.of(job.spec, heartbeat_timeout=HEARTBEAT_TIMEOUT)

@@ -96,7 +96,9 @@ class LocalLauncher:
             finally:
                 os.close(lock)
         except OSError as problem:
-            raise LaunchUnavailable(f"the attempt cannot be started in {folder}: {problem.strerror}; free it and send the job again") from None
+            raise LaunchUnavailable(
+                f"the attempt cannot be started in {folder}: {problem.strerror}; mend that and send the job again"
+            ) from None
         return self._look(folder)
 
     def _spawn(self, folder: Path, assignment: Assignment, command: Command, lock: int) -> None:
@@ -164,7 +166,9 @@ class LocalLauncher:
             driver=process,
             exit_code=code,
             stopping=stopping,
-            message=f"the driver ended with exit code {code}, see stdout and stderr in {folder}" if phase is Phase.FAILED_KNOWN else "",
+            message=f"the driver ended with exit code {code}, see stdout and stderr in {folder}"
+            if phase is Phase.FAILED_KNOWN
+            else "",
             log_tail=(_tail(folder / "stdout") or _tail(folder / "stderr")) if ended_badly else "",
             detail={"folder": str(folder)},
         )
@@ -180,7 +184,12 @@ def place(folder: Path, assignment: Assignment, *, stopped: bool) -> int | None:
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
     draft.mkdir(mode=0o700)
-    identity = {"uid": uuid.uuid4().hex, "nonce": assignment.nonce, "install": assignment.install, "key": assignment.key}
+    identity = {
+        "uid": uuid.uuid4().hex,
+        "nonce": assignment.nonce,
+        "install": assignment.install,
+        "key": assignment.key,
+    }
     (draft / "application.json").write_text(json.dumps(identity))
     if stopped:
         (draft / "stopped").touch()
@@ -271,7 +280,7 @@ def _boot_id() -> str:
 
 def _processes() -> Iterator[tuple[int, int]]:
     """(pid, process group) of everything that runs."""
-    for entry in os.listdir("/proc"):
+    for entry in (path.name for path in Path("/proc").iterdir()):
         if entry.isdigit():
             try:
                 stat = Path("/proc", entry, "stat").read_text()

@@ -51,12 +51,14 @@ def absolute(path: str, base: str) -> str:
     return str(Path(base, path))
 
 
-def command_for(template_of: Callable[[Assignment], LocalTemplate], *, application: str | None = None) -> Callable[[Assignment], Command]:
+def command_for(
+    template_of: Callable[[Assignment], LocalTemplate], *, application: str | None = None
+) -> Callable[[Assignment], Command]:
     """`application` replaces the main file of the template (the CLI's --application)."""
 
     def build(assignment: Assignment) -> Command:
         template = template_of(assignment)
-        base = assignment.spec.base or os.getcwd()
+        base = assignment.spec.base or str(Path.cwd())
         main = application or absolute(template.main_file or "", base)
         conf = {**QUIET, **template.conf, "spark.app.name": template.conf.get("spark.app.name", assignment.name)}
         argv = [spark_submit(), "--master", os.environ.get(MASTER_ENVIRONMENT, "local[*]")]

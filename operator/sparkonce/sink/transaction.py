@@ -37,7 +37,9 @@ def intent_of(token: int, slots: Mapping[str, Slot]) -> Intent:
     return Intent(token=token, slots={name: slot.dump() for name, slot in slots.items()})
 
 
-async def commit_all(sinks: Mapping[str, Sink], key_hash: str, generation: int, slots: Mapping[str, Slot]) -> dict[str, Decision]:
+async def commit_all(
+    sinks: Mapping[str, Sink], key_hash: str, generation: int, slots: Mapping[str, Slot]
+) -> dict[str, Decision]:
     """Commits slot after slot of a sealed intent, in its order; stops at the first that cannot be. Safe to repeat by anyone."""
     decisions: dict[str, Decision] = {}
     for name, slot in slots.items():
@@ -50,7 +52,14 @@ async def commit_all(sinks: Mapping[str, Sink], key_hash: str, generation: int, 
 
 
 async def settle(
-    sinks: Sequence[Sink], *, key_hash: str, generation: int, attempt: int, fingerprint: str, intent: Intent | None, by: str
+    sinks: Sequence[Sink],
+    *,
+    key_hash: str,
+    generation: int,
+    attempt: int,
+    fingerprint: str,
+    intent: Intent | None,
+    by: str,
 ) -> Settlement:
     """Decides for good whether this attempt, or an earlier one of the generation, took effect.
 
@@ -62,9 +71,13 @@ async def settle(
         sealed = {name: Slot.model_validate(slot) for name, slot in intent.slots.items()}
         for name, decision in (await commit_all(named, key_hash, generation, sealed)).items():
             if isinstance(decision, FencedOff):
-                return Settlement(Verdict.STUCK, found, f"output {name}: the sealed slot {decision.slot.token} is closed")
+                return Settlement(
+                    Verdict.STUCK, found, f"output {name}: the sealed slot {decision.slot.token} is closed"
+                )
             if isinstance(decision, Conflicting):
-                return Settlement(Verdict.KEY_CONFLICT, found, f"output {name} holds a commit of this key for another job")
+                return Settlement(
+                    Verdict.KEY_CONFLICT, found, f"output {name} holds a commit of this key for another job"
+                )
             found[name] = decision.slot
     failpoints.hit("engine.settle.rolled")
     for sink in sinks:
