@@ -16,6 +16,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,17 @@ class _Ready(Exception):
 
     def __init__(self, lock: int) -> None:
         self.lock = lock
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """An attempt that this process holds."""
+
+    drive: Drive
+    record: Record
+    claim: Claim
+    lock: int
+    """Descriptor that holds the attempt's lock."""
 
 
 class _Inline(LocalLauncher):
@@ -135,12 +147,12 @@ def job(
         if isinstance(begun, Replayed):
             yield begun
             return
-        yield from _attempt(embedded, prepared, lease, *begun)
+        yield from _attempt(embedded, prepared, lease, begun)
     finally:
         run(lease.revoke())
 
 
-def _begin(embedded: Embedded, prepared: Prepared, lease: Lease) -> Replayed | tuple[Drive, Record, Claim, int]:
+def _begin(embedded: Embedded, prepared: Prepared, lease: Lease) -> Replayed | _Begun:
     """Until this process holds an attempt, or the key has its result."""
     nonce = os.urandom(16).hex()
     while True:
@@ -174,7 +186,7 @@ def _recorded(embedded: Embedded, prepared: Prepared, said: Any, record: Record 
     raise errors.get(said.answer, Busy)(sentence)
 
 
-def _to_launch(embedded: Embedded, owned: Owned) -> tuple[Drive, Record, Claim, int] | None:
+def _to_launch(embedded: Embedded, owned: Owned) -> _Begun | None:
     """Drives until an attempt is to start; None when the generation ended first (its predecessor had committed)."""
     embedded.launcher = _Inline(embedded.attempts)
     drive = embedded.engine()
@@ -186,13 +198,12 @@ def _to_launch(embedded: Embedded, owned: Owned) -> tuple[Drive, Record, Claim, 
         if record is None:
             os.close(ready.lock)
             raise StoreUnavailable(f"the record of {owned.record.key} is gone; run the cell again") from None
-        return drive, record, owned.claim, ready.lock
+        return _Begun(drive, record, owned.claim, ready.lock)
     return None
 
 
-def _attempt(
-    embedded: Embedded, prepared: Prepared, lease: Lease, drive: Drive, record: Record, claim: Claim, lock: int
-) -> Iterator[Job]:
+def _attempt(embedded: Embedded, prepared: Prepared, lease: Lease, begun: _Begun) -> Iterator[Job]:
+    drive, record, claim = begun.drive, begun.record, begun.claim
     assignment = drive.assignment(record, run(drive.job(record)))
     folder = embedded.attempts / assignment.name
     run(drive.step(record, claim))  # notes the application
@@ -207,7 +218,7 @@ def _attempt(
     finally:
         held.heartbeat.stop()
         record_exit(folder, code)
-        os.close(lock)
+        os.close(begun.lock)
         with contextlib.suppress(_Ready):  # the next attempt is the next run of the cell
             run(drive.run(record, claim))
     ended = run(embedded.store.load(record.address)).record
