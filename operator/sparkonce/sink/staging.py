@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sparkonce import blocking
-from sparkonce.errors import RowsLost
+from sparkonce.errors import OutputUnsupported, RowsLost
 from sparkonce.sink.objects import Listed, Objects
 from sparkonce.sink.protocol import DataFile
 
@@ -30,7 +30,7 @@ FOOTER_GUESS = 64 * 1024
 FOOTER_THREADS = 8
 """Footers read at once: thousands of files on a store would otherwise take as many round trips in a row."""
 
-_MAGIC = b"PAR1"
+_MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
 _TRAILER = 8  # bytes: the footer's length (little-endian) and the magic
 
 
@@ -46,7 +46,7 @@ class Written:
 
 
 class Stager(Protocol):
-    def __call__(self, frame: Any, folder: str) -> Written:
+    def __call__(self, frame: Any, folder: str, /) -> Written:
         """Writes `*.parquet` files into a folder that does not exist yet; `folder` is `file:///...`, not percent-encoded."""
         ...
 
@@ -93,10 +93,8 @@ def _data_file(objects: Objects, listed: Listed) -> DataFile:
     footer = _footer(objects, listed)
     try:
         rows = parquet.read_metadata(pa.BufferReader(_MAGIC + footer)).num_rows
-    except pa.ArrowInvalid as error:
-        raise RowsLost(
-            f"{objects.where(listed.path)} is not whole ({error}); nothing was committed, run it again"
-        ) from None
+    except (pa.ArrowInvalid, OSError):
+        raise _not_whole(objects, listed) from None
     digest = hashlib.sha256(footer[:-_TRAILER] + listed.bytes.to_bytes(8, "big")).hexdigest()
     return DataFile(path=listed.path, rows=rows, bytes=listed.bytes, digest=f"{DIGEST}:{digest}")
 
@@ -109,6 +107,14 @@ def _footer(objects: Objects, listed: Listed) -> bytes:
     if len(data) < length <= listed.bytes:
         tail = blocking.run(objects.tail(listed.path, length))
         data = tail.data if tail is not None else b""
+    if data.endswith(_MAGIC_ENCRYPTED):
+        raise OutputUnsupported(
+            f"{objects.where(listed.path)} has an encrypted footer, whose rows cannot be counted; set parquet.encryption.plaintext.footer"
+        )
     if not data.endswith(_MAGIC) or len(data) < length:
-        raise RowsLost(f"{objects.where(listed.path)} is not a whole Parquet file; nothing was committed, run it again")
+        raise _not_whole(objects, listed)
     return data[-length:]
+
+
+def _not_whole(objects: Objects, listed: Listed) -> RowsLost:
+    return RowsLost(f"{objects.where(listed.path)} is not a whole Parquet file; nothing was committed, run it again")

@@ -1,0 +1,175 @@
+"""Staging without Spark: footers, digests, the row check, and what is left when it fails."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from harness.arrow_stage import arrow_stage, table_of
+from sparkonce.blocking import run
+from sparkonce.errors import OutputUnsupported, RowsLost
+from sparkonce.sink.objects import FolderObjects
+from sparkonce.sink.protocol import SinkKey, Slot
+from sparkonce.sink.slots import SlotLog
+from sparkonce.sink.staging import FOOTER_GUESS, Written, staged_files
+
+
+def sink_with(table: Path, stage: Callable[[Any, str], Written]) -> SlotLog:
+    return SlotLog(FolderObjects(table), name="orders", stage=stage)
+
+
+def stage(sink: SlotLog, key: SinkKey, *numbers: int) -> Slot:
+    return sink.stage(table_of(*numbers), key, 1, fingerprint="f")
+
+
+def test_a_staged_slot_says_what_is_there(sink: SlotLog, key: SinkKey, table: Path) -> None:
+    """Token, nonce, fingerprint, rows, and of each file its path in the table, rows, and size."""
+    slot = stage(sink, key, 1, 2, 3)
+    assert (slot.sink_key, slot.token, slot.fingerprint, slot.rows) == ("a1b2-orders-g1", 1, "f", 3)
+    assert [file.rows for file in slot.files] == [2, 1]
+    for file in slot.files:
+        assert file.path.startswith(f"_data/a1b2-orders-g1/0000000001-{slot.nonce}/part-")
+        assert file.bytes == (table / file.path).stat().st_size
+    assert slot.bytes == sum(path.stat().st_size for path in table.rglob("*.parquet"))
+    assert '"name": "n"' in slot.data_schema
+
+
+def test_each_write_has_its_own_folder(sink: SlotLog, key: SinkKey) -> None:
+    """Two writes of one attempt share nothing."""
+    one, other = stage(sink, key, 1), stage(sink, key, 1)
+    assert one.nonce != other.nonce
+    assert {file.path for file in one.files}.isdisjoint(file.path for file in other.files)
+
+
+def test_the_digest_is_of_the_footer(sink: SlotLog, key: SinkKey, table: Path) -> None:
+    """Golden: SHA-256 over the footer's bytes and the file's size as eight bytes, most significant first."""
+    file = stage(sink, key, 1, 2, 3).files[0]
+    data = (table / file.path).read_bytes()
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+    assert file.digest == "parquet-footer-sha256:" + hashlib.sha256(footer + len(data).to_bytes(8, "big")).hexdigest()
+
+
+def test_other_rows_have_another_digest(sink: SlotLog, key: SinkKey) -> None:
+    """The footer holds statistics and places: other content shows."""
+    assert stage(sink, key, 1, 2).files[0].digest != stage(sink, key, 5, 6).files[0].digest
+    assert stage(sink, key, 1, 2).files[0].digest == stage(sink, key, 1, 2).files[0].digest
+
+
+def test_a_footer_larger_than_the_first_read(table: Path, key: SinkKey) -> None:
+    """Thousands of columns make a footer that one read of the usual size does not hold."""
+
+    def wide(frame: Any, folder: str) -> Written:
+        path = Path(folder.removeprefix("file://"))
+        path.mkdir(parents=True)
+        parquet.write_table(pa.table({f"column{n}": [1, 2, 3] for n in range(1500)}), path / "part-0.parquet")
+        return Written(rows=3, data_schema="{}")
+
+    slot = stage(sink_with(table, wide), key, 1)
+    data = (table / slot.files[0].path).read_bytes()
+    assert int.from_bytes(data[-8:-4], "little") > FOOTER_GUESS
+    assert slot.files[0].rows == 3
+
+
+def test_only_data_counts(table: Path, key: SinkKey) -> None:
+    """Markers, checksums and a committer's leftovers are no files of the table, whatever they hold."""
+
+    def littering(frame: Any, folder: str) -> Written:
+        written = arrow_stage(frame, folder)
+        path = Path(folder.removeprefix("file://"))
+        for name in (
+            "_SUCCESS",
+            ".part-00000.parquet.crc",
+            "_metadata",
+            "_temporary/0/part-9.parquet",
+            ".spark/part-9.parquet",
+        ):
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(b"litter")
+        return written
+
+    assert len(stage(sink_with(table, littering), key, 1, 2).files) == 2
+
+
+def damaged(damage: Callable[[Path], object]) -> Callable[[Any, str], Written]:
+    def stage(frame: Any, folder: str) -> Written:
+        written = arrow_stage(frame, folder)
+        damage(Path(folder.removeprefix("file://")))
+        return written
+
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda path: (path / "part-00001.parquet").unlink(), "3 rows were written and the files in .* hold 2"),
+        (lambda path: (path / "part-00001.parquet").write_bytes(b""), "is not a whole Parquet file"),
+        (lambda path: (path / "part-00001.parquet").write_bytes(b"PAR1PAR1"), "is not a whole Parquet file"),
+        (
+            lambda path: (path / "part-00001.parquet").write_bytes(b"PAR1" + b"\xff" * 50 + b"\x32\0\0\0PAR1"),
+            "is not a whole Parquet file",
+        ),
+        (
+            lambda path: (path / "part-00001.parquet").write_bytes((path / "part-00001.parquet").read_bytes()[:-1]),
+            "is not a whole Parquet file",
+        ),
+        (
+            lambda path: (path / "part-00002.parquet").write_bytes((path / "part-00000.parquet").read_bytes()),
+            "3 rows were written and the files in .* hold 5",
+        ),
+    ],
+    ids=["missing", "empty", "no footer", "garbage", "cut", "double"],
+)
+def test_rows_that_do_not_add_up_are_not_committed(
+    table: Path, key: SinkKey, damage: Callable[[Path], object], why: str
+) -> None:
+    """Too few rows, too many, or a file that is not whole: one sentence, no slot, and the folder is gone."""
+    with pytest.raises(RowsLost, match=why) as lost:
+        stage(sink_with(table, damaged(damage)), key, 1, 2, 3)
+    assert "\n" not in str(lost.value)
+    assert list(table.rglob("*.parquet")) == []
+
+
+def test_an_encrypted_footer_is_refused(table: Path, key: SinkKey) -> None:
+    """It cannot be counted without the key; the sentence names the setting that leaves it readable."""
+    damage = damaged(lambda path: (path / "part-00000.parquet").write_bytes(b"PARE" + bytes(50) + b"\x32\0\0\0PARE"))
+    with pytest.raises(OutputUnsupported, match=r"has an encrypted footer.*parquet\.encryption\.plaintext\.footer$"):
+        stage(sink_with(table, damage), key, 1)
+
+
+def test_an_error_of_the_stager_passes_through(table: Path, key: SinkKey) -> None:
+    """The job's own error reaches the job as it is; what it had written is gone."""
+
+    def failing(frame: Any, folder: str) -> Written:
+        arrow_stage(frame, folder)
+        raise ZeroDivisionError("the job's own")
+
+    with pytest.raises(ZeroDivisionError, match="the job's own"):
+        stage(sink_with(table, failing), key, 1)
+    assert list((table / "_data" / str(key)).iterdir()) == []
+
+
+def test_no_rows_and_no_files_is_a_write(table: Path, key: SinkKey) -> None:
+    """An empty result is a result: its slot names no file."""
+
+    def nothing(frame: Any, folder: str) -> Written:
+        return Written(rows=0, data_schema="{}")
+
+    slot = stage(sink_with(table, nothing), key)
+    assert (slot.rows, slot.files) == (0, ())
+
+
+def test_many_files_keep_their_order(table: Path) -> None:
+    """Footers are read in parallel; the list is by path all the same."""
+    folder = table / "_data" / "k" / "f"
+    folder.mkdir(parents=True)
+    for number in range(40):
+        parquet.write_table(table_of(*range(number)), folder / f"part-{number:05d}.parquet")
+    files = run(staged_files(FolderObjects(table), "_data/k/f", expected=sum(range(40))))
+    assert [file.rows for file in files] == list(range(40))
