@@ -59,13 +59,13 @@ class WorkQueue(Generic[K]):
         self._changed, self._closed = asyncio.Event(), False
 
     def add(self, key: K) -> None:
-        """Due now. Ignored once the queue is closed."""
+        """Due now."""
         self.add_after(key, 0.0)
 
     def add_after(self, key: K, seconds: float) -> None:
         """Due in so many seconds, unless it is due earlier anyway."""
         due = self._clock() + max(0.0, seconds)
-        if self._closed or (key in self._dirty and self._dirty[key][0] <= due):
+        if key in self._dirty and self._dirty[key][0] <= due:
             return
         self._dirty[key] = (due, next(self._places))
         if key not in self._processing:
