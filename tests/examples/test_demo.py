@@ -1,0 +1,119 @@
+"""`make demo` and the quickstart, as a reader of the README runs them, in a copy of the checkout's examples.
+
+The second answer's time is printed by the demo and not judged here: on a machine that runs other tests beside this one it
+says little. That a replay needs no JVM is proved instead, by a Java that fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from harness.spark import java
+from sparkonce.sink.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 240  # seconds; a demo starts one JVM, and other tests may share the two cores
+
+needs_spark = pytest.mark.skipif(java() is None, reason="no Java: install OpenJDK 17")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The examples without their data, and this environment under the name that they expect."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("data", "__pycache__"))
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    return tmp_path
+
+
+def answers(said: str) -> list[str]:
+    """The first word of each answer: succeeded or replayed."""
+    return re.findall(r"^(succeeded|replayed): ", said, re.MULTILINE)
+
+
+def run(*command: str, checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """One command in the checkout, with its output."""
+    return subprocess.run(
+        command,
+        cwd=checkout,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def broken_java(folder: Path) -> Path:
+    """A JAVA_HOME whose java fails."""
+    home = folder / "java"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    (home / "bin" / "java").chmod(0o755)
+    return home
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@needs_spark
+def test_demo_runs_once_replays_and_tells_the_truth(checkout: Path) -> None:
+    """The first demo runs the job and replays it, the next replays both times and says why, FRESH=1 runs it again; each shows
+    a table of January's 27,004 flights, and only the folder that is named is written to."""
+    demo = "examples/flights/demo.sh"
+    first = run("sh", demo, checkout=checkout)
+    assert (first.returncode, answers(first.stdout)) == (0, ["succeeded", "replayed"]), first.stderr
+    assert "27,004 rows in" in first.stdout
+    assert "An earlier demo" not in first.stdout
+
+    no_java = str(broken_java(checkout))
+    second = run("sh", demo, checkout=checkout, JAVA_HOME=no_java)
+    assert (second.returncode, answers(second.stdout)) == (0, ["replayed", "replayed"]), second.stderr
+    assert "An earlier demo" in second.stdout
+    assert "27,004 rows in" in second.stdout
+
+    third = run("sh", demo, checkout=checkout, FRESH="1")
+    assert (third.returncode, answers(third.stdout)) == (0, ["succeeded", "replayed"]), third.stderr
+    assert "27,004 rows in" in third.stdout
+    written = {path.name for path in checkout.iterdir()} | {path.name for path in (checkout / "examples").iterdir()}
+    assert written == {".venv", "java", "examples", ".gitignore", "flights", "quickstart", "notebook.py"}
+
+
+@pytest.mark.spark
+def test_demo_fails_when_the_job_cannot_run(checkout: Path) -> None:
+    """Without a working Java a fresh demo ends with the command's own sentence and exit code, and shows no table."""
+    failed = run("sh", "examples/flights/demo.sh", checkout=checkout, JAVA_HOME=str(broken_java(checkout)))
+    assert failed.returncode == 2
+    assert "install Java 17 or later" in failed.stderr
+    assert "rows in" not in failed.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@needs_spark
+def test_quickstart_writes_beside_its_job_file(checkout: Path) -> None:
+    """The README's first command, from the checkout's root, puts a thousand rows into examples/quickstart/data/squares."""
+    (line,) = re.findall(r"^\.venv/bin/sparkonce run .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    done = run(*line.split(), "--store", "ledger.db", checkout=checkout)
+    assert (done.returncode, answers(done.stdout)) == (0, ["succeeded"]), done.stderr
+    rows = ds.dataset(Table(checkout / "examples" / "quickstart" / "data" / "squares").files()).to_table().to_pydict()
+    assert sorted(rows["square"]) == [number * number for number in range(1000)]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@needs_spark
+def test_notebook_writes_once(checkout: Path) -> None:
+    """Two runs of the notebook's cells: the rows are written by the first and recorded for the second, and shown by both."""
+    first, second = (run(sys.executable, "examples/notebook.py", checkout=checkout) for _ in range(2))
+    assert "1000 rows, written now" in first.stdout, first.stderr
+    assert "1000 rows, recorded before" in second.stdout, second.stderr
+    assert "|  4|    16|" in first.stdout
+    assert "|  4|    16|" in second.stdout
+    assert len(Table(checkout / "examples" / "data" / "notebook" / "squares").slots()) == 1
