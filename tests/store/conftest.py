@@ -43,3 +43,11 @@ def workers(sqlite: Sqlite) -> Iterator[list[Worker]]:
     yield made
     for worker in made:
         worker.end()
+
+
+@pytest.fixture
+def worker(sqlite: Sqlite) -> Iterator[Worker]:
+    """One other process on the same ledger."""
+    made = Worker(sqlite.path)
+    yield made
+    made.end()

@@ -38,7 +38,7 @@ class Worker:
         self._ours, theirs = context.Pipe()
         options = {"synchronous": "OFF"} | options
         serve = _serve_by_children if mortal else _serve
-        self._process = context.Process(target=serve, args=(path, options, theirs))
+        self._process = context.Process(target=serve, args=(path, options, theirs), daemon=True)
         self._process.start()
         theirs.close()
 

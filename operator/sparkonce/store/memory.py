@@ -26,9 +26,10 @@ T = TypeVar("T")
 
 
 class MemoryLease(HeldLease):
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, forget: Callable[[str], None]) -> None:
         self.id = uuid.uuid4().hex
         self.owner = owner
+        self._forget = forget
         self._ended = False
 
     @property
@@ -43,7 +44,9 @@ class MemoryLease(HeldLease):
         return not self._ended
 
     async def revoke(self) -> None:
-        self._ended = True
+        if not self._ended:
+            self._ended = True
+            self._forget(self.id)
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,17 @@ class MemoryStore(Ledger):
             return other
 
     async def open_lease(self, *, owner: str) -> MemoryLease:
-        lease = MemoryLease(owner)
+        lease = MemoryLease(owner, self._forget_lease)
         self._leases[lease.id] = lease
         return lease
+
+    def _forget_lease(self, lease: str) -> None:
+        """Its claims have ended already; this tells who watches."""
+        with self._lock:
+            its = [address for address, entry in self._entries.items() if entry.claim and entry.claim.lease == lease]
+            for address in sorted(its, key=position):
+                entry = replace(self._entries[address], claim=None, changed=self._revision + 1)
+                self._put(address, entry, moves=True)
 
     async def now(self) -> float:
         return self._clock()

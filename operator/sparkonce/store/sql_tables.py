@@ -227,7 +227,9 @@ STATEMENTS: dict[str, Executable] = {
     ),
     "touch claim": update(claims).where(of_key(claims)).values(_touch),
     "touch lease": update(claims).where(_of_lease).values(_touch),
-    "claims of lease": select(claims.c.realm, claims.c.key_hash).where(_of_lease),
+    "claims of lease": select(claims.c.realm, claims.c.key_hash)
+    .where(_of_lease)
+    .order_by(claims.c.realm, claims.c.key_hash),
     "remove beat": delete(beats).where(
         of_generation(beats), beats.c.attempt == _in_attempt, beats.c.by == bindparam("from_whom")
     ),

@@ -194,7 +194,8 @@ UPDATE claims SET touched=:new_touch, boot=:new_boot WHERE claims.realm = :at_re
 UPDATE claims SET touched=:new_touch, boot=:new_boot WHERE claims.lease = :of_lease
 """,
     "claims of lease": """
-SELECT claims.realm, claims.key_hash FROM claims WHERE claims.lease = :of_lease
+SELECT claims.realm, claims.key_hash FROM claims WHERE claims.lease = :of_lease ORDER BY claims.realm,
+claims.key_hash
 """,
     "remove beat": """
 DELETE FROM beats WHERE beats.realm = :at_realm AND beats.key_hash = :at_hash AND beats.generation = :of AND

@@ -203,13 +203,12 @@ def test_release_removes_a_record_whose_effect_never_began(store: IdempotencySto
 # --- a process that dies, and one that freezes
 
 
-def test_a_killed_process_is_replaced_at_once(sqlite: Sqlite, workers: list[Worker]) -> None:
+def test_a_killed_process_is_replaced_at_once(sqlite: Sqlite, worker: Worker) -> None:
     """After SIGKILL of an owner its key can be taken over immediately: the kernel ended the lease, no time has to pass."""
     store = sqlite.open()
-    owner = workers[0]
-    record = owner.do(reserve_here, "precious").record
+    record = worker.do(reserve_here, "precious").record
     assert run(store.load(record.address)).claim is not None
-    owner.kill()
+    worker.kill()
     assert run(store.load(record.address)).claim is None
     assert isinstance(run(store.take_over(record, lease=lease_of(store), nonce=fresh())), Owned)
 

@@ -1,0 +1,155 @@
+"""Leases as file locks: held by one process, seen by all, and never kept alive by anybody else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import time
+from functools import partial
+from pathlib import Path
+
+from harness.eventually import assert_eventually
+from sparkonce.blocking import run
+from sparkonce.store import lease_files
+from sparkonce.store.lease_files import FileLease, LeaseFiles
+from sparkonce.store.protocol import Lease
+from sparkonce.store.sql import SqlStore
+from store.backends import Sqlite
+from store.racing import at_once
+from store.samples import reserved
+from store.worker import Worker
+
+ROUNDS = 200
+
+
+def opened(leases: LeaseFiles) -> FileLease:
+    return leases.open(owner="me", touch=lambda lease: None, forget=lambda lease: None)
+
+
+def test_a_lease_is_held_until_it_is_let_go(tmp_path: Path) -> None:
+    """Its own process sees it held, too; afterwards nobody does, for ever; one that never was is not held."""
+    leases = LeaseFiles(tmp_path / "leases")
+    lease = opened(leases)
+    assert leases.held(lease.id)
+    assert not lease.ended
+    lease.let_go()
+    assert lease.ended
+    assert not leases.held(lease.id)
+    assert not leases.held("never")
+
+
+def test_looking_disturbs_nobody(tmp_path: Path) -> None:
+    """Any number of lookers at once see a dead lease dead and a live one alive: they never take each other for its owner."""
+    leases = LeaseFiles(tmp_path / "leases")
+    dead, alive = opened(leases), opened(leases)
+    dead.let_go()
+    calls = [partial(looks, leases, dead.id, alive.id)] * 8
+    assert at_once(calls) == [(0, ROUNDS)] * 8
+
+
+def looks(leases: LeaseFiles, dead: str, alive: str) -> tuple[int, int]:
+    return sum(leases.held(dead) for _ in range(ROUNDS)), sum(leases.held(alive) for _ in range(ROUNDS))
+
+
+def test_revoke_removes_the_file(tmp_path: Path) -> None:
+    """A lease that was ended on purpose leaves nothing behind; ending it twice is as ending it once."""
+    leases = LeaseFiles(tmp_path / "leases")
+    lease = opened(leases)
+    assert stat.S_IMODE((tmp_path / "leases" / lease.id).stat().st_mode) == 0o600
+    run(lease.revoke())
+    run(lease.revoke())
+    assert list((tmp_path / "leases").iterdir()) == []
+    assert run(lease.keep_alive()) is False
+
+
+def test_a_lease_whose_file_was_removed_has_ended(tmp_path: Path) -> None:
+    """Others cannot see it any more, so its holder may not believe in it either."""
+    leases = LeaseFiles(tmp_path / "leases")
+    lease = opened(leases)
+    (tmp_path / "leases" / lease.id).unlink()
+    assert not leases.held(lease.id)
+    assert lease.ended
+    assert run(lease.keep_alive()) is False
+
+
+def test_litter_is_swept_and_the_living_are_not(tmp_path: Path) -> None:
+    """Opening a lease removes old files of processes that were killed; a lock, or youth, protects a file."""
+    leases = LeaseFiles(tmp_path / "leases")
+    old_and_dead, old_and_alive, young = opened(leases), opened(leases), opened(leases)
+    long_ago = time.time() - 2 * lease_files.LITTER_AGE
+    for lease in (old_and_dead, old_and_alive):
+        os.utime(tmp_path / "leases" / lease.id, (long_ago, long_ago))
+    old_and_dead.let_go()
+    young.let_go()
+    newest = opened(leases)
+    left = {path.name for path in (tmp_path / "leases").iterdir()}
+    assert left == {old_and_alive.id, young.id, newest.id}
+    assert leases.held(old_and_alive.id)
+
+
+def test_a_forked_child_keeps_no_lease(sqlite: Sqlite, worker: Worker) -> None:
+    """When a process is killed its lease ends, although a child that it forked lives on; the child itself holds nothing."""
+    store = sqlite.open()
+    child, key = worker.do(fork_and_stay)
+    try:
+        assert run(store.load(key)).claim is not None
+        worker.kill()
+        os.kill(child, 0)
+        assert run(store.load(key)).claim is None
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def fork_and_stay(store: SqlStore, lease: Lease) -> tuple[int, object]:
+    """The child says through a pipe whether it saw its parent's lease as held by somebody else, and stays."""
+    key = reserved(store, lease)
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        assert isinstance(lease, FileLease)
+        os.write(theirs, b"1" if lease.ended and key.view().claim == key.claim else b"0")
+        while True:
+            signal.pause()
+    assert os.read(ours, 1) == b"1"
+    return child, key.address
+
+
+def test_a_child_by_exec_keeps_no_lease(sqlite: Sqlite, worker: Worker) -> None:
+    """A command that a killed process started lives on without its lease."""
+    store = sqlite.open()
+    child, key = worker.do(spawn_and_stay)
+    try:
+        worker.kill()
+        os.kill(child, 0)
+        assert run(store.load(key)).claim is None
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def spawn_and_stay(store: SqlStore, lease: Lease) -> tuple[int, object]:
+    key = reserved(store, lease)
+    child = os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)
+    assert_eventually(lambda: Path(f"/proc/{child}/comm").read_text(encoding="ascii").strip() == "sleep", 10.0)
+    return child, key.address
+
+
+def test_leases_of_one_process_are_apart(sqlite: Sqlite) -> None:
+    """Two leases of one process end one by one: a claim under the other stays."""
+    store = sqlite.open()
+    one, other = reserved(store), reserved(store)
+    sqlite.expire(one.lease)
+    assert (one.view().claim, other.view().claim) == (None, other.claim)
+
+
+def test_a_claim_of_another_boot_is_dead(sqlite: Sqlite, worker: Worker) -> None:
+    """After a reboot the row is there and the lock is not; should an id come back, the boot id still tells."""
+    store = sqlite.open()
+    key = reserved(store)
+    with store._database.writing() as transaction:
+        transaction.rows(
+            "touch claim",
+            {"at_realm": "local", "at_hash": key.record.key_hash, "new_touch": 1e9, "new_boot": "another"},
+        )
+        transaction.commit()
+    assert key.view().claim is None

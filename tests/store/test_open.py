@@ -1,0 +1,92 @@
+"""Opening a store by what a person writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkonce.blocking import run
+from sparkonce.errors import InvalidInput
+from sparkonce.store.memory import MemoryStore
+from sparkonce.store.open import ENVIRONMENT, default_url, open_store, redacted
+from sparkonce.store.sql import SqlStore
+
+
+@pytest.mark.parametrize(
+    "spelling", ["sqlite:///{}", "SQLite:///{}", "{}", "~/ledger.db", "ledger.db", "sqlite:///ledger.db"]
+)
+def test_a_ledger_has_several_spellings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str) -> None:
+    """As a URL or as a path, absolute, relative or from home, the same file is opened; its own URL is absolute and opens it again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store = open_store(spelling.format(tmp_path / "ledger.db"))
+    assert isinstance(store, SqlStore)
+    assert store.path == (tmp_path / "ledger.db").resolve()
+    assert store.url == f"sqlite:///{store.path}"
+    again = open_store(store.url)
+    assert isinstance(again, SqlStore)
+    assert again.path == store.path
+    run(store.close())
+    run(again.close())
+
+
+def test_memory_is_a_store_of_its_own() -> None:
+    """Each `memory:` is another store."""
+    one, other = open_store("memory:"), open_store("memory:")
+    assert isinstance(one, MemoryStore)
+    assert isinstance(other, MemoryStore)
+    assert one is not other
+    assert one.url == "memory:"
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("etcd://host:2379", "comes with the operator"),
+        ("postgresql://ann:secret@host/db?password=secret", "comes with the operator"),
+        ("redis://localhost", "is no store; use sqlite:///PATH, a plain path, or memory:"),
+        ("sqlite://ledger.db", "is no store"),
+        ("sqlite:ledger.db", "is no store"),
+        ("file:///tmp/ledger.db", "is no store"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("", "names no file"),
+    ],
+)
+def test_what_is_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, says: str) -> None:
+    """One sentence says what exists, without repeating a password, and nothing is created."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=says) as refused:
+        open_store(url)
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_default_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a name it is SPARKONCE_STORE, else one file in the user's data folder."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    assert default_url() == f"sqlite:///{tmp_path}/sparkonce/ledger.db"
+    store = open_store()
+    assert isinstance(store, SqlStore)
+    assert store.path == tmp_path.resolve() / "sparkonce" / "ledger.db"
+    run(store.close())
+    monkeypatch.setenv(ENVIRONMENT, "memory:")
+    assert isinstance(open_store(), MemoryStore)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("etcd://ann:pw@a:2379,b:2379/x?token=1", "etcd://a:2379,b:2379/x"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("sqlite:////data/a?b@c.db", "sqlite:////data/a"),
+        ("plain/path@home", "plain/path@home"),
+        ("memory:", "memory:"),
+    ],
+)
+def test_what_may_be_printed(url: str, shown: str) -> None:
+    """User, password and query are left out."""
+    assert redacted(url) == shown
