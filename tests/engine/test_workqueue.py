@@ -18,12 +18,14 @@ class FakeTime:
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.waits = 0
         self._timers: list[tuple[float, asyncio.Event]] = []
 
     def __call__(self) -> float:
         return self.now
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
+        self.waits += 1
         rung = asyncio.Event()
         if seconds is not None:
             self._timers.append((self.now + seconds, rung))
@@ -142,6 +144,21 @@ def test_a_later_key_comes_when_it_is_due() -> None:
         assert not worker.done()
         await time.advance(0.1)
         assert worker.result() == "a"
+
+    under(body)
+
+
+def test_an_idle_worker_sleeps() -> None:
+    """A worker with nothing to do waits once until something changes: it does not look again and again."""
+
+    async def body(queue: WorkQueue[str], time: FakeTime) -> None:
+        queue.add("a")
+        queue.done(await queue.get())
+        queue.add_after("b", 60)
+        worker = asyncio.ensure_future(queue.get())
+        await settle()
+        assert time.waits == 1
+        worker.cancel()
 
     under(body)
 
@@ -283,9 +300,9 @@ def test_close_ends_every_worker() -> None:
         waiting = [asyncio.ensure_future(queue.get()) for _ in range(3)]
         await settle()
         queue.close()
-        queue.add("b")
         await settle()
-        assert all(isinstance(worker.exception(), Closed) for worker in waiting)
+        assert all(worker.done() and isinstance(worker.exception(), Closed) for worker in waiting)
+        queue.add("b")
         with pytest.raises(Closed):
             await queue.get()
         queue.done("a")
