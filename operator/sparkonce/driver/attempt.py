@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from sparkonce import failpoints
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job
-from sparkonce.errors import AttemptEnded, NotInJob
+from sparkonce.errors import AttemptEnded, InvalidInput, NotInJob, StoreUnavailable
 from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, Assignment
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.open import Declared, open_sink
@@ -46,7 +49,7 @@ def from_environment(environment: Mapping[str, str], *, stager: Stager | None = 
             "sparkonce.current() works inside a job: start this script with `sparkonce run JOB.yaml`, "
             "or use `with sparkonce.job(KEY, outputs={...}) as job:` in a notebook"
         )
-    assignment = Assignment.model_validate_json(text)
+    assignment = assignment_of(text)
     if folder := environment.get(FOLDER_ENVIRONMENT):
         join(Path(folder), assignment)
     store = open_store(assignment.store, install=assignment.install)
@@ -58,13 +61,24 @@ def from_environment(environment: Mapping[str, str], *, stager: Stager | None = 
         DirectChannel(store, assignment),
         interval=min(BEAT, timeout / 4) if timeout else BEAT,
     )
-    if not job.channel.renew({}):
-        raise AttemptEnded(
-            f"attempt {assignment.attempt} of {assignment.key} is over; nothing it writes can be committed"
-        )
+    with contextlib.suppress(StoreUnavailable):  # silence proves nothing, and an attempt never ends for it
+        if not job.channel.renew({}):
+            raise AttemptEnded(
+                f"attempt {assignment.attempt} of {assignment.key} is over; nothing it writes can be committed"
+            )
     failpoints.hit("driver.current")
     job.heartbeat.start()
     return job
+
+
+def assignment_of(text: str) -> Assignment:
+    """InvalidInput: it is not what this version writes."""
+    try:
+        return Assignment.model_validate_json(text)
+    except ValidationError:
+        raise InvalidInput(
+            f"{ENVIRONMENT} does not hold an assignment that this version reads; let `sparkonce run` of the same version start the job"
+        ) from None
 
 
 def join(folder: Path, assignment: Assignment) -> None:

@@ -16,10 +16,10 @@ import contextlib
 import json
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from sparkonce import failpoints
 from sparkonce.blocking import run
@@ -35,17 +35,30 @@ from sparkonce.errors import (
     UndeclaredOutput,
 )
 from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Intent
 from sparkonce.model.result import VALUES_LIMIT
-from sparkonce.sink.protocol import AlreadyCommitted, Committed, Conflicting, Decision, FencedOff, Sink, SinkKey, Slot
+from sparkonce.sink.protocol import (
+    AlreadyCommitted,
+    Committed,
+    Conflicting,
+    Decision,
+    FencedOff,
+    Sink,
+    SinkKey,
+    Slot,
+    SlotState,
+)
 from sparkonce.sink.transaction import commit_all, intent_of, sink_key
-from sparkonce.store.protocol import Refused, Sealed
+from sparkonce.store.protocol import Sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SEAL_TRIES = 5
-"""A seal whose answer is lost is asked again, so often; after that the attempt ends and settle finds out."""
+T = TypeVar("T")
+
+TRIES = 5
+"""A seal or a report whose answer is lost is sent again, so often; after that the attempt ends and settle finds out."""
+MESSAGE_LIMIT = 1024
+"""Characters of a message of `job.fail()`: it is kept in the record, which is small."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +76,17 @@ class Written:
 class Job:
     """One attempt, seen from its own code. Not for use from several threads at once."""
 
+    replayed = False
+    """In the place of a job whose key has its result (`sparkonce.job`) stands one that says True."""
+
     def __init__(
         self, assignment: Assignment, sinks: Mapping[str, Sink], channel: Channel, *, interval: float = 2.0
     ) -> None:
         self.assignment, self.channel = assignment, channel
         self._sinks = dict(sinks)
         self._rows = 0
+        self._values: dict[str, Any] = {}
+        self._outputs_written: set[str] = set()
         self._sequence = 0
         self._transactions = 0
         self._process = uuid.uuid4().hex[:12]
@@ -94,25 +112,29 @@ class Job:
     def write(self, frame: DataFrame, output: str) -> Written:
         """Writes the rows as this job's one effect on this output.
 
-        UndeclaredOutput; Fenced: a later attempt owns the output, nothing is visible; KeyConflict; RowsLost; OutputUnavailable: unknown,
-        whoever comes next finds out."""
+        UndeclaredOutput; InvalidInput: this job has written the output already; Fenced: its slot is closed, nothing is or will be
+        visible; KeyConflict; RowsLost; OutputUnavailable: unknown, whoever comes next finds out."""
         sink, key = self._sink(output)
+        written = self._write(sink, key, frame)
+        self._outputs_written.add(output)
+        failpoints.hit("driver.write.done")
+        return written
+
+    def _write(self, sink: Sink, key: SinkKey, frame: DataFrame) -> Written:
         if (found := self._committed(sink, key)) is not None:
             return found
         slot = self._stage(sink, key, frame)
         try:
             decision = run(sink.commit(key, slot))
         except OutputUnavailable:
-            stands = run(sink.abort(key, slot))  # a commit was sent: only its slot can say how that ended
-            decision = (
-                Committed(stands) if stands.nonce == slot.nonce and stands.state == "committed" else FencedOff(stands)
-            )
+            # A commit was sent: only its slot can say how that ended.
+            decision = _decided(run(sink.abort(key, slot)), slot)
         failpoints.hit("driver.commit.after")
-        if isinstance(decision, FencedOff | Conflicting | AlreadyCommitted):
-            run(sink.discard(key, slot))  # decided by somebody else: what was staged here can never be committed
-        written = self._written(sink, decision)
-        failpoints.hit("driver.write.done")
-        return written
+        if not isinstance(decision, Committed):
+            # Decided without us: what was staged here can never be committed, and what is not deleted now is swept.
+            with contextlib.suppress(OutputUnavailable):
+                run(sink.discard(key, slot))
+        return self._written(sink, decision)
 
     def transaction(self) -> Transaction:
         """Several outputs, all or nothing in the end. One per generation."""
@@ -124,25 +146,28 @@ class Job:
         return Transaction(self)
 
     def result(self, **values: Any) -> None:
-        """Records small values, which every duplicate gets with the result. InvalidInput beyond 4 KiB of JSON."""
+        """Records small values, which every duplicate gets with the result. InvalidInput beyond 4 KiB of JSON, all calls together."""
+        together = {**self._values, **values}
         try:
-            size = len(json.dumps(values))
+            size = len(json.dumps(together, allow_nan=False))
         except (TypeError, ValueError) as problem:
             raise InvalidInput(f"job.result() takes values that JSON can hold: {problem}") from None
         if size > VALUES_LIMIT:
             raise InvalidInput(
                 f"job.result() was given {size} bytes of JSON and records at most {VALUES_LIMIT}; write an output instead"
             )
-        self._sequence += 1
-        self.report("values", values=values, sequence=self._sequence)
+        self.report("values", values=values, sequence=self._sequence + 1)
+        self._values = together
 
     def report(self, kind: str, **body: Any) -> None:
-        """A create-once entry beside the record."""
-        self.channel.report(f"{self._process}-{kind}-{self._sequence}", kind, body)
+        """A create-once entry beside the record; each call makes one. StoreUnavailable: it may be there, or not."""
+        self._sequence += 1
+        reporter = f"{self._process}-{kind}-{self._sequence}"
+        _insist(lambda: self.channel.report(reporter, kind, body))
 
     def fail(self, message: str) -> NoReturn:
         """Ends the job for good: trying again cannot help. It is Failed, unless something of it is committed."""
-        self.report("permanent-error", message=message)
+        self.report("permanent-error", message=message[:MESSAGE_LIMIT])
         sys.exit(f"sparkonce: {message}")
 
     def _sink(self, output: str) -> tuple[Sink, SinkKey]:
@@ -153,6 +178,10 @@ class Job:
             declared = ", ".join(self._sinks) or "none"
             raise UndeclaredOutput(
                 f"output {output!r} is not declared under spec.outputs (declared: {declared}); declare it there"
+            )
+        if output in self._outputs_written:
+            raise InvalidInput(
+                f"output {output!r} is written twice by one job, which has one effect on it; union the DataFrames first"
             )
         return sink, sink_key(self.assignment.key_hash, self.generation, sink)
 
@@ -174,7 +203,8 @@ class Job:
         match decision:
             case FencedOff(slot):
                 raise Fenced(
-                    f"attempt {slot.token} of {self.key} was taken over (closed by {slot.closed_by}); nothing of it is in {sink.name}"
+                    f"attempt {slot.token} of {self.key} can never commit to {sink.name}: its slot was closed by {slot.closed_by}; "
+                    "nothing of it is visible there"
                 )
             case Conflicting():
                 raise KeyConflict(
@@ -190,6 +220,7 @@ class Transaction:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._open = False
         self._staged: dict[str, Slot] = {}
         self.written: dict[str, Written] = {}
         """By output; complete after the block."""
@@ -197,21 +228,27 @@ class Transaction:
     def write(self, frame: DataFrame, output: str) -> None:
         job = self._job
         sink, key = job._sink(output)  # noqa: SLF001 - one module, two halves of one thing
-        if output in self._staged or output in self.written:
-            raise InvalidInput(f"output {output!r} is written twice in one transaction; union the DataFrames first")
+        if not self._open:
+            raise InvalidInput(
+                "a transaction writes inside its own block: `with job.transaction() as tx:`; nothing was staged"
+            )
         if (found := job._committed(sink, key)) is not None:  # noqa: SLF001 - see above
             self.written[output] = found
-            return
-        self._staged[output] = job._stage(sink, key, frame)  # noqa: SLF001 - see above
+        else:
+            self._staged[output] = job._stage(sink, key, frame)  # noqa: SLF001 - see above
+        job._outputs_written.add(output)  # noqa: SLF001 - see above
 
     def __enter__(self) -> Self:
+        self._open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._open = False
         if kind is not None:
-            self._discard()
+            with contextlib.suppress(OutputUnavailable):  # the block's own error is what its author must see
+                self._discard()
             return
         if self._staged:
             failpoints.hit("driver.seal.before")
@@ -223,18 +260,16 @@ class Transaction:
     def _seal(self) -> None:
         job = self._job
         intent = intent_of(job.attempt, self._staged)
-        answer = self._sealed(intent)
-        if not isinstance(answer, Sealed):
-            self._discard()  # refused for good: our intent is not sealed and never will be
-            raise Fenced(f"attempt {job.attempt} of {job.key} may not commit its transaction: {answer.reason}")
-
-    def _sealed(self, intent: Intent) -> Sealed | Refused:
-        for _ in range(SEAL_TRIES):
-            with contextlib.suppress(StoreUnavailable):
-                return self._job.channel.seal(intent)
-        return self._job.channel.seal(
-            intent
-        )  # raises: it may be sealed, so nothing staged may be deleted; settle finds out
+        # Raises when it stays unanswered: it may be sealed, so nothing staged may be deleted; settle finds out.
+        answer, unanswered = _insist(lambda: job.channel.seal(intent))
+        if isinstance(answer, Sealed):
+            return
+        if not unanswered:
+            # Refused, and never sent before: it is not sealed and never will be. After a lost answer it may have been, and rolled
+            # forward, and its generation may be over since: then the staged files are the table.
+            with contextlib.suppress(OutputUnavailable):
+                self._discard()
+        raise Fenced(f"attempt {job.attempt} of {job.key} may not commit its transaction: {answer.reason}")
 
     def _commit(self) -> None:
         job = self._job
@@ -246,5 +281,23 @@ class Transaction:
         """Nothing of this block was sealed: its folders can never be committed."""
         for name, slot in self._staged.items():
             sink, job = self._job._sinks[name], self._job  # noqa: SLF001 - see above
+            job._outputs_written.discard(name)  # noqa: SLF001 - see above
             run(sink.discard(sink_key(job.assignment.key_hash, job.generation, sink), slot))
         self._staged.clear()
+
+
+def _insist(call: Callable[[], T]) -> tuple[T, bool]:
+    """The answer, and whether one was lost before it. StoreUnavailable: there was none."""
+    for tries in range(TRIES):
+        with contextlib.suppress(StoreUnavailable):
+            return call(), tries > 0
+    return call(), True
+
+
+def _decided(stands: Slot, sent: Slot) -> Decision:
+    """What an abort found, as a commit would have said it."""
+    if stands.state is SlotState.CLOSED:
+        return FencedOff(stands)
+    if stands.nonce == sent.nonce:
+        return Committed(stands)
+    return AlreadyCommitted(stands) if stands.fingerprint == sent.fingerprint else Conflicting(stands)

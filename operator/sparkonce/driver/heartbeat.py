@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkonce.driver.channel import Channel
-from sparkonce.errors import SparkonceError
 
 
 class Heartbeat:
@@ -33,8 +32,10 @@ class Heartbeat:
         while not self._stopped.wait(self.interval):
             try:
                 self.over = not self.channel.renew({**self.progress(), **spark_progress()})
-            except SparkonceError:
-                continue  # unknown; the next beat asks again
+            except Exception:  # noqa: BLE001, S112 - unknown; the next beat asks again, and a dead thread would end a sound attempt
+                continue
+            if self.over:
+                return  # an answer, and it stays true
 
 
 def spark_progress() -> dict[str, Any]:

@@ -13,9 +13,9 @@ import uuid
 from collections.abc import Mapping
 
 from sparkonce.blocking import run
-from sparkonce.driver.attempt import sinks_of
+from sparkonce.driver.attempt import assignment_of, sinks_of
 from sparkonce.driver.channel import Channel, DirectChannel
-from sparkonce.errors import SparkonceError
+from sparkonce.errors import AttemptEnded, SparkonceError
 from sparkonce.model.assignment import ENVIRONMENT, Assignment
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.protocol import Sink
@@ -27,7 +27,7 @@ UNKNOWN = 75
 
 
 def settle_run(assignment: Assignment, sinks: Mapping[str, Sink], channel: Channel) -> Settlement:
-    """Settles and reports. Raises what sinks and channel raise; then nothing was decided."""
+    """Settles and reports. Raises what sinks and channel raise, AttemptEnded when there is no record; then nothing was reported."""
     settlement = run(
         settle(
             tuple(sinks.values()),
@@ -41,7 +41,8 @@ def settle_run(assignment: Assignment, sinks: Mapping[str, Sink], channel: Chann
     )
     slots = {name: slot.dump() if slot else None for name, slot in settlement.slots.items()}
     body = {"verdict": settlement.verdict, "note": settlement.note, "slots": slots}
-    channel.report(f"settle-{uuid.uuid4().hex[:12]}", "verdict", body)
+    if not channel.report(f"settle-{uuid.uuid4().hex[:12]}", "verdict", body):
+        raise AttemptEnded(f"the ledger has no record that the verdict {settlement.verdict} could stand beside")
     return settlement
 
 
@@ -53,7 +54,11 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    assignment = Assignment.model_validate_json(text)
+    try:
+        assignment = assignment_of(text)
+    except SparkonceError as problem:
+        print(f"sparkonce: {problem}", file=sys.stderr)
+        return 2
     try:
         sinks = sinks_of(IdempotentJob.of(assignment.spec.job), assignment.spec.base)
         channel = DirectChannel(open_store(assignment.store, install=assignment.install), assignment)

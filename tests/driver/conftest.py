@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from sparkonce.sink import slots
+
+
+@pytest.fixture(autouse=True)
+def _resent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "RESEND_AFTER", (0.0, 0.0, 0.0))

@@ -1,0 +1,256 @@
+"""`job.transaction()`: all or nothing in the end, and nothing is deleted that might be sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driver.granted import Granted, granted
+from harness.arrow_stage import table_of
+from sparkonce.blocking import run
+from sparkonce.driver.channel import DirectChannel
+from sparkonce.driver.context import Job
+from sparkonce.errors import Fenced, InvalidInput, OutputUnavailable, StoreUnavailable, UndeclaredOutput
+from sparkonce.model.record import Intent, Why
+from sparkonce.model.result import Verdict
+from sparkonce.sink.transaction import Settlement, settle
+from sparkonce.store.protocol import Refused, Sealed
+
+
+class Unanswered(DirectChannel):
+    """Loses answers of seals; what it was sent is carried out first, or not. `then` is called after each loss."""
+
+    def __init__(self, attempt: Granted, *, times: int, lands: bool, then: Callable[[], object] = lambda: None) -> None:
+        super().__init__(attempt.store, attempt.assignment)
+        self.times, self.lands, self.then, self.asked = times, lands, then, 0
+
+    def seal(self, intent: Intent) -> Sealed | Refused:
+        self.asked += 1
+        if self.asked > self.times:
+            return super().seal(intent)
+        if self.lands:
+            super().seal(intent)
+        self.then()
+        raise StoreUnavailable("no answer")
+
+
+def both(job: Job) -> dict[str, Any]:
+    with job.transaction() as tx:
+        tx.write(table_of(1, 2), "a")
+        tx.write(table_of(3), "b")
+    return tx.written
+
+
+def settled(attempt: Granted) -> Settlement:
+    """As an owner settles; `settling` is in the record before."""
+    intent = run(attempt.store.intent(attempt.record.address, attempt.record.generation))
+    return run(
+        settle(
+            tuple(attempt.sinks().values()),
+            key_hash=attempt.record.key_hash,
+            generation=attempt.record.generation,
+            attempt=attempt.record.attempt,
+            fingerprint=attempt.record.fingerprint,
+            intent=intent,
+            by="the owner",
+        )
+    )
+
+
+def test_all_outputs_are_committed_when_the_block_ends_well(tmp_path: Path) -> None:
+    """`written` has both, the intent is in the record, the rows are there."""
+    attempt = granted(tmp_path, "a", "b")
+
+    written = both(attempt.job())
+
+    assert {name: (w.rows, w.fresh) for name, w in written.items()} == {"a": (2, True), "b": (1, True)}
+    assert (attempt.rows("a"), attempt.rows("b")) == ([1, 2], [3])
+    assert attempt.now().intent == 1
+
+
+def test_nothing_is_committed_before_the_block_ends(tmp_path: Path) -> None:
+    """Inside the block no output has a slot and nothing is sealed."""
+    attempt = granted(tmp_path, "a", "b")
+    with attempt.job().transaction() as tx:
+        tx.write(table_of(1), "a")
+        tx.write(table_of(2), "b")
+        assert (attempt.slots("a"), attempt.slots("b"), attempt.now().intent) == ([], [], None)
+    assert (attempt.slots("a"), attempt.slots("b")) == ([(1, "committed")], [(1, "committed")])
+
+
+@pytest.mark.parametrize("error", [ValueError("the job's own"), KeyboardInterrupt(), SystemExit(1)])
+def test_an_error_in_the_block_discards_what_was_staged(tmp_path: Path, error: BaseException) -> None:
+    """The error passes through; no slot is closed (a twin may have sealed), no file stays, and a plain write may follow."""
+    attempt = granted(tmp_path, "a", "b")
+    job = attempt.job()
+
+    with pytest.raises(type(error)), job.transaction() as tx:
+        tx.write(table_of(1), "a")
+        raise error
+    assert (attempt.staged("a"), attempt.slots("a"), attempt.now().intent) == ([], [], None)
+    assert job.write(table_of(1), "a").fresh
+
+
+def test_the_blocks_own_error_is_seen_even_when_its_files_cannot_be_deleted(tmp_path: Path) -> None:
+    """Discarding is a courtesy: an output that cannot be reached then does not hide what went wrong."""
+    attempt = granted(tmp_path, "a")
+    job = attempt.job()
+
+    async def unreachable(*_: object) -> None:
+        raise OutputUnavailable("no answer")
+
+    job._sinks["a"].discard = unreachable  # type: ignore[method-assign]  # an output that is gone by then
+    with pytest.raises(ValueError, match="own"), job.transaction() as tx:
+        tx.write(table_of(1), "a")
+        raise ValueError("the job's own")
+
+
+def test_a_seal_after_settling_is_refused_and_the_files_go(tmp_path: Path) -> None:
+    """`settling` bars the seal: Fenced says why, and nothing staged stays, since it was never sealed."""
+    attempt = granted(tmp_path, "a", "b")
+    job = attempt.job()
+
+    with pytest.raises(Fenced, match="attempt 1 of load-may may not commit its transaction: attempt 1 is being settled"):
+        with job.transaction() as tx:
+            tx.write(table_of(1), "a")
+            tx.write(table_of(2), "b")
+            attempt.settling()
+    assert (attempt.staged("a"), attempt.staged("b"), attempt.rows("a")) == ([], [], [])
+
+
+def test_a_seal_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
+    """It landed, and the same intent again is Sealed: both outputs are committed."""
+    attempt = granted(tmp_path, "a", "b")
+    channel = Unanswered(attempt, times=2, lands=True)
+
+    both(attempt.job(channel=channel))
+
+    assert channel.asked == 3
+    assert (attempt.rows("a"), attempt.rows("b")) == ([1, 2], [3])
+
+
+def test_a_seal_that_is_never_answered_deletes_nothing(tmp_path: Path) -> None:
+    """It may be sealed: the attempt ends with StoreUnavailable, and settling it commits both outputs with all their rows."""
+    attempt = granted(tmp_path, "a", "b")
+
+    with pytest.raises(StoreUnavailable):
+        both(attempt.job(channel=Unanswered(attempt, times=99, lands=True)))
+
+    assert (attempt.slots("a"), len(attempt.staged("a")), len(attempt.staged("b"))) == ([], 1, 1)
+    attempt.settling()
+    assert settled(attempt).verdict is Verdict.ALL
+    assert (attempt.rows("a"), attempt.rows("b")) == ([1, 2], [3])
+
+
+def test_a_refusal_after_a_lost_answer_deletes_nothing(tmp_path: Path) -> None:
+    """The seal landed unanswered, a successor rolled it forward and granted the next attempt (a third output was missing): the driver's
+    repetition is refused, and the rows that are committed by now stay."""
+    attempt = granted(tmp_path, "a", "b", "c")
+
+    def taken_over() -> None:
+        if attempt.record.attempt > 1:
+            return
+        attempt.settling(Why.STALE)
+        assert settled(attempt).verdict is Verdict.SOME
+        attempt.update(attempt=2, nonce="nonce-2")
+
+    job = attempt.job(channel=Unanswered(attempt, times=1, lands=True, then=taken_over))
+    with pytest.raises(Fenced, match="attempt 2 runs now"):
+        both(job)
+    assert (attempt.rows("a"), attempt.rows("b")) == ([1, 2], [3])
+
+
+def test_a_sealed_transaction_that_dies_before_its_commits_is_rolled_forward(tmp_path: Path) -> None:
+    """Sealed, no slot created, driver gone: settling creates exactly its slots."""
+    attempt = granted(tmp_path, "a", "b")
+    job = attempt.job()
+
+    class Killed(BaseException):
+        pass
+
+    def dies() -> None:
+        raise Killed
+
+    tx = job.transaction()
+    tx._commit = dies  # type: ignore[method-assign]  # the driver's last moment
+    with pytest.raises(Killed), tx:
+        tx.write(table_of(1, 2), "a")
+        tx.write(table_of(3), "b")
+
+    assert (attempt.slots("a"), attempt.slots("b")) == ([], [])
+    attempt.settling()
+    assert settled(attempt).verdict is Verdict.ALL
+    assert (attempt.rows("a"), attempt.rows("b")) == ([1, 2], [3])
+
+
+def test_outputs_that_are_committed_already_are_not_run_again(tmp_path: Path) -> None:
+    """The next attempt writes only what is missing; nothing is sealed when nothing is."""
+    attempt = granted(tmp_path, "a", "b")
+    attempt.job().write(table_of(1, 2), "a")
+    attempt.next_attempt()
+
+    with attempt.job().transaction() as tx:
+        tx.write(object(), "a")  # type: ignore[arg-type]  # would fail if it were run
+        tx.write(table_of(3), "b")
+    assert {name: w.fresh for name, w in tx.written.items()} == {"a": False, "b": True}
+
+    attempt.next_attempt()
+    with attempt.job().transaction() as tx:
+        tx.write(object(), "a")  # type: ignore[arg-type]  # as above
+        tx.write(object(), "b")  # type: ignore[arg-type]  # as above
+    assert attempt.now().intent == 2
+
+
+def test_a_job_has_one_transaction(tmp_path: Path) -> None:
+    """A second one is refused before anything is staged, since the record holds one intent per generation."""
+    job = granted(tmp_path, "a", "b").job()
+    with job.transaction() as tx:
+        tx.write(table_of(1), "a")
+
+    with pytest.raises(InvalidInput, match="one transaction per run"):
+        job.transaction()
+
+
+def test_an_output_is_written_once_in_a_transaction(tmp_path: Path) -> None:
+    """The second write of an output ends the block: nothing is committed."""
+    attempt = granted(tmp_path, "a")
+
+    with pytest.raises(InvalidInput, match="'a' is written twice"), attempt.job().transaction() as tx:
+        tx.write(table_of(1), "a")
+        tx.write(table_of(2), "a")
+    assert (attempt.slots("a"), attempt.staged("a")) == ([], [])
+
+
+def test_an_undeclared_output_ends_the_block(tmp_path: Path) -> None:
+    """None of its outputs is committed."""
+    attempt = granted(tmp_path, "a")
+
+    with pytest.raises(UndeclaredOutput), attempt.job().transaction() as tx:
+        tx.write(table_of(1), "a")
+        tx.write(table_of(2), "z")
+    assert (attempt.slots("a"), attempt.staged("a")) == ([], [])
+
+
+def test_a_write_outside_the_block_is_refused(tmp_path: Path) -> None:
+    """Before `with` and after it nothing would ever commit: an error, not silence."""
+    attempt = granted(tmp_path, "a", "b")
+    tx = attempt.job().transaction()
+
+    with pytest.raises(InvalidInput, match="inside its own block"):
+        tx.write(table_of(1), "a")
+    with tx:
+        tx.write(table_of(1), "a")
+    with pytest.raises(InvalidInput, match="inside its own block"):
+        tx.write(table_of(2), "b")
+    assert (attempt.rows("a"), attempt.staged("b")) == ([1], [])
+
+
+def test_an_empty_transaction_seals_nothing(tmp_path: Path) -> None:
+    """Nothing was staged: the record has no intent."""
+    attempt = granted(tmp_path, "a")
+    with attempt.job().transaction():
+        pass
+    assert attempt.now().intent is None

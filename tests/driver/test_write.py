@@ -1,0 +1,195 @@
+"""`job.write`: one effect, whatever dies or does not answer, and never a row of an attempt that was taken over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driver.granted import granted, silent
+from harness.arrow_stage import table_of
+from sparkonce.blocking import run
+from sparkonce.errors import AttemptEnded, Fenced, InvalidInput, KeyConflict, OutputUnavailable, UndeclaredOutput
+from sparkonce.sink.protocol import Slot
+
+TRIES = 4
+"""Creates of one slot; each lost one is followed by a look, which is lost too."""
+NEVER: Any = object()
+"""A frame that no stager can write."""
+
+
+def test_a_write_commits_its_rows_and_says_what_stands_there(tmp_path: Path) -> None:
+    """Rows, bytes and place are those of the output, and the write was fresh."""
+    attempt = granted(tmp_path, "orders")
+
+    written = attempt.job().write(table_of(1, 2, 3), "orders")
+
+    assert (written.output, written.rows, written.fresh) == ("orders", 3, True)
+    assert written.uri == (tmp_path / "orders").as_uri()
+    assert attempt.rows("orders") == [1, 2, 3]
+
+
+def test_an_undeclared_output_is_refused_by_name(tmp_path: Path) -> None:
+    """A takeover would not know where to look: nothing is written, and the sentence names what is declared."""
+    job = granted(tmp_path, "orders", "totals").job()
+
+    with pytest.raises(UndeclaredOutput, match=r"'order' is not declared .*declared: orders, totals"):
+        job.write(table_of(1), "order")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_committed_is_returned_without_running_the_frame(tmp_path: Path) -> None:
+    """A later attempt gets the record of the first; its frame, which cannot be written, is never touched."""
+    attempt = granted(tmp_path, "orders")
+    attempt.job().write(table_of(1, 2), "orders")
+    attempt.update(attempt=2, nonce="nonce-2")
+
+    written = attempt.job().write(NEVER, "orders")
+
+    assert (written.rows, written.fresh) == (2, False)
+    assert attempt.rows("orders") == [1, 2]
+
+
+def test_a_second_write_to_an_output_is_refused_and_not_dropped(tmp_path: Path) -> None:
+    """One effect per output: the rows of a second frame would be lost in silence, so it is an error; also after a transaction."""
+    attempt = granted(tmp_path, "orders", "totals")
+    job = attempt.job()
+    job.write(table_of(1), "orders")
+    with job.transaction() as tx:
+        tx.write(table_of(7), "totals")
+
+    for output in ("orders", "totals"):
+        with pytest.raises(InvalidInput, match=f"'{output}' is written twice"):
+            job.write(table_of(2), output)
+    assert (attempt.rows("orders"), attempt.rows("totals")) == ([1], [7])
+
+
+def test_an_attempt_whose_slot_was_closed_is_fenced_and_leaves_no_files(tmp_path: Path) -> None:
+    """Closed after it had staged: Fenced, nothing is visible, and the files are gone."""
+    attempt = granted(tmp_path, "orders")
+    job = attempt.job()
+    staged = job._stage
+
+    def taken_over(*given: Any) -> Slot:
+        slot = staged(*given)
+        attempt.fence("orders", 2)
+        return slot
+
+    job._stage = taken_over  # type: ignore[method-assign]  # a takeover at the worst moment
+
+    with pytest.raises(Fenced, match=r"attempt 1 of load-may can never commit to orders.*closed by a successor"):
+        job.write(table_of(1), "orders")
+    assert (attempt.rows("orders"), attempt.staged("orders")) == ([], [])
+
+
+def test_rows_of_another_job_under_the_key_are_a_conflict(tmp_path: Path) -> None:
+    """A slot with another fingerprint is never answered as ours: KeyConflict, both before the frame ran and at the commit."""
+    attempt = granted(tmp_path, "orders")
+    other = attempt.record.changed(fingerprint="of another job")
+    mine, attempt.record = attempt.record, other
+    attempt.job().write(table_of(9), "orders")
+    attempt.record = mine
+
+    with pytest.raises(KeyConflict, match=r"orders \(file://.*\) holds a commit of load-may for another job"):
+        attempt.job().write(NEVER, "orders")
+
+    late = attempt.job()
+    late._committed = lambda *_: None  # type: ignore[method-assign, assignment]  # it was committed after the look
+    with pytest.raises(KeyConflict):
+        late.write(table_of(1), "orders")
+    assert len(attempt.staged("orders")) == 1
+    assert run(attempt.sinks()["orders"].find(attempt.key("orders"))).rows == 1  # type: ignore[union-attr]
+
+
+def test_a_failed_stage_leaves_nothing(tmp_path: Path) -> None:
+    """The frame's own error passes through; no slot and no file is there, and the output may be written again."""
+    attempt = granted(tmp_path, "orders")
+    job = attempt.job()
+
+    with pytest.raises(AttributeError):
+        job.write(NEVER, "orders")
+    assert attempt.staged("orders") == []
+    assert job.write(table_of(1), "orders").fresh
+
+
+def test_a_commit_without_an_answer_is_given_up_by_closing_its_own_slot_first(tmp_path: Path) -> None:
+    """The creates never landed: the slot is closed before the files are deleted, so that none of them can land later."""
+    attempt = granted(tmp_path, "orders")
+    job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=2 * TRIES))
+
+    with pytest.raises(Fenced, match="closed by abort of attempt 1"):
+        job.write(table_of(1), "orders")
+    assert (attempt.rows("orders"), attempt.staged("orders")) == ([], [])
+    assert attempt.slots("orders") == [(1, "closed")]
+
+
+def test_a_commit_that_landed_without_an_answer_is_kept(tmp_path: Path) -> None:
+    """Giving up finds its own slot committed: the write succeeded, and no file of it is deleted."""
+    attempt = granted(tmp_path, "orders")
+    job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=2 * TRIES, lands=True))
+
+    assert job.write(table_of(1, 2), "orders").fresh
+    assert attempt.rows("orders") == [1, 2]
+
+
+@pytest.mark.parametrize(("fingerprint", "expected"), [(None, None), ("of another job", KeyConflict)])
+def test_giving_up_where_a_twin_committed_returns_what_the_twin_wrote(
+    tmp_path: Path, fingerprint: str | None, expected: type[Exception] | None
+) -> None:
+    """Two drivers of one attempt: the one without an answer finds the other's commit, and its own files go."""
+    attempt = granted(tmp_path, "orders")
+    job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=0))
+    staged = job._stage
+
+    def overtaken(*given: Any) -> Slot:
+        slot = staged(*given)
+        mine = attempt.record
+        attempt.record = mine.changed(fingerprint=fingerprint or mine.fingerprint)
+        attempt.job().write(table_of(5, 6), "orders")
+        attempt.record = mine
+        job._sinks["orders"]._objects.times = 2 * TRIES  # type: ignore[attr-defined]  # from now on it hears nothing
+        return slot
+
+    job._stage = overtaken  # type: ignore[method-assign]  # a twin at the worst moment
+
+    if expected is None:
+        written = job.write(table_of(1), "orders")
+        assert (written.rows, written.fresh) == (2, False)
+    else:
+        with pytest.raises(expected):
+            job.write(table_of(1), "orders")
+    assert attempt.rows("orders") == [5, 6]
+    assert len(attempt.staged("orders")) == 1
+
+
+def test_an_output_that_stays_silent_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> None:
+    """It landed and nobody can say so: OutputUnavailable, and the files are left for whoever settles."""
+    attempt = granted(tmp_path, "orders")
+    job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=4 * TRIES, lands=True))
+
+    with pytest.raises(OutputUnavailable):
+        job.write(table_of(1, 2), "orders")
+    assert attempt.rows("orders") == [1, 2]
+
+
+def test_a_write_after_the_attempt_ended_is_refused_before_it_runs(tmp_path: Path) -> None:
+    """The heartbeat was answered that the attempt is over: no frame runs and no file is written."""
+    attempt = granted(tmp_path, "orders")
+    job = attempt.job()
+    job.heartbeat.over = True
+
+    with pytest.raises(AttemptEnded, match="attempt 1 of load-may is over"):
+        job.write(NEVER, "orders")
+    assert attempt.staged("orders") == []
+
+
+def test_two_attempts_write_different_folders_of_one_key(tmp_path: Path) -> None:
+    """The second attempt commits under its own token and the first one's slot is closed: rule R."""
+    attempt = granted(tmp_path, "orders")
+    attempt.next_attempt()
+
+    attempt.job().write(table_of(4), "orders")
+
+    assert attempt.slots("orders") == [(1, "closed"), (2, "committed")]
