@@ -1,6 +1,6 @@
 """Named points in the code at which a test can make the process die, freeze, wait or fail, after etcd's gofail.
 
-    SPARKONCE_FAILPOINTS="driver.commit.before=kill;store.sql.commit.after=2*off->stop"
+    SPARKONCE_FAILPOINTS="sink.slots.create.before=kill;store.sql.commit.after=2*off->stop"
 
 A term is `[N*]action`; terms are chained with `->`, each applies to its N hits, the last one to all that follow (an `N*`
 that is used up means off). Actions: `off`, `kill` (SIGKILL to this process), `stop` (SIGSTOP), `sleep(MILLISECONDS)`,
@@ -8,8 +8,8 @@ that is used up means off). Actions: `off`, `kill` (SIGKILL to this process), `s
 `SPARKONCE_FAILPOINTS_LOG=FILE` every hit appends its name to FILE, as `name=action` where something was done, so that a test can
 count what it really reached.
 
-With `SPARKONCE_FAILPOINTS_ONCE=FOLDER` (there must be one) each
-point kills or stops one process in all, however many attempts the job has.
+With `SPARKONCE_FAILPOINTS_ONCE=FOLDER` (there must be one) each point kills or stops one process in all, however many attempts the job
+has.
 
 It refuses names that are not in `NAMES`: a typo in a test would otherwise test nothing. Random fault injection lives in the
 tests; here is only the place. The points are listed in docs/failpoints.md, which is generated from `NAMES`.
@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,3 +165,33 @@ def _act(name: str, term: _Term) -> None:
             raise FailpointError(f"failpoint {name}")
         case "exit":
             os._exit(term.argument)
+
+
+def markdown() -> str:
+    """docs/failpoints.md."""
+    rows = "".join(f"| `{name}` | {state} |\n" for name, state in NAMES.items())
+    return f"""# Failpoints
+
+Named points in the code at which a test can make a process die, freeze, wait or fail. They are off unless the environment of
+the process names them; what is set for `sparkonce run` reaches its drivers, too.
+
+    SPARKONCE_FAILPOINTS="driver.commit.after=kill" sparkonce run job.yaml
+
+| variable | says |
+| --- | --- |
+| `SPARKONCE_FAILPOINTS` | `NAME=TERMS`, several joined by `;`. A term is `[N*]ACTION`, chained by `->`: `2*off->kill` passes twice, then kills |
+| `SPARKONCE_FAILPOINTS_LOG` | a file: each hit appends `NAME`, or `NAME=ACTION` where something was done |
+| `SPARKONCE_FAILPOINTS_ONCE` | a folder: each point kills or stops one process in all, however many attempts there are |
+
+Actions: `off`, `kill` (SIGKILL), `stop` (SIGSTOP), `sleep(MILLISECONDS)`, `raise`, `exit(CODE)`.
+A name that is not in this list is refused.
+
+| point | the world when it is hit |
+| --- | --- |
+{rows}
+Generated: `python -m sparkonce.failpoints > docs/failpoints.md`.
+"""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,259 @@
+"""Failpoints: what a plan means, what each action does to a real process, and that names, code and page agree."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.eventually import assert_eventually
+from sparkonce import failpoints
+from sparkonce.failpoints import NAMES, FailpointError, hit, markdown, parse
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "operator" / "sparkonce"
+POINT = "driver.current"
+OTHER = "driver.stage.before"
+
+PROGRAM = f"""
+from sparkonce.failpoints import hit
+for turn in range(3):
+    print("before", turn, flush=True)
+    hit("{POINT}")
+    print("after", turn, flush=True)
+"""
+"""Three hits; what it printed tells how far it came."""
+
+
+def environment(plan: str, **more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SPARKONCE_FAILPOINTS")}
+    return {**clean, "SPARKONCE_FAILPOINTS": plan, **more}
+
+
+def run(plan: str, **more: str) -> tuple[int, list[str], str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment(plan, **more),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,  # hit by a defect only
+    )
+    return done.returncode, done.stdout.split("\n")[:-1], done.stderr
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """This process hits points by the environment that the test sets."""
+    for name in ("SPARKONCE_FAILPOINTS", "SPARKONCE_FAILPOINTS_LOG", "SPARKONCE_FAILPOINTS_ONCE"):
+        monkeypatch.delenv(name, raising=False)
+    failpoints.reset()
+    yield monkeypatch
+    monkeypatch.undo()
+    failpoints.reset()
+
+
+def acts(count: int) -> list[bool]:
+    """Whether each of so many hits raised."""
+    happened = []
+    for _ in range(count):
+        try:
+            hit(POINT)
+        except FailpointError:
+            happened.append(True)
+        else:
+            happened.append(False)
+    return happened
+
+
+# --- plans
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        ("raise", [True, True, True, True]),
+        ("off", [False, False, False, False]),
+        ("2*off->raise", [False, False, True, True]),
+        ("1*raise", [True, False, False, False]),
+        ("1*raise->off", [True, False, False, False]),
+        ("1*off->1*raise->1*off->raise", [False, True, False, True]),
+        ("0*raise->1*off->raise", [False, True, True, True]),
+        (" 1*off -> raise ", [False, True, True, True]),
+        ("sleep(0)", [False, False, False, False]),
+    ],
+)
+def test_terms_apply_one_after_the_other(plan: pytest.MonkeyPatch, terms: str, expected: list[bool]) -> None:
+    """Each term applies to its N hits, the last one to all that follow; a used-up plan does nothing."""
+    plan.setenv("SPARKONCE_FAILPOINTS", f"{POINT}={terms}")
+    failpoints.reset()
+    assert acts(4) == expected
+
+
+def test_points_count_for_themselves(plan: pytest.MonkeyPatch) -> None:
+    """Hits of one point use up nothing of another's terms, and a point without terms does nothing."""
+    plan.setenv("SPARKONCE_FAILPOINTS", f"{POINT}=1*off->raise; {OTHER}=raise;")
+    failpoints.reset()
+    hit("driver.stage.after")
+    with pytest.raises(FailpointError, match=OTHER):
+        hit(OTHER)
+    assert acts(2) == [False, True]
+
+
+def test_without_a_plan_nothing_happens(plan: pytest.MonkeyPatch) -> None:
+    """Off unless the environment says otherwise."""
+    for name in NAMES:
+        hit(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("driver.comit.after=kill", "driver.comit.after"),
+        ("kill", "kill"),
+        (f"{POINT}", POINT),
+        (f"{POINT}=explode", "explode"),
+        (f"{POINT}=2*", "2*"),
+        (f"{POINT}=sleep(soon)", "sleep(soon)"),
+        (f"{POINT}=off->kil", "kil"),
+        (f"{POINT}=kill,off", "kill,off"),
+    ],
+)
+def test_what_means_nothing_is_refused_with_one_sentence(text: str, names: str) -> None:
+    """A typo would test nothing: an unknown point or action is an error of one line that names it and says what to write."""
+    with pytest.raises(ValueError, match=re.escape(names)) as refused:
+        parse(text)
+    said = str(refused.value)
+    assert "\n" not in said and said.startswith("SPARKONCE_FAILPOINTS ")
+    assert "docs/failpoints.md" in said or "write [N*]off|kill" in said
+
+
+def test_the_examples_are_plans() -> None:
+    """The plans that the module and its page show as examples are accepted as they stand."""
+    shown = re.findall(r'SPARKONCE_FAILPOINTS="([^"]+)"', f"{failpoints.__doc__}{markdown()}")
+    assert len(shown) == 2
+    for text in shown:
+        assert parse(text)
+
+
+# --- real processes
+
+
+def test_kill_ends_the_process_at_the_point() -> None:
+    """SIGKILL at the second hit: nothing after the point ran, no handler, no flush."""
+    code, printed, _ = run(f"{POINT}=1*off->kill")
+    assert (code, printed) == (-signal.SIGKILL, ["before 0", "after 0", "before 1"])
+
+
+def test_exit_ends_the_process_with_its_code() -> None:
+    """The process ends at the point, with the code that was asked for."""
+    code, printed, _ = run(f"{POINT}=exit(7)")
+    assert (code, printed) == (7, ["before 0"])
+
+
+def test_raise_is_an_error_at_the_point() -> None:
+    """The point raises FailpointError, which names it."""
+    code, printed, said = run(f"{POINT}=2*off->raise")
+    assert code == 1 and printed[-1] == "before 2"
+    assert f"FailpointError: failpoint {POINT}" in said
+
+
+def test_sleep_delays_and_goes_on() -> None:
+    """The process waits at each hit and then finishes as if nothing had been."""
+    script = f'import time; from sparkonce.failpoints import hit; t = time.monotonic(); hit("{POINT}"); print(time.monotonic() - t)'
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(f"{POINT}=sleep(50)"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(done.stdout) >= 0.05
+
+
+def test_stop_freezes_until_somebody_continues() -> None:
+    """SIGSTOP at the second hit: the process is there and does nothing; after SIGCONT it goes on behind the point."""
+    plan = environment(f"{POINT}=1*off->1*stop")
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], env=plan, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert_eventually(lambda: _state(child.pid) == "T", 30)
+            assert child.poll() is None
+            child.send_signal(signal.SIGCONT)
+            printed, _ = child.communicate(timeout=30)
+        finally:
+            child.kill()
+    assert child.returncode == 0
+    assert printed.split("\n")[:-1] == ["before 0", "after 0", "before 1", "after 1", "before 2", "after 2"]
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_bad_plan_ends_the_process_at_its_first_point() -> None:
+    """A process with a typo in its plan does not run on as if it were tested."""
+    code, printed, said = run("driver.comit=kill")
+    assert code == 1 and printed == ["before 0"] and "which does not exist" in said
+
+
+def test_the_log_counts_every_hit(tmp_path: Path) -> None:
+    """With a log file each hit of each process is a line: the name, and what was done if anything was, also when that was the end."""
+    log = tmp_path / "hits"
+    run(f"{POINT}=1*off->kill", SPARKONCE_FAILPOINTS_LOG=str(log))
+    run(f"{OTHER}=kill", SPARKONCE_FAILPOINTS_LOG=str(log))
+    assert log.read_text().split("\n")[:-1] == [POINT, f"{POINT}=kill", POINT, POINT, POINT]
+
+
+def test_once_kills_one_process_in_all(tmp_path: Path) -> None:
+    """With a folder for it a point kills the first process that gets there and lets every later one pass."""
+    codes = [run(f"{POINT}=kill", SPARKONCE_FAILPOINTS_ONCE=str(tmp_path))[0] for _ in range(3)]
+    assert codes == [-signal.SIGKILL, 0, 0]
+
+
+# --- names, code and page agree
+
+
+def hits_in(path: Path) -> set[str]:
+    """Names of all points that a module hits. `hit(f"{point}.before")` stands for every text in that module which names a point so."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    found: set[str] = set()
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name != "hit":
+            continue
+        match call.args[0]:
+            case ast.Constant(value=str(literal)):
+                found.add(literal)
+            case ast.JoinedStr(values=[ast.FormattedValue(), ast.Constant(value=str(ending))]):
+                stems = {text for text in texts if re.fullmatch(r"[a-z]+(\.[a-z]+)+", text) and text not in NAMES}
+                found |= {stem + ending for stem in stems}
+            case other:
+                raise AssertionError(
+                    f"{path.name}:{call.lineno}: name the point where it is hit, not by {ast.dump(other)}"
+                )
+    return found
+
+
+def test_every_point_is_hit_and_every_hit_is_a_point() -> None:
+    """NAMES is what the code hits, no more and no less: a plan for a point that nobody hits would test nothing."""
+    modules = [path for path in PACKAGE.rglob("*.py") if path.name != "failpoints.py"]
+    hit_somewhere = {name: path.name for path in modules for name in hits_in(path)}
+    assert {name: where for name, where in hit_somewhere.items() if name not in NAMES} == {}
+    assert NAMES.keys() - hit_somewhere.keys() == set()
+
+
+def test_the_page_is_fresh() -> None:
+    """docs/failpoints.md is what `python -m sparkonce.failpoints` prints."""
+    command = [sys.executable, "-m", "sparkonce.failpoints"]
+    printed = subprocess.run(command, env=environment(""), capture_output=True, text=True, check=True).stdout
+    assert printed == markdown()
+    page = (ROOT / "docs" / "failpoints.md").read_text(encoding="utf-8")
+    assert page == printed, "run: python -m sparkonce.failpoints > docs/failpoints.md"
