@@ -7,7 +7,7 @@ nothing. With a job file it also looks at what that job needs: the script, and t
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -130,11 +130,11 @@ def _ledger(url: str | None) -> list[Check]:
 def _contents(opened: Session) -> Check:
     from sparkonce.blocking import run
     from sparkonce.store.protocol import Query
+    from sparkonce.store.sql import SqlStore
 
     store = opened.store
     where = store.url
-    check: Callable[[], str] | None = getattr(store, "damage", None)
-    if check is not None and (damage := check()):
+    if isinstance(store, SqlStore) and (damage := store.damage()):
         todo = "restore it from a backup, or name another file with --store"
         return Check(what="ledger", ok=False, said=f"{where}: {damage}", todo=todo, code=ExitCode.UNAVAILABLE)
     unreadable, after = 0, ""

@@ -134,6 +134,10 @@ class SqlStore(Ledger):
     async def close(self) -> None:
         self._database.close()
 
+    def damage(self) -> str:
+        """What is wrong in the ledger's file; empty when nothing is. Reads all of it: for `sparkonce doctor`."""
+        return self._database.damage()
+
     async def now(self) -> float:
         return self.clock()
 

@@ -31,6 +31,8 @@ SYNCHRONOUS = ("FULL", "NORMAL", "OFF")
 BUSY_TIMEOUT = 10.0
 """Seconds to wait for another writer. A transaction here takes milliseconds; ten seconds cover a stalled disk and a crowd of
 processes, and still end before a person gives up."""
+DAMAGES = 3
+"""Of a damaged ledger are told: a person restores it whether there are three or thousands."""
 POOL = 8
 """Idle connections kept: a thread uses one at a time; more threads get more, which are closed afterwards."""
 
@@ -185,6 +187,12 @@ class SqliteDatabase:
 
     def close(self) -> None:
         self._close_at_last()
+
+    def damage(self) -> str:
+        """What is wrong in the file; empty when nothing is. Reads all of it."""
+        with self._answers(), self._connection() as connection:
+            found = [str(row[0]) for row in connection.execute(f"PRAGMA quick_check({DAMAGES})")]
+        return "" if found == ["ok"] else "; ".join(found)
 
     # --- transactions
 

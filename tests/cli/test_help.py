@@ -1,0 +1,59 @@
+"""Help texts: each command has a sentence that a newcomer understands, and an example that works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from harness.desk import Desk
+from sparkonce import __version__
+from sparkonce.cli.exits import ExitCode
+
+COMMANDS = ["run", "plan", "render", "rerun", "cancel", "doctor"]
+KEYS = ["list", "show", "history", "explain", "resolve", "forget", "purge"]
+ALL = [[each] for each in COMMANDS] + [["keys", each] for each in KEYS]
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_a_command_explains_itself(desk: Desk, command: list[str]) -> None:
+    """Its help says what it does, has an example of itself, and every option has a text."""
+    said = desk.here(*command, "--help")
+    assert said.code == 0
+    usage, sentence, *_ = filter(None, (line.strip() for line in said.out.splitlines()))
+    assert usage.startswith(f"Usage: sparkonce {' '.join(command)}")
+    assert re.match(r"[A-Z].*[a-z,.]$", sentence)
+    text = " ".join(said.out.split())
+    example = text.split("Example: ")[1]
+    assert example.startswith(f"sparkonce {' '.join(command)}")
+    for option in re.findall(r"^  (?:-\w, )?(--[\w-]+)", said.out, re.MULTILINE):
+        line = re.search(rf"^  (?:-\w, )?{option}.*?(?=^  -|\Z)", said.out, re.MULTILINE | re.DOTALL)
+        assert line is not None
+        assert re.search(r"[a-z]{3,}", re.sub(r"--[\w-]+|[A-Z|=]+", "", line[0])), f"{option} has no text"
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_the_example_is_accepted(desk: Desk, command: list[str]) -> None:
+    """The example has no option or argument that the command refuses: it fails at most for what is not there, in one sentence."""
+    text = " ".join(desk.here(*command, "--help").out.split())
+    example = re.split(r" (?:Arguments|Options): ", text.split("Example: ")[1])[0].split(" | ")[0]
+    said = desk.here(*shlex.split(example)[1:])
+    assert "--help` shows how" not in said.err
+    assert said.code in (ExitCode.SUCCEEDED, ExitCode.INVALID, ExitCode.UNAVAILABLE)
+
+
+def test_the_groups(desk: Desk) -> None:
+    """`sparkonce` and `sparkonce keys` list their commands; the exit codes are in the first help text."""
+    top = desk.here("--help")
+    for name in [*COMMANDS, "keys"]:
+        assert re.search(rf"^  {name} ", top.out, re.MULTILINE)
+    for code in ExitCode:
+        assert re.search(rf"[ ,]{int(code)} [a-z]", " ".join(top.out.split()))
+    group = desk.here("keys", "--help")
+    for name in KEYS:
+        assert re.search(rf"^  {name} ", group.out, re.MULTILINE)
+    assert desk.here("--version").out == f"sparkonce {__version__}\n"
+    nothing = desk.here()
+    assert (nothing.code, "Usage: sparkonce" in nothing.out + nothing.err) == (ExitCode.INVALID, True)
+    assert "No such command" in desk.here("rum", "job.yaml").err

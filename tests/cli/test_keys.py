@@ -1,0 +1,197 @@
+"""What the ledger says of keys, and what a person decides about them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+
+from harness.desk import FAILS, WRITES, Desk
+from harness.eventually import assert_eventually
+from sparkonce.blocking import run
+from sparkonce.cli.exits import ExitCode
+from sparkonce.model.record import HeldReason, Settling, State, Why
+from sparkonce.store.protocol import Query, Updated
+
+KEY = "write/numbers@1"
+
+
+def hold(desk: Desk, reason: HeldReason = HeldReason.PARTIAL) -> None:
+    """The key of job.yaml is held after attempt 1, and nobody owns it."""
+    with desk.owned_elsewhere() as (store, record, claim):
+        settling = Settling(attempt=1, why=Why.EXITED, note="exit code 1")
+        held = record.changed(state=State.HELD, held=reason, note="half of it is there", settling=settling)
+        assert isinstance(run(store.update(record, claim, held)), Updated)
+
+
+def explained(desk: Desk, target: str = KEY) -> dict[str, str]:
+    """As a person reads it: the left column to the right one."""
+    said = desk.here("keys", "explain", target)
+    assert said.code == 0, said.err
+    told = desk.here("keys", "explain", target, "--json").told
+    assert told["row"] in said.out
+    assert told["evidence"] in said.out
+    return {name: str(value) for name, value in told.items()}
+
+
+def test_a_finished_key_is_listed_shown_and_told(desk: Desk) -> None:
+    """list, show and history agree, by key and by hash prefix; the place of the logs exists."""
+    desk.job()
+    assert desk.here("run", "job.yaml").code == 0
+    listed = desk.here("keys", "list")
+    assert listed.out.splitlines()[0].split() == ["KEY", "HASH", "GENERATION", "PHASE", "OUTPUTS", "AGE", "EXPIRES"]
+    [entry] = desk.here("keys", "list", "--json").told["keys"]
+    assert (entry["key"], entry["phase"], entry["outputs"]) == (KEY, "Succeeded", ["numbers"])
+    assert entry["keyHash"][:12] in listed.out
+
+    shown = desk.here("keys", "show", entry["keyHash"][:6])
+    for text in (KEY, "Succeeded", "1 234 rows", "present", str(desk.folder / "lake" / "numbers"), "greatest"):
+        assert text in shown.out
+    told = desk.here("keys", "show", KEY, "--json").told
+    [attempt] = told["attempts"]
+    assert attempt["attempt"] == 1
+    assert sorted(path.name for path in (desk.folder / attempt["logs"]).glob("std*")) == ["stderr", "stdout"]
+
+    events = desk.here("keys", "history", KEY, "--json").told["events"]
+    assert [event["what"] for event in events][:1] == ["Reserved"]
+    assert [event["what"] for event in events][-1:] == ["Finalized"]
+    assert "Finalized" in desk.here("keys", "history", KEY).out
+
+    assert desk.here("keys", "list", "--state", "Held", "--json").told["keys"] == []
+    assert desk.here("keys", "list", "--state", "held").code == ExitCode.INVALID
+
+
+def test_explain_what_ended(desk: Desk) -> None:
+    """Finished, mismatch (with the job file) and gone: the row and the remedy."""
+    desk.job()
+    assert "sparkonce run" in explained(desk, "job.yaml")["unblock"]
+    assert desk.here("run", "job.yaml").code == 0
+    assert explained(desk)["row"] == "finalized"
+    desk.job(WRITES + "\nprint('another script')")
+    told = explained(desk, "job.yaml")
+    assert (told["row"], told["paths"]) == ("mismatch", "['application file job.py']")
+    assert "another revision or key" in told["unblock"]
+    shutil.rmtree(desk.folder / "lake")
+    told = explained(desk)
+    assert (told["row"], told["unblock"]) == ("result gone", f"sparkonce rerun {KEY}")
+
+
+def test_explain_what_runs(desk: Desk) -> None:
+    """Running elsewhere names the owner; without an owner it says that sending the job again goes on."""
+    desk.job()
+    with desk.owned_elsewhere("pid 7 on elsewhere"):
+        told = explained(desk)
+        assert told["row"].startswith("running elsewhere")
+        assert told["owner"] == "pid 7 on elsewhere"
+    told = explained(desk)
+    assert told["row"] == "stale owner"
+    assert told["owner"] == "None"
+    assert "send the job again" in told["unblock"]
+
+
+def test_explain_what_is_held(desk: Desk) -> None:
+    """The reason, that it waits for a person, and the command."""
+    desk.job()
+    hold(desk)
+    told = explained(desk)
+    assert (told["row"], told["waitsFor"]) == ("held", "a person")
+    assert told["evidence"] == "Partial: half of it is there"
+    assert "sparkonce keys resolve" in told["unblock"]
+    assert "half of it is there" in desk.here("keys", "show", KEY).out
+
+
+def test_a_key_that_is_not_there(desk: Desk) -> None:
+    """Each command that names one exits with 2 and says where it looked."""
+    desk.job()
+    for command in (
+        ["show"],
+        ["history"],
+        ["explain"],
+        ["forget", "--reason", "x"],
+        ["resolve", "--retry", "--reason", "x"],
+    ):
+        said = desk.here("keys", command[0], "nobody", *command[1:])
+        assert said.code == ExitCode.INVALID
+        assert said.err.startswith("sparkonce: ")
+        assert f"sqlite:///{desk.ledger}" in said.err
+    assert desk.here("cancel", "nobody").code == ExitCode.INVALID
+    assert "sparkonce run job.yaml" in desk.here("rerun", "job.yaml").err
+
+
+def test_a_decision_needs_a_reason_and_a_yes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --reason, or in a script without --yes, nothing is decided; at a terminal the answer counts."""
+    desk.job(FAILS)
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+    assert "--reason" in desk.here("keys", "forget", KEY, "--yes").err
+    said = desk.here("keys", "forget", KEY, "--reason", "x")
+    assert said.code == ExitCode.INVALID
+    assert "--yes" in said.err
+
+    class Terminal:
+        def __init__(self, answer: str) -> None:
+            self.answer = answer
+
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            return f"{self.answer}\n"
+
+    monkeypatch.setattr(sys, "stdin", Terminal("n"))
+    assert "nothing was changed" in desk.here("keys", "forget", KEY, "--reason", "x").err
+    assert len(desk.here("keys", "list", "--json").told["keys"]) == 1
+    monkeypatch.setattr(sys, "stdin", Terminal("y"))
+    assert desk.here("keys", "forget", KEY, "--reason", "x").code == 0
+    assert desk.here("keys", "list", "--json").told["keys"] == []
+
+
+def test_forget_keeps_history_and_numbers(desk: Desk) -> None:
+    """A forgotten key runs anew as the next generation; who forgot it and why stays in its history."""
+    desk.job(FAILS)
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+    key_hash = desk.here("keys", "list", "--json").told["keys"][0]["keyHash"]
+    said = desk.here("keys", "forget", KEY, "--reason", "by mistake", "--yes")
+    assert (said.code, said.first.partition(";")[0]) == (0, f"forgotten: {KEY}")
+    last = desk.here("keys", "history", key_hash, "--json").told["events"][-1]
+    assert (last["what"], last["why"]) == ("Forgotten", "by mistake")
+    assert "generation 2 (earlier ones were forgotten)" in desk.here("plan", "job.yaml").out
+    assert desk.here("run", "job.yaml", "--json").told["generation"] == 2
+
+
+def test_resolve_as_failed_and_retry(desk: Desk) -> None:
+    """A held key without a commit can be called failed (exit 0: as was asked), or be granted another attempt, which the next run makes."""
+    desk.job()
+    hold(desk)
+    assert "exactly one of" in desk.here("keys", "resolve", KEY, "--reason", "x", "--yes").err
+    said = desk.here("keys", "resolve", KEY, "--retry", "--reason", "the disk is mended", "--yes", "--json")
+    assert (said.code, said.told["attempt"]) == (0, 2)
+    finished = desk.here("run", "job.yaml", "--json")
+    assert (finished.code, finished.told["generation"], finished.told["attempt"]) == (0, 1, 2)
+    assert [slot.rows for slot in desk.commits()] == [1234]
+    assert "not held" in desk.here("keys", "resolve", KEY, "--failed", "--reason", "x", "--yes").err
+
+
+def test_resolve_as_failed(desk: Desk) -> None:
+    """The outputs are fenced first; then it is failed, by whom and why."""
+    desk.job()
+    hold(desk)
+    said = desk.here("keys", "resolve", KEY, "--failed", "--reason", "no longer wanted", "--yes", "--json")
+    assert (said.code, said.told["phase"]) == (0, "Failed")
+    assert "no longer wanted" in said.told["result"]["failure"]["message"]
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+
+
+def test_purge_removes_what_is_over(desk: Desk) -> None:
+    """Only records whose retention is over go; the rest stays."""
+    desk.job(FAILS, retention={"failed": "1s"})
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+    desk.job(FAILS, resource="others")
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+    with desk.store() as store:
+        expires = min(entry.expires_at or 0 for entry in run(store.list(Query())).records)
+        assert_eventually(lambda: run(store.now()) > expires, 10)
+    said = desk.here("keys", "purge")
+    assert "purged: write/numbers@1, generation 1 (Failed)" in said.out
+    assert [entry["key"] for entry in desk.here("keys", "list", "--json").told["keys"]] == ["write/others@1"]
+    assert desk.here("keys", "purge", "--json").told["purged"] == []

@@ -1,0 +1,96 @@
+"""`sparkonce plan` says beforehand what `sparkonce run` then does, and does nothing itself."""
+
+from __future__ import annotations
+
+import shutil
+
+from harness.desk import FAILS, WRITES, Desk
+from sparkonce.blocking import run
+from sparkonce.cli.exits import ExitCode
+from sparkonce.model.record import HeldReason, Settling, State, Why
+
+
+def test_plan_before_and_after_a_run(desk: Desk) -> None:
+    """New, replay, mismatch and gone: the plan names each, with the exit code that the run would have."""
+    desk.job()
+    new = desk.here("plan", "job.yaml")
+    assert (new.code, new.first) == (0, "would run: write/numbers@1: nobody has asked for it")
+    assert desk.here("plan", "job.yaml", "--json").told["plan"] == "New"
+    assert desk.attempts() == 0
+    assert desk.here("keys", "list", "--json").told["keys"] == []
+
+    assert desk.here("run", "job.yaml").code == 0
+    replay = desk.here("plan", "job.yaml")
+    assert replay.code == 0
+    assert replay.first.startswith("would replay: generation 1 succeeded 2")
+    assert replay.first.endswith(", 1 234 rows in numbers")
+    told = desk.here("plan", "job.yaml", "--json").told
+    assert (told["plan"], told["phase"], told["replayed"]) == ("Replay", "Succeeded", False)
+
+    desk.job(WRITES + "\nprint('another script')")
+    mismatch = desk.here("plan", "job.yaml")
+    assert mismatch.code == ExitCode.MISMATCH
+    assert mismatch.first.startswith("would be refused: mismatch: write/numbers@1 is for another job")
+    assert "  differs: application file job.py" in mismatch.out
+    assert desk.here("plan", "job.yaml", "--json").told["paths"] == ["application file job.py"]
+
+    desk.job()
+    shutil.rmtree(desk.folder / "lake")
+    gone = desk.here("plan", "job.yaml")
+    assert gone.code == ExitCode.RESULT_GONE
+    assert gone.first.startswith("would be refused: result gone: ")
+    assert desk.attempts() == 1
+
+
+def test_plan_while_it_runs_elsewhere(desk: Desk) -> None:
+    """A running job is followed or refused, as its policy says; one without an owner is gone on with; a held one is refused."""
+    desk.job()
+    with desk.owned_elsewhere("pid 7 on elsewhere"):
+        followed = desk.here("plan", "job.yaml")
+        assert followed.code == 0
+        assert followed.first.startswith(
+            "would wait for it: write/numbers@1: generation 1, attempt 1 is owned by pid 7"
+        )
+        desk.job(onDuplicate="Reject")
+        rejected = desk.here("plan", "job.yaml")
+        assert rejected.code == ExitCode.IN_PROGRESS
+        assert rejected.first.startswith("would be refused: in progress: ")
+    stale = desk.here("plan", "job.yaml")
+    assert stale.code == 0
+    assert stale.first.startswith("would go on with it: write/numbers@1: generation 1, attempt 1: nobody owns it")
+
+
+def test_plan_of_a_held_key(desk: Desk) -> None:
+    """Exit 5, as the run would."""
+    desk.job()
+    with desk.owned_elsewhere() as (store, record, claim):
+        settling = Settling(attempt=1, why=Why.EXITED)
+        run(store.update(record, claim, record.changed(state=State.HELD, held=HeldReason.PARTIAL, settling=settling)))
+    held = desk.here("plan", "job.yaml")
+    assert (held.code, held.first.partition(": write")[0]) == (ExitCode.HELD, "would be refused: held")
+
+
+def test_plan_of_a_job_that_failed(desk: Desk) -> None:
+    """A failure is a result: it would be replayed, unless the job asks for another run of failed ones."""
+    desk.job(FAILS)
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+    assert desk.here("plan", "job.yaml").first.startswith("would replay: generation 1 failed 2")
+    desk.job(FAILS, onFinalized="RerunIfFailed")
+    assert desk.here("plan", "job.yaml").first.startswith(
+        "would run the next generation: write/numbers@1: generation 1: Failed"
+    )
+
+
+def test_render_fills_in_what_was_asked(desk: Desk) -> None:
+    """The rendered manifest has the parameters and places filled in, and is itself a job file for the same key."""
+    desk.job(resource="numbers/${params.day}")
+    rendered = desk.here("render", "job.yaml", "--param", "day=7", "--output", "numbers=mine")
+    assert rendered.code == 0
+    assert "resource: numbers/7" in rendered.out
+    assert f"path: {desk.folder}/mine" in rendered.out
+    (desk.folder / "rendered.yaml").write_text(rendered.out)
+    told = [
+        desk.here("plan", *arguments, "--json").told
+        for arguments in (["rendered.yaml"], ["job.yaml", "--param", "day=7", "--output", "numbers=mine"])
+    ]
+    assert told[0]["keyHash"] == told[1]["keyHash"]
