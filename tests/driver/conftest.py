@@ -1,3 +1,5 @@
+"""Creates whose answer was lost are sent again at once: nothing here waits."""
+
 from __future__ import annotations
 
 import pytest

@@ -118,7 +118,8 @@ class Granted:
         """Of the files that the committed slot names."""
         slot = self.committed(output)
         files = [self.folder / output / file.path for file in slot.files] if slot else []
-        return sorted(n for f in files for n in parquet.read_table(f, partitioning=None)["n"].to_pylist())
+        columns: list[Any] = [parquet.read_table(f, partitioning=None)["n"].to_pylist() for f in files]
+        return sorted(number for column in columns for number in column)
 
     def slots(self, output: str) -> list[tuple[int, str]]:
         """Token and state of each, whatever is listed."""

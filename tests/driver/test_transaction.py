@@ -12,7 +12,7 @@ from driver.granted import Granted, granted
 from harness.arrow_stage import table_of
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
-from sparkonce.driver.context import Job
+from sparkonce.driver.context import Job, Transaction
 from sparkonce.errors import Fenced, InvalidInput, OutputUnavailable, StoreUnavailable, UndeclaredOutput
 from sparkonce.model.record import Intent, Why
 from sparkonce.model.result import Verdict
@@ -37,11 +37,27 @@ class Unanswered(DirectChannel):
         raise StoreUnavailable("no answer")
 
 
-def both(job: Job) -> dict[str, Any]:
+A, B = (table_of(1, 2), "a"), (table_of(3), "b")
+
+
+def transact(job: Job, *writes: tuple[Any, str], then: Callable[[], object] = lambda: None) -> dict[str, Any]:
+    """Writes all in one transaction; `then` is called at the end of the block. What was written."""
     with job.transaction() as tx:
-        tx.write(table_of(1, 2), "a")
-        tx.write(table_of(3), "b")
+        for frame, output in writes:
+            tx.write(frame, output)
+        then()
     return tx.written
+
+
+def both(job: Job, then: Callable[[], object] = lambda: None) -> dict[str, Any]:
+    return transact(job, A, B, then=then)
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    def fails() -> None:
+        raise error
+
+    return fails
 
 
 def settled(attempt: Granted) -> Settlement:
@@ -87,9 +103,8 @@ def test_an_error_in_the_block_discards_what_was_staged(tmp_path: Path, error: B
     attempt = granted(tmp_path, "a", "b")
     job = attempt.job()
 
-    with pytest.raises(type(error)), job.transaction() as tx:
-        tx.write(table_of(1), "a")
-        raise error
+    with pytest.raises(type(error)):
+        transact(job, A, then=raising(error))
     assert (attempt.staged("a"), attempt.slots("a"), attempt.now().intent) == ([], [], None)
     assert job.write(table_of(1), "a").fresh
 
@@ -102,10 +117,9 @@ def test_the_blocks_own_error_is_seen_even_when_its_files_cannot_be_deleted(tmp_
     async def unreachable(*_: object) -> None:
         raise OutputUnavailable("no answer")
 
-    job._sinks["a"].discard = unreachable  # type: ignore[method-assign]  # an output that is gone by then
-    with pytest.raises(ValueError, match="own"), job.transaction() as tx:
-        tx.write(table_of(1), "a")
-        raise ValueError("the job's own")
+    job._sinks["a"].discard = unreachable  # type: ignore[method-assign, assignment]  # an output that is gone by then
+    with pytest.raises(ValueError, match="own"):
+        transact(job, A, then=raising(ValueError("the job's own")))
 
 
 def test_a_seal_after_settling_is_refused_and_the_files_go(tmp_path: Path) -> None:
@@ -113,11 +127,8 @@ def test_a_seal_after_settling_is_refused_and_the_files_go(tmp_path: Path) -> No
     attempt = granted(tmp_path, "a", "b")
     job = attempt.job()
 
-    with pytest.raises(Fenced, match="attempt 1 of load-may may not commit its transaction: attempt 1 is being settled"):
-        with job.transaction() as tx:
-            tx.write(table_of(1), "a")
-            tx.write(table_of(2), "b")
-            attempt.settling()
+    with pytest.raises(Fenced, match="attempt 1 of load-may may not commit its transaction: attempt 1 is being sett"):
+        both(job, then=attempt.settling)
     assert (attempt.staged("a"), attempt.staged("b"), attempt.rows("a")) == ([], [], [])
 
 
@@ -163,7 +174,9 @@ def test_a_refusal_after_a_lost_answer_deletes_nothing(tmp_path: Path) -> None:
     assert (attempt.rows("a"), attempt.rows("b")) == ([1, 2], [3])
 
 
-def test_a_sealed_transaction_that_dies_before_its_commits_is_rolled_forward(tmp_path: Path) -> None:
+def test_a_sealed_transaction_that_dies_before_its_commits_is_rolled_forward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sealed, no slot created, driver gone: settling creates exactly its slots."""
     attempt = granted(tmp_path, "a", "b")
     job = attempt.job()
@@ -171,14 +184,9 @@ def test_a_sealed_transaction_that_dies_before_its_commits_is_rolled_forward(tmp
     class Killed(BaseException):
         pass
 
-    def dies() -> None:
-        raise Killed
-
-    tx = job.transaction()
-    tx._commit = dies  # type: ignore[method-assign]  # the driver's last moment
-    with pytest.raises(Killed), tx:
-        tx.write(table_of(1, 2), "a")
-        tx.write(table_of(3), "b")
+    monkeypatch.setattr(Transaction, "_commit", lambda _: raising(Killed())())  # the driver's last moment
+    with pytest.raises(Killed):
+        both(job)
 
     assert (attempt.slots("a"), attempt.slots("b")) == ([], [])
     attempt.settling()
@@ -218,9 +226,8 @@ def test_an_output_is_written_once_in_a_transaction(tmp_path: Path) -> None:
     """The second write of an output ends the block: nothing is committed."""
     attempt = granted(tmp_path, "a")
 
-    with pytest.raises(InvalidInput, match="'a' is written twice"), attempt.job().transaction() as tx:
-        tx.write(table_of(1), "a")
-        tx.write(table_of(2), "a")
+    with pytest.raises(InvalidInput, match="'a' is written twice"):
+        transact(attempt.job(), A, A)
     assert (attempt.slots("a"), attempt.staged("a")) == ([], [])
 
 
@@ -228,9 +235,8 @@ def test_an_undeclared_output_ends_the_block(tmp_path: Path) -> None:
     """None of its outputs is committed."""
     attempt = granted(tmp_path, "a")
 
-    with pytest.raises(UndeclaredOutput), attempt.job().transaction() as tx:
-        tx.write(table_of(1), "a")
-        tx.write(table_of(2), "z")
+    with pytest.raises(UndeclaredOutput):
+        transact(attempt.job(), A, (table_of(2), "z"))
     assert (attempt.slots("a"), attempt.staged("a")) == ([], [])
 
 

@@ -77,7 +77,7 @@ def test_an_attempt_whose_slot_was_closed_is_fenced_and_leaves_no_files(tmp_path
         attempt.fence("orders", 2)
         return slot
 
-    job._stage = taken_over  # type: ignore[method-assign]  # a takeover at the worst moment
+    job._stage = taken_over  # type: ignore[method-assign, assignment]  # a takeover at the worst moment
 
     with pytest.raises(Fenced, match=r"attempt 1 of load-may can never commit to orders.*closed by a successor"):
         job.write(table_of(1), "orders")
@@ -96,7 +96,7 @@ def test_rows_of_another_job_under_the_key_are_a_conflict(tmp_path: Path) -> Non
         attempt.job().write(NEVER, "orders")
 
     late = attempt.job()
-    late._committed = lambda *_: None  # type: ignore[method-assign, assignment]  # it was committed after the look
+    late._committed = lambda *_: None  # type: ignore[method-assign]  # it was committed after the look
     with pytest.raises(KeyConflict):
         late.write(table_of(1), "orders")
     assert len(attempt.staged("orders")) == 1
@@ -152,7 +152,7 @@ def test_giving_up_where_a_twin_committed_returns_what_the_twin_wrote(
         job._sinks["orders"]._objects.times = 2 * TRIES  # type: ignore[attr-defined]  # from now on it hears nothing
         return slot
 
-    job._stage = overtaken  # type: ignore[method-assign]  # a twin at the worst moment
+    job._stage = overtaken  # type: ignore[method-assign, assignment]  # a twin at the worst moment
 
     if expected is None:
         written = job.write(table_of(1), "orders")

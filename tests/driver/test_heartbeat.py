@@ -1,0 +1,88 @@
+"""The attempt lease: kept from a thread, never a reason to end, noted when the ledger answers that the attempt is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driver.granted import Granted, granted
+from harness.arrow_stage import table_of
+from harness.eventually import assert_eventually
+from sparkonce.blocking import run
+from sparkonce.driver.channel import DirectChannel
+from sparkonce.driver.context import Job
+from sparkonce.errors import AttemptEnded, StoreUnavailable
+
+PATIENCE = 10  # seconds; a beat is due every hundredth
+
+
+class Scripted(DirectChannel):
+    """Asks `script` before each renewal: it may raise."""
+
+    def __init__(self, attempt: Granted, script: Callable[[], object]) -> None:
+        super().__init__(attempt.store, attempt.assignment)
+        self.script, self.beats = script, 0
+
+    def renew(self, progress: Mapping[str, Any]) -> bool:
+        self.beats += 1
+        self.script()
+        return super().renew(progress)
+
+
+@contextmanager
+def beating(attempt: Granted, script: Callable[[], object] = lambda: None) -> Iterator[tuple[Job, Scripted]]:
+    channel = Scripted(attempt, script)
+    job = Job(attempt.assignment, attempt.sinks(), channel, interval=0.01)
+    job.heartbeat.start()
+    try:
+        yield job, channel
+    finally:
+        job.heartbeat.stop()
+        job.heartbeat._thread.join(PATIENCE)
+        assert not job.heartbeat._thread.is_alive()
+
+
+def test_the_attempt_is_touched_with_the_rows_committed_so_far(tmp_path: Path) -> None:
+    """After a write the driver's beat carries its rows."""
+    attempt = granted(tmp_path, "orders")
+
+    def progress() -> object:
+        beats = run(attempt.store.beats(attempt.record.address, 1))
+        return (1, "driver") in beats and beats[1, "driver"].progress["rows"] == 3
+
+    with beating(attempt) as (job, _):
+        job.write(table_of(1, 2, 3), "orders")
+        assert_eventually(progress, PATIENCE)
+
+
+def test_an_answer_that_the_attempt_is_over_ends_the_next_write(tmp_path: Path) -> None:
+    """The next attempt was granted: the write raises AttemptEnded and nothing is staged; the thread asks no more."""
+    attempt = granted(tmp_path, "orders")
+    with beating(attempt) as (job, channel):
+        attempt.update(attempt=2, nonce="nonce-2")
+        assert_eventually(lambda: job.heartbeat.over, PATIENCE)
+        with pytest.raises(AttemptEnded):
+            job.write(table_of(1), "orders")
+        assert_eventually(lambda: not job.heartbeat._thread.is_alive(), PATIENCE)
+        asked = channel.beats
+    assert (channel.beats, attempt.staged("orders")) == (asked, [])
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("no answer"), RuntimeError("a defect of a store")])
+def test_silence_is_no_answer(tmp_path: Path, error: Exception) -> None:
+    """While the store fails, in whatever way, the attempt goes on and the thread lives: the beats come back with the store."""
+    attempt = granted(tmp_path, "orders")
+    lost = [error] * 5
+
+    def fails() -> None:
+        if lost:
+            raise lost.pop()
+
+    with beating(attempt, fails) as (job, channel):
+        assert_eventually(lambda: not lost and channel.beats > 5, PATIENCE)
+        assert not job.heartbeat.over
+        assert job.write(table_of(1), "orders").fresh

@@ -1,0 +1,117 @@
+"""What a driver says beside its writes: values, entries, a permanent error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driver.granted import Granted, granted
+from sparkonce.blocking import run
+from sparkonce.driver.channel import DirectChannel
+from sparkonce.engine.outcome import values_of
+from sparkonce.errors import InvalidInput, StoreUnavailable
+from sparkonce.model.record import Report
+from sparkonce.model.result import VALUES_LIMIT
+
+
+def reports(attempt: Granted) -> list[Report]:
+    return list(run(attempt.store.reports(attempt.record.address, attempt.record.generation)))
+
+
+class Lossy(DirectChannel):
+    """Loses the answer of each report so many times, after it was carried out."""
+
+    def __init__(self, attempt: Granted, *, times: int) -> None:
+        super().__init__(attempt.store, attempt.assignment)
+        self.times = times
+
+    def report(self, reporter: str, kind: str, body: Mapping[str, Any]) -> bool:
+        answer = super().report(reporter, kind, body)
+        if self.times:
+            self.times -= 1
+            raise StoreUnavailable("no answer")
+        return answer
+
+
+def test_later_values_win_and_the_others_stay(tmp_path: Path) -> None:
+    """Two calls, one name in both: the later value, and the names of both."""
+    attempt = granted(tmp_path)
+    job = attempt.job()
+    job.result(rows=1, source="may")
+    job.result(rows=2)
+
+    assert values_of(reports(attempt)) == {"rows": 2, "source": "may"}
+
+
+def test_the_order_of_many_values_is_that_of_the_calls(tmp_path: Path) -> None:
+    """Twelve calls: the last one counts, though "10" sorts before "9" as text."""
+    attempt = granted(tmp_path)
+    job = attempt.job()
+    for number in range(12):
+        job.result(rows=number)
+    assert values_of(reports(attempt)) == {"rows": 11}
+
+
+def test_only_the_last_attempt_that_set_values_counts(tmp_path: Path) -> None:
+    """What an attempt said that had no effect is not mixed into the result of the next."""
+    attempt = granted(tmp_path)
+    attempt.job().result(rows=1, old=True)
+    attempt.next_attempt()
+    attempt.job().result(rows=2)
+
+    assert values_of(reports(attempt)) == {"rows": 2}
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
+def test_a_value_that_json_cannot_hold_is_refused(tmp_path: Path, value: object) -> None:
+    """One sentence; nothing is recorded."""
+    attempt = granted(tmp_path)
+    with pytest.raises(InvalidInput, match=r"job\.result\(\) takes values that JSON can hold"):
+        attempt.job().result(rows=value)
+    assert reports(attempt) == []
+
+
+def test_values_are_limited_all_calls_together(tmp_path: Path) -> None:
+    """Exactly the limit is recorded; one byte more is refused, however many calls it comes in, and what was there stays."""
+    attempt = granted(tmp_path)
+    job = attempt.job()
+    job.result(x="a" * (VALUES_LIMIT - len('{"x": ""}') - 100))
+    job.result(x="b" * (VALUES_LIMIT - len('{"x": ""}')))
+
+    with pytest.raises(InvalidInput, match=f"records at most {VALUES_LIMIT}"):
+        job.result(y=1)
+    assert set(values_of(reports(attempt))) == {"x"}
+    job.result(x="small", y=1)
+    assert values_of(reports(attempt)) == {"x": "small", "y": 1}
+
+
+def test_each_report_is_an_entry_of_its_own(tmp_path: Path) -> None:
+    """Two reports of a kind: both stand there, none is dropped for the other."""
+    attempt = granted(tmp_path)
+    job = attempt.job()
+    job.report("progress", part=1)
+    job.report("progress", part=2)
+
+    assert [r.body for r in reports(attempt)] == [{"part": 1}, {"part": 2}]
+
+
+def test_a_report_whose_answer_was_lost_is_there_once(tmp_path: Path) -> None:
+    """It is sent again under the same name, and recognised."""
+    attempt = granted(tmp_path)
+    attempt.job(channel=Lossy(attempt, times=3)).result(rows=1)
+    assert len(reports(attempt)) == 1
+
+
+def test_fail_reports_a_permanent_error_and_exits_with_the_message(tmp_path: Path) -> None:
+    """The report is there before the process ends, also when answers were lost; a long message is cut to what a record holds."""
+    attempt = granted(tmp_path)
+    with pytest.raises(SystemExit, match="sparkonce: no such column"):
+        attempt.job(channel=Lossy(attempt, times=2)).fail("no such column: fare" + "!" * 5000)
+
+    (report,) = reports(attempt)
+    assert (report.kind, report.attempt) == ("permanent-error", 1)
+    assert report.body["message"].startswith("no such column: fare!")
+    assert len(report.body["message"]) == 1024
