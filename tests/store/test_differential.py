@@ -255,7 +255,6 @@ def compare(folder: Path, calls: list[Step], reached: Counter[tuple[str, str]]) 
         "clock": lambda: seconds,
         "monotonic": lambda: seconds,
         "max_live_keys": 2,
-        "tombstones": 2,
     }
     sql = SqlStore(folder / "ledger.db", stale_after=1e9, synchronous="OFF", **limits)
     sides = one, other = Side(MemoryStore(**limits)), Side(sql)
