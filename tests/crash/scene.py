@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,8 @@ class Scene:
     def ledger(self) -> Path:
         return self.folder / "ledger.db"
 
-    def run(self, failpoints: str = "", command: str = "run") -> subprocess.Popen[bytes]:
-        """`sparkonce run`, in a session of its own."""
+    def run(self, failpoints: str = "", command: Sequence[str] = ("run", "job.yaml")) -> subprocess.Popen[bytes]:
+        """A `sparkonce` command, `run` by default, in a session of its own."""
         number = len(list(self.folder.glob("*.out")))
         once = self.folder / f"once-{number}"
         once.mkdir()
@@ -83,10 +84,9 @@ class Scene:
         }
         if self.submit is not None:
             environment["SPARKONCE_SPARK_SUBMIT"] = str(self.submit)
-        out = (self.folder / f"{number}.out").open("wb")
-        with out:
+        with (self.folder / f"{number}.out").open("wb") as out:
             return subprocess.Popen(
-                [sys.executable, "-m", "sparkonce", command, "job.yaml", "--store", str(self.ledger), "--json"],
+                [sys.executable, "-m", "sparkonce", *command, "--store", str(self.ledger), "--json"],
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -145,6 +145,10 @@ class Scene:
             table = self.folder / "lake" / output
             left += [str(p) for p in table.glob("_data/*/*") if p.relative_to(table) not in named]
         return left
+
+    def attempts_made(self) -> list[str]:
+        """Names of all applications there ever were."""
+        return sorted(p.name for p in Path(f"{self.ledger}.attempts").glob("so-*"))
 
     def hits(self) -> list[str]:
         path = self.folder / "hits"

@@ -21,6 +21,7 @@ SHAPES = {  # failpoints that only some jobs reach
     "driver.seal.before": ("tx", "mixed"),
     "driver.seal.after": ("tx", "mixed"),
     "driver.tx.between": ("tx", "mixed"),
+    "driver.abort.closed": ("one", "two"),
 }
 FAIL_ONCE = ("engine.grant.after", "sink.slots.close.before", "sink.slots.close.after")
 """Reached when an attempt ends without effect."""
