@@ -179,7 +179,7 @@ the process names them; what is set for `sparkonce run` reaches its drivers, too
 
 | variable | says |
 | --- | --- |
-| `SPARKONCE_FAILPOINTS` | `NAME=TERMS`, several joined by `;`. A term is `[N*]ACTION`, chained by `->`: `2*off->kill` passes twice, then kills |
+| `SPARKONCE_FAILPOINTS` | `NAME=TERMS`, joined by `;`. A term is `[N*]ACTION`, chained by `->`: `2*off->kill` passes twice, then kills |
 | `SPARKONCE_FAILPOINTS_LOG` | a file: each hit appends `NAME`, or `NAME=ACTION` where something was done |
 | `SPARKONCE_FAILPOINTS_ONCE` | a folder: each point kills or stops one process in all, however many attempts there are |
 
