@@ -168,7 +168,8 @@ class Drive:
     async def note(self, record: Record, claim: Claim, seen: Seen) -> None:
         """What was seen goes into the record before anything is concluded from it."""
         phase = seen.phase if seen.phase not in ENDED else record.phase or Phase.STARTING
-        changed = record.changed(application=Application(name=seen.name, uid=seen.uid, driver=seen.driver), phase=phase)
+        driver = seen.driver or (record.application.driver if record.application else None)  # the first one seen stays
+        changed = record.changed(application=Application(name=seen.name, uid=seen.uid, driver=driver), phase=phase)
         event = Event(what=f"Application {phase}", by=self.owner, generation=record.generation, attempt=record.attempt)
         await self.store.update(record, claim, changed, event=event)
         failpoints.hit("engine.note.after")
@@ -216,7 +217,7 @@ class Drive:
     async def stop(self, record: Record, job: Job, observation: Observation) -> None:
         """A courtesy: settling has made the attempt final. What is known to have ended is left alone."""
         seen = observation.seen
-        if seen is None or seen.nonce != record.nonce or seen.phase not in ENDED:
+        if seen is None or (seen.nonce == record.nonce and seen.phase not in ENDED):
             await self.launcher.stop(self.assignment(record, job), timeout=job.policy.stop_timeout)
         failpoints.hit("engine.stop.after")
 
