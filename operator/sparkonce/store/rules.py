@@ -13,6 +13,7 @@ from sparkonce.model.record import (
     Beat,
     Event,
     Intent,
+    Opener,
     Record,
     Report,
     Settling,
@@ -43,6 +44,8 @@ from sparkonce.store.step import Decision, Seen, Write
 
 RETRY_AFTER = 60.0
 """Seconds to wait when the realm is full and nothing in it expires by itself."""
+COMMANDS_KEPT = 16
+"""Openers of a key that were commands (a request, a rerun): a record is small, and a key may be rerun for years."""
 LEASE_ENDED = "the lease of this process has ended; open another one"
 
 
@@ -218,6 +221,7 @@ def finalize(
         "state": State.FINALIZED,
         "outcome": result.outcome,
         "held": None,
+        "note": result.failure.message if result.failure else "",
         "not_before": None,
         "finalized_at": seen.at,
         "expires_at": seen.at + retention,
@@ -273,18 +277,25 @@ def reopen(
     kept = now.objects if _same_fingerprint(now, request) else ()
     # Every field of the model starts afresh but those named here; fields that this version does not know are kept.
     fresh = {name: field.get_default() for name, field in Record.model_fields.items() if not field.is_required()}
-    keep = ("schema_", "min_reader", "operation", "resource", "job_revision", "created_at")
+    keep = ("schema_", "min_reader", "operation", "resource", "job_revision")
     change = {name: value for name, value in fresh.items() if name not in keep} | {
         "generation": max(now.generation, seen.floor) + 1,
         "attempt": 1,
         "nonce": request.nonce,
         "fingerprint": fingerprint,
         "fingerprint_version": version,
-        "openers": (*now.openers, request.by),
+        "openers": _openers(now, request.by),
         "objects": (*kept, *(uid for uid in request.objects if uid not in kept)),
+        "created_at": seen.at,
         "granted_at": seen.at,
     }
     return _opened(seen, _written(seen, now.changed(**change)), request, lease=lease, owner=owner, what="Reopened")
+
+
+def _openers(now: Record, by: Opener) -> tuple[Opener, ...]:
+    """Objects for ever, since they may ask again at any time; of commands, which repeat themselves within seconds, the last few."""
+    commands = [opener for opener in now.openers if opener.uid is None][-COMMANDS_KEPT:]
+    return (*(opener for opener in now.openers if opener.uid is not None or opener in commands), by)
 
 
 # --- without a claim

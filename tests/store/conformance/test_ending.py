@@ -25,6 +25,7 @@ from sparkonce.model.record import (
     StopWanted,
     Why,
 )
+from sparkonce.store.codec import encode
 from sparkonce.store.protocol import (
     Attached,
     Changed,
@@ -146,6 +147,17 @@ def worn(store: IdempotencyStore) -> Key:
     return key
 
 
+def test_a_key_that_is_rerun_for_years_stays_small(store: IdempotencyStore) -> None:
+    """Only the last few commands are remembered as openers; objects, which may ask again at any time, all are."""
+    key = reserved(store)
+    for _ in range(40):
+        key.finalize()
+        key = key.reopen()
+    assert len(key.record.openers) < 20
+    assert key.record.openers[-1] == Opener(nonce=key.record.nonce)
+    assert len(encode(key.record)) < 4096
+
+
 def test_reopen_starts_the_next_generation_afresh(store: IdempotencyStore) -> None:
     """Generation + 1, attempt 1, new nonce, spec and claim; nothing of the old generation's course is left in the record."""
     key = worn(store)
@@ -170,10 +182,11 @@ def test_reopen_starts_the_next_generation_afresh(store: IdempotencyStore) -> No
         fingerprint_version=1,
         openers=(*key.record.openers, asked.by),
         objects=("uid-1", "uid-2"),
-        created_at=key.record.created_at,
+        created_at=record.granted_at,
         granted_at=record.granted_at,
     )
     assert record.dump() == as_new.dump()
+    assert record.created_at > key.record.created_at
     assert (done.claim.nonce, key.view().claim) == (asked.nonce, done.claim)
     assert run(store.spec(key.address, 2)) == spec
     assert run(store.result(key.address, 1)) == result(attempts=1)
