@@ -50,7 +50,7 @@ def pick(number: int, among: list[T]) -> T:
     return among[number % len(among)]
 
 
-def happens(**draws: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
+def happens(**draws: Any) -> Callable[[Callable[..., None]], Any]:
     """A rule: everybody who is awake takes a few steps, and then this happens, in the middle of whatever they were at."""
 
     def made(body: Callable[..., None]) -> Any:
@@ -100,7 +100,7 @@ class Machine(RuleBasedStateMachine):
                     self._kill(process, lands=bool(seed & 2), lease_ends=bool(seed & 4))
                 else:
                     self._freeze(process)
-        elif able := self.world.losing:
+        elif able := self.world.losing(random.Random(seed)):
             self.world.advance(pick(seed, able), fault)
 
     def _kill(self, process: Process, *, lands: bool, lease_ends: bool) -> None:
@@ -135,9 +135,9 @@ class Machine(RuleBasedStateMachine):
 
     # --- messages
 
-    @happens(who=which, fate=st.sampled_from(("request", "reply", "reply", "late", "late")))
+    @happens(who=which, fate=st.sampled_from(("request", "reply", "reply", "late", "late", "late")))
     def a_message_is_lost(self, who: int, fate: str) -> None:
-        if able := self.world.losing:
+        if able := self.world.losing(random.Random(who)):
             self.world.advance(pick(who, able), fate)
 
     # --- processes
@@ -238,7 +238,7 @@ class Machine(RuleBasedStateMachine):
             case "forget":
                 self.world.forget()
             case "retry" | "failed":
-                self.world.resolve(kind)  # type: ignore[arg-type]  # one of operate.How
+                self.world.resolve(kind)
 
     @happens(who=which)
     def an_interrupt(self, who: int) -> None:
@@ -287,13 +287,19 @@ def _kind(process: Process) -> str:
     return "driver" if isinstance(process, Driver) else "client"
 
 
-def play(folder: Path, config: Config, patch: pytest.MonkeyPatch, *, schedules: int) -> Counts:
-    """Plays that many schedules; raises Broken for the first that breaks a promise."""
-    scene, counts = Scene(folder, config), Counts()
+def prepared(folder: Path, config: Config, patch: pytest.MonkeyPatch) -> Scene:
+    """A scene, with the few places patched at which the real code would open real outputs or sleep."""
+    scene = Scene(folder, config)
     patch.setattr(embedded, "describe", scene.describe)
     patch.setattr(operate, "describe", scene.describe)
     patch.setattr(slots, "staged_files", staged_files)
     patch.setattr(slots, "RESEND_AFTER", (0, 0, 0))  # nobody waits for a message that a schedule loses
+    return scene
+
+
+def play(folder: Path, config: Config, patch: pytest.MonkeyPatch, *, schedules: int) -> Counts:
+    """Plays that many schedules; raises Broken for the first that breaks a promise."""
+    scene, counts = prepared(folder, config, patch), Counts()
     machine: type[Machine] = type("Played", (Machine,), {"scene": scene, "counts": counts})
     health = [
         HealthCheck.too_slow,  # a schedule is a hundred transactions of a real database
@@ -310,7 +316,7 @@ def play(folder: Path, config: Config, patch: pytest.MonkeyPatch, *, schedules: 
         suppress_health_check=health,
     )
     try:
-        run_state_machine_as_test(machine, settings=asked)  # type: ignore[no-untyped-call]  # hypothesis does not type it
+        run_state_machine_as_test(machine, settings=asked)
     except Broken as broken:
         broken.schedules = counts.schedules + 1
         raise

@@ -30,6 +30,10 @@ class Killed(BaseException):
     """Raised in a process that was killed, at the effect it stood before; no handler of the core catches it."""
 
 
+_STORE_WRITES = {"reserve", "take_over", "update", "finalize", "reopen", "request_stop", "seal", "forget", "report"}
+_WRITES = _STORE_WRITES | {"create", "delete_folder", "launch", "mark", "end"}
+
+
 @dataclass(frozen=True)
 class Effect:
     """One atomic remote effect that a process stands before: `call` is bound now and may land at any time, also without its sender."""
@@ -42,6 +46,11 @@ class Effect:
     @property
     def waits(self) -> bool:
         return self.what == "wait"
+
+    @property
+    def writes(self) -> bool:
+        """It matters whether, when and how often it lands."""
+        return self.what.partition(" ")[0].rpartition(".")[2] in _WRITES
 
 
 @dataclass(frozen=True)

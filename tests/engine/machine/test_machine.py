@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.machine.machine import play
-from engine.machine.world import CONFIGS
+from engine.machine.world import CONFIGS, Config
 
 IN_CI = os.environ.get("CI") == "true"
 SCHEDULES = int(os.environ.get("SPARKONCE_SCHEDULES", "0")) or (5040 if IN_CI else 304)
@@ -22,7 +22,9 @@ SPARE = 1.06
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=lambda config: config.name)
-def test_no_schedule_breaks_a_promise(config, part: int, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_schedule_breaks_a_promise(
+    config: Config, part: int, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With crashes, freezes, lost and late messages, zombies and people's wishes at any step, P1-P6 hold at every step, a transaction is
     all or nothing in the end, and every key comes to its end."""
     quota = SCHEDULES // (len(CONFIGS) * PARTS)

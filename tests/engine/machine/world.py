@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from engine.machine.applications import Applications, Behaviour
 from engine.machine.places import Launches, Objects, Store, Watched
@@ -42,13 +42,15 @@ from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.objects import FolderObjects
 from sparkonce.sink.protocol import Sink
 from sparkonce.store.lease_files import FileLease
-from sparkonce.store.protocol import Lease
+from sparkonce.store.protocol import IdempotencyStore, Lease
 from sparkonce.store.sql import SqlStore
 
 BOUND = 4000
 """Effects after the last fault within which a key must come to its end; most need 50 to 500."""
 CLIENTS = 5
 """Alive at once: more only wait for each other."""
+AIM = 12
+"""Steps for which a fault of a message waits for a write to strike."""
 LONG = 100.0
 """Seconds that pass in a silence: longer than any timeout of these jobs."""
 _NEVER = (RecordUnreadable, RecordTooNew, StoreUnusable, OutputCorrupt, OutputUnsafe, KeyConflict)
@@ -134,7 +136,7 @@ class Scene:
     def close(self) -> None:
         run(self.store.close())
 
-    def describe(self, record: Record, spec: SpecBody) -> Job:
+    def describe(self, _: Record, spec: SpecBody) -> Job:
         """In the place of `prepare.describe`, which would open real sinks."""
         assert self.world is not None  # only a process of a schedule asks
         return Job(spec=spec, policy=self.world.policy, sinks=tuple(self.world.sinks.values()))
@@ -205,7 +207,7 @@ class World:
         """Nonces of deliberate reruns."""
         self.promises = Promises(self)
         self.applications = Applications(self)
-        self.store = Store(self, scene.store)
+        self.store = cast("IdempotencyStore", Store(self, scene.store))  # its verbs are the real one's, by name
         self.launcher = Launches(self)
         places = {name: FolderObjects(self.folder / name, durable=False) for name in self.config.outputs}
         self.tables = {name: Objects(self, name, place) for name, place in places.items()}
@@ -237,9 +239,12 @@ class World:
     def awake(self) -> list[Process]:
         return [each for each in self.processes if not each.over and not each.frozen]
 
-    @property
-    def losing(self) -> list[Process]:
-        """Those whose next effect may be lost."""
+    def losing(self, rng: random.Random) -> list[Process]:
+        """Those whose next effect may be lost. A lost look at something is dull: they go on until somebody is about to write."""
+        for _ in range(AIM):
+            if writing := [each for each in self.awake if each.pending is not None and each.pending.writes]:
+                return writing
+            self.mingle(rng, 1)
         return [each for each in self.awake if each.pending is not None and each.pending.lost is not None]
 
     @property
@@ -409,12 +414,13 @@ class World:
         else:
             raise Broken("an end", "a key that is sent again and again comes to no end")
         self.promises.at_the_end()
-        assert last is not None and last.outcome is not None  # finalized
+        assert last.outcome is not None  # it is finalized
         return str(last.outcome)
 
     def _version(self, record: Record | None) -> str:
-        same = (name for name, job in self.scene.jobs.items() if record and record.fingerprint == job.digests[1])
-        return next(same, "A")
+        if record is None:
+            return "A"
+        return next(name for name, job in self.scene.jobs.items() if record.fingerprint == job.digests[1])
 
     def _calm(self, rng: random.Random) -> None:
         for _ in range(BOUND):

@@ -1,0 +1,52 @@
+"""A schedule that the machine found, written down: a leader that froze, and whose key was forgotten meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.machine.machine import prepared
+from engine.machine.process import Process
+from engine.machine.world import CONFIGS, World
+from sparkonce.errors import InvalidInput
+
+
+def _until(world: World, process: Process, what: str) -> None:
+    """Runs it until it stands before such an effect."""
+    while process.pending is not None and process.pending.what != what:
+        world.advance(process)
+
+
+def _to_the_end(world: World, process: Process) -> None:
+    """Runs it, and everybody else who is awake, until it has ended."""
+    while not process.over:
+        for each in list(world.awake):
+            if not each.over:
+                world.advance(each)
+
+
+def test_a_leader_whose_generation_was_forgotten_opens_no_second_one(
+    tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It thaws, finds no record where it had opened generation 1, and says so; running the job again takes a new request."""
+    world = World(prepared(tmpfs_path, CONFIGS["one"], monkeypatch), [], max_attempts=3)
+    world.request("A")
+    leader = world.clients[0]
+    _until(world, leader, "launcher.launch g1-a1")
+    leader.frozen = True
+    world.expire(leader)
+    world.request("A")
+    _to_the_end(world, world.clients[-1])
+    world.forget()
+    _to_the_end(world, world.clients[-1])
+    assert world.promises.last is None
+
+    leader.frozen = False
+    _to_the_end(world, leader)
+
+    assert isinstance(leader.answer, InvalidInput)
+    assert "was forgotten while this request waited" in str(leader.answer)
+    assert list(world.promises.fingerprints) == [1]
+    world.close()
+    world.scene.close()
