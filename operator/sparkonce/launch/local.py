@@ -8,6 +8,8 @@
         exit               exit code, written by the wrapper, so that it outlives the launcher
         stdout, stderr
 
+The wrapper outlives a SIGTERM of its group (`trap`), so that the exit code of what it ran is known.
+
 Liveness is an OS file lock, no clock and no pid: a pid is reused, a lock is not. Nobody holds it = nothing of the attempt runs, and
 nothing of it will: who may still spawn holds it too. The driver takes a lock of its own in `current()`, because a JVM closes the
 descriptors it inherited before it starts Python. A frozen launcher holds the lock as well; then the attempt counts as there until its
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -34,7 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkonce import failpoints
-from sparkonce.errors import LaunchUnavailable
+from sparkonce.errors import LaunchRefused, LaunchUnavailable
 from sparkonce.launch.protocol import Phase, Seen, StillThere, Stopped
 from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, NONCE_ENVIRONMENT, Assignment
 
@@ -42,6 +45,8 @@ LOG_TAIL = 1024
 """Bytes of the log that an observation carries: of stdout, where spark-submit puts both streams of a Python driver, else of stderr."""
 TERM_SHARE = 0.5
 """Of the stop timeout is left for SIGTERM; then SIGKILL."""
+_ABSENT = (FileNotFoundError, NotADirectoryError)
+"""Also where a file has the attempt's name: it is foreign, as a folder that we did not make would be."""
 POLL = 0.02
 """Seconds between two looks while something is being stopped."""
 
@@ -50,8 +55,9 @@ _CHILDREN: list[subprocess.Popen[bytes]] = []
 
 _WRAPPER = """
 d=$1; shift
+trap : TERM
 [ -e "$d/stopped" ] && exit 75
-{ cat /proc/$$/stat; cat /proc/sys/kernel/random/boot_id; } > "$d/process.new" && mv "$d/process.new" "$d/process"
+{ cat /proc/$$/stat; cat /proc/sys/kernel/random/boot_id; } > "$d/process.new" && mv "$d/process.new" "$d/process" || exit 75
 "$@" > "$d/stdout" 2> "$d/stderr"
 code=$?
 echo $code > "$d/exit.new" && mv "$d/exit.new" "$d/exit"
@@ -85,6 +91,10 @@ class LocalLauncher:
     async def launch(self, assignment: Assignment) -> Seen:
         folder = self.attempts / assignment.name
         command = self.command_for(assignment)
+        if not Path(command.folder).is_dir():
+            raise LaunchUnavailable(
+                f"the folder {command.folder} of {assignment.key} is not there; put it back and send the job again"
+            )
         try:
             lock = place(folder, assignment, stopped=False)
             if lock is None:
@@ -96,6 +106,10 @@ class LocalLauncher:
             finally:
                 os.close(lock)
         except OSError as problem:
+            if problem.errno == errno.E2BIG:
+                raise LaunchRefused(
+                    f"the spec of {assignment.key} is longer than what a process can be told; shorten its arguments and settings"
+                ) from None
             raise LaunchUnavailable(
                 f"the attempt cannot be started in {folder}: {problem.strerror}; mend that and send the job again"
             ) from None
@@ -132,13 +146,19 @@ class LocalLauncher:
             lock = place(folder, assignment, stopped=True)
             if lock is not None:
                 os.close(lock)
+            elif _identity(folder)[0] != assignment.nonce:
+                return Stopped(
+                    self._look(folder)
+                )  # somebody else's, and not ours to stop; its name keeps ours from starting
             (folder / "stopped").touch()
             asked = time.monotonic()
-            while locked(folder):
+            asked_to_end: set[int] = set()
+            # The lock first: who holds it may still start a member, which would be seen after it.
+            while locked(folder) or members(folder, assignment.nonce):
                 waited = time.monotonic() - asked
                 if waited > timeout:
-                    return StillThere(f"processes of {folder.name} still hold its lock after {timeout:.0f} s")
-                end(folder, assignment.nonce, signal.SIGTERM if waited < timeout * TERM_SHARE else signal.SIGKILL)
+                    return StillThere(f"processes of {folder.name} are still there after {timeout:.0f} s")
+                end(members(folder, assignment.nonce), asked_to_end, at_once=waited >= timeout * TERM_SHARE)
                 await self.wait(POLL)
                 _collect()
             return Stopped(self._look(folder))
@@ -183,6 +203,23 @@ def place(folder: Path, assignment: Assignment, *, stopped: bool) -> int | None:
     """Creates the attempt's folder whole, or not at all; a descriptor that holds its lock, or None when it was there already."""
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
+    try:
+        lock = _draft(draft, assignment, stopped=stopped)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    try:
+        draft.rename(folder)  # onto a folder that is not empty it fails: create-if-absent
+    except OSError:
+        os.close(lock)
+        shutil.rmtree(draft, ignore_errors=True)
+        if not folder.exists():
+            raise
+        return None
+    return lock
+
+
+def _draft(draft: Path, assignment: Assignment, *, stopped: bool) -> int:
     draft.mkdir(mode=0o700)
     identity = {
         "uid": uuid.uuid4().hex,
@@ -195,14 +232,6 @@ def place(folder: Path, assignment: Assignment, *, stopped: bool) -> int | None:
         (draft / "stopped").touch()
     lock = os.open(draft / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    try:
-        draft.rename(folder)  # onto a folder that is not empty it fails: create-if-absent
-    except OSError:
-        os.close(lock)
-        shutil.rmtree(draft, ignore_errors=True)
-        if not folder.exists():
-            raise
-        return None
     return lock
 
 
@@ -210,7 +239,7 @@ def locked(folder: Path) -> bool:
     """Whether anything that belongs to the attempt, or may still start it, is alive."""
     try:
         probe = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except _ABSENT:
         return False
     try:
         fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -221,21 +250,28 @@ def locked(folder: Path) -> bool:
     return False
 
 
-def end(folder: Path, nonce: str, number: signal.Signals) -> None:
-    """Signals every process of the recorded group that carries the attempt's nonce."""
+def members(folder: Path, nonce: str) -> list[int]:
+    """Pids of the recorded group that carry the attempt's nonce; none when it was recorded before the machine's last start."""
     process = _process(folder)
     if process is None:
-        return
-    leader, _, boot = process.split(":")
+        return []
+    leader, _, boot = process.split(":", 2)
     if boot != _boot_id():
-        return
+        return []
     marker = f"{NONCE_ENVIRONMENT}={nonce}".encode()
-    for pid, group in _processes():
-        if group == int(leader) and marker in _environment(pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-                if number is signal.SIGTERM:
-                    os.kill(pid, signal.SIGCONT)  # a stopped process would never see it
+    return [pid for pid, group in _processes() if group == int(leader) and marker in _environment(pid)]
+
+
+def end(pids: Sequence[int], asked: set[int], *, at_once: bool) -> None:
+    """SIGTERM, once to each: who cleans up is not disturbed again and again. SIGKILL when it must be at once."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            if at_once:
+                os.kill(pid, signal.SIGKILL)
+            elif pid not in asked:
+                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGCONT)  # a stopped process would never see it
+                asked.add(pid)
 
 
 def record_process(folder: Path) -> None:
@@ -253,14 +289,14 @@ def _identity(folder: Path) -> tuple[str, str]:
     try:
         identity = json.loads((folder / "application.json").read_text())
         return str(identity["nonce"]), str(identity["uid"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (*_ABSENT, ValueError, KeyError, TypeError):
         return "", "foreign"  # somebody else's folder has our name
 
 
 def _exit_code(folder: Path) -> int | None:
     try:
         return int((folder / "exit").read_text())
-    except (FileNotFoundError, ValueError):
+    except (*_ABSENT, ValueError):
         return None
 
 
@@ -270,7 +306,7 @@ def _process(folder: Path) -> str | None:
         stat, boot = (folder / "process").read_text().splitlines()[:2]
         fields = stat.rsplit(")", 1)[1].split()
         return f"{stat.split()[0]}:{fields[19]}:{boot}"
-    except (FileNotFoundError, ValueError, IndexError):
+    except (*_ABSENT, ValueError, IndexError):
         return None
 
 

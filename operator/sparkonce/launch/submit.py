@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.local import Command
@@ -20,6 +22,8 @@ from sparkonce.model.local_template import LocalTemplate
 
 SUBMIT_ENVIRONMENT = "SPARKONCE_SPARK_SUBMIT"
 MASTER_ENVIRONMENT = "SPARKONCE_MASTER"
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 QUIET = {
     "spark.ui.enabled": "false",  # two attempts on one laptop would fight for its port
@@ -46,9 +50,9 @@ def spark_submit() -> str:
 
 def absolute(path: str, base: str) -> str:
     """As the child sees it: relative paths are relative to the job file, URIs stay."""
-    if "://" in path:
-        return path.removeprefix("file://") if path.startswith("file://") else path
-    return str(Path(base, path))
+    if path.startswith("file:"):
+        return unquote(urlsplit(path).path)
+    return path if _SCHEME.match(path) else str(Path(base, path))
 
 
 def command_for(
@@ -61,25 +65,37 @@ def command_for(
         base = assignment.spec.base or str(Path.cwd())
         main = application or absolute(template.main_file or "", base)
         conf = {**QUIET, **template.conf, "spark.app.name": template.conf.get("spark.app.name", assignment.name)}
-        argv = [spark_submit(), "--master", os.environ.get(MASTER_ENVIRONMENT, "local[*]")]
+        submit = spark_submit()
+        argv = [submit, "--master", os.environ.get(MASTER_ENVIRONMENT, "local[*]")]
         for name, value in conf.items():
             argv += ["--conf", f"{name}={value}"]
         for option, values in (
             ("--py-files", template.py_files),
             ("--jars", template.jars),
             ("--files", template.files),
+            ("--archives", template.archives),
         ):
             if values:
                 argv += [option, ",".join(absolute(v, base) for v in values)]
-        if template.packages:
-            argv += ["--packages", ",".join(template.packages)]
+        for option, names in (
+            ("--packages", template.packages),
+            ("--exclude-packages", template.exclude_packages),
+            ("--repositories", template.repositories),
+        ):
+            if names:
+                argv += [option, ",".join(names)]
         if template.main_class:
             argv += ["--class", template.main_class]
-        return Command(argv=[*argv, main, *template.arguments], environment=_environment(template.env), folder=base)
+        return Command(
+            argv=[*argv, main, *template.arguments], environment=_environment(submit, template.env), folder=base
+        )
 
     return build
 
 
-def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Python workers start with the interpreter that runs us, not with whatever python3 is first on PATH."""
-    return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **env}
+def _environment(submit: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Python workers start with the interpreter that runs us, not with whatever python3 is first on PATH; and spark-submit runs the
+    Spark that it belongs to, not another one that SPARK_HOME names."""
+    home = Path(submit).parent.parent
+    spark = {"SPARK_HOME": str(home)} if (home / "jars").is_dir() else {}
+    return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **spark, **env}

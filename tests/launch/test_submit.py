@@ -1,0 +1,154 @@
+"""From a template to a command line: what spark-submit is told, and from where."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness.fake_submit as fake
+from driver.granted import granted
+from sparkonce.errors import InvalidInput
+from sparkonce.launch import submit
+from sparkonce.launch.local import Command
+from sparkonce.launch.submit import absolute, command_for, spark_submit
+from sparkonce.model.assignment import Assignment
+from sparkonce.model.local_template import LocalTemplate
+from sparkonce.model.spec import IdempotentJob
+
+
+def template_of(assignment: Assignment) -> LocalTemplate:
+    return LocalTemplate.of(IdempotentJob.of(assignment.spec.job))
+
+
+def command(folder: Path, *, application: str | None = None, **template: Any) -> Command:
+    assignment = granted(folder, "orders", template={"mainApplicationFile": "jobs/load.py", **template}).assignment
+    return command_for(template_of, application=application)(assignment)
+
+
+def options(command: Command, name: str) -> list[str]:
+    return [value for option, value in zip(command.argv, command.argv[1:], strict=False) if option == name]
+
+
+def test_paths_are_relative_to_the_job_file(tmp_path: Path) -> None:
+    """Main file, Python files, jars, files and archives; URIs stay as they are; the child runs in the job file's folder."""
+    deps = {
+        "pyFiles": ["lib.py", "/opt/other.py"],
+        "jars": ["jars/a.jar", "https://host/b.jar"],
+        "files": ["file:///etc/some%20file"],
+        "archives": ["env.tar.gz#env"],
+    }
+    made = command(tmp_path, deps=deps, arguments=["--day", "1"])
+
+    assert made.folder == str(tmp_path)
+    assert list(made.argv[-3:]) == [f"{tmp_path}/jobs/load.py", "--day", "1"]
+    assert options(made, "--py-files") == [f"{tmp_path}/lib.py,/opt/other.py"]
+    assert options(made, "--jars") == [f"{tmp_path}/jars/a.jar,https://host/b.jar"]
+    assert options(made, "--files") == ["/etc/some file"]
+    assert options(made, "--archives") == [f"{tmp_path}/env.tar.gz#env"]
+
+
+def test_packages_repositories_and_exclusions_are_passed_on(tmp_path: Path) -> None:
+    """What a template may say about dependencies is either passed on or named as skipped; these are passed on."""
+    deps = {"packages": ["g:a:1", "g:b:1"], "excludePackages": ["g:c"], "repositories": ["https://host/maven"]}
+    made = command(tmp_path, deps=deps)
+
+    assert options(made, "--packages") == ["g:a:1,g:b:1"]
+    assert options(made, "--exclude-packages") == ["g:c"]
+    assert options(made, "--repositories") == ["https://host/maven"]
+
+
+def test_the_application_option_replaces_the_main_file(tmp_path: Path) -> None:
+    """A script that is inside an image has a copy here."""
+    made = command(tmp_path, application="/elsewhere/load.py", mainApplicationFile="local:///opt/load.py")
+    assert made.argv[-1] == "/elsewhere/load.py"
+
+
+def test_the_jobs_conf_wins_over_ours_and_master_is_local(tmp_path: Path) -> None:
+    """Quiet by default; the attempt's name is the application's unless the job gives one."""
+    plain = command(tmp_path)
+    assert options(plain, "--master") == ["local[*]"]
+    assert "spark.ui.enabled=false" in options(plain, "--conf")
+    assert any(each.startswith("spark.app.name=so-") for each in options(plain, "--conf"))
+
+    (tmp_path / "other").mkdir()
+    made = command(tmp_path / "other", sparkConf={"spark.ui.enabled": "true", "spark.app.name": "mine", "a.b": "1"})
+    assert {"spark.ui.enabled=true", "spark.app.name=mine", "a.b=1"} <= set(options(made, "--conf"))
+    assert "spark.ui.enabled=false" not in options(made, "--conf")
+
+
+def test_a_class_and_its_jar(tmp_path: Path) -> None:
+    """A Java application is run by its class."""
+    made = command(tmp_path, type="Java", mainApplicationFile="app.jar", mainClass="org.example.Main")
+    assert options(made, "--class") == ["org.example.Main"]
+    assert made.argv[-1] == f"{tmp_path}/app.jar"
+
+
+def test_the_environment_is_the_jobs_and_python_is_ours(tmp_path: Path) -> None:
+    """Workers run this interpreter, unless the job names another."""
+    made = command(tmp_path, driver={"env": [{"name": "TZ", "value": "UTC"}]})
+    assert made.environment["TZ"] == "UTC"
+    assert made.environment["PYSPARK_PYTHON"] == sys.executable
+
+    (tmp_path / "other").mkdir()
+    env = [{"name": "PYSPARK_PYTHON", "value": "/usr/bin/python3"}]
+    assert command(tmp_path / "other", driver={"env": env}).environment["PYSPARK_PYTHON"] == "/usr/bin/python3"
+
+
+def test_spark_submit_runs_the_spark_that_it_belongs_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SPARK_HOME of another version in the environment does not reach a spark-submit of ours."""
+    home = tmp_path / "spark"
+    (home / "bin").mkdir(parents=True)
+    (home / "jars").mkdir()
+    monkeypatch.setenv(submit.SUBMIT_ENVIRONMENT, str(home / "bin" / "spark-submit"))
+    assert command(tmp_path).environment["SPARK_HOME"] == str(home)
+
+
+def test_where_there_is_no_spark_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a setting nor a package, SPARK_HOME or PATH."""
+    monkeypatch.delenv(submit.SUBMIT_ENVIRONMENT, raising=False)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(InvalidInput, match=r"no spark-submit was found: install `sparkonce\[local\]`"):
+        spark_submit()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.py", "/base/a.py"),
+        ("/a.py", "/a.py"),
+        ("file:///a%20b.py", "/a b.py"),
+        ("file:/a.py", "/a.py"),
+        ("local:///opt/a.py", "local:///opt/a.py"),
+        ("s3a://bucket/a.py", "s3a://bucket/a.py"),
+        ("hdfs:/a.py", "hdfs:/a.py"),
+    ],
+)
+def test_absolute_paths(path: str, expected: str) -> None:
+    """Relative to the base; a file URI is its path; other URIs are Spark's to read."""
+    assert absolute(path, "/base") == expected
+
+
+def test_the_stand_in_for_spark_submit_understands_every_option_of_ours(tmp_path: Path) -> None:
+    """The crash tests run the very command line: the stand-in finds its main file and arguments."""
+    deps = {
+        each: ["x"] for each in ("pyFiles", "jars", "files", "archives", "packages", "excludePackages", "repositories")
+    }
+    made = command(tmp_path, deps=deps, arguments=["1"], mainClass="x")
+    assert fake.main_file(list(made.argv[1:])) == [f"{tmp_path}/jobs/load.py", "1"]
+
+
+def test_a_command_really_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the stand-in, in the job's folder, with its arguments and environment."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "load.py").write_text("import os, sys\nprint(os.getcwd(), os.environ['TZ'], *sys.argv[1:])\n")
+    monkeypatch.setenv(submit.SUBMIT_ENVIRONMENT, str(Path(fake.__file__)))
+    made = command(tmp_path, arguments=["a b"], driver={"env": [{"name": "TZ", "value": "UTC"}]})
+    argv = [sys.executable, *made.argv]
+    done = subprocess.run(argv, cwd=made.folder, env=dict(made.environment), capture_output=True, text=True, check=True)
+    assert done.stdout == f"{tmp_path} UTC a b\n"
