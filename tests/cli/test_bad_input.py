@@ -187,6 +187,8 @@ def test_a_record_of_a_newer_version(desk: Desk) -> None:
     assert listed["keys"] == []
     assert "upgrade sparkonce" in listed["unreadable"][0]["reason"]
     assert "cannot be read" in desk.here("keys", "list").out
+    shown = desk.here("keys", "show", listed["unreadable"][0]["keyHash"][:12])
+    assert (shown.code, "upgrade sparkonce" in shown.err) == (ExitCode.UNAVAILABLE, True)
 
 
 def test_no_java_is_found_before_an_attempt_is_used_up(
@@ -241,3 +243,17 @@ def test_unused_fields_are_named_once(desk: Desk) -> None:
     desk.job(template={"image": "registry.example/job:1"}, outputs=[OUTPUT])
     said = desk.here("plan", "job.yaml")
     assert said.err.count("only for Kubernetes, not used here: spec.template.spec.image") == 1
+
+
+def test_a_full_disk_under_the_ledger(desk: Desk) -> None:
+    """What cannot be written is said with exit 3; nothing is lost: with room again the same command goes through."""
+    desk.job()
+    assert desk.here("keys", "list").code == 0
+    command = f"ulimit -f 8; exec {sys.executable} -m sparkonce run job.yaml"  # no file may grow beyond 8 blocks
+    full = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert full.returncode == ExitCode.UNAVAILABLE, full
+    assert full.stderr.splitlines()[-1].startswith(f"sparkonce: the ledger {desk.ledger} could not be")
+    assert "Traceback" not in full.stderr
+    assert desk.attempts() == 0
+    assert desk.here("run", "job.yaml").code == 0
+    assert [slot.rows for slot in desk.commits()] == [1234]

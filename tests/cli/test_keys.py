@@ -153,6 +153,7 @@ def test_forget_keeps_history_and_numbers(desk: Desk) -> None:
     key_hash = desk.here("keys", "list", "--json").told["keys"][0]["keyHash"]
     said = desk.here("keys", "forget", KEY, "--reason", "by mistake", "--yes")
     assert (said.code, said.first.partition(";")[0]) == (0, f"forgotten: {KEY}")
+    assert desk.attempts() == 0  # the logs went with the record
     last = desk.here("keys", "history", key_hash, "--json").told["events"][-1]
     assert (last["what"], last["why"]) == ("Forgotten", "by mistake")
     assert "generation 2 (earlier ones were forgotten)" in desk.here("plan", "job.yaml").out
@@ -195,3 +196,4 @@ def test_purge_removes_what_is_over(desk: Desk) -> None:
     assert "purged: write/numbers@1, generation 1 (Failed)" in said.out
     assert [entry["key"] for entry in desk.here("keys", "list", "--json").told["keys"]] == ["write/others@1"]
     assert desk.here("keys", "purge", "--json").told["purged"] == []
+    assert desk.attempts() == 1  # the other key's logs stay

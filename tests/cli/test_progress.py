@@ -87,7 +87,7 @@ def test_a_log_gets_news_and_now_and_then_numbers() -> None:
     looks(progress, Decision(Settle(1, Why.COMPLETED, "it completed"), "completed"), of=running)
     assert stream.getvalue().splitlines()[1:] == [
         "attempt 1: running, 5 rows committed, 0:31",
-        "attempt 1: settling (it completed), 5 rows committed, 0:31",
+        "attempt 1: settling (it completed), 0:31",
     ]
     progress.close()
 

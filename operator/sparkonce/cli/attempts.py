@@ -1,8 +1,12 @@
-"""The attempts' folders beside a ledger, compared with what the ledger says of them. Looks only."""
+"""The attempts' folders beside a ledger: compared with what the ledger says of them, and removed with the record they belong to.
+
+Logs live as long as the record that names them. A folder whose lock is held is left alone: something of that attempt still runs.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING
 from sparkonce.blocking import run
 from sparkonce.cli.show import phase_of
 from sparkonce.launch.local import locked
-from sparkonce.model.record import State
+from sparkonce.model.record import Record, State
 from sparkonce.store.protocol import Query
 
 if TYPE_CHECKING:
@@ -52,6 +56,21 @@ def attempt_folders(opened: Session) -> Iterator[AttemptFolder]:
             continue
         wanted, owned, said = _known(opened, parts[1], int(parts[2]), int(parts[3])) if runs else (False, False, "")
         yield AttemptFolder(folder=folder, runs=runs, wanted=wanted, owned=owned, record=said, group=_group(folder))
+
+
+def remove_logs(attempts: Path, record: Record) -> None:
+    """Of a record that was removed: its generations up to that one. What cannot be removed stays, `sparkonce doctor` counts it."""
+    for folder in attempts.glob(f"so-{record.address.hash20}-g*"):
+        parts = _NAME.fullmatch(folder.name)
+        if parts is not None and int(parts[2]) <= record.generation and not _runs(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(folder: Path) -> bool:
+    try:
+        return locked(folder)
+    except OSError:
+        return True  # nobody can tell: left alone
 
 
 def _known(opened: Session, prefix: str, generation: int, attempt: int) -> tuple[bool, bool, str]:

@@ -8,6 +8,7 @@ import typer
 
 from sparkonce.blocking import run
 from sparkonce.cli import show
+from sparkonce.cli.attempts import remove_logs
 from sparkonce.cli.interrupt import interruptible, person
 from sparkonce.engine import operate
 from sparkonce.engine.embedded import Ending
@@ -35,6 +36,7 @@ def resolve_key(opened: Session, record: Record, how: How, *, reason: str, as_js
 
 def forget_key(opened: Session, record: Record, *, reason: str, as_json: bool) -> None:
     floor = run(operate.forget(opened.store, record, by=person(), reason=reason))
+    remove_logs(opened.attempts, record)
     if as_json:
         told = {
             "key": record.key,
@@ -51,7 +53,7 @@ def forget_key(opened: Session, record: Record, *, reason: str, as_json: bool) -
 
 
 def purge_keys(opened: Session, *, as_json: bool) -> None:
-    removed = run(operate.purge(opened.store))
+    removed = run(operate.purge(opened.store, on_removed=lambda record: remove_logs(opened.attempts, record)))
     if as_json:
         keys = [{"key": r.key, "keyHash": r.key_hash, "generation": r.generation} for r in removed]
         typer.echo(show.as_json({"purged": keys, "store": opened.store.url}))

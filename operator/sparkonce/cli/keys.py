@@ -144,7 +144,9 @@ def forget(
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> ExitCode:
-    """Remove the record of a finished key, so that the job would run anew. Its tables stay, its generation numbers stay used.
+    """Remove the record of a finished key, so that the job would run anew. Its tables stay.
+
+    Its generation numbers stay used, its history stays, the logs of its attempts go.
 
     Example: sparkonce keys forget 3f9a --reason "loaded by mistake"
     """
@@ -162,7 +164,7 @@ def forget(
 
 @app.command()
 def purge(store: options.Store = None, as_json: options.Json = False) -> ExitCode:
-    """Remove the records whose retention is over (spec.retention). Tables stay.
+    """Remove the records whose retention is over (spec.retention), with the logs of their attempts. Tables stay.
 
     Example: sparkonce keys purge
     """

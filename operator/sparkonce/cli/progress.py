@@ -39,7 +39,7 @@ class Line:
     state: str
     """What the attempt is doing; a change of it is news."""
     numbers: str = ""
-    """Stages and rows."""
+    """Stages and rows, as the driver said last: told while it runs, and not of what has ended."""
     countdown: str = ""
     """`starts in 8 s`: changes all the time and is no news."""
 
@@ -63,7 +63,8 @@ def line_of(
     action = decision.action if decision is not None else None
     if (record.not_before or 0) > now and record.application is None and not isinstance(action, rows.Settle):
         return Line(f"{start}: backoff", countdown=f", starts in {(record.not_before or 0) - now:.0f} s")
-    return Line(f"{start}: {_doing(record, decision)}", numbers=_numbers(progress))
+    runs = action is None or isinstance(action, rows.Wait | rows.Note)
+    return Line(f"{start}: {_doing(record, decision)}", numbers=_numbers(progress) if runs else "")
 
 
 def _doing(record: Record, decision: Decision | None) -> str:

@@ -18,7 +18,7 @@ from sparkonce.engine.embedded import FOLLOW_POLL, Embedded, Ending, check, prob
 from sparkonce.engine.policy import Policy
 from sparkonce.engine.prepare import Prepared, describe, prepare
 from sparkonce.engine.request import Answer, answer
-from sparkonce.errors import InvalidInput
+from sparkonce.errors import InvalidInput, RecordUnreadable
 from sparkonce.launch.protocol import StillThere
 from sparkonce.model.record import Event, HeldReason, Outcome, Record, State, StopWanted, Why
 from sparkonce.model.result import Verdict
@@ -43,14 +43,18 @@ class Explanation:
 
 
 async def find(store: IdempotencyStore, text: str) -> Record:
-    """The record of a key, or of a hash prefix. InvalidInput when there is none, or several."""
+    """The record of a key, or of a hash prefix. InvalidInput when there is none, or several; RecordUnreadable when it does not parse."""
     found: list[Record] = []
+    unreadable: list[str] = []
     after: str | None = ""
     while after is not None:
         page = await store.list(Query(after=after))
         found += [r for r in page.records if r.key == text or r.key_hash.startswith(text)]
+        unreadable += [why for address, why in page.unreadable if address.key_hash.startswith(text)]
         after = page.after
     exact = [r for r in found if text in (r.key, r.key_hash)] or found
+    if unreadable and not exact:
+        raise RecordUnreadable(unreadable[0])
     if not exact:
         raise InvalidInput(f"no record of {text} is in {store.url}; `sparkonce keys list` shows what is")
     if len(exact) > 1:
