@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import random
+import sys
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
@@ -60,9 +61,8 @@ def start(plan: Plan) -> ForkServerProcess:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.sink_attempts"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "PYTHONPATH", str(Path(__file__).parents[1])
-        )  # before Python 3.13 the server does not get our sys.path
+        # Before Python 3.13 the server does not get our sys.path, and would import nothing ahead.
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()
     process = context.Process(target=carry_out, args=(plan,), daemon=True)
     process.start()

@@ -45,6 +45,23 @@ def test_create_is_once(objects: Objects) -> None:
     assert run(objects.get("_idem/k/1.json")) == b"first"
 
 
+def test_create_leaves_nothing_else(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Created, beaten by another at the last moment, or failed: no temporary file stays in the folder."""
+    objects = FolderObjects(table)
+    run(objects.create("_idem/k/1.json", b"x"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", lambda path: path.name != "1.json")  # as it was when we looked
+        assert not run(objects.create("_idem/k/1.json", b"y"))
+
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(OutputUnavailable):
+        run(objects.create("_idem/k/2.json", b"y"))
+    assert [path.name for path in (table / "_idem/k").iterdir()] == ["1.json"]
+
+
 def test_create_by_many_threads_has_one_winner(objects: Objects) -> None:
     """Of 8 simultaneous creates of one path exactly one answers True, and its content is what stands."""
     for turn in range(25):
