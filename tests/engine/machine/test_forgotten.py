@@ -8,7 +8,7 @@ import pytest
 
 from engine.machine.machine import prepared
 from engine.machine.process import Process
-from engine.machine.world import CONFIGS, World
+from engine.machine.world import CONFIGS, LONG, World
 from sparkonce.errors import InvalidInput
 
 
@@ -35,7 +35,7 @@ def test_a_leader_whose_generation_was_forgotten_opens_no_second_one(
     leader = world.clients[0]
     _until(world, leader, "launcher.launch g1-a1")
     leader.frozen = True
-    world.expire(leader)
+    world.scene.clock.at += LONG  # its claim is stale, its lease is not
     world.request("A")
     _to_the_end(world, world.clients[-1])
     world.forget()
