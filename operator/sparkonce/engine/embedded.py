@@ -119,7 +119,7 @@ class Embedded:
         """Until the request has its answer. Errors of sparkonce.errors end it earlier; sending it again is always safe."""
         async with self.lease() as lease:
             nonce, led, followed = uuid.uuid4().hex, False, 0
-            begun: int | None = None  # the floor over which this request was sent to the store first
+            begun: int | None = None  # the floor over which this request was sent to the store
             while True:
                 view, said, evidence = await self.look(prepared, nonce)
                 record = view.record
