@@ -22,7 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from engine.machine.applications import Behaviour
 from engine.machine.places import staged_files
 from engine.machine.process import Broken, Driver, Process
-from engine.machine.world import LONG, Config, Counts, Scene, World
+from engine.machine.scene import Config, Counts, Scene
+from engine.machine.world import LONG, World
 from sparkonce.engine import embedded, operate
 from sparkonce.launch import protocol as launch
 from sparkonce.sink import slots

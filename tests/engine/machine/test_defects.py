@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.machine.machine import Broken, play
-from engine.machine.world import CONFIGS
+from engine.machine.scene import CONFIGS
 from sparkonce.engine.drive import Drive
 from sparkonce.model.record import Record, Settling
 from sparkonce.sink.slots import SlotLog

@@ -8,7 +8,8 @@ import pytest
 
 from engine.machine.machine import prepared
 from engine.machine.process import Process
-from engine.machine.world import CONFIGS, LONG, World
+from engine.machine.scene import CONFIGS
+from engine.machine.world import LONG, World
 from sparkonce.errors import InvalidInput
 
 

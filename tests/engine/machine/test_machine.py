@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.machine.machine import play
-from engine.machine.world import CONFIGS, Config
+from engine.machine.scene import CONFIGS, Config
 
 IN_CI = os.environ.get("CI") == "true"
 SCHEDULES = int(os.environ.get("SPARKONCE_SCHEDULES", "0")) or (5040 if IN_CI else 304)

@@ -1,7 +1,6 @@
 """One schedule: a key, its tables, its processes and what happens to them; the scheduler executes one effect at a time.
 
-A scene is what many schedules share: one ledger in memory, the clock of that ledger, the two jobs that are ever asked for. A schedule
-has a key of its own and tables of its own. Which process goes next and which fault strikes is drawn by `machine.py`.
+Which process goes next and which fault strikes is drawn by `machine.py`; what schedules share is in `scene.py`.
 """
 
 from __future__ import annotations
@@ -11,20 +10,19 @@ import hashlib
 import random
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from engine.machine.applications import Applications, Behaviour
 from engine.machine.places import Launches, Objects, Store, Watched
 from engine.machine.process import Broken, Client, Effect, Failed, Process, ask, landed
 from engine.machine.promises import RESOLVABLE, Promises
+from engine.machine.scene import Known, Scene
 from sparkonce.blocking import run
 from sparkonce.engine import operate
-from sparkonce.engine.drive import Job
 from sparkonce.engine.embedded import Embedded, Ending
-from sparkonce.engine.prepare import Prepared, assemble
+from sparkonce.engine.prepare import Prepared
 from sparkonce.errors import (
     KeyConflict,
     OutputCorrupt,
@@ -37,13 +35,11 @@ from sparkonce.errors import (
 )
 from sparkonce.model.assignment import application_name
 from sparkonce.model.policy import OnFinalized, OnMismatch
-from sparkonce.model.record import Address, Record, SpecBody, State
-from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.record import Address, Record, State
 from sparkonce.sink.objects import FolderObjects
 from sparkonce.sink.protocol import Sink
 from sparkonce.store.lease_files import FileLease
 from sparkonce.store.protocol import IdempotencyStore, Lease
-from sparkonce.store.sql import SqlStore
 
 BOUND = 4000
 """Effects after the last fault within which a key must come to its end; most need 50 to 500."""
@@ -56,90 +52,6 @@ LONG = 100.0
 _NEVER = (RecordUnreadable, RecordTooNew, StoreUnusable, OutputCorrupt, OutputUnsafe, KeyConflict)
 """Errors that no schedule may lead to: each says that what stands somewhere is broken. (RowsLost is what a zombie gets whose staging was
 swept.)"""
-
-
-@dataclass(frozen=True)
-class Config:
-    """A job: its writes in order. A group of one output is a plain write, one of several is a transaction."""
-
-    name: str
-    groups: tuple[tuple[str, ...], ...]
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(output for group in self.groups for output in group)
-
-
-CONFIGS = {
-    config.name: config
-    for config in (
-        Config("one", (("a",),)),
-        Config("two", (("a",), ("b",))),
-        Config("tx", (("a", "b"),)),
-        Config("mixed", (("a", "b"), ("c",))),
-    )
-}
-
-
-class Clock:
-    """Of the ledger; it moves when somebody waits."""
-
-    def __init__(self) -> None:
-        self.at = 1_000_000.0
-
-    def now(self) -> float:
-        return self.at
-
-
-@dataclass(frozen=True, kw_only=True)
-class Known(Prepared):
-    """A request whose fingerprint is computed once per test run, not once per look."""
-
-    digests: Mapping[int, str]
-
-    def fingerprint(self, version: int) -> str:
-        return self.digests[version]
-
-
-class Scene:
-    """What the schedules of one test share."""
-
-    def __init__(self, folder: Path, config: Config) -> None:
-        self.folder, self.config, self.clock = folder, config, Clock()
-        clock = self.clock.now
-        self.store = SqlStore(folder / "ledger.db", synchronous="OFF", clock=clock, monotonic=clock)
-        self.jobs = {version: self._prepared(version) for version in ("A", "B")}
-        self.worlds = 0
-        self.world: World | None = None
-
-    def _prepared(self, version: str) -> Known:
-        outputs = [{"name": output, "slotLog": {"path": f"/{output}"}} for output in self.config.outputs]
-        template = {"mainApplicationFile": "job.py", "type": "Python", "arguments": ["--version", version]}
-        document = {
-            "apiVersion": "sparkonce.dev/v1alpha1",
-            "kind": "IdempotentJob",
-            "metadata": {"name": "job"},
-            "spec": {
-                "idempotencyKey": "key",
-                "template": {
-                    "apiVersion": "sparkoperator.k8s.io/v1beta2",
-                    "kind": "SparkApplication",
-                    "spec": template,
-                },
-                "outputs": outputs,
-            },
-        }
-        made = assemble(IdempotentJob.of(document), contents={"application file job.py": "0"}, base="/")
-        values = {name: getattr(made, name) for name in Prepared.__dataclass_fields__}
-        return Known(**values, digests={1: made.fingerprint(1)})
-
-    def close(self) -> None:
-        run(self.store.close())
-
-    def describe(self, _: Record, spec: SpecBody) -> Job:
-        """In the place of `prepare.describe`, which would open real sinks."""
-        assert self.world is not None  # only a process of a schedule asks
-        return Job(spec=spec, policy=self.world.policy, sinks=tuple(self.world.sinks.values()))
 
 
 @dataclass(kw_only=True)
@@ -173,18 +85,6 @@ class Simulated(Embedded):
 
     async def pause(self, seconds: float) -> None:
         await self.world.wait(seconds)
-
-
-@dataclass
-class Counts:
-    """What really happened in the schedules of one test."""
-
-    schedules: int = 0
-    counted: int = 0
-    """With at least ten steps and at least one fault."""
-    steps: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    endings: Counter[str] = field(default_factory=Counter)
 
 
 class World:
@@ -400,7 +300,7 @@ class World:
                 self.expire(process)
         self.applications.bury()
         self.scene.clock.at += LONG
-        last = self.promises.last
+        last, held = self.promises.last, ""
         for _ in range(6):  # rounds: at most a resolve and a request each, with what was left over from before
             self._calm(rng)
             last = self.promises.last
@@ -408,6 +308,7 @@ class World:
                 break
             if last is not None and last.state is State.HELD:
                 self.promises.require(last.held in RESOLVABLE, "an end", f"held for good: {last.held}, {last.note}")
+                held = f" after Held({last.held})"
                 self.resolve("retry")
                 self._calm(rng)
             self.request(self._version(self.promises.last))
@@ -415,7 +316,7 @@ class World:
             raise Broken("an end", "a key that is sent again and again comes to no end")
         self.promises.at_the_end()
         assert last.outcome is not None  # it is finalized
-        return str(last.outcome)
+        return f"{last.outcome}{held}"
 
     def _version(self, record: Record | None) -> str:
         if record is None:
