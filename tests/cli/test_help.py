@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from harness.desk import Desk
+from harness.desk import TESTS, Desk
 from sparkonce import __version__
 from sparkonce.cli.exits import ExitCode
 
@@ -57,3 +57,10 @@ def test_the_groups(desk: Desk) -> None:
     nothing = desk.here()
     assert (nothing.code, "Usage: sparkonce" in nothing.out + nothing.err) == (ExitCode.INVALID, True)
     assert "No such command" in desk.here("rum", "job.yaml").err
+
+
+def test_the_exit_codes_are_documented() -> None:
+    """docs/cli.md has a line for each code and for no other."""
+    page = (TESTS.parent / "docs" / "cli.md").read_text()
+    codes = [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
+    assert codes == sorted(ExitCode)
