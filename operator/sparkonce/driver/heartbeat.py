@@ -13,6 +13,9 @@ from typing import Any
 
 from sparkonce.driver.channel import Channel
 
+STOP_PATIENCE = 5.0
+"""Seconds for the beat that is under way: a local store answers in milliseconds, or says that it is busy after a few seconds."""
+
 
 class Heartbeat:
     def __init__(self, channel: Channel, *, interval: float, progress: Callable[[], Mapping[str, Any]]) -> None:
@@ -26,7 +29,10 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
+        """No beat is under way afterwards, unless the store keeps one waiting."""
         self._stopped.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(STOP_PATIENCE)
 
     def _beat(self) -> None:
         while not self._stopped.wait(self.interval):

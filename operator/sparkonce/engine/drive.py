@@ -11,6 +11,7 @@ step by step under any schedule.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,14 +20,13 @@ from sparkonce.engine import decide as rows
 from sparkonce.engine.decide import Decision, Observation, conclude, decide
 from sparkonce.engine.outcome import failed, succeeded
 from sparkonce.engine.policy import Policy
-from sparkonce.errors import LaunchRefused, OutputUnavailable, StoreUnavailable
+from sparkonce.errors import LaunchRefused, OutputCorrupt, OutputUnavailable, StoreUnavailable
 from sparkonce.launch.protocol import ENDED, Launcher, Phase, Seen, StillThere
 from sparkonce.model.assignment import Assignment
 from sparkonce.model.record import Application, Beat, Event, Record, Settling, SpecBody, State, Why
 from sparkonce.model.result import Result, Verdict
 from sparkonce.sink.protocol import Sink
 from sparkonce.sink.transaction import Settlement, settle, sink_key
-from sparkonce.store import protocol as store_protocol
 from sparkonce.store.protocol import Claim, IdempotencyStore, Updated
 
 POLL = 0.2
@@ -80,6 +80,7 @@ class Drive:
                 return NotOurs("the record is gone, or has a newer generation")
             record = view.record
             if record.state is State.FINALIZED:
+                await self.sweep(record)  # here, so that a finalize whose reply was lost is followed by it, too
                 return Ended(record, await self.store.result(record.address, record.generation))
             if view.claim != claim:
                 return (
@@ -293,18 +294,14 @@ class Drive:
             result = failed(record, end, observation, settlement, now)
             retention = job.policy.retention_failed
         failpoints.hit("engine.finalize.before")
-        answer = await self.store.finalize(record, claim, result, retention=retention)
+        await self.store.finalize(record, claim, result, retention=retention)
         failpoints.hit("engine.finalize.after")
-        if isinstance(answer, store_protocol.Finalized):
-            await self._sweep(record, job)
 
-    async def _sweep(self, record: Record, job: Job) -> None:
-        """Staging that can never be committed; what cannot be reached now is swept another time."""
-        for sink in job.sinks:
-            try:
+    async def sweep(self, record: Record) -> None:
+        """Staging that can never be committed; what cannot be reached now is left, and the result stands all the same."""
+        for sink in (await self.job(record)).sinks:
+            with contextlib.suppress(OutputUnavailable, OutputCorrupt):
                 await sink.sweep(sink_key(record.key_hash, record.generation, sink))
-            except OutputUnavailable:
-                continue
 
 
 def _opaque_verdict(record: Record, stopped: object) -> Verdict:

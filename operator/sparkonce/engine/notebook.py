@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sparkonce.blocking import run
 from sparkonce.driver.attempt import BEAT, sinks_of
@@ -27,9 +28,20 @@ from sparkonce.driver.context import Job, Written
 from sparkonce.engine import prepare as preparing
 from sparkonce.engine.drive import Drive
 from sparkonce.engine.embedded import Embedded, attempts_folder
+from sparkonce.engine.operate import INLINE, again
 from sparkonce.engine.prepare import Prepared
-from sparkonce.engine.request import Answer
-from sparkonce.errors import Busy, HeldForPerson, JobFailed, JobMismatch, ResultGone, StoreUnavailable, UndeclaredOutput
+from sparkonce.engine.request import Answer, Answered
+from sparkonce.errors import (
+    AttemptEnded,
+    Busy,
+    HeldForPerson,
+    JobFailed,
+    JobMismatch,
+    LaunchUnavailable,
+    ResultGone,
+    SparkonceError,
+    UndeclaredOutput,
+)
 from sparkonce.launch.local import LocalLauncher, place, record_exit, record_process
 from sparkonce.launch.protocol import Seen
 from sparkonce.model.assignment import Assignment
@@ -48,11 +60,15 @@ class Replayed:
     def __init__(self, record: Record, result: Result) -> None:
         self.key, self.generation, self.attempt = record.key, record.generation, record.attempt
         self.recorded = result
+        self.outputs = tuple(output.name for output in result.outputs)
+        self.written: dict[str, Written] = {}
+        """As after a transaction."""
 
     def write(self, frame: object, output: str) -> Written:  # noqa: ARG002 - the DataFrame is not run
         for each in self.recorded.outputs:
             if each.name == output:
-                return Written(each.name, each.uri, each.rows, each.bytes, fresh=False)
+                self.written[output] = Written(each.name, each.uri, each.rows, each.bytes, fresh=False)
+                return self.written[output]
         raise UndeclaredOutput(f"output {output!r} is not part of the recorded result of {self.key}")
 
     @contextlib.contextmanager
@@ -62,12 +78,23 @@ class Replayed:
     def result(self, **values: Any) -> None:
         """Nothing: the recorded values stay."""
 
+    def report(self, kind: str, **body: Any) -> None:
+        """Nothing: the record is closed."""
+
+    def fail(self, message: str) -> NoReturn:
+        """Ends the block as a job would; the result stays."""
+        sys.exit(f"sparkonce: {message}")
+
 
 class _Ready(Exception):
     """A signal inside this module: the drive has come to the point where the block runs."""
 
-    def __init__(self, lock: int) -> None:
-        self.lock = lock
+    def __init__(self, assignment: Assignment, lock: int) -> None:
+        self.assignment, self.lock = assignment, lock
+
+
+class _Later(Exception):
+    """As `_Ready`: an attempt is granted and not begun, which is the next run of the cell."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +102,7 @@ class _Begun:
     """An attempt that this process holds."""
 
     drive: Drive
+    assignment: Assignment
     record: Record
     claim: Claim
     lock: int
@@ -90,14 +118,19 @@ class _Inline(LocalLauncher):
 
     async def launch(self, assignment: Assignment) -> Seen:
         if self.used:
-            raise _Ready(-1)  # granted, not begun: that is the next run of the cell
-        self.used = True
+            raise _Later
         folder = self.attempts / assignment.name
-        lock = place(folder, assignment, stopped=False)
-        if lock is None:
-            return await super().launch(assignment)
-        record_process(folder)
-        raise _Ready(lock)
+        try:
+            lock = place(folder, assignment, stopped=False)
+            if lock is None:
+                return self._look(folder)  # a twin's, or somebody else's: the drive finds out
+            record_process(folder)
+        except OSError as problem:
+            raise LaunchUnavailable(
+                f"the attempt cannot be started in {folder}: {problem.strerror}; mend that and run the cell again"
+            ) from None
+        self.used = True
+        raise _Ready(assignment, lock)
 
 
 def _no_command(_: Assignment) -> Any:
@@ -110,7 +143,7 @@ async def _wait(seconds: float) -> None:
 
 def _document(key: str, outputs: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, Any]:
     arguments = [f"{name}={value}" for name, value in sorted(parameters.items())]
-    spec = {"type": "Python", "mainApplicationFile": "local:///inline", "arguments": arguments}
+    spec = {"type": "Python", "mainApplicationFile": INLINE, "arguments": arguments}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -120,6 +153,7 @@ def _document(key: str, outputs: Mapping[str, str], parameters: Mapping[str, Any
             "template": {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "spec": spec},
             "outputs": [{"name": name, "slotLog": {"path": path}} for name, path in outputs.items()],
             "retry": {"maxAttempts": 1000, "backoff": {"initial": "0s", "max": "0s"}},
+            "stopTimeoutSeconds": 1,  # a process that is not ours to end: waiting for it longer helps nobody
         },
     }
 
@@ -150,6 +184,7 @@ def job(
         yield from _attempt(embedded, prepared, lease, begun)
     finally:
         run(lease.revoke())
+        run(ledger.close())
 
 
 def _begin(embedded: Embedded, prepared: Prepared, lease: Lease) -> Replayed | _Begun:
@@ -172,18 +207,24 @@ def _begin(embedded: Embedded, prepared: Prepared, lease: Lease) -> Replayed | _
             return begun
 
 
-def _recorded(embedded: Embedded, prepared: Prepared, said: Any, record: Record | None) -> Replayed:
+def _recorded(embedded: Embedded, prepared: Prepared, said: Answered, record: Record | None) -> Replayed:
     assert record is not None  # an unknown key is New
-    sentence = f"{prepared.key.text}: {said.evidence}" + (f"; {said.unblock}" if said.unblock else "")
+    key, unblock = prepared.key.text, said.unblock
     if said.answer is Answer.REPLAY:
         result = run(embedded.store.result(record.address, record.generation))
         if result is None or result.outcome is not Outcome.SUCCEEDED:
-            raise JobFailed(
-                f"{prepared.key.text} failed: {result.failure.message if result and result.failure else record.note}"
-            )
+            raise JobFailed(_ended_badly(record, result))
         return Replayed(record, result)
+    if said.answer is Answer.RESULT_GONE:
+        unblock = again(key)  # there is no file that `sparkonce rerun` could run
     errors = {Answer.MISMATCH: JobMismatch, Answer.HELD: HeldForPerson, Answer.RESULT_GONE: ResultGone}
-    raise errors.get(said.answer, Busy)(sentence)
+    raise errors.get(said.answer, Busy)(f"{key}: {said.evidence}" + (f"; {unblock}" if unblock else ""))
+
+
+def _ended_badly(record: Record, result: Result | None) -> str:
+    outcome = (record.outcome or Outcome.FAILED).lower()
+    why = result.failure.message if result and result.failure else record.note
+    return f"{record.key} {outcome}" + (f": {why}" if why else "") + f"; to run it anew: {again(record.key)}"
 
 
 def _to_launch(embedded: Embedded, owned: Owned) -> _Begun | None:
@@ -194,36 +235,77 @@ def _to_launch(embedded: Embedded, owned: Owned) -> _Begun | None:
     try:
         run(drive.run(owned.record, owned.claim))
     except _Ready as ready:
-        record = run(embedded.store.load(owned.record.address)).record
-        if record is None:
-            os.close(ready.lock)
-            raise StoreUnavailable(f"the record of {owned.record.key} is gone; run the cell again") from None
-        return _Begun(drive, record, owned.claim, ready.lock)
+        return _Begun(drive, ready.assignment, owned.record, owned.claim, ready.lock)
     return None
 
 
 def _attempt(embedded: Embedded, prepared: Prepared, lease: Lease, begun: _Begun) -> Iterator[Job]:
-    drive, record, claim = begun.drive, begun.record, begun.claim
-    assignment = drive.assignment(record, run(drive.job(record)))
-    folder = embedded.attempts / assignment.name
-    run(drive.step(record, claim))  # notes the application
-    channel = _Kept(embedded, assignment, lease)
-    held = Job(assignment, sinks_of(prepared.job, prepared.spec.base), channel, interval=BEAT)
-    channel.renew({})
-    held.heartbeat.start()
-    code = 1
     try:
-        yield held
-        code = 0
+        held = _held(embedded, prepared, lease, begun)
+        try:
+            yield held
+        finally:
+            held.heartbeat.stop()
+    except BaseException:
+        with contextlib.suppress(
+            SparkonceError, OSError
+        ):  # the block's own error is the one to see; the next run settles
+            _end(embedded, begun, 1)
+        raise
+    _end(embedded, begun, 0)
+    _check(embedded, prepared, begun)
+
+
+def _held(embedded: Embedded, prepared: Prepared, lease: Lease, begun: _Begun) -> Job:
+    """The job of the attempt, once its application is in the record."""
+    view = run(embedded.patiently(lambda: embedded.store.load(begun.record.address)))
+    record, told = view.record, begun.assignment
+    if (
+        record is None
+        or view.claim != begun.claim
+        or (record.generation, record.attempt) != (told.generation, told.attempt)
+    ):
+        raise Busy(f"{told.key} was taken over before this block began; run the cell again")
+    seen = run(begun.drive.launcher.observe(told))
+    if seen is not None:
+        run(begun.drive.note(record, begun.claim, seen))
+    channel = _Kept(embedded, told, lease)
+    held = Job(told, sinks_of(prepared.job, prepared.spec.base), channel, interval=BEAT)
+    if not channel.renew({}):
+        raise AttemptEnded(f"attempt {told.attempt} of {told.key} is over before its block began; run the cell again")
+    held.heartbeat.start()
+    return held
+
+
+def _end(embedded: Embedded, begun: _Begun, code: int) -> None:
+    """The application has ended; what that means is settled."""
+    try:
+        record_exit(embedded.attempts / begun.assignment.name, code)
     finally:
-        held.heartbeat.stop()
-        record_exit(folder, code)
         os.close(begun.lock)
-        with contextlib.suppress(_Ready):  # the next attempt is the next run of the cell
-            run(drive.run(record, claim))
-    ended = run(embedded.store.load(record.address)).record
-    if ended is None or ended.state is not State.FINALIZED or ended.outcome is not Outcome.SUCCEEDED:
-        raise JobFailed(f"{record.key} did not succeed: {ended.note if ended else 'its record is gone'}")
+    with contextlib.suppress(_Later):
+        run(embedded.patiently(lambda: begun.drive.run(begun.record, begun.claim)))
+
+
+def _check(embedded: Embedded, prepared: Prepared, begun: _Begun) -> None:
+    """After a block that ended well: an error unless the key has its result."""
+    view = run(embedded.patiently(lambda: embedded.store.load(begun.record.address)))
+    record, told = view.record, begun.assignment
+    if record is None or record.generation != told.generation:
+        raise JobFailed(f"generation {told.generation} of {told.key} was ended by somebody else; run the cell again")
+    if record.state is State.HELD:
+        raise HeldForPerson(f"{told.key} is held: {record.note}; `sparkonce keys resolve {told.key}` decides")
+    if record.state is State.FINALIZED:
+        if record.outcome is not Outcome.SUCCEEDED:
+            result = run(embedded.store.result(record.address, record.generation))
+            raise JobFailed(_ended_badly(record, result))
+        return
+    if view.claim is not None and view.claim != begun.claim:
+        raise Busy(f"{told.key} was taken over by {view.claim.owner}; run the cell again to see what became of it")
+    raise JobFailed(
+        f"attempt {told.attempt} of {told.key} ended without all of its outputs ({', '.join(o.name for o in prepared.sinks)}); "
+        "run the cell again: what is committed stays"
+    )
 
 
 class _Kept(DirectChannel):

@@ -7,9 +7,10 @@ job whose outcome nobody can tell); where outputs are declared they are asked fi
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sparkonce.engine.decide import Finalize, Observation, decide
@@ -18,15 +19,17 @@ from sparkonce.engine.embedded import FOLLOW_POLL, Embedded, Ending, check, prob
 from sparkonce.engine.policy import Policy
 from sparkonce.engine.prepare import Prepared, describe, prepare
 from sparkonce.engine.request import Answer, answer
-from sparkonce.errors import InvalidInput, RecordUnreadable
+from sparkonce.errors import InvalidInput, RecordUnreadable, StoreUnavailable
 from sparkonce.launch.protocol import StillThere
-from sparkonce.model.record import Event, HeldReason, Outcome, Record, State, StopWanted, Why
-from sparkonce.model.result import Verdict
+from sparkonce.model.record import Event, Outcome, Record, State, StopWanted, Why
+from sparkonce.model.result import Result, Verdict
 from sparkonce.model.spec import IdempotentJob
-from sparkonce.sink.transaction import Settlement, settle
+from sparkonce.sink.transaction import Settlement, settle, sink_key
 from sparkonce.store.protocol import Claim, Gone, IdempotencyStore, Owned, Query, Updated, View
 
 How = Literal["succeeded", "failed", "retry"]
+INLINE = "local:///inline"
+"""The main application file of a job that a block of code is (`sparkonce.job`): there is nothing that a command could run."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ async def cancel(embedded: Embedded, record: Record, *, by: str, reason: str) ->
             )
         if now.state is State.FINALIZED:
             result = await embedded.store.result(now.address, now.generation)
-            return Ending(Answer.REPLAY, now, result, replayed=False, reason=now.note)
+            return Ending(Answer.REPLAY, now, result, replayed=False, reason=_why(now, result))
         if now.state is State.HELD:
             return _said(now, now.note, f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry")
         if now.stop_wanted is None:
@@ -100,7 +103,17 @@ async def stored(embedded: Embedded, record: Record) -> Prepared:
     spec = await embedded.store.spec(record.address, record.generation)
     if spec is None or spec.base is None:
         raise InvalidInput(f"the job of {record.key} is not stored here; give its file: sparkonce rerun JOB.yaml")
-    return prepare(IdempotentJob.of(spec.job), base=spec.base)
+    job = IdempotentJob.of(spec.job)
+    if job.spec.template.spec.get("mainApplicationFile") == INLINE:
+        raise InvalidInput(
+            f"{record.key} is a block of code (sparkonce.job), which no command can run; {again(record.key)}"
+        )
+    return prepare(job, base=spec.base)
+
+
+def again(key: str) -> str:
+    """How a block of code that has its result, or failed, is run anew."""
+    return f"`sparkonce keys forget {key} --reason TEXT`, then run its cell or script again"
 
 
 async def rerun(embedded: Embedded, prepared: Prepared, record: Record) -> Ending:
@@ -110,18 +123,32 @@ async def rerun(embedded: Embedded, prepared: Prepared, record: Record) -> Endin
     async with embedded.lease() as lease:
         reply = await embedded.patiently(lambda: embedded.store.reopen(record, request, lease=lease))
         if not isinstance(reply, Owned):
-            view = await embedded.look(prepared)
-            now = view[0].record or record
-            if now.state is State.HELD:
-                return _said(now, now.note, f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry")
-            said = f"generation {now.generation} of {now.key} is {now.state}, so no new one can be opened now"
-            return Ending(
-                Answer.IN_PROGRESS, now, reason=said, unblock=f"wait until it ends, or sparkonce cancel {now.key}"
-            )
+            return _not_reopened(await embedded.patiently(lambda: embedded.store.load(record.address)), record)
         ended = await embedded.drive(reply.record, reply.claim, application=prepared.application)
     if ended is not None and ended.record.state is not State.HELD:
-        return Ending(Answer.REPLAY, ended.record, ended.result, reason=ended.record.note)
+        return Ending(Answer.REPLAY, ended.record, ended.result, reason=_why(ended.record, ended.result))
     return await embedded.submit(prepared)  # held, or somebody else's by now: as a request would see it
+
+
+def _not_reopened(view: View, record: Record) -> Ending:
+    now = view.record
+    if now is None:
+        raise InvalidInput(f"{record.key} was forgotten meanwhile; send the job again to run it anew")
+    if now.state is State.HELD:
+        return _said(now, now.note, f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry")
+    if now.state is State.FINALIZED:
+        raise InvalidInput(
+            f"{now.key} changed while it was to be rerun; look again with `sparkonce keys show {now.key}`"
+        )
+    said = f"generation {now.generation} of {now.key} is in progress, so no new one can be opened now"
+    unblock = f"wait until it ends, or sparkonce cancel {now.key}"
+    if view.claim is None:
+        unblock = f"nobody owns it: send the job again to finish it, or sparkonce cancel {now.key}"
+    return Ending(Answer.IN_PROGRESS, now, reason=said, unblock=unblock)
+
+
+def _why(record: Record, result: Result | None) -> str:
+    return result.failure.message if result is not None and result.failure is not None else record.note
 
 
 def _said(record: Record, reason: str, unblock: str) -> Ending:
@@ -141,7 +168,8 @@ async def resolve(embedded: Embedded, record: Record, how: How, *, by: str, reas
         try:
             return await _resolve(embedded, owned.record, owned.claim, how, by=by, reason=reason)
         finally:
-            await embedded.store.drop(owned.claim)
+            with contextlib.suppress(StoreUnavailable):  # it goes with the lease
+                await embedded.store.drop(owned.claim)
 
 
 async def _resolve(embedded: Embedded, record: Record, claim: Claim, how: How, *, by: str, reason: str) -> Ending:
@@ -160,26 +188,45 @@ async def _resolve(embedded: Embedded, record: Record, claim: Claim, how: How, *
         return await _retry(embedded, record, claim, word, settlement)
     elif how == "succeeded":
         if job.policy.declared:
-            raise InvalidInput(
-                f"{record.key} cannot be called succeeded: {settlement.note}; --retry writes what is missing"
-            )
+            raise InvalidInput(f"{record.key} cannot be called succeeded: {settlement.note}{_remedy(settlement)}")
         end = Finalize(Outcome.SUCCEEDED, Why.RESOLVED, word)
     else:
-        committed = [name for name, slot in settlement.slots.items() if slot is not None]
-        if committed and settlement.verdict is not Verdict.KEY_CONFLICT:
-            done = ", ".join(committed)
+        if committed := await _committed(embedded, record, job, settlement):
             raise InvalidInput(
-                f"{record.key} cannot be called failed: {done} is committed; --retry writes what is missing"
+                f"{record.key} cannot be called failed: {', '.join(committed)} is committed{_remedy(settlement)}"
             )
         end = Finalize(Outcome.FAILED, Why.RESOLVED, word)
-    await engine.finalize(record, claim, job, end, observation=observation, settlement=settlement)
-    view = await embedded.store.load(record.address)
+    await embedded.patiently(
+        lambda: engine.finalize(record, claim, job, end, observation=observation, settlement=settlement)
+    )
+    view = await embedded.patiently(lambda: embedded.store.load(record.address))
     if view.record is None or view.record.state is not State.FINALIZED:
         raise InvalidInput(
             f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`"
         )
     result = await embedded.store.result(record.address, record.generation)
+    await engine.sweep(view.record)
     return Ending(Answer.REPLAY, view.record, result, reason=word)
+
+
+def _hopeless(settlement: Settlement) -> bool:
+    """Another attempt would end where this one did."""
+    return settlement.verdict in (Verdict.KEY_CONFLICT, Verdict.STUCK)
+
+
+def _remedy(settlement: Settlement) -> str:
+    return "" if _hopeless(settlement) else "; --retry writes what is missing"
+
+
+async def _committed(embedded: Embedded, record: Record, job: Job, settlement: Settlement) -> list[str]:
+    """Outputs that hold an effect of this job. A settlement that ends early has not fenced the others: they are fenced here, since
+    "failed" is for good."""
+    slots = dict(settlement.slots)
+    for sink in job.sinks if _hopeless(settlement) else ():
+        key = sink_key(record.key_hash, record.generation, sink)
+        token = record.attempt + 1
+        slots[sink.name] = await sink.fence(key, token, fingerprint=record.fingerprint, by=embedded.owner)
+    return [name for name, slot in slots.items() if slot is not None and slot.fingerprint == record.fingerprint]
 
 
 async def _settle(embedded: Embedded, record: Record, job: Job) -> Settlement:
@@ -207,9 +254,9 @@ async def _settle(embedded: Embedded, record: Record, job: Job) -> Settlement:
 
 
 async def _retry(embedded: Embedded, record: Record, claim: Claim, word: str, settlement: Settlement) -> Ending:
-    if record.held in (HeldReason.KEY_CONFLICT, HeldReason.STUCK):
+    if _hopeless(settlement):  # as it is now: what held it may have been cleared away
         raise InvalidInput(
-            f"{record.key} is held for {record.held}, and another attempt would end there again; {settlement.note}"
+            f"another attempt of {record.key} would be held again, for {settlement.verdict}; {settlement.note}"
         )
     changed = record.changed(
         state=State.IN_PROGRESS,
@@ -226,7 +273,7 @@ async def _retry(embedded: Embedded, record: Record, claim: Claim, word: str, se
         granted_at=await embedded.store.now(),
     )
     event = Event(what="Resolved", by=embedded.owner, why=word, generation=record.generation, attempt=changed.attempt)
-    reply = await embedded.store.update(record, claim, changed, event=event)
+    reply = await embedded.patiently(lambda: embedded.store.update(record, claim, changed, event=event))
     if not isinstance(reply, Updated):
         raise InvalidInput(
             f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`"
@@ -273,6 +320,8 @@ async def explain(embedded: Embedded, record: Record) -> Explanation:
         outputs = await probe(now, result, job.sinks) if job and now.outcome is Outcome.SUCCEEDED else {}
         policy = job.policy if job else Policy(declared=False)
         said = answer(view, same=True, policy=policy, outputs=outputs, key=now.key)
+        if now.outcome is Outcome.FAILED and (why := _why(now, result)):
+            said = replace(said, evidence=f"{said.evidence}: {why}")
         waits = "a person" if now.state is State.HELD else "nothing"
         return Explanation(said.row, said.evidence, waits, said.unblock, owner, None)
     observation = await embedded.engine().observe(now, job)
