@@ -1,0 +1,92 @@
+"""One attempt of one fresh key, as a local run makes it: the spec, the reservation, and the driver's Job on a real ledger.
+
+What the command line adds around it (a lock file, a child process) costs the same with and without sparkonce's outputs and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from measure import WrongEffect
+
+from sparkonce.blocking import run
+from sparkonce.driver.channel import DirectChannel
+from sparkonce.driver.context import Job
+from sparkonce.engine.prepare import Prepared, assemble
+from sparkonce.model.assignment import Assignment
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.open import Declared, open_sink
+from sparkonce.store.protocol import IdempotencyStore, Lease, Owned
+
+OUTPUT = "rows"
+
+INSTALL = "local"
+
+
+def job(key: str, table: Path) -> IdempotentJob:
+    """A job file of the usual size, with one output."""
+    template = {
+        "type": "Python",
+        "mainApplicationFile": "job.py",
+        "arguments": ["--day", "2024-05-01", "--input", "lake/raw"],
+        "sparkConf": {"spark.sql.shuffle.partitions": "8", "spark.sql.session.timeZone": "UTC"},
+        "driver": {"cores": 1, "memory": "1g"},
+        "executor": {"cores": 2, "instances": 2, "memory": "4g"},
+    }
+    document: dict[str, Any] = {
+        "apiVersion": "sparkonce.dev/v1alpha1",
+        "kind": "IdempotentJob",
+        "metadata": {"name": "measured", "labels": {"team": "benchmarks"}},
+        "spec": {
+            "idempotencyKey": key,
+            "template": {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "spec": template},
+            "outputs": [{"name": OUTPUT, "slotLog": {"path": str(table)}}],
+        },
+    }
+    return IdempotentJob.of(document)
+
+
+def prepared(table: Path) -> Prepared:
+    """Of a key that nobody has used."""
+    return assemble(job(f"measured-{uuid4()}", table), contents={"application file job.py": "0" * 64}, base=str(table))
+
+
+def reserving(store: IdempotencyStore, lease: Lease, ready: Prepared) -> Callable[[], Owned]:
+    """The reservation, with everything that can be made beforehand made. WrongEffect when it owns nothing."""
+    request = ready.request(uuid4().hex)
+
+    def reserve() -> Owned:
+        reply = run(store.reserve(request, lease=lease, floor=0))
+        if not isinstance(reply, Owned):
+            raise WrongEffect(f"a fresh key was not reserved: {type(reply).__name__}")
+        return reply
+
+    return reserve
+
+
+def begun(store: IdempotencyStore, lease: Lease, table: Path, *, durable: bool) -> Job:
+    """The Job that a driver gets, its heart beating; `heartbeat.stop()` is the caller's. `durable`: see `open_sink`."""
+    ready = prepared(table)
+    record = reserving(store, lease, ready)().record
+    assignment = Assignment(
+        install=INSTALL,
+        realm=record.realm,
+        key_hash=record.key_hash,
+        key=record.key,
+        generation=record.generation,
+        attempt=record.attempt,
+        nonce=record.nonce,
+        fingerprint=record.fingerprint,
+        spec=ready.spec,
+    )
+    (output,) = ready.job.resolved_outputs
+    declared = Declared(name=output.name, kind=output.kind, location=output.location)
+    sink = open_sink(declared, base=None, durable=durable)
+    started = Job(assignment, {OUTPUT: sink}, DirectChannel(store, assignment))
+    if not started.channel.renew({}):
+        raise WrongEffect("the ledger says that an attempt is over which has just begun")
+    started.heartbeat.start()
+    return started

@@ -1,0 +1,137 @@
+"""What a benchmark may say: pairs, their ratio, its spread, and whether a goal is met.
+
+Two programs on a shared machine are compared in pairs that run next to each other, in the order A B B A, so that a slow minute
+or a slow drift meets both. The ratio of a pair is taken first and the median of ratios then; a ratio of two medians would compare
+different minutes. A goal is *met* only when the whole spread (least to greatest, nothing thrown away) is within it, *not met* only
+when the whole spread is beyond it, and otherwise the two were *not told apart*, as also with fewer than nine pairs.
+
+Averages and significance tests were not taken: one stalled disk decides an average, and a p-value says nothing about how large a
+difference is. The interval of the median is given beside the spread for who wants to know more; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import comb
+from statistics import median
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+LEAST_PAIRS = 9
+"""Below it a spread says little: even for nine pairs the true median is outside of it once in 256 runs."""
+CONFIDENCE = 0.95
+"""That the interval of the median holds the true one, at least."""
+
+
+class Verdict(StrEnum):
+    MET = "met"
+    NOT_MET = "not met"
+    NOT_TOLD_APART = "not told apart"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one operation, in milliseconds."""
+
+    wall: float
+    cpu: float
+
+
+class WrongEffect(Exception):
+    """What was measured did not do what it should: its time means nothing."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    at_most: float
+    """A ratio where there is a raw side to compare with and `absolute` is not set, else in the row's unit."""
+    text: str
+    absolute: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table. `ours` and `raw` have one value per pair, in `unit`."""
+
+    what: str
+    unit: str
+    ours: Sequence[float]
+    raw: Sequence[float] = ()
+    goal: Goal | None = None
+
+    @property
+    def ratios(self) -> list[float]:
+        return [a / b for a, b in zip(self.ours, self.raw, strict=True)] if self.raw else []
+
+    @property
+    def judged(self) -> list[float]:
+        """What the spread is of: the ratios, unless the goal is in the row's own unit."""
+        absolute = not self.raw or (self.goal is not None and self.goal.absolute)
+        return list(self.ours) if absolute else self.ratios
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.goal is None else verdict(self.judged, at_most=self.goal.at_most)
+
+    def dump(self) -> dict[str, Any]:
+        """For the JSON file: everything that the table shows, and what it was made from."""
+        values = self.judged
+        return {
+            "what": self.what,
+            "unit": self.unit,
+            "ours": median(self.ours),
+            "raw": median(self.raw) if self.raw else None,
+            "ratioMedian": median(self.ratios) if self.raw else None,
+            "spreadOf": self.unit if values == list(self.ours) else "ratio",
+            "spread": [min(values), max(values)],
+            "intervalOfMedian": interval(values),
+            "pairs": len(self.ours),
+            "goal": None if self.goal is None else self.goal.text,
+            "atMost": None if self.goal is None else self.goal.at_most,
+            "verdict": self.verdict,
+            "samples": {"ours": list(self.ours), "raw": list(self.raw), "ratios": self.ratios},
+        }
+
+
+def verdict(values: Sequence[float], *, at_most: float) -> Verdict:
+    if len(values) >= LEAST_PAIRS and max(values) <= at_most:
+        return Verdict.MET
+    if len(values) >= LEAST_PAIRS and min(values) > at_most:
+        return Verdict.NOT_MET
+    return Verdict.NOT_TOLD_APART
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Order statistics that hold the true median with CONFIDENCE, whatever the distribution; None when there are too few values."""
+    count, ordered, found = len(values), sorted(values), None
+    for cut in range(count // 2):
+        outside = 2 * sum(comb(count, k) for k in range(cut + 1)) / 2**count
+        if 1 - outside >= CONFIDENCE:
+            found = ordered[cut], ordered[-1 - cut]
+    return found
+
+
+def interleaved(variants: Sequence[str], pairs: int) -> Iterator[tuple[int, str]]:
+    """(pair, variant): A B, B A, A B, ...; pair 0 warms up and is not to be counted."""
+    for pair in range(pairs + 1):
+        for variant in reversed(variants) if pair % 2 else variants:
+            yield pair, variant
+
+
+def measured(
+    variants: dict[str, Callable[[], T]], pairs: int, on_pair: Callable[[int, dict[str, T]], None]
+) -> dict[str, list[T]]:
+    """Runs each variant once per pair and once before to warm up; what the counted pairs returned, by variant."""
+    kept: dict[str, list[T]] = {name: [] for name in variants}
+    latest: dict[str, T] = {}
+    for pair, name in interleaved(list(variants), pairs):
+        latest[name] = variants[name]()
+        if pair > 0:
+            kept[name].append(latest[name])
+        if len(latest) == len(variants):
+            on_pair(pair, latest)
+            latest = {}
+    return kept

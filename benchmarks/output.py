@@ -1,0 +1,174 @@
+"""What a write through sparkonce costs beside `DataFrame.write.parquet`: the same frame, the same session, the same disk.
+
+Timed is `job.write(frame, output)` as a driver calls it, on a key reserved in a real SQLite ledger, with its heartbeat: look for an
+earlier commit, stage with Spark, read the footers, compare the rows, flush everything to disk, create the slot. Beside it the same
+without any fsync (`durable=False`), which is not for data, but shows what durability costs; the plain write does none.
+
+Before each run the heap is collected and the disk is idle (what the last run wrote is deleted, and the rest flushed), so that no run pays
+for the one before. After it, outside of the time, what stands in the output is counted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from attempt import OUTPUT, begun
+from machine import Used, metered
+from measure import Goal, Row, WrongEffect, measured
+from pyarrow import parquet
+
+from sparkonce.blocking import run
+from sparkonce.cli.machine import check_spark
+from sparkonce.sink.table import Table
+from sparkonce.store.open import open_store
+from sparkonce.store.protocol import IdempotencyStore, Lease
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 8
+PLAIN, DURABLE, UNSYNCED = "df.write.parquet", "job.write", "job.write, durable=False"
+
+COLUMNS = (
+    "id",
+    "cast(pmod(hash(id), 1000000) as int) as quantity",
+    "rand(7) as price",
+    "concat('carrier-', pmod(id, 16)) as carrier",
+    "lpad(lower(hex(xxhash64(id))), 16, '0') as token",
+)
+"""A long, an int, a double that does not compress, a string of few values and one of many."""
+
+
+@contextmanager
+def session(scratch: Path) -> Iterator[SparkSession]:
+    """local[2]: two tasks at a time, whatever the machine has."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("sparkonce-bench")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.memory": "2g",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def frame_of(spark: SparkSession, rows: int) -> DataFrame:
+    return spark.range(0, rows, 1, PARTITIONS).selectExpr(*COLUMNS)
+
+
+@dataclass
+class Output:
+    """The part `output`; `say` gets a line per pair."""
+
+    scratch: Path
+    rows: int
+    pairs: int
+    say: Callable[[str], None]
+    runs: dict[str, list[Used]] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    """Of the files, by variant; of the last run."""
+
+    def measure(self) -> list[Row]:
+        """WrongEffect when an output does not hold the rows; InvalidInput when Spark cannot start here."""
+        check_spark()
+        self.say(f"output: starting Spark; {self.rows:,} rows, {self.pairs} pairs and one to warm up")
+        store = open_store(str(self.scratch / "ledger.db"))
+        lease = run(store.open_lease(owner="benchmark"))
+        try:
+            with session(self.scratch) as spark:
+                self.runs = self._runs(spark, store, lease)
+        finally:
+            run(lease.revoke())
+            run(store.close())
+        return self._table()
+
+    def _runs(self, spark: SparkSession, store: IdempotencyStore, lease: Lease) -> dict[str, list[Used]]:
+        variants = {
+            PLAIN: lambda: self._plain(spark),
+            DURABLE: lambda: self._ours(spark, store, lease, durable=True),
+            UNSYNCED: lambda: self._ours(spark, store, lease, durable=False),
+        }
+        return measured(variants, self.pairs, self._told)
+
+    def _plain(self, spark: SparkSession) -> Used:
+        frame, table = self._idle(spark), self.scratch / f"plain-{uuid4().hex}"
+        _, used = metered(lambda: frame.write.parquet(f"file://{table}"))
+        self._counted(PLAIN, sorted(table.glob("*.parquet")), table)
+        return used
+
+    def _ours(self, spark: SparkSession, store: IdempotencyStore, lease: Lease, *, durable: bool) -> Used:
+        frame, table = self._idle(spark), self.scratch / f"ours-{uuid4().hex}"
+        job = begun(store, lease, table, durable=durable)
+        try:
+            written, used = metered(lambda: job.write(frame, OUTPUT))
+        finally:
+            job.heartbeat.stop()
+        if not written.fresh or written.rows != self.rows:
+            raise WrongEffect(f"job.write said {written}, for {self.rows} rows under a fresh key")
+        self._counted(DURABLE if durable else UNSYNCED, list(map(Path, Table(table).files())), table)
+        return used
+
+    def _idle(self, spark: SparkSession) -> DataFrame:
+        """A frame of its own for each run, as a job has, and nothing left over from the last one."""
+        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no public way to collect its heap
+        jvm.System.gc()
+        os.sync()
+        return frame_of(spark, self.rows)
+
+    def _counted(self, variant: str, files: list[Path], table: Path) -> None:
+        """At the effect: rows by the footers of the files that a reader of the table gets."""
+        rows = sum(parquet.read_metadata(file).num_rows for file in files)
+        if rows != self.rows:
+            raise WrongEffect(f"{variant}: the files of the table hold {rows} rows, and {self.rows} were written")
+        self.bytes[variant] = sum(file.stat().st_size for file in files)
+        shutil.rmtree(table)
+
+    def _told(self, pair: int, used: dict[str, Used]) -> None:
+        what = ", ".join(f"{name} {each.wall:.2f} s ({each.cpu:.2f} CPU s)" for name, each in used.items())
+        others = sum(each.others for each in used.values())
+        self.say(f"output: {_pair(pair, self.pairs)}: {what}; others {others:.1f} CPU s")
+
+    def _table(self) -> list[Row]:
+        """CPU first: that is what the goal is about, and what a busy machine disturbs least."""
+        limit = Goal(1.05, "<= 1.05x CPU")
+        raw, ours, unsynced = (self.runs[name] for name in (PLAIN, DURABLE, UNSYNCED))
+        return [
+            Row(what=f"output: {DURABLE}", unit="CPU s", ours=_cpu(ours), raw=_cpu(raw), goal=limit),
+            Row(what=f"output: {DURABLE}", unit="s", ours=_wall(ours), raw=_wall(raw)),
+            Row(what=f"output: {UNSYNCED}", unit="CPU s", ours=_cpu(unsynced), raw=_cpu(raw)),
+            Row(what=f"output: {UNSYNCED}", unit="s", ours=_wall(unsynced), raw=_wall(raw)),
+        ]
+
+    def dump(self) -> dict[str, Any]:
+        runs = {name: [used.dump() for used in each] for name, each in self.runs.items()}
+        return {"rows": self.rows, "partitions": PARTITIONS, "bytes": self.bytes, "runs": runs}
+
+
+def _pair(pair: int, pairs: int) -> str:
+    return f"pair {pair} of {pairs}" if pair else "warm-up"
+
+
+def _cpu(runs: list[Used]) -> list[float]:
+    return [used.cpu for used in runs]
+
+
+def _wall(runs: list[Used]) -> list[float]:
+    return [used.wall for used in runs]

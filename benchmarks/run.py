@@ -1,0 +1,162 @@
+"""What exactly-once costs: `make bench`, or `python benchmarks/run.py --only reserve`.
+
+Three parts (output, reserve, replay), each in a module of its own that says what is timed. Here: the options, where the bytes go, the
+table, and the file with everything in it. Progress goes to standard error, one line per pair; drawing a bar while measuring was
+not taken, because a thread that draws is measured too. Exits with 0 when everything was measured and every effect was right, met or not:
+a goal that is missed on a busy machine is no defect of the build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, Protocol
+
+from machine import cores, described, file_system, metered
+from measure import LEAST_PAIRS, Row, Verdict, WrongEffect
+from output import Output
+from replay import Replay
+from reserve import Reserve
+from rich.console import Console
+from rich.table import Table
+
+from sparkonce.errors import SparkonceError
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PARTS = ("output", "reserve", "replay")
+WIDTH = 132
+"""Columns of the table where there is no terminal to ask."""
+
+
+class Part(Protocol):
+    def measure(self) -> list[Row]: ...
+
+    def dump(self) -> dict[str, Any]: ...
+
+
+def options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks/run.py", description="What exactly-once costs.")
+    parser.add_argument("--only", choices=PARTS, action="append", help="this part (may be given again)")
+    parser.add_argument("--rows", type=_number, default=10_000_000, help="of the output part (10,000,000)")
+    parser.add_argument(
+        "--pairs", type=_number, default=10, help=f"counted ones (10); below {LEAST_PAIRS} nothing is met"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="PATH", help="where everything is written (benchmarks/results/DATE.json)"
+    )
+    return parser.parse_args(arguments)
+
+
+def _number(text: str) -> int:
+    digits = text.replace(",", "").replace("_", "")
+    if not digits.isdecimal() or int(digits) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(digits)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
+    scratch.mkdir()
+    if name == "output":
+        return Output(scratch, asked.rows, asked.pairs, say)
+    return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)
+
+
+def main(arguments: list[str]) -> int:
+    asked = options(arguments)
+    names = [name for name in PARTS if name in (asked.only or PARTS)]
+    began = datetime.now(UTC)
+    RESULTS.mkdir(exist_ok=True)
+    where = Path(os.environ.get("TMPDIR") or RESULTS)
+    found: dict[str, Any] = {"schema": 1, "date": began.isoformat(timespec="seconds"), "machine": described(ROOT)}
+    rows: list[Row] = []
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="sparkonce-bench-", dir=where) as scratch:
+        disk = file_system(Path(scratch).resolve())
+        found |= {"fileSystem": {"kind": disk.kind, "device": disk.device, "inMemory": disk.in_memory}, "parts": {}}
+        say(f"writing to {disk}, {cores()} cores, load {os.getloadavg()[0]:.1f}")
+        for name in names:
+            chosen = part(name, Path(scratch, name), asked)
+            table, used = metered(chosen.measure)
+            rows += table
+            notes.append(f"{name}: {used.sentence()}")
+            found["parts"][name] = {**chosen.dump(), "noise": used.dump(), "table": [row.dump() for row in table]}
+    found["pairs"] = asked.pairs
+    show(rows, notes, f"{found['machine']['processor']}, {cores()} cores; files on {disk}")
+    path = asked.json or RESULTS / f"{began:%Y-%m-%dT%H-%M-%SZ}.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"Everything that was measured: {path}")
+    return 0
+
+
+def show(rows: list[Row], notes: list[str], machine: str) -> None:
+    table = Table(title="Medians of interleaved pairs", caption=_caption(rows), caption_justify="left")
+    table.add_column("what", no_wrap=True)
+    for name in ("ours", "raw", "ratio median", "spread", "pairs"):
+        table.add_column(name, justify="right")
+    for name in ("goal", "met?"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*cells(row))
+    console = Console()
+    Console(width=max(console.width, WIDTH) if console.is_terminal else WIDTH).print(table)
+    print(f"Machine: {machine}")
+    for note in notes:
+        print(f"Noise, {note}")
+
+
+def cells(row: Row) -> list[str]:
+    told = row.dump()
+    ratio, raw = told["ratioMedian"], told["raw"]
+    least, greatest = told["spread"]
+    return [
+        row.what,
+        _text(told["ours"], row.unit),
+        "-" if raw is None else _text(raw, row.unit),
+        "-" if ratio is None else _text(ratio),
+        f"{_text(least)} - {_text(greatest, told['spreadOf'])}",
+        str(told["pairs"]),
+        told["goal"] or "-",
+        told["verdict"] or "-",
+    ]
+
+
+def _text(number: float, unit: str = "ratio") -> str:
+    digits = f"{number:.0f}" if number >= 100 else f"{number:.2f}"
+    return digits if unit == "ratio" else f"{digits} {unit}"
+
+
+def _caption(rows: list[Row]) -> str:
+    lines = ["spread: least to greatest; of the ratios, of ours where a unit stands; met: all of it is within the goal"]
+    for row in rows:
+        if row.verdict is Verdict.NOT_TOLD_APART and (inner := row.dump()["intervalOfMedian"]) is not None:
+            low, high = (f"{each:.2f}" for each in inner)
+            lines.append(
+                f"{row.what}, {row.unit}: the median itself is in {low} - {high} with at least 95 % confidence"
+            )
+    return "\n".join(lines)
+
+
+def _ended(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)  # through every `finally`: what was written to disk goes
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _ended)
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (WrongEffect, SparkonceError, OSError) as problem:
+        sys.exit(f"benchmarks: {problem}")

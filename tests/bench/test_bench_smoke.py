@@ -1,0 +1,208 @@
+"""The benchmarks, tiny: they run, they say what they may say, and they notice when what they measure does nothing.
+
+Times of a tiny run mean nothing and are not looked at. `benchmarks/` is a folder of scripts, so it is run as one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from harness.spark import java
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+PATIENCE = (
+    180  # seconds for one tiny run: Spark starts and writes twice in 15 alone, and other tests may share the two cores
+)
+COLUMNS = ("what", "ours", "raw", "ratio median", "spread", "pairs", "goal", "met?")
+
+needs_spark = pytest.mark.skipif(java() is None, reason="no Java: install OpenJDK 17")
+
+
+def started(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Python in the benchmarks' folder, its temporary files under the test's."""
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(BENCHMARKS)}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
+def benched(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
+    """What the file says, and what was printed; nothing may be left on disk but the file."""
+    done = started([str(BENCHMARKS / "run.py"), *options, "--json", str(folder / "all.json")], folder)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in folder.iterdir()] == ["all.json"]
+    told: dict[str, Any] = json.loads((folder / "all.json").read_text())
+    assert datetime.now(UTC) >= datetime.fromisoformat(told["date"])
+    assert told["fileSystem"]["kind"] in done.stdout
+    for column in COLUMNS:
+        assert column in done.stdout
+    for name, part in told["parts"].items():
+        assert part["noise"]["cpu"] > 0
+        assert part["noise"]["others"] >= 0
+        assert f"Noise, {name}: " in done.stdout
+        assert f"{name}: pair {told['pairs']} of {told['pairs']}" in done.stderr, "no progress was shown"
+        for row in part["table"]:
+            check_row(row, pairs=told["pairs"])
+            assert row["what"] in done.stdout
+    return told, done.stdout
+
+
+def check_row(row: dict[str, Any], *, pairs: int) -> None:
+    """Every figure follows from the samples, of which there is one per pair."""
+    ours, raw = row["samples"]["ours"], row["samples"]["raw"]
+    assert len(ours) == row["pairs"] == pairs
+    assert row["ours"] == median(ours)
+    assert min(ours) >= 0
+    ratios = [a / b for a, b in zip(ours, raw, strict=True)] if raw else []
+    assert row["ratioMedian"] == (median(ratios) if raw else None)
+    of = ratios if row["spreadOf"] == "ratio" else ours
+    assert row["spread"] == [min(of), max(of)]
+    assert row["verdict"] == (None if row["goal"] is None else "not told apart"), "two pairs decide nothing"
+
+
+def test_reserve_and_replay_are_measured_and_told(tmp_path: Path) -> None:
+    """Every column and figure of the two parts without Spark is there, follows from its samples, and no goal is met by two pairs."""
+    told, printed = benched(tmp_path, "--only", "reserve", "--only", "replay", "--pairs", "2")
+    assert list(told["parts"]) == ["reserve", "replay"]
+    reserve, replay = told["parts"]["reserve"], told["parts"]["replay"]
+    assert [row["goal"] for row in reserve["table"]] == ["<= 3x", None]
+    assert reserve["bytes"] > 1000, "the raw insert is compared with a fraction of what a reservation writes"
+    goals = {(row["what"], row["unit"]): (row["goal"], row["atMost"]) for row in replay["table"]}
+    assert goals["replay: in the process", "ms"] == ("< 100 ms", 100)
+    assert goals["replay: the command", "ms"] == ("< 1 s", 1000)
+    assert [row["spreadOf"] for row in replay["table"]] == ["ms", "ms", "ratio"]
+    assert "not told apart" in printed
+
+
+@needs_spark
+@pytest.mark.spark
+def test_output_is_measured_at_its_effect(tmp_path: Path) -> None:
+    """Three variants write the asked rows, into files of the same size, and each is one pair."""
+    told, _ = benched(tmp_path, "--only", "output", "--rows", "2,000", "--pairs", "1")
+    output = told["parts"]["output"]
+    assert output["rows"] == 2000
+    assert set(output["runs"]) == {"df.write.parquet", "job.write", "job.write, durable=False"} == set(output["bytes"])
+    assert {len(runs) for runs in output["runs"].values()} == {1}
+    assert len(set(output["bytes"].values())) == 1, "the variants do not write the same files"
+    assert [row["goal"] for row in output["table"]] == ["<= 1.05x CPU", None, None, None]
+    assert [row["unit"] for row in output["table"]] == ["CPU s", "s", "CPU s", "s"]
+
+
+@pytest.mark.parametrize(
+    ("values", "at_most", "expected"),
+    [
+        ([1.0] * 9, 1.05, "met"),
+        ([1.05] * 9, 1.05, "met"),
+        ([1.0] * 8 + [1.06], 1.05, "not told apart"),
+        ([1.06] * 8 + [1.0], 1.05, "not told apart"),
+        ([1.06] * 9, 1.05, "not met"),
+        ([1.0] * 8, 1.05, "not told apart"),
+        ([9.0] * 8, 1.05, "not told apart"),
+    ],
+)
+def test_a_goal_is_met_only_by_a_whole_spread_of_nine_pairs(values: list[float], at_most: float, expected: str) -> None:
+    """One pair across the goal, or one pair too few, and the two are not told apart."""
+    assert measure()["verdict"](values, at_most=at_most) == expected
+
+
+def test_pairs_are_interleaved_a_b_b_a() -> None:
+    """Neither side is always first, and the pair that warms up comes first."""
+    order = list(measure()["interleaved"](("A", "B"), 3))
+    assert order == [(0, "A"), (0, "B"), (1, "B"), (1, "A"), (2, "A"), (2, "B"), (3, "B"), (3, "A")]
+
+
+def test_the_pair_that_warms_up_is_not_counted() -> None:
+    """Each variant runs once more than there are pairs; what its first run returned is thrown away."""
+    runs = {"A": iter(range(10)), "B": iter(range(10, 20))}
+    kept = measure()["measured"]({name: each.__next__ for name, each in runs.items()}, 3, lambda *_: None)
+    assert kept == {"A": [1, 2, 3], "B": [11, 12, 13]}
+
+
+def test_the_median_of_nine_lies_between_the_second_and_the_eighth() -> None:
+    """That is the narrowest interval with at least 95 % (96.1 %); below six values there is none."""
+    assert measure()["interval"]([float(n) for n in range(9, 0, -1)]) == (2, 8)
+    assert measure()["interval"]([1.0] * 5) is None
+
+
+def measure() -> dict[str, Any]:
+    """The module's names, without its folder on the path of all tests."""
+    return runpy.run_path(str(BENCHMARKS / "measure.py"), run_name="measure")
+
+
+LOST_ROW = """
+import pyarrow as pa, output
+from pathlib import Path
+table = Path("table"); table.mkdir()
+pa.parquet.write_table(pa.table({"n": [1, 2, 3]}), table / "part-0.parquet")
+output.Output(Path(), 4, 1, print)._counted("ours", list(table.iterdir()), table)
+"""
+
+SAME_KEY = """
+import attempt, reserve
+from pathlib import Path
+job = attempt.job
+attempt.job = lambda key, table: job("always-the-same", table)
+reserve.Reserve(Path(), 1, print).measure()
+"""
+
+OUTPUT_GONE = """
+import replay, shutil
+from pathlib import Path
+part = replay.Replay(Path.cwd(), 1, print)
+part._finish()
+shutil.rmtree("table/_data")
+part.{way}()
+"""
+
+TWICE = """
+import replay, shutil
+from pathlib import Path
+part = replay.Replay(Path.cwd(), 1, print)
+part._finish()
+folder = next(Path("ledger.db.attempts").iterdir())
+shutil.copytree(folder, folder.with_name("another"))
+part._counted()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        pytest.param(LOST_ROW, "hold 3 rows, and 4 were written", id="output: a row is lost"),
+        pytest.param(SAME_KEY, "a fresh key was not reserved: ", id="reserve: nothing is reserved"),
+        pytest.param(OUTPUT_GONE.format(way="_inside"), "said ResultGone", id="replay: the output is gone"),
+        pytest.param(OUTPUT_GONE.format(way="_command"), "ended with 7", id="replay: the command has no result"),
+        pytest.param(TWICE, "there are 2 attempts", id="replay: something ran again"),
+    ],
+)
+def test_a_wrong_effect_is_no_measurement(tmp_path: Path, code: str, said: str) -> None:
+    """What does not do its work is refused, however quick it was."""
+    done = started(["-c", code], tmp_path)
+    assert "WrongEffect" in done.stderr
+    assert said in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("bad", ["0", "-1", "many", ""])
+def test_a_number_that_is_none_is_refused(tmp_path: Path, bad: str) -> None:
+    """One sentence names the option, and nothing is measured."""
+    done = started([str(BENCHMARKS / "run.py"), f"--pairs={bad}"], tmp_path)
+    assert done.returncode == 2
+    assert "--pairs" in done.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
