@@ -119,6 +119,10 @@ def _until_hit(scene: Scene, runner: subprocess.Popen[bytes], fault: Fault) -> l
         stopped = scene.stopped(runner.pid, *scene.attempts())
         if stopped and fault.point in LOCKED:
             return _let_go(scene, stopped)
+        if fault.point == ABORTED and any(hit.startswith(f"{ABORTED}=") for hit in scene.hits()):
+            runner.kill()  # its next attempts could not commit either
+            runner.wait()
+            break
         if runner.pid in stopped:
             break  # a frozen driver is the runner's own business, a frozen runner is ours
         time.sleep(0.02)  # polling interval: what happens next is up to the processes
