@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from harness.arrow_stage import arrow_stage, table_of
 from harness.eventually import assert_eventually
 from sparkonce.blocking import run
 from sparkonce.engine import notebook, operate
-from sparkonce.engine.embedded import attempts_folder
+from sparkonce.engine.embedded import Embedded, attempts_folder
 from sparkonce.errors import (
     Busy,
     HeldForPerson,
@@ -91,8 +93,6 @@ def forget() -> None:
 
 def rows(output: str = "orders") -> list[int]:
     """Of every committed slot of the table."""
-    import json
-
     slots = [json.loads(path.read_text()) for path in Path("lake", output).glob("_idem/*-g*/*.json")]
     files = [Path("lake", output, f["path"]) for slot in slots if slot["state"] == "committed" for f in slot["files"]]
     columns: list[Any] = [parquet.read_table(file, partitioning=None)["n"].to_pylist() for file in files]
@@ -146,11 +146,7 @@ def test_a_block_that_raises_is_the_next_attempt_when_it_runs_again() -> None:
     """Its own error passes through; nothing of it is committed; attempt 2 writes."""
     with pytest.raises(ZeroDivisionError), job():
         raise ZeroDivisionError
-    assert (
-        (record().attempt, record().state, rows()) == (2, State.IN_PROGRESS, [])
-        if Path("lake/orders").exists()
-        else True
-    )
+    assert (record().attempt, record().state) == (2, State.IN_PROGRESS)
 
     assert write(1, 2).attempt == 2
     assert rows() == [1, 2]
@@ -306,16 +302,14 @@ def fails_for_good_after_half() -> None:
 
 def test_a_result_whose_output_is_gone_says_how_to_run_it_anew() -> None:
     """Nothing runs by itself; there is no file to rerun, so the remedy is to forget it, and `sparkonce rerun` says the same."""
-    import shutil
-
     write(1)
     shutil.rmtree("lake")
     with pytest.raises(ResultGone, match="orders is gone; `sparkonce keys forget load"):
         write(2)
 
     store = open_store("ledger.db")
-    embedded = notebook.Embedded(store=store, attempts=Path("attempts"))
-    with pytest.raises(InvalidInput, match="load is a block of code .* no command can run"):
+    embedded = Embedded(store=store, attempts=Path("attempts"))
+    with pytest.raises(InvalidInput, match=r"load is a block of code .* no command can run"):
         run(operate.stored(embedded, run(operate.find(store, "load"))))
     run(store.close())
 
@@ -340,7 +334,7 @@ def test_a_block_that_was_taken_over_before_it_began_does_not_run(monkeypatch: p
     to_launch = notebook._to_launch
     ran = []
 
-    def frozen(embedded: notebook.Embedded, owned: Any) -> Any:
+    def frozen(embedded: Embedded, owned: Any) -> Any:
         begun = to_launch(embedded, owned)
         run(embedded.store.drop(owned.claim))  # its lease is gone when it wakes
         return begun
