@@ -25,6 +25,7 @@ import pytest
 from harness.arrow_stage import arrow_stage, table_of
 from sparkonce import failpoints
 from sparkonce.blocking import run
+from sparkonce.errors import Fenced, SparkonceError
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import Sink, SinkKey, Slot
 
@@ -116,7 +117,14 @@ def _attempt(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
     if dice.random() < 0.5 and (found := run(sink.find(key))) is not None:
         _tell(plan, name, "found", found)
         return
-    slot = _staged(plan, name, sink)
+    try:
+        slot = _staged(plan, name, sink)
+    except (
+        SparkonceError,
+        OSError,
+    ) as error:  # swept while it was written, by somebody who knew that it cannot be committed
+        _tell(plan, name, "staging Fenced" if isinstance(error, Fenced) else "staging failed", None)
+        return
     if dice.random() < 0.1:
         run(sink.discard(key, slot))
         return

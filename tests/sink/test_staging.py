@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from harness.arrow_stage import arrow_stage, table_of
 from sparkonce.blocking import run
-from sparkonce.errors import OutputUnsupported, RowsLost
+from sparkonce.errors import Fenced, OutputUnsupported, RowsLost
 from sparkonce.sink.objects import FolderObjects
 from sparkonce.sink.protocol import SinkKey, Slot
 from sparkonce.sink.slots import SlotLog
@@ -153,6 +153,20 @@ def test_an_error_of_the_stager_passes_through(table: Path, key: SinkKey) -> Non
     with pytest.raises(ZeroDivisionError, match="the job's own"):
         stage(sink_with(table, failing), key, 1)
     assert list((table / "_data" / str(key)).iterdir()) == []
+
+
+def test_a_write_that_was_swept_under_says_fenced(sink: SlotLog, table: Path, key: SinkKey) -> None:
+    """A zombie whose slot was closed and whose files were swept while it wrote is told so, and not that rows were lost."""
+
+    def overtaken(frame: Any, folder: str) -> Written:
+        written = arrow_stage(frame, folder)
+        run(sink.fence(key, 2, fingerprint="f", by="settle"))
+        assert run(sink.sweep(key)).folders == 1
+        return written
+
+    with pytest.raises(Fenced, match=r"^attempt 1 of a1b2-orders-g1 was taken over while it wrote") as fenced:
+        stage(sink_with(table, overtaken), key, 1)
+    assert isinstance(fenced.value.__cause__, RowsLost)
 
 
 def test_no_rows_and_no_files_is_a_write(table: Path, key: SinkKey) -> None:

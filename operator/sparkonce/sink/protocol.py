@@ -163,7 +163,8 @@ class Sink(Protocol):
         ...
 
     def stage(self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str) -> Slot:
-        """Runs the DataFrame into a private folder and returns the slot that would commit it. RowsLost when the count differs."""
+        """Runs the DataFrame into a private folder and returns the slot that would commit it. RowsLost when the count differs; Fenced
+        when it failed and its slot was closed meanwhile (its files may have been swept under it)."""
         ...
 
     async def commit(self, key: SinkKey, slot: Slot) -> Decision:

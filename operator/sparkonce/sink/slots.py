@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sparkonce import blocking
-from sparkonce.errors import OutputUnavailable, OutputUnsafe, SparkonceError
+from sparkonce.errors import Fenced, OutputUnavailable, OutputUnsafe, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.sink import layout
 from sparkonce.sink.objects import Objects
@@ -100,10 +100,15 @@ class SlotLog:
         try:
             written = self._stage(frame, self._objects.where(folder))
             files = blocking.run(staged_files(self._objects, folder, expected=written.rows))
-        except BaseException:
+        except BaseException as error:
             # No slot names the nonce and nobody else knows it: these files can never be committed.
             with contextlib.suppress(SparkonceError):
                 blocking.run(self._objects.delete_folder(folder))
+            if isinstance(error, Exception) and self._is_closed(key, token):
+                # Whoever closed it may have swept these files while they were written: then this is why it failed.
+                raise Fenced(
+                    f"attempt {token} of {key} was taken over while it wrote; nothing of it is visible"
+                ) from error
             raise
         return Slot(
             state=SlotState.COMMITTED,
@@ -206,6 +211,12 @@ class SlotLog:
         if data is None:
             return None
         return layout.decode(data, where=self._objects.where(path), sink_key=str(key), token=token)
+
+    def _is_closed(self, key: SinkKey, token: int) -> bool:
+        with contextlib.suppress(SparkonceError):
+            slot = blocking.run(self._read(key, token))
+            return slot is not None and slot.state is SlotState.CLOSED
+        return False
 
     async def _replaced(self, key: SinkKey) -> bool:
         for folder in await self._objects.folders(layout.SLOTS):
