@@ -2,152 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from driver.granted import Granted, document, prepared
-from engine.owned import Applications, Driver, Lossy, Owner, owner
-from harness.arrow_stage import table_of
+from driver.granted import document, prepared
+from engine.owned import Lossy, owner
+from engine.person import Desk, desk, partial, succeeded, unknown, writes
 from sparkonce.blocking import run
 from sparkonce.engine import operate
 from sparkonce.engine.embedded import Embedded, Ending
-from sparkonce.engine.operate import Explanation, How
-from sparkonce.engine.prepare import Prepared, assemble
+from sparkonce.engine.prepare import assemble
 from sparkonce.engine.request import Answer
 from sparkonce.errors import InvalidInput, RecordUnreadable
 from sparkonce.launch.protocol import Phase
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import HeldReason, Outcome, Record, State
+from sparkonce.model.record import Outcome, Record, State
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.store.memory import MemoryStore
 from sparkonce.store.protocol import Page, Query
-
-T = TypeVar("T")
-
-
-@dataclass
-class Desk:
-    """A person at a ledger with one key."""
-
-    owner: Owner
-    requested: Prepared
-    store: Any = None
-
-    @property
-    def granted(self) -> Granted:
-        return self.owner.granted
-
-    @property
-    def applications(self) -> Applications:
-        return self.owner.applications
-
-    @property
-    def record(self) -> Record:
-        return self.granted.now()
-
-    def do(self, work: Callable[[Embedded], Awaitable[T]]) -> T:
-        """As a command of its own."""
-
-        async def command() -> T:
-            embedded = Embedded(
-                store=self.store or self.owner.store,
-                attempts=self.granted.folder / "attempts",
-                launcher=self.applications,
-                patience=1.0,
-                sleep=lambda _: asyncio.sleep(0),
-            )
-            return await work(embedded)
-
-        return asyncio.run(command())
-
-    def orphaned(self) -> Desk:
-        """Its owner died."""
-        self.owner.store._leases[self.granted.claim.lease].expire()
-        return self
-
-    def driven(self) -> Desk:
-        """To its end, by its owner."""
-        self.owner.run()
-        return self
-
-    def submit(self) -> Ending:
-        return self.do(lambda embedded: embedded.submit(self.requested))
-
-    def cancel(self) -> Ending:
-        return self.do(lambda embedded: operate.cancel(embedded, self.record, by="ann", reason="too slow"))
-
-    def rerun(self, record: Record | None = None) -> Ending:
-        return self.do(lambda embedded: operate.rerun(embedded, self.requested, record or self.record))
-
-    def resolve(self, how: How) -> Ending:
-        return self.do(lambda embedded: operate.resolve(embedded, self.record, how, by="ann", reason="I looked"))
-
-    def explain(self) -> Explanation:
-        return self.do(lambda embedded: operate.explain(embedded, self.record))
-
-
-def desk(folder: Path, *outputs: str, plays: tuple[Driver | Phase, ...] = (), **spec: Any) -> Desk:
-    return Desk(owner(folder, *outputs, plays=plays, **spec), prepared(folder, *outputs, **spec))
-
-
-def writes(made: Desk, *outputs: str, phase: Phase = Phase.SUCCEEDED) -> Driver:
-    def play(assignment: Assignment) -> Phase:
-        job = made.owner.job(assignment)
-        for name in outputs:
-            job.write(table_of(assignment.generation), name)
-        return phase
-
-    return play
-
-
-def succeeded(folder: Path) -> Desk:
-    made = desk(folder, "orders")
-    made.applications.plays = [writes(made, "orders")]
-    return made.driven()
-
-
-def partial(folder: Path) -> Desk:
-    """Held: `a` is committed, `b` is not, and the only attempt is used up."""
-    made = desk(folder, "a", "b", retry={"maxAttempts": 1})
-    made.applications.plays = [writes(made, "a", phase=Phase.FAILED_KNOWN)]
-    made.driven()
-    assert made.record.held is HeldReason.PARTIAL
-    return made
-
-
-def conflicting(folder: Path, *ours: str) -> Desk:
-    """Held: `b` holds a commit of the key for another job; `ours` are committed by this one."""
-    made = desk(folder, "a", "b")
-    other = made.owner.job(made.granted.assignment.model_copy(update={"fingerprint": "of another job"}))
-    other.write(table_of(9), "b")
-    made.applications.plays = [writes(made, *ours, phase=Phase.FAILED_KNOWN)]
-    made.driven()
-    assert made.record.held is HeldReason.KEY_CONFLICT
-    return made
-
-
-def unknown(folder: Path) -> Desk:
-    """Held: an opaque job whose end nobody saw."""
-    made = desk(folder, plays=(Phase.UNKNOWN,)).driven()
-    assert made.record.held is HeldReason.UNKNOWN
-    return made
-
-
-def name_taken(folder: Path) -> Desk:
-    made = desk(folder, "orders")
-    stem = made.granted.assignment.name.removesuffix("1")
-    for attempt in (1, 2, 3):
-        made.applications.squat(f"{stem}{attempt}")
-    made.driven()
-    assert made.record.held is HeldReason.NAME_TAKEN
-    return made
-
 
 # --- find
 
@@ -318,152 +193,6 @@ def test_a_rerun_of_what_changed_meanwhile_says_so(tmp_path: Path) -> None:
     run(operate.forget(made.owner.store, made.record, by="ann", reason="again"))
     with pytest.raises(InvalidInput, match="load-may was forgotten meanwhile"):
         made.rerun(seen)
-
-
-# --- resolve
-
-
-def test_partial_is_never_called_failed_or_succeeded(tmp_path: Path) -> None:
-    """One output is committed: both words are refused with what is committed and the remedy; the key stays held and unowned."""
-    made = partial(tmp_path)
-    with pytest.raises(InvalidInput, match="cannot be called failed: a is committed; --retry writes what is missing"):
-        made.resolve("failed")
-    with pytest.raises(InvalidInput, match="cannot be called succeeded: not committed: b; --retry"):
-        made.resolve("succeeded")
-    view = run(made.owner.store.load(made.record.address))
-    assert (made.record.held, view.claim) == (HeldReason.PARTIAL, None)
-
-
-def test_partial_is_completed_by_a_retry(tmp_path: Path) -> None:
-    """Attempt 2 is granted and not counted; sending the job again runs it, and only what is missing is written."""
-    made = partial(tmp_path)
-
-    ending = made.resolve("retry")
-    assert ending.record is not None
-    assert (ending.answer, ending.record.attempt, ending.record.uncounted) == (Answer.TAKE_OVER, 2, 1)
-    assert (ending.record.state, ending.unblock) == (State.IN_PROGRESS, "send the job again to run it")
-
-    made.applications.plays = [writes(made, "a", "b")]
-    done = made.submit()
-    assert done.result is not None
-    assert (done.result.outcome, done.result.attempts) == (Outcome.SUCCEEDED, 2)
-
-
-def test_what_was_committed_meanwhile_counts_more_than_the_word(tmp_path: Path) -> None:
-    """The outputs are asked anew: where all of them are committed by now, the end is Succeeded whatever is said."""
-    made = partial(tmp_path)
-    late = made.owner.job(
-        made.granted.assignment.model_copy(update={"attempt": 2})
-    )  # a store was lost once: a higher token
-    late.write(table_of(5), "b")
-
-    ending = made.resolve("failed")
-    assert ending.result is not None
-    assert ending.result.outcome is Outcome.SUCCEEDED
-
-
-@pytest.mark.parametrize(("how", "outcome"), [("succeeded", Outcome.SUCCEEDED), ("failed", Outcome.FAILED)])
-def test_an_unknown_end_is_what_a_person_says(tmp_path: Path, how: How, outcome: Outcome) -> None:
-    """There is no evidence: the word is the evidence, with who and why, and duplicates get it."""
-    made = unknown(tmp_path)
-
-    ending = made.resolve(how)
-
-    assert ending.result is not None
-    assert (ending.result.outcome, ending.result.evidence) == (outcome, f"ann said {how}: I looked")
-    assert made.submit().result == ending.result
-
-
-def test_an_unknown_end_may_be_tried_again(tmp_path: Path) -> None:
-    """The old application is stopped first."""
-    made = unknown(tmp_path)
-    made.resolve("retry")
-    assert made.applications.stopped[-1].endswith("-a1")
-
-    made.applications.plays = [Phase.SUCCEEDED]
-    done = made.submit()
-    assert done.result is not None
-    assert (done.result.outcome, made.applications.launched) == (Outcome.SUCCEEDED, [1, 2])
-
-
-def test_what_may_still_run_is_not_decided(tmp_path: Path) -> None:
-    """An opaque attempt that cannot be stopped: no word ends it; the key stays held."""
-    made = unknown(tmp_path)
-    made.applications.unstoppable = True
-    for how in ("succeeded", "failed", "retry"):
-        with pytest.raises(InvalidInput, match="still runs and could not be stopped: it does not listen; end it first"):
-            made.resolve(how)
-    assert made.record.state is State.HELD
-
-
-def test_a_taken_name_is_tried_again_or_given_up(tmp_path: Path) -> None:
-    """Nothing of it ever ran: Failed is true. Or a retry, under the next name."""
-    made = name_taken(tmp_path)
-    made.applications.plays = [writes(made, "orders")]
-    made.resolve("retry")
-    done = made.submit()
-    assert done.result is not None
-    assert (done.result.outcome, made.applications.launched) == (Outcome.SUCCEEDED, [4])
-
-    (tmp_path / "failed").mkdir()
-    ending = name_taken(tmp_path / "failed").resolve("failed")
-    assert ending.result is not None
-    assert ending.result.outcome is Outcome.FAILED
-
-
-def test_a_conflict_may_be_failed_when_nothing_is_ours(tmp_path: Path) -> None:
-    """Another job's rows are no effect of this one: Failed, and every output is fenced against the attempt."""
-    made = conflicting(tmp_path)
-    with pytest.raises(InvalidInput, match="another attempt of load-may would be held again, for KeyConflict"):
-        made.resolve("retry")
-    with pytest.raises(
-        InvalidInput, match="cannot be called succeeded: output b holds a commit of this key for another"
-    ):
-        made.resolve("succeeded")
-
-    ending = made.resolve("failed")
-    assert ending.result is not None
-    assert ending.result.outcome is Outcome.FAILED
-    assert made.granted.slots("a") == [(1, "closed")]
-
-
-def test_a_conflict_is_not_failed_when_something_is_ours(tmp_path: Path) -> None:
-    """Failed says that no effect exists: `a` is one."""
-    made = conflicting(tmp_path, "a")
-    with pytest.raises(InvalidInput, match=r"cannot be called failed: a is committed$"):
-        made.resolve("failed")
-
-
-def test_a_conflict_that_was_cleared_away_may_be_tried_again(tmp_path: Path) -> None:
-    """The outputs are asked anew: what held it is gone."""
-    made = conflicting(tmp_path)
-    shutil.rmtree(tmp_path / "b")
-    assert made.resolve("retry").answer is Answer.TAKE_OVER
-
-
-@pytest.mark.parametrize("verb", ["finalize", "update", "drop"])
-def test_a_word_whose_reply_was_lost_is_said_once(tmp_path: Path, verb: str) -> None:
-    """The command asks again and finds what it did."""
-    made = unknown(tmp_path)
-    made.store = Lossy(made.owner.store, verb, times=1, lands=True)
-    ending = made.resolve("retry" if verb == "update" else "failed")
-    assert ending.record is not None
-    assert ending.record.attempt == (2 if verb == "update" else 1)
-    made.store = None
-    assert made.record.state is (State.IN_PROGRESS if verb == "update" else State.FINALIZED)
-
-
-def test_only_a_held_key_is_resolved(tmp_path: Path) -> None:
-    """One sentence; and two people at once: one decides."""
-    made = succeeded(tmp_path)
-    with pytest.raises(InvalidInput, match="load-may is Finalized, not held"):
-        made.resolve("failed")
-
-    (tmp_path / "held").mkdir()
-    held = unknown(tmp_path / "held")
-    held.owner.take_over("of somebody else")
-    with pytest.raises(InvalidInput, match="somebody else is resolving load-may"):
-        held.resolve("failed")
 
 
 # --- forget, purge
