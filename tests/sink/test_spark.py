@@ -10,12 +10,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from harness.arrow_stage import table_of
 from sparkonce.blocking import run
 from sparkonce.errors import FilesMissing, InvalidInput, NothingCommitted, OutputUnsupported
 from sparkonce.sink.objects import FolderObjects
 from sparkonce.sink.protocol import Committed, Evidence, FencedOff, OnRerun, SinkKey, Slot
 from sparkonce.sink.read import read
 from sparkonce.sink.slots import SlotLog, digest_of
+from sparkonce.sink.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -283,6 +285,15 @@ def test_a_folder_with_odd_characters(spark: SparkSession, key: SinkKey, tmp_pat
     assert ids(found) == list(range(10))
 
 
+def test_a_table_of_many_slots(spark: SparkSession, sink: SlotLog, table: Path) -> None:
+    """More files than Spark lists by itself (it starts a job for that): each row once."""
+    for number in range(40):
+        key = SinkKey(key_hash=f"k{number}", output="orders", generation=1)
+        run(sink.commit(key, sink.stage(table_of(2 * number, 2 * number + 1), key, 1, fingerprint="f")))
+    assert len(Table(table).files()) == 80
+    assert sorted(row.n for row in read(spark, table).collect()) == list(range(80))
+
+
 def test_types_survive(spark: SparkSession, spark_sink: SlotLog, key: SinkKey, table: Path) -> None:
     """Decimals, dates, timestamps, nested values and nulls come back as they went in."""
     frame = spark.sql(
@@ -299,8 +310,6 @@ def test_types_survive(spark: SparkSession, spark_sink: SlotLog, key: SinkKey, t
 
 def test_arrow_reads_what_spark_staged(spark: SparkSession, spark_sink: SlotLog, key: SinkKey, table: Path) -> None:
     """Files are plain Parquet: other readers take the list of files and need no Spark."""
-    from sparkonce.sink.table import Table
-
     write(spark_sink, key, numbers(spark, 0, 10))
     found = pa.concat_tables(parquet.read_table(file) for file in Table(table).files())
     assert set(found["id"].to_pylist()) == set(range(10))

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparkonce import blocking
 from sparkonce.errors import FilesMissing, NothingCommitted
-from sparkonce.sink.objects import FolderObjects
 from sparkonce.sink.open import local_folder
-from sparkonce.sink.table import committed_slots, missing_files, visible
+from sparkonce.sink.table import Table, missing_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,18 +26,18 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
     NothingCommitted, FilesMissing, OutputCorrupt, OutputUnavailable, InvalidInput, OutputUnsupported: one sentence each. Slots whose
     schemas differ are merged as Spark merges Parquet schemas; Spark's own error says when they cannot be."""
     folder = local_folder(str(path), base=str(Path.cwd()), field="path")
-    objects = FolderObjects(folder)
-    slots = visible(blocking.run(committed_slots(objects)))
+    table = Table(folder)
+    slots = table.slots()
     if not slots:
         raise NothingCommitted(
             f"no job has committed anything to {folder} yet; run one that declares it as an output, or check the path"
         )
-    if missing := blocking.run(missing_files(objects, slots)):
+    if missing := blocking.run(missing_files(table.objects, slots)):
         raise FilesMissing(
             f"{len(missing)} committed file(s) of {folder} are not there as they were written, the first is {missing[0]}; "
             "restore them from a backup, or rerun the job that wrote them"
         )
-    files = [objects.where(file.path) for slot in slots for file in slot.files]
+    files = [table.objects.where(file.path) for slot in slots for file in slot.files]
     schemas = {json.dumps(_shape(slot.data_schema)): slot.data_schema for slot in slots}
     return _frame(spark, files, list(schemas.values()))
 

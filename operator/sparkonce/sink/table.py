@@ -148,12 +148,12 @@ class Table:
 
     @property
     def objects(self) -> Objects:
-        return FolderObjects(self.folder)
+        return FolderObjects(self.folder.absolute())
 
     def slots(self) -> list[Slot]:
-        """The visible ones."""
+        """The visible ones. OutputUnavailable, OutputCorrupt."""
         return visible(blocking.run(committed_slots(self.objects)))
 
     def files(self) -> list[str]:
-        """Absolute paths of the files that hold the table's rows."""
-        return [str(self.folder / file.path) for slot in self.slots() for file in slot.files]
+        """Absolute paths of the files that hold the table's rows. Errors as `slots`."""
+        return [str(self.folder.absolute() / file.path) for slot in self.slots() for file in slot.files]
