@@ -32,7 +32,7 @@ def one(folder: Path, schedule: Schedule) -> list[str]:
 def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(tmpfs_path: Path) -> None:
     """200 schedules over every failpoint: after any of them each output has exactly one committed slot, and its rows once."""
     seed = int(os.environ.get("SPARKONCE_SEED") or random.SystemRandom().randrange(2**32))
-    count = int(os.environ.get("SPARKONCE_SCHEDULES") or SCHEDULES)
+    count = int(os.environ.get("SPARKONCE_KILL_SCHEDULES") or SCHEDULES)
     rng = random.Random(seed)
     points = list(NAMES)
     planned = [draw(rng, point, points, skips=False) for point in points for _ in range(LEAST)]
