@@ -38,6 +38,8 @@ AT_LEAST_STEPS = 10
 DRIVERS = 4
 """Alive at once, beyond which no more are started twice."""
 
+OWNERS_WRITES = frozenset({"store.update", "store.finalize"})
+
 which = st.integers(0, 7)
 seeds = st.integers(0, 2**16 - 1)
 behaviours = st.builds(
@@ -140,6 +142,18 @@ class Machine(RuleBasedStateMachine):
     def a_message_is_lost(self, who: int, fate: str) -> None:
         if able := self.world.losing(random.Random(who)):
             self.world.advance(pick(who, able), fate)
+
+    @happens(who=which, after=st.integers(1, 60))
+    def a_write_is_overtaken(self, who: int, after: int) -> None:
+        """An owner's write of the record gets no answer, its sender goes on, and then it lands."""
+        rng = random.Random(who)
+        if able := self.world.writing(rng, OWNERS_WRITES):
+            self.world.advance(pick(who, able), "late")
+            effect = self.world.late[-1]
+            self.world.mingle(rng, after)
+            if effect in self.world.late:
+                self.world.fault("overtaken", effect.what)
+                self.world.land(self.world.late.index(effect))
 
     # --- processes
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any
 
+from sparkonce.sink import layout
 from sparkonce.store.lease_files import FileLease
 
 
@@ -49,8 +50,9 @@ class Effect:
 
     @property
     def writes(self) -> bool:
-        """It matters whether, when and how often it lands."""
-        return self.what.partition(" ")[0].rpartition(".")[2] in _WRITES
+        """It matters whether, when and how often it lands; of a staged file, which nobody else knows, it does not."""
+        verb, _, where = self.what.partition(" ")
+        return verb.rpartition(".")[2] in _WRITES and not where.startswith(layout.DATA)
 
 
 @dataclass(frozen=True)

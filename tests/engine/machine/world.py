@@ -45,7 +45,7 @@ BOUND = 4000
 """Effects after the last fault within which a key must come to its end; most need 50 to 500."""
 CLIENTS = 5
 """Alive at once: more only wait for each other."""
-AIM = 12
+AIM = 20
 """Steps for which a fault of a message waits for a write to strike."""
 LONG = 100.0
 """Seconds that pass in a silence: longer than any timeout of these jobs."""
@@ -141,11 +141,18 @@ class World:
 
     def losing(self, rng: random.Random) -> list[Process]:
         """Those whose next effect may be lost. A lost look at something is dull: they go on until somebody is about to write."""
+        return self.writing(rng) or [
+            each for each in self.awake if each.pending is not None and each.pending.lost is not None
+        ]
+
+    def writing(self, rng: random.Random, what: frozenset[str] | None = None) -> list[Process]:
+        """Those that are about to write (this), after a few steps of everybody if need be."""
         for _ in range(AIM):
-            if writing := [each for each in self.awake if each.pending is not None and each.pending.writes]:
-                return writing
+            pending = [(each, each.pending) for each in self.awake if each.pending is not None]
+            if found := [each for each, effect in pending if (effect.what in what if what else effect.writes)]:
+                return found
             self.mingle(rng, 1)
-        return [each for each in self.awake if each.pending is not None and each.pending.lost is not None]
+        return []
 
     @property
     def clients(self) -> list[Client]:
