@@ -117,6 +117,7 @@ class Job:
         sink, key = self._sink(output)
         written = self._write(sink, key, frame)
         self._outputs_written.add(output)
+        self.heartbeat.beat()
         failpoints.hit("driver.write.done")
         return written
 
@@ -255,6 +256,7 @@ class Transaction:
             self._seal()
             failpoints.hit("driver.seal.after")
             self._commit()
+            self._job.heartbeat.beat()
         failpoints.hit("driver.write.done")
 
     def _seal(self) -> None:

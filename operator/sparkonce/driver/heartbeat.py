@@ -34,14 +34,16 @@ class Heartbeat:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(STOP_PATIENCE)
 
+    def beat(self) -> None:
+        """One beat now: after a commit, so that what people are shown last is what is there."""
+        try:
+            self.over = self.over or not self.channel.renew({**self.progress(), **spark_progress()})
+        except Exception:  # noqa: BLE001 - unknown; the next beat asks again, and a dead thread would end a sound attempt
+            return
+
     def _beat(self) -> None:
-        while not self._stopped.wait(self.interval):
-            try:
-                self.over = not self.channel.renew({**self.progress(), **spark_progress()})
-            except Exception:  # noqa: BLE001, S112 - unknown; the next beat asks again, and a dead thread would end a sound attempt
-                continue
-            if self.over:
-                return  # an answer, and it stays true
+        while not self.over and not self._stopped.wait(self.interval):
+            self.beat()
 
 
 def spark_progress() -> dict[str, Any]:
