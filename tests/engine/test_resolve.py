@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
 import pytest
 
 from engine.owned import Lossy
-from engine.person import conflicting, name_taken, partial, succeeded, unknown, writes
+from engine.person import conflicting, desk, name_taken, partial, succeeded, unknown, writes
 from harness.arrow_stage import table_of
 from sparkonce.blocking import run
+from sparkonce.driver.context import Transaction
 from sparkonce.engine.operate import How
 from sparkonce.engine.request import Answer
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.protocol import Phase
+from sparkonce.model.assignment import Assignment
 from sparkonce.model.record import HeldReason, Outcome, State
 
 
@@ -117,6 +120,36 @@ def test_a_conflict_may_be_failed_when_nothing_is_ours(tmp_path: Path) -> None:
         made.resolve("succeeded")
 
     ending = made.resolve("failed")
+    assert ending.result is not None
+    assert ending.result.outcome is Outcome.FAILED
+    assert made.granted.slots("a") == [(1, "closed")]
+
+
+def test_a_sealed_transaction_that_meets_a_conflict_is_fenced_before_it_is_called_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rolling it forward ended at the conflict, so its other output was neither committed nor closed: a zombie could still commit there.
+    After --failed it cannot."""
+    made = desk(tmp_path, "b", "a")
+
+    def dies(_: Transaction) -> None:
+        other = made.owner.job(made.granted.assignment.model_copy(update={"fingerprint": "of another job"}))
+        other.write(table_of(9), "b")
+        raise SystemExit
+
+    def play(assignment: Assignment) -> Phase:
+        with contextlib.suppress(SystemExit), made.owner.job(assignment).transaction() as tx:
+            for output in ("b", "a"):
+                tx.write(table_of(1), output)
+        return Phase.FAILED_KNOWN
+
+    monkeypatch.setattr(Transaction, "_commit", dies)
+    made.applications.plays = [play]
+    made.driven()
+    assert (made.record.held, made.granted.slots("a")) == (HeldReason.KEY_CONFLICT, [])
+
+    ending = made.resolve("failed")
+
     assert ending.result is not None
     assert ending.result.outcome is Outcome.FAILED
     assert made.granted.slots("a") == [(1, "closed")]

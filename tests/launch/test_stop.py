@@ -88,7 +88,8 @@ def test_a_stopped_process_is_ended(scene: LocalScene) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
 
-    assert isinstance(scene.stop(), Stopped)
+    assert seen_after(scene.stop()) is Phase.FAILED_KNOWN
+    assert (scene.attempt / "exit").read_text() == f"{128 + signal.SIGTERM}\n"
     assert scene.running() == []
 
 
