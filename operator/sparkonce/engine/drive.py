@@ -27,7 +27,7 @@ from sparkonce.model.record import Application, Beat, Event, Record, Settling, S
 from sparkonce.model.result import Result, Verdict
 from sparkonce.sink.protocol import Sink
 from sparkonce.sink.transaction import Settlement, settle, sink_key
-from sparkonce.store.protocol import Claim, IdempotencyStore, Updated
+from sparkonce.store.protocol import Claim, Finalized, IdempotencyStore, Updated
 
 POLL = 0.2
 """Seconds between two looks at a running attempt when nothing wakes the driver of the loop earlier."""
@@ -71,6 +71,7 @@ class Drive:
     owner: str
     on_decision: Callable[[Record, Decision, Observation], None] = lambda *_: None
     _jobs: dict[int, Job] = field(default_factory=dict)
+    _answered: Ended | None = None
 
     async def run(self, record: Record, claim: Claim) -> Ended | NotOurs:
         """Until the end. Raises what the store, the launcher or a sink raises; the claim is kept then, and calling again goes on."""
@@ -91,6 +92,11 @@ class Drive:
             if record.state is State.HELD:
                 return Ended(record, None)
             await self.step(record, claim)
+            if (
+                self._answered is not None
+            ):  # what finalize itself answered: the record may be forgotten before another look
+                await self.sweep(self._answered.record)
+                return self._answered
 
     async def step(self, record: Record, claim: Claim) -> None:
         """One look, one decision, one action."""
@@ -294,8 +300,10 @@ class Drive:
             result = failed(record, end, observation, settlement, now)
             retention = job.policy.retention_failed
         failpoints.hit("engine.finalize.before")
-        await self.store.finalize(record, claim, result, retention=retention)
+        answer = await self.store.finalize(record, claim, result, retention=retention)
         failpoints.hit("engine.finalize.after")
+        if isinstance(answer, Finalized):
+            self._answered = Ended(answer.record, answer.result)
 
     async def sweep(self, record: Record) -> None:
         """Staging that can never be committed; what cannot be reached now is left, and the result stands all the same."""

@@ -120,9 +120,13 @@ class Embedded:
         async with self.lease() as lease:
             nonce, led, followed = uuid.uuid4().hex, False, 0
             begun: int | None = None  # the floor over which this request was sent to the store
+            mine: Ended | None = None  # what this process finalized for it
             while True:
                 view, said, evidence = await self.look(prepared, nonce)
                 record = view.record
+                if mine is not None and (record is None or record.generation != mine.record.generation):
+                    said_then = f"generation {mine.record.generation}: {mine.record.outcome}"
+                    return Ending(Answer.REPLAY, mine.record, mine.result, reason=said_then)
                 if record is None and begun not in (None, view.floor):
                     # It may have opened the generation that was forgotten; nobody can tell any more, and it opens one at most.
                     raise InvalidInput(
@@ -148,13 +152,20 @@ class Embedded:
                 begun = view.floor
                 owned = await self.begin(prepared, said.answer, view, lease, nonce)
                 if owned is None:
+                    if not await self.patiently(lease.keep_alive):
+                        raise StoreUnavailable(
+                            "this process lost its lease on the store; nothing is lost, send the job again"
+                        )
                     continue
                 led, doomed = True, owned.record.stop_wanted is not None
                 ended = await self.drive(owned.record, owned.claim, application=prepared.application)
-                if ended is not None and ended.record.outcome is Outcome.CANCELLED and not doomed:
-                    wish = ended.record.stop_wanted
-                    if wish is None or wish.why is not Why.SUPERSEDED:
-                        return Ending(Answer.REPLAY, ended.record, ended.result, reason=ended.record.note)
+                if ended is None or ended.result is None or doomed:
+                    continue
+                wish = ended.record.stop_wanted
+                superseded = wish is not None and wish.why is Why.SUPERSEDED
+                if ended.record.outcome is Outcome.CANCELLED and not superseded:
+                    return Ending(Answer.REPLAY, ended.record, ended.result, reason=ended.record.note)
+                mine = ended if prepared.same(ended.record) and ended.record.outcome is not Outcome.CANCELLED else None
 
     async def begin(self, prepared: Prepared, answer: Answer, view: View, lease: Lease, nonce: str) -> Owned | None:
         """Tries to become the key's owner, as the answer says; None: look again."""
