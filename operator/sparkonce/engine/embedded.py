@@ -88,6 +88,8 @@ class Embedded:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _cancel: StopWanted | None = None
     _leads: Record | None = None
+    _troubled: float | None = None
+    """Since when (monotonic seconds) a store, an output or the launcher has not answered the leader."""
 
     @property
     def owner(self) -> str:
@@ -234,15 +236,14 @@ class Embedded:
         self._leads = record
         self.on_leader(record)
         engine = self.engine(application)
-        deadline: float | None = None
         try:
             while True:
                 try:
                     ended = await engine.run(record, claim)
                     return ended if isinstance(ended, Ended) else None
                 except (OutputUnavailable, LaunchUnavailable, StoreUnavailable):
-                    deadline = deadline or time.monotonic() + self.patience
-                    if time.monotonic() > deadline:
+                    self._troubled = self._troubled or time.monotonic()
+                    if time.monotonic() > self._troubled + self.patience:
                         raise
                     await self.sleep(min(1.0, self.patience / 10))
         finally:
@@ -266,6 +267,7 @@ class Embedded:
 
     async def carry_wish(self, seconds: float) -> None:
         """A wish to cancel goes into the record first: whoever owns the key then carries it out, and if we die, a successor does."""
+        self._troubled = None  # everything answered: the next trouble is another one
         if self._cancel is not None and self._leads is not None:
             view = await self.store.load(self._leads.address)
             if (
