@@ -20,7 +20,7 @@ from sparkonce.model.record import Outcome, State
 
 
 class Flaky(Applications):
-    """Cannot be looked at in some of its looks; at its 40th look the job has ended."""
+    """Cannot be looked at in some of its looks; at its 12th look the job has ended."""
 
     def __init__(self, made: Applications, bad: Collection[int]) -> None:
         super().__init__(Phase.RUNNING)
@@ -36,23 +36,23 @@ class Flaky(Applications):
         self.looks += 1
         if self.looks in self.bad:
             raise LaunchUnavailable("it cannot be looked at")
-        if self.looks == 40:
+        if self.looks == 12:
             self.become(assignment.name, Phase.SUCCEEDED)
         return await super().observe(assignment)
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a second passes between two looks at the clock; patience is one second."""
+    """A second passes between two looks at the clock; patience is one second."""
     ticks = count(1)
-    monkeypatch.setattr(embedded, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 2))
+    monkeypatch.setattr(embedded, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
 
 
 def test_two_troubles_far_apart_are_two_troubles(tmp_path: Path) -> None:
     """A launcher that failed to answer once, and once more much later, costs a leader nothing."""
     made = desk(tmp_path, "a")
     made.applications.plays = [writes(made, "a")]
-    made.owner.applications = Flaky(made.applications, bad=(3, 30))
+    made.owner.applications = Flaky(made.applications, bad=(3, 9))
 
     ending = made.orphaned().submit()
 
@@ -64,7 +64,7 @@ def test_a_trouble_that_lasts_ends_the_command_and_loses_nothing(tmp_path: Path)
     """After its patience the command says so; the key is in progress and unowned, and the next command goes on there."""
     made = desk(tmp_path, "a")
     made.applications.plays = [writes(made, "a")]
-    flaky = Flaky(made.applications, bad=range(3, 30))
+    flaky = Flaky(made.applications, bad=range(3, 12))
     made.owner.applications = flaky
 
     with pytest.raises(LaunchUnavailable):
