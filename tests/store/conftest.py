@@ -48,6 +48,7 @@ def workers(sqlite: Sqlite) -> Iterator[list[Worker]]:
 @pytest.fixture
 def worker(sqlite: Sqlite) -> Iterator[Worker]:
     """One other process on the same ledger."""
+    sqlite.open()  # as for `workers`: the file is there
     made = Worker(sqlite.path)
     yield made
     made.end()

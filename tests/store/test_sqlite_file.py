@@ -16,6 +16,7 @@ import pytest
 
 from sparkonce.blocking import run
 from sparkonce.errors import SparkonceError, StoreUnavailable, StoreUnusable
+from sparkonce.model.record import Record
 from sparkonce.store import sql_tables, sqlite, sqlite_statements
 from sparkonce.store.local_disk import network_file_system
 from sparkonce.store.protocol import Lease
@@ -269,6 +270,23 @@ def test_a_ledger_that_somebody_holds(tmp_path: Path) -> None:
     other.close()
     key.change(phase="Running")
     run(store.close())
+
+
+def test_a_process_that_is_frozen_in_a_write(sqlite: Sqlite, worker: Worker) -> None:
+    """While a process stands still inside a transaction others can look and not write; killed, it leaves what was there before."""
+    store = sqlite.open(busy_timeout=0.05)
+    key = reserved(store)
+    worker.ask(attach_to, key.record, fail="store.sql.commit.before=stop")
+    worker.wait_until_frozen()
+    with pytest.raises(StoreUnavailable, match="locked by another process"):
+        key.change(phase="Running")
+    assert key.now() == key.record
+    worker.kill()
+    assert key.change(phase="Running").objects == ()
+
+
+def attach_to(store: SqlStore, lease: Lease, record: Record) -> object:
+    return run(store.attach(record, "follower"))
 
 
 def test_a_ledger_that_was_emptied(tmp_path: Path) -> None:

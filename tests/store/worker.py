@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from harness.eventually import assert_eventually
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.store.protocol import Lease
@@ -72,8 +73,10 @@ class Worker:
     def freeze(self) -> None:
         """SIGSTOP, and it stands still."""
         os.kill(self.pid, signal.SIGSTOP)
-        while _state_of(self.pid) != "T":
-            pass
+        self.wait_until_frozen()
+
+    def wait_until_frozen(self) -> None:
+        assert_eventually(lambda: _state_of(self.pid) == "T", LONG)
 
     def wake(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

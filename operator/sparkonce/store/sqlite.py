@@ -3,6 +3,7 @@
 WAL, so that readers never wait for a writer; synchronous=FULL, so that what was answered survives a power cut (WAL with NORMAL may
 lose the last commits, and a reservation that was acted on must not be lost). A write transaction begins with BEGIN IMMEDIATE: it
 holds the only write lock from its first read on, so what it decides on cannot change under it, and there is no upgrade to fail half-way.
+A process that is frozen inside one (they take milliseconds) makes the writes of others StoreUnavailable until it is woken or killed.
 
 Connections never cross a fork: SQLite's locks belong to processes. A child opens its own; the parent's are kept in the child unused,
 because even closing one there would let go of locks that it does not have. Refused: a file on a network file system, one that is no
