@@ -259,7 +259,7 @@ def parse_record(text: str | bytes, *, where: str) -> Record:
         first = invalid.errors()[0]
         path = ".".join(map(str, first["loc"])) or "JSON"
         raise RecordUnreadable(
-            f"the record {where} cannot be read ({path}: {first['msg']}); restore it from a backup or forget the key"
+            f"the record {where} cannot be read ({path}: {first['msg']}); restore the ledger from a backup"
         ) from None
     _check_reader(record.min_reader, where)
     return record
