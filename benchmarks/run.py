@@ -32,7 +32,7 @@ from sparkonce.errors import SparkonceError
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PARTS = ("output", "reserve", "replay")
-WIDTH = 132
+WIDTH = 140
 """Columns of the table where there is no terminal to ask."""
 
 
@@ -104,9 +104,9 @@ def show(rows: list[Row], notes: list[str], machine: str) -> None:
     table = Table(title="Medians of interleaved pairs", caption=_caption(rows), caption_justify="left")
     table.add_column("what", no_wrap=True)
     for name in ("ours", "raw", "ratio median", "spread", "pairs"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for name in ("goal", "met?"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     for row in rows:
         table.add_row(*cells(row))
     console = Console()
