@@ -1,0 +1,291 @@
+"""What the Spark operator and the kubelet can say of an attempt, in neutral words: one line per row of the research note, and lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launch.kubeflow_scene import ASSIGNMENT, DRIVER, JOB, NAMESPACE, NOTED, UID, placed, pod, stored
+from launch.kubeflow_tables import (
+    EXISTS,
+    EXITED,
+    LEAVING,
+    MARK,
+    NOT_FOUND,
+    PODS,
+    SPARKS_OWN,
+    STATUS,
+    SUBMIT,
+    UNSEEN,
+    seen,
+)
+from sparkonce.launch.kubeflow import rewound
+from sparkonce.launch.kubeflow_observe import observe, submission_over
+from sparkonce.launch.kubeflow_pod import LOG_TAIL
+from sparkonce.launch.kubeflow_spec import settle_run, stub_pod
+from sparkonce.launch.protocol import ENDED, Phase
+from sparkonce.model.record import Application
+
+
+def test_no_application_is_none() -> None:
+    """Even when a pod of it is still there: the protocol's `None` is about the application."""
+    assert observe(None, [pod("Running")], ASSIGNMENT, NOTED) is None
+
+
+# --- status alone: no pod is there ---
+
+
+@pytest.mark.parametrize(("state", "message", "unseen", "vanished"), STATUS)
+def test_what_the_status_alone_says(state: str | None, message: str, unseen: Phase, vanished: Phase) -> None:
+    """Only COMPLETED and an exit code are ends that somebody saw; any other FAILED is an unknown outcome."""
+    application = stored(state, message)
+    assert seen(application, [], UNSEEN).phase is unseen
+    assert seen(application, [], None).phase is unseen
+    assert seen(application, [], NOTED).phase is vanished
+    unlooked = seen(application, None, NOTED)  # nobody looked for the pod: it may be alive
+    assert (unlooked.phase, unlooked.exit_code) == (Phase.FINISHING if unseen in ENDED else unseen, None)
+
+
+@pytest.mark.parametrize(("message", "code"), [(EXITED, 3), (NOT_FOUND, None)])
+def test_the_status_exit_code_is_reported(message: str, code: int | None) -> None:
+    """With the Spark operator's reason, for people."""
+    found = seen(stored("FAILED", message), [], UNSEEN)
+    assert (found.exit_code, found.driver) == (code, None)
+    assert (str(code) if code else NOT_FOUND) in found.message
+
+
+def test_what_spark_submit_printed_is_a_hint() -> None:
+    """The end of a long message is its log; the sentence stays a sentence."""
+    found = seen(stored("FAILED", SUBMIT + "x" * 5000 + "the end"), [], UNSEEN)
+    assert found.log_tail.endswith("the end") and len(found.log_tail) <= LOG_TAIL
+    assert len(found.message) < 400
+
+
+# --- the pod's truth ---
+
+LAGGING = ["", "SUBMITTED", "RUNNING", "UNKNOWN", "SUCCEEDING", "FAILING", "SUBMISSION_FAILED"]
+
+
+@pytest.mark.parametrize(("driver", "phase", "code"), PODS)
+def test_the_pod_is_right_whatever_a_lagging_status_says(
+    driver: dict[str, Any], phase: Phase, code: int | None
+) -> None:
+    """In every state that is no end, and where FAILED speaks of a submission: the attempt is what its driver pod is."""
+    for state, message in [*((state, "") for state in LAGGING), ("FAILED", EXISTS), ("FAILED", NOT_FOUND)]:
+        for noted in (NOTED, UNSEEN, None):
+            found = seen(stored(state, message), [driver], noted)
+            assert (found.phase, found.exit_code, found.driver) == (phase, code, DRIVER)
+            assert not (found.repeated or found.stopping)
+
+
+@pytest.mark.parametrize(("driver", "phase", "code"), PODS)
+@pytest.mark.parametrize(("state", "message"), [("COMPLETED", ""), ("FAILED", EXITED)])
+def test_an_end_in_the_status_waits_for_the_pods_own(
+    state: str, message: str, driver: dict[str, Any], phase: Phase, code: int | None
+) -> None:
+    """The Spark operator saw an end that our view of the pod has not: Finishing. What has ended is told by the pod, a lie or not."""
+    found = seen(stored(state, message), [driver])
+    assert (found.phase, found.exit_code) == ((phase, code) if phase in ENDED else (Phase.FINISHING, None))
+
+
+def test_what_a_driver_waits_for_is_told() -> None:
+    """A bad image or a full cluster is a sentence, not silence."""
+    waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]}
+    full = {
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
+    }
+    assert (
+        seen(stored("SUBMITTED"), [pod("Pending", status=waiting)]).message
+        == "the driver container waits: ErrImagePull: no such image"
+    )
+    assert "0/3 nodes" in seen(stored("SUBMITTED"), [pod("Pending", status=full)]).message
+
+
+def test_the_termination_message_is_the_log_tail() -> None:
+    """Its end, at most 1 KiB."""
+    driver = pod("Failed", code=1)
+    driver["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = "x" * 5000 + "ValueError: boom"
+    tail = seen(stored("RUNNING"), [driver]).log_tail
+    assert tail.endswith("ValueError: boom") and len(tail) == LOG_TAIL
+
+
+# --- which pod, which driver ---
+
+
+@pytest.mark.parametrize("state", ["", "SUBMITTED", "RUNNING", "COMPLETED", "FAILED"])
+def test_an_exit_code_counts_only_for_the_noted_driver(state: str) -> None:
+    """Another driver under the noted one's name: its UID is told, its exit code is not."""
+    found = seen(stored(state, EXITED if state == "FAILED" else ""), [pod("Succeeded", code=0, uid="another")])
+    assert (found.phase, found.exit_code, found.driver) == (Phase.UNKNOWN, None, "another")
+
+
+def test_a_driver_noted_for_another_application_is_none_of_this_one() -> None:
+    """The record names an application that was deleted and created again: nothing of this one has vanished."""
+    deleted = Application(name="so", uid="another", driver=DRIVER)
+    assert seen(stored("RUNNING"), [], deleted).phase is Phase.RUNNING
+
+
+def test_two_drivers_are_a_repetition() -> None:
+    """Whichever of them is listed first, the one that the record does not name is told."""
+    pods = [pod("Failed", code=1), pod("Running", uid="another")]
+    for each in (pods, pods[::-1]):
+        found = seen(stored("RUNNING"), each)
+        assert (found.repeated, found.driver, found.phase) == (True, "another", Phase.RUNNING)
+
+
+def test_a_driver_container_that_was_restarted_is_a_repetition() -> None:
+    """One pod, two drivers, one token."""
+    driver = pod("Running")
+    driver["status"]["containerStatuses"][0]["restartCount"] = 1
+    assert seen(stored("RUNNING"), [driver]).repeated
+
+
+STUB = stub_pod(ASSIGNMENT, namespace=NAMESPACE, uid=UID)
+STUB["metadata"]["uid"] = "stub-uid"
+
+
+@pytest.mark.parametrize(
+    ("driver", "ours"),
+    [
+        (pod("Running"), True),
+        (pod("Running", annotations=None), True),
+        (pod("Running", ownerReferences=[], **SPARKS_OWN), True),
+        (pod("Running", ownerReferences=[]), False),
+        (pod("Running", ownerReferences=[{"kind": "SparkApplication", "uid": "another"}], **SPARKS_OWN), False),
+        (pod("Running", annotations={"sparkonce.dev/nonce": "another"}), False),
+        (pod("Running", name="another-driver"), False),
+        (pod("Running", uid=None), False),
+        (STUB, False),
+        (None, False),
+        ("pod", False),
+    ],
+    ids=[
+        "ours",
+        "no annotations",
+        "labels only",
+        "nobody's",
+        "owned by another",
+        "nonce",
+        "name",
+        "no uid",
+        "stub",
+        "null",
+        "text",
+    ],
+)
+def test_whose_driver_pod_it_is(driver: Any, ours: bool) -> None:
+    """By owner UID and nonce, labels only where no owner was written; a stub under the name is no driver."""
+    found = seen(stored("FAILED", EXISTS), [driver], UNSEEN)
+    assert (found.phase, found.driver) == ((Phase.RUNNING, DRIVER) if ours else (Phase.UNKNOWN, None))
+
+
+# --- stopping, suspended, repeated ---
+
+
+@pytest.mark.parametrize(
+    ("state", "pods", "phase"),
+    [
+        ("RUNNING", [pod("Running")], Phase.RUNNING),
+        ("RUNNING", [], Phase.FINISHING),  # a submission may be in flight
+        ("", [], Phase.FINISHING),
+        ("SUBMITTED", [], Phase.FINISHING),
+        ("SUSPENDING", [], Phase.FINISHING),
+        ("SUSPENDED", [], Phase.UNKNOWN),
+        ("SUSPENDED", [pod("Running", **LEAVING)], Phase.FINISHING),
+        ("SUSPENDED", [pod("Failed", code=143, **LEAVING)], Phase.FAILED_KNOWN),
+        ("COMPLETED", [pod("Succeeded", code=0)], Phase.SUCCEEDED),
+        ("COMPLETED", [pod("Succeeded", code=0, uid="another")], Phase.UNKNOWN),
+        ("COMPLETED", [], Phase.UNKNOWN),
+        ("FAILED", [], Phase.UNKNOWN),
+    ],
+)
+def test_under_our_mark(state: str, pods: list[Any], phase: Phase) -> None:
+    """It is being stopped whatever the record says; an end counts when the noted driver's pod shows it, or when nothing can come."""
+    found = seen(stored(state, EXITED if state == "FAILED" else "", **MARK), pods)
+    assert (found.phase, found.stopping, found.repeated) == (phase, True, False)
+
+
+def test_an_exit_code_that_was_never_noted_proves_nothing_after_our_mark() -> None:
+    """Nobody can say that it is not of a second driver."""
+    found = seen(stored("COMPLETED", **MARK), [pod("Succeeded", code=0)], UNSEEN)
+    assert (found.phase, found.exit_code) == (Phase.UNKNOWN, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "repeated"),
+    [
+        ({}, False),
+        ({"executions": 2}, True),
+        ({"generation": 2}, True),
+        ({"generation": 2, "labels": {"kueue.x-k8s.io/queue-name": "q"}}, False),  # the queue let it start
+        ({"generation": 3, "labels": {"kueue.x-k8s.io/queue-name": "q"}}, True),
+        ({**MARK}, False),
+        ({**MARK, "generation": 3}, True),
+        ({**MARK, "suspend": False}, True),  # somebody resumed what we stopped
+        ({"generation": None}, False),
+    ],
+)
+def test_somebody_elses_hand_is_seen_by_the_generation(change: dict[str, Any], repeated: bool) -> None:
+    """Each change of its spec counts; only our own suspend and a queue's first start are in order."""
+    assert seen(stored("RUNNING", **change), [pod("Running")]).repeated is repeated
+
+
+def test_what_somebody_resumes_after_our_mark_is_not_ended() -> None:
+    """Its status still says SUSPENDED: a driver may follow."""
+    found = seen(stored("SUSPENDED", **{**MARK, "suspend": False}), [])
+    assert found.repeated and found.phase not in ENDED
+
+
+@pytest.mark.parametrize("state", ["INVALIDATING", "PENDING_RERUN"])
+def test_an_inner_rerun_is_a_repetition(state: str) -> None:
+    """With restartPolicy Never only an edit of the spec leads there."""
+    assert seen(stored(state), [], UNSEEN).repeated
+
+
+# --- whose application ---
+
+
+@pytest.mark.parametrize("state", [None, "", "SUSPENDING", "SUSPENDED"])
+def test_a_placeholder_is_stopped_from_the_first(state: str | None) -> None:
+    """Before the Spark operator has even looked: created suspended, nothing was ever submitted."""
+    found = seen(placed(state), [], None)
+    assert (found.nonce, found.phase, found.stopping, found.repeated) == ("nonce-3", Phase.UNKNOWN, True, False)
+    assert submission_over(placed(state), ASSIGNMENT)
+    assert not submission_over(placed("") | {"spec": {"suspend": False}}, ASSIGNMENT)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "nonce", "is_rewound"),
+    [
+        ({}, "nonce-3", False),
+        ({"sparkonce.dev/nonce": "before"}, "before", True),
+        ({"sparkonce.dev/nonce": "before", "sparkonce.dev/install": "west"}, "", False),
+        ({"sparkonce.dev/realm": "elsewhere"}, "", False),
+        ({"sparkonce.dev/key-hash": "0" * 64}, "", False),
+        ({"sparkonce.dev/nonce": None}, "", False),
+    ],
+    ids=["ours", "rewound", "another install", "another realm", "another key", "no nonce"],
+)
+def test_whose_application_it_is(annotations: dict[str, Any], nonce: str, is_rewound: bool) -> None:
+    """Ours by install, realm and key; then a nonce that the record does not know is a rewound store, never a foreign name."""
+    found = seen(stored("RUNNING", annotations=annotations), [pod("Running")])
+    assert (found.nonce, rewound(found.nonce, ASSIGNMENT)) == (nonce, is_rewound)
+    assert (found.driver is None) is (nonce != "nonce-3")
+
+
+def test_a_settle_run_is_observed_by_its_own_name() -> None:
+    """Its driver pod is not the attempt's."""
+    made = stored("RUNNING", document=settle_run(ASSIGNMENT, JOB, intent=None, run=1, namespace=NAMESPACE))
+    assert seen(made, [pod("Running", name=f"{ASSIGNMENT.name}-s1-driver")], UNSEEN).driver == DRIVER
+    assert seen(made, [pod("Running")], UNSEEN).driver is None
+
+
+@pytest.mark.parametrize(
+    "state", [None, "", "SUBMITTED", "RUNNING", "SUSPENDING", "SUBMISSION_FAILED", "PENDING_RERUN"]
+)
+def test_a_submission_is_over_only_when_the_spark_operator_says_so(state: str | None) -> None:
+    """Before that, "no pod is left" may be followed by a driver; a suspend that was taken back is none."""
+    assert not submission_over(stored(state, **MARK), ASSIGNMENT)
+    assert not submission_over(stored("SUSPENDED", **{**MARK, "suspend": False}), ASSIGNMENT)
+    assert all(submission_over(stored(over, **MARK), ASSIGNMENT) for over in ("SUSPENDED", "COMPLETED", "FAILED"))

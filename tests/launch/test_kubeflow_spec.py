@@ -1,0 +1,327 @@
+"""Documents for kubeflow's Spark operator: golden, complete at creation, and never able to run anything twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.kubeflow_scene import ASSIGNMENT, JOB, NAMESPACE, UID, assignment_of, job_of, wanting
+from sparkonce.driver import attempt
+from sparkonce.errors import LaunchRefused
+from sparkonce.launch.kubeflow import OBJECTS, nonce_of
+from sparkonce.launch.kubeflow_spec import (
+    ASSIGNMENT_LIMIT,
+    OBJECTS_LIMIT,
+    Wanting,
+    application,
+    assignment_text,
+    placeholder,
+    settle_run,
+    stub_pod,
+    suspend_patch,
+)
+from sparkonce.model.policy import OnDelete
+from sparkonce.model.record import Intent
+from sparkonce.model.spec import IdempotentJob
+
+GOLDEN = Path(__file__).parent / "golden"
+DRIVER_ENVIRONMENT = "spark.kubernetes.driverEnv.SPARKONCE_ASSIGNMENT"
+RICH = job_of(
+    "orders",
+    metadata={
+        "labels": {"team": "sales", "sparkonce.dev/key": "forged"},
+        "annotations": {"note": "kept", "sparkonce.dev/nonce": "forged"},
+    },
+    template={
+        "sparkVersion": 4.1,
+        "arguments": ["--day", 1, True],
+        "mainClass": None,
+        "sparkConf": {
+            "spark.sql.shuffle.partitions": 8,
+            "spark.kubernetes.driver.label.sparkonce.dev/attempt": "9",
+            "spark.kubernetes.driver.label.team": "sales",
+            "spark.speculation": False,
+            "spark.local.dir": None,
+        },
+        "restartPolicy": {"type": "Never"},
+        "driver": {
+            "memory": "4g",
+            "coreLimit": 2,
+            "serviceAccount": "loader",
+            "labels": {"sparkoperator.k8s.io/app-name": "forged", "app": "load"},
+            "env": [{"name": "DAY", "value": 1}],
+            "sidecars": [{"name": "proxy", "image": "proxy"}],
+        },
+        "executor": {"instances": 3, "nodeSelector": {"pool": 7}},
+    },
+)
+OBJECTS_OF_IT = [wanting("a"), wanting("b"), wanting("a")]
+DOCUMENTS = {
+    "application": lambda: application(assignment_of(RICH), RICH, OBJECTS_OF_IT, namespace=NAMESPACE),
+    "placeholder": lambda: placeholder(ASSIGNMENT, namespace=NAMESPACE, objects=[wanting("a")]),
+    "settle": lambda: settle_run(
+        assignment_of(RICH),
+        RICH,
+        intent=Intent(token=3, slots={"orders": {"state": "committed"}}),
+        run=1,
+        namespace=NAMESPACE,
+    ),
+    "stub": lambda: stub_pod(ASSIGNMENT, namespace=NAMESPACE, uid=UID),
+}
+
+
+def told(document: dict[str, Any]) -> str:
+    return str(document["spec"]["sparkConf"][DRIVER_ENVIRONMENT])
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_golden_documents(name: str) -> None:
+    """What is created is known to the letter: a change here changes applications in clusters."""
+    assert DOCUMENTS[name]() == json.loads((GOLDEN / f"kubeflow_{name}.json").read_text())
+
+
+def test_the_name_is_the_attempts_and_of_no_other() -> None:
+    """A DNS label; generation and attempt are in it, and a settle run's own number."""
+    made = application(ASSIGNMENT, JOB, [], namespace=NAMESPACE)["metadata"]["name"]
+    assert made == "so-0123456789abcdef0123-g2-a3"
+    assert placeholder(ASSIGNMENT, namespace=NAMESPACE)["metadata"]["name"] == made
+    assert settle_run(ASSIGNMENT, JOB, intent=None, run=2, namespace=NAMESPACE)["metadata"]["name"] == f"{made}-s2"
+
+
+def test_what_the_driver_is_told_is_enough_to_write_and_no_more() -> None:
+    """The assignment reads back with the same outputs, heartbeat and nonce; digests, their secret and the template stay at home."""
+    job = job_of(
+        "orders", "totals", heartbeatTimeoutSeconds=7, tunableArguments=["--n"], template={"arguments": ["--n", "1"]}
+    )
+    assignment = assignment_of(job)
+    back = attempt.assignment_of(told(application(assignment, job, [], namespace=NAMESPACE)))
+    again = IdempotentJob.of(back.spec.job)
+
+    assert back.model_copy(update={"spec": assignment.spec}) == assignment
+    assert again.resolved_outputs == job.resolved_outputs
+    assert again.spec.heartbeat_timeout() == 7
+    assert (back.spec.secret, back.spec.digests, again.spec.template.spec) == ("", {}, {})
+
+
+def test_an_output_that_depends_on_the_revision_is_where_it_was() -> None:
+    """What locations are made from travels with them."""
+    spec: dict[str, Any] = {"idempotencyKey": None, "operation": "load", "resource": "flights", "revision": "r7"}
+    job = job_of("o", folder="s3://t/{revision}", **spec)
+    back = attempt.assignment_of(assignment_text(assignment_of(job)))
+    assert [each.location for each in IdempotentJob.of(back.spec.job).resolved_outputs] == ["s3://t/r7/o"]
+
+
+@given(st.text(max_size=40))
+def test_any_text_survives_the_way_to_the_driver(text: str) -> None:
+    """ASCII in one line without a dollar sign: neither a JVM's locale nor the kubelet's `$(NAME)` can change it."""
+    text = text.encode("utf-8", "replace").decode()
+    sent = assignment_text(ASSIGNMENT.model_copy(update={"key": f"$(PATH)$${text}"}))
+    assert sent.isascii() and sent.isprintable() and "$" not in sent
+    assert attempt.assignment_of(sent).key == f"$(PATH)$${text}"
+
+
+def test_a_spec_too_large_for_an_environment_is_refused_in_one_sentence() -> None:
+    """At the limit it is told whole, beyond it nothing is created; a large template is no reason."""
+    intent = Intent(token=3, slots={"orders": {"files": ["x" * ASSIGNMENT_LIMIT]}})
+    with pytest.raises(LaunchRefused, match="fit into its environment; shorten") as refused:
+        settle_run(ASSIGNMENT, JOB, intent=intent, run=1, namespace=NAMESPACE)
+    assert "\n" not in str(refused.value)
+
+    large = job_of("orders", template={"arguments": ["x" * ASSIGNMENT_LIMIT]})
+    assert len(told(application(assignment_of(large), large, [], namespace=NAMESPACE))) < 2000
+
+
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        ({"driver": {"podName": "mine"}}, "driver.podName"),
+        ({"sparkConf": {"spark.kubernetes.driver.pod.name": "mine"}}, "driver.pod.name"),
+        ({"mode": "client"}, "mode must be cluster"),
+    ],
+)
+def test_what_could_let_two_drivers_in_is_refused(template: dict[str, Any], field: str) -> None:
+    """One name of the driver pod per attempt is what the Spark operator's own exclusion rests on."""
+    job = job_of("orders", template=template)
+    with pytest.raises(LaunchRefused, match=field):
+        application(ASSIGNMENT, job, [], namespace=NAMESPACE)
+    with pytest.raises(LaunchRefused, match=field):
+        settle_run(ASSIGNMENT, job, intent=None, run=1, namespace=NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    ("job", "objects", "owned"),
+    [
+        (JOB, [wanting("a"), wanting("b"), wanting("a")], 2),
+        (JOB, [], 0),
+        (JOB, [wanting("a"), wanting("b", on_delete=OnDelete.DETACH)], 0),
+        (JOB, [wanting("a"), wanting("b", namespace="elsewhere")], 0),
+        (JOB, [wanting(str(n)) for n in range(OBJECTS_LIMIT + 1)], 0),
+        (job_of(), [wanting("a")], 0),
+    ],
+    ids=["all", "none live", "detach", "another namespace", "too many", "opaque"],
+)
+def test_owners_are_all_objects_of_the_key_or_none(job: IdempotentJob, objects: list[Wanting], owned: int) -> None:
+    """Collected only when nobody wants it any more; every object is named in the annotation all the same."""
+    metadata = application(assignment_of(job), job, objects, namespace=NAMESPACE)["metadata"]
+    assert len(metadata.get("ownerReferences", [])) == owned
+    assert len([uid for uid in metadata["annotations"][OBJECTS].split(",") if uid]) == min(
+        len({o.uid for o in objects}), OBJECTS_LIMIT
+    )
+
+
+def test_placeholders_and_settle_runs_have_no_owners() -> None:
+    """A collected name is a freed name, and what was done is settled whoever is deleted."""
+    objects = [wanting("a")]
+    settle = settle_run(ASSIGNMENT, JOB, intent=None, run=1, namespace=NAMESPACE, objects=objects)
+    for made in (placeholder(ASSIGNMENT, namespace=NAMESPACE, objects=objects), settle):
+        assert "ownerReferences" not in made["metadata"]
+        assert nonce_of(made, ASSIGNMENT) == ASSIGNMENT.nonce
+
+
+def test_a_settle_run_replaces_what_runs_and_keeps_where_it_runs() -> None:
+    """Image, account, pull secrets, volumes and environment are the job's; its code, size and neighbours are not there."""
+    template = {
+        "arguments": ["--day", "1"],
+        "deps": {"packages": ["g:a:1"]},
+        "imagePullSecrets": ["pull"],
+        "volumes": [{"name": "keys"}],
+        "sparkConf": {"spark.jars.packages": "g:b:1", "spark.kubernetes.driver.secrets.keys": "/keys"},
+        "driver": {
+            "serviceAccount": "loader",
+            "memory": "64g",
+            "coreRequest": "8",
+            "envVars": {"REGION": "x"},
+            "template": {
+                "spec": {
+                    "priorityClassName": "high",
+                    "containers": [
+                        {"name": "proxy"},
+                        {"name": "spark-kubernetes-driver", "args": ["x"], "env": [{"name": "A", "value": "b"}]},
+                    ],
+                }
+            },
+        },
+    }
+    job = job_of("orders", template=template)
+    spec = settle_run(assignment_of(job), job, intent=None, run=1, namespace=NAMESPACE)["spec"]
+    driver, pod = spec["driver"], spec["driver"]["template"]["spec"]
+
+    assert (spec["image"], spec["imagePullSecrets"], spec["volumes"]) == (
+        "localhost/jobs:1",
+        ["pull"],
+        [{"name": "keys"}],
+    )
+    assert (driver["serviceAccount"], driver["envVars"], pod["priorityClassName"]) == (
+        "loader",
+        {"REGION": "x"},
+        "high",
+    )
+    (container,) = pod["containers"]
+    assert container["command"][-1].endswith("-m sparkonce.driver.settle")
+    assert (container["env"], "args" in container) == ([{"name": "A", "value": "b"}], False)
+    assert not {"arguments", "deps", "mainClass"} & set(spec)
+    assert (driver["memory"], "coreRequest" in driver) == ("512m", False)
+    assert (
+        "spark.kubernetes.driver.secrets.keys" in spec["sparkConf"] and "spark.jars.packages" not in spec["sparkConf"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "instances", "cores"),
+    [
+        ({}, 1, 1),
+        ({"sparkConf": {"spark.executor.instances": 4, "spark.driver.cores": 2}}, None, None),
+        ({"dynamicAllocation": {"enabled": True}}, None, 1),
+        ({"executor": {"instances": 5}, "driver": {"cores": 3}}, 5, 3),
+    ],
+)
+def test_defaults_of_the_webhook_are_filled_in(
+    template: dict[str, Any], instances: int | None, cores: int | None
+) -> None:
+    """The Spark operator's webhook may be off; what the job says itself, in either way, is left alone."""
+    job = job_of("orders", template=template)
+    spec = application(assignment_of(job), job, [], namespace=NAMESPACE)["spec"]
+    assert (spec["executor"].get("instances"), spec["driver"].get("cores")) == (instances, cores)
+    assert (spec["mode"], spec["driver"]["memory"], spec["executor"]["memory"]) == ("cluster", "1g", "1g")
+
+
+def test_a_document_shares_nothing_with_the_job() -> None:
+    """Whoever changes one on the way to the API server changes no later attempt."""
+    job = job_of("orders", template={"volumes": [{"name": "keys"}], "driver": {"template": {"spec": {"x": [1]}}}})
+    made = application(assignment_of(job), job, [], namespace=NAMESPACE)
+    settle = settle_run(assignment_of(job), job, intent=None, run=1, namespace=NAMESPACE)
+    before = job.document()
+    made["spec"]["volumes"][0]["name"] = "changed"
+    settle["spec"]["driver"]["template"]["spec"]["x"].append(2)
+    assert job.document() == before
+
+
+def test_a_suspend_patch_touches_one_object_only() -> None:
+    """Suspend and mark in one write; another UID under the name is a conflict, not a stop."""
+    assert suspend_patch(ASSIGNMENT, uid=UID) == {
+        "metadata": {"uid": UID, "annotations": {"sparkonce.dev/stopping": "nonce-3"}},
+        "spec": {"suspend": True},
+    }
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+names = st.sampled_from(["spark.a", "b", "sparkonce.dev/key", "sparkoperator.k8s.io/app-name"])
+texts = st.dictionaries(names, scalars, max_size=4)
+pods = st.fixed_dictionaries(
+    {},
+    optional={
+        "labels": texts,
+        "envVars": texts,
+        "nodeSelector": texts,
+        "memory": scalars,
+        "cores": st.integers(),
+        "env": st.none(),
+    },
+)
+templates = st.fixed_dictionaries(
+    {},
+    optional={
+        "sparkConf": texts,
+        "hadoopConf": texts,
+        "arguments": st.lists(st.integers() | st.text(max_size=5)),
+        "driver": pods,
+        "executor": pods,
+        "suspend": st.none() | st.just(False),
+        "restartPolicy": st.none() | st.just({"type": None}),
+        "timeToLiveSeconds": st.none(),
+    },
+)
+
+
+@given(templates)
+def test_no_template_can_break_the_rules_of_creation(template: dict[str, Any]) -> None:
+    """Never restarted, no TTL, not suspended, cluster mode; maps hold text; our labels and environment are ours; the input stays."""
+    job = job_of("orders", template=template)
+    before = job.document()
+    made = application(assignment_of(job), job, [], namespace=NAMESPACE)
+    spec = made["spec"]
+
+    assert (spec["restartPolicy"], spec["mode"]) == ({"type": "Never"}, "cluster")
+    assert not {"timeToLiveSeconds", "suspend"} & set(spec)
+    maps = [
+        spec["sparkConf"],
+        spec.get("hadoopConf", {}),
+        *(
+            spec[role].get(name, {})
+            for role in ("driver", "executor")
+            for name in ("labels", "envVars", "nodeSelector")
+        ),
+    ]
+    assert all(isinstance(value, str) for each in maps for value in each.values())
+    assert all(isinstance(each, str) for each in spec.get("arguments", []))
+    assert not any(
+        name.startswith("sparko") for role in ("driver", "executor") for name in spec[role].get("labels", {})
+    )
+    assert nonce_of(made, ASSIGNMENT) == ASSIGNMENT.nonce
+    assert job.document() == before
+    json.dumps(made)
