@@ -36,6 +36,8 @@ class Scene:
     spec: dict[str, Any] = field(default_factory=dict)
     script: Path = HERE / "job.py"
     submit: Path | None = HERE.parent / "harness" / "fake_submit.py"
+    commands: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """All that were started."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +87,7 @@ class Scene:
         if self.submit is not None:
             environment["SPARKONCE_SPARK_SUBMIT"] = str(self.submit)
         with (self.folder / f"{number}.out").open("wb") as out:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "sparkonce", *command, "--store", str(self.ledger), "--json"],
                 cwd=self.folder,
                 env=environment,
@@ -94,6 +96,8 @@ class Scene:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.commands.append(process)
+        return process
 
     def finish(self, tries: int = 6) -> dict[str, Any]:
         """Sends the job again, without faults, until it says Succeeded; what it said last."""
@@ -175,6 +179,10 @@ class Scene:
 
     def clear(self) -> None:
         """Ends what is left of this scene's processes."""
+        for command in self.commands:
+            if command.poll() is None:
+                command.kill()
+                command.wait()
         deadline = time.monotonic() + 10
         while self.attempts() and time.monotonic() < deadline:
             self.signal_attempts(signal.SIGKILL)

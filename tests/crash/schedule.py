@@ -103,10 +103,6 @@ def play(scene: Scene, schedule: Schedule) -> None:
         assert said["phase"] == "Succeeded"
         scene.check()
     finally:
-        for runner in runners:
-            if runner.poll() is None:
-                runner.kill()
-                runner.wait()
         scene.clear()
 
 

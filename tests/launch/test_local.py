@@ -270,3 +270,21 @@ def test_the_command_is_told_its_attempt_and_its_own_environment(scene: LocalSce
     )
     assert_eventually(scene.ended, PATIENCE)
     assert scene.written("told").split() == [scene.assignment.nonce, str(scene.attempt), "UTC"]
+
+
+def test_a_launcher_that_froze_before_it_started_anything_is_not_waited_for(
+    scene: LocalScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock is held and no process was recorded: starting at first, lost after the life of a lease, and it starts nothing any more
+    once the attempt is stopped."""
+    lock = place(scene.attempt, scene.assignment, stopped=False)
+    assert lock is not None
+    try:
+        assert scene.seen().phase is Phase.STARTING
+        monkeypatch.setenv("SPARKONCE_LEASE_SECONDS", "0.01")
+
+        assert_eventually(lambda: scene.seen().phase is Phase.UNKNOWN, timeout=PATIENCE)
+        asyncio.run(scene.launcher("true").stop(scene.assignment, timeout=0.1))
+        assert scene.seen().stopping
+    finally:
+        os.close(lock)

@@ -161,6 +161,7 @@ def test_a_file_that_is_no_ledger_of_ours(tmp_path: Path, made: Callable[[Path],
 
 def test_a_ledger_that_may_not_be_written(sqlite: Sqlite, worker: Worker) -> None:
     """A file that this user may not write is refused when it is opened, not at the first result."""
+    run(SqlStore(sqlite.path).close())  # it is there
     sqlite.path.chmod(0o444)
     sqlite.path.parent.chmod(0o755)
     assert worker.do(as_nobody, partial(refused, sqlite.path, "may not be written")) == [0]

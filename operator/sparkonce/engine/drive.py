@@ -222,9 +222,11 @@ class Drive:
         await self.conclude(record, claim, job, observation, settlement=settlement)
 
     async def stop(self, record: Record, job: Job, observation: Observation) -> None:
-        """A courtesy: settling has made the attempt final. What is known to have ended is left alone."""
+        """A courtesy: settling has made the attempt final. What is seen to have ended, or is not ours, is left alone; what vanished may
+        still be about to start."""
         seen = observation.seen
-        if seen is None or (seen.nonce == record.nonce and seen.phase not in ENDED):
+        ended = seen is not None and seen.phase in ENDED and seen.phase is not Phase.UNKNOWN
+        if seen is None or (seen.nonce == record.nonce and not ended):
             await self.launcher.stop(self.assignment(record, job), timeout=job.policy.stop_timeout)
         failpoints.hit("engine.stop.after")
 

@@ -36,7 +36,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkonce import failpoints
+from sparkonce import failpoints, settings
 from sparkonce.errors import LaunchRefused, LaunchUnavailable
 from sparkonce.launch.protocol import Phase, Seen, StillThere, Stopped
 from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, NONCE_ENVIRONMENT, Assignment
@@ -172,7 +172,7 @@ class LocalLauncher:
         stopping = (folder / "stopped").exists()
         process = _process(folder)
         if alive:
-            phase = Phase.FINISHING if code is not None else Phase.RUNNING if process else Phase.STARTING
+            phase = Phase.FINISHING if code is not None else Phase.RUNNING if process else _starting(folder)
         elif code is None:
             phase = Phase.UNKNOWN
         else:
@@ -226,6 +226,8 @@ def _draft(draft: Path, assignment: Assignment, *, stopped: bool) -> int:
         "nonce": assignment.nonce,
         "install": assignment.install,
         "key": assignment.key,
+        "placedAt": time.monotonic(),
+        "boot": _boot_id(),
     }
     (draft / "application.json").write_text(json.dumps(identity))
     if stopped:
@@ -291,6 +293,18 @@ def _identity(folder: Path) -> tuple[str, str]:
         return str(identity["nonce"]), str(identity["uid"])
     except (*_ABSENT, ValueError, KeyError, TypeError):
         return "", "foreign"  # somebody else's folder has our name
+
+
+def _starting(folder: Path) -> Phase:
+    """A launcher spawns within milliseconds of placing the folder. One that has not within the life of a lease is frozen, and nobody
+    else may start the attempt: it is lost, however long its lock is held."""
+    try:
+        identity = json.loads((folder / "application.json").read_text())
+        waited = time.monotonic() - float(identity["placedAt"])
+        frozen = waited > settings.lease_seconds() and identity["boot"] == _boot_id()
+    except (*_ABSENT, ValueError, KeyError, TypeError):
+        frozen = False  # an older layout: startTimeoutSeconds bounds it
+    return Phase.UNKNOWN if frozen else Phase.STARTING
 
 
 def _exit_code(folder: Path) -> int | None:
