@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +51,27 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     _skip_is_failure(report)
     return report
+
+
+@pytest.fixture
+def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """What a test measured or drew (a seed, counts), printed in the summary of the run, also when it passed and under xdist."""
+    return lambda text: record_property("said", text)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    said = [
+        (report.nodeid, text)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+        for name, text in report.user_properties
+        if name == "said"
+    ]
+    if said:
+        terminalreporter.section("what tests say")
+    for nodeid, text in sorted(said):
+        terminalreporter.write_line(f"{nodeid}\n{text}")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def one(folder: Path, schedule: Schedule) -> list[str]:
     return scene.hits()
 
 
-def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(tmpfs_path: Path) -> None:
+def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(
+    tmpfs_path: Path, say: Callable[[str], None]
+) -> None:
     """200 schedules over every failpoint: after any of them each output has exactly one committed slot, and its rows once."""
     seed = int(os.environ.get("SPARKONCE_SEED") or random.SystemRandom().randrange(2**32))
     count = int(os.environ.get("SPARKONCE_KILL_SCHEDULES") or SCHEDULES)
@@ -51,9 +54,7 @@ def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(
     played = play_all(planned[:count], 0)
     while (missing := [p for p in points if faults[p] < LEAST]) and played < 2 * count:
         played = play_all([draw(rng, p, points, skips=False) for p in missing], played)
-    print(
-        f"\nseed {seed}: {played} kill schedules in {time.monotonic() - begun:.0f} s; faults that happened, per point:"
-    )
-    for point in points:
-        print(f"  {faults[point]:4d}  {point}")
+    took = time.monotonic() - begun
+    lines = [f"  {faults[point]:4d}  {point}" for point in points]
+    say(f"seed {seed}: {played} kill schedules in {took:.0f} s; faults that happened, per point:\n" + "\n".join(lines))
     assert not missing, f"seed {seed}: fewer than {LEAST} faults happened at {missing}"

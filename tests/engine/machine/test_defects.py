@@ -66,10 +66,12 @@ DEFECTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_missing_rule_is_found(name: str, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_rule_is_found(
+    name: str, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None]
+) -> None:
     """Without this rule some schedule breaks a promise, and the machine draws it."""
     defect, config = DEFECTS[name]
     defect(monkeypatch)
     with pytest.raises(Broken) as found:
         play(tmpfs_path, CONFIGS[config], monkeypatch, schedules=WITHIN)
-    print(f"without {name}: {found.value.args} after {found.value.schedules} schedules")
+    say(f"without {name}: {found.value.args} after {found.value.schedules} schedules")

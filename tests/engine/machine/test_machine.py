@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ SPARE = 1.06
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=lambda config: config.name)
 def test_no_schedule_breaks_a_promise(
-    config: Config, part: int, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, part: int, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None]
 ) -> None:
     """With crashes, freezes, lost and late messages, zombies and people's wishes at any step, P1-P6 hold at every step, a transaction is
     all or nothing in the end, and every key comes to its end."""
@@ -31,5 +32,5 @@ def test_no_schedule_breaks_a_promise(
     counts = play(tmpfs_path, config, monkeypatch, schedules=int(quota * SPARE) + 1)
     faults = ", ".join(f"{kind} {number}" for kind, number in sorted(counts.faults.items()))
     endings = ", ".join(f"{kind} {number}" for kind, number in sorted(counts.endings.items()))
-    print(f"{config.name}: {counts.counted} schedules, {counts.steps} steps; ended: {endings}; faults: {faults}")
+    say(f"{config.name}: {counts.counted} schedules, {counts.steps} steps; ended: {endings}; faults: {faults}")
     assert counts.counted >= quota
