@@ -101,16 +101,17 @@ def main(arguments: list[str]) -> int:
 
 
 def show(rows: list[Row], notes: list[str], machine: str) -> None:
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    whole = console.width >= WIDTH  # in a narrow terminal cells are folded, never cut
     table = Table(title="Medians of interleaved pairs", caption=_caption(rows), caption_justify="left")
-    table.add_column("what", no_wrap=True)
+    table.add_column("what", no_wrap=whole)
     for name in ("ours", "raw", "ratio median", "spread", "pairs"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=whole)
     for name in ("goal", "met?"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, no_wrap=whole)
     for row in rows:
         table.add_row(*cells(row))
-    console = Console()
-    Console(width=max(console.width, WIDTH) if console.is_terminal else WIDTH).print(table)
+    console.print(table)
     print(f"Machine: {machine}")
     for note in notes:
         print(f"Noise, {note}")
