@@ -72,7 +72,10 @@ def draw(rng: random.Random, point: str, others: list[str], *, stops: float = 0.
     if point == STAGED:
         faults.insert(0, Fault("driver.stage.after", "kill", 0, both=rng.random() < 0.5))
     while len(faults) < 3 and rng.random() < 0.35:
-        faults.append(_fault(rng, rng.choice(others), stops, skips=True))
+        point = rng.choice(
+            [other for other in others if other != ABORTED]
+        )  # only drawn first: its jobs are chosen for it
+        faults.append(_fault(rng, point, stops, skips=True))
     return Schedule(shape, options, tuple(faults))
 
 
@@ -80,6 +83,8 @@ def _fault(rng: random.Random, point: str, stops: float, *, skips: bool) -> Faul
     skip = rng.randrange(MANY[point]) if point in MANY else rng.choice((0, 0, 0, 1)) if skips else 0
     if point in MANY and not skips:
         skip = rng.randrange(20)
+    if point == ABORTED:
+        skip = 0  # an attempt that cannot commit comes here once, and so do all that follow it
     return Fault(point, "stop" if rng.random() < stops else "kill", skip, both=rng.random() < 0.35)
 
 
