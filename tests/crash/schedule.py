@@ -26,7 +26,7 @@ SHAPES = {  # failpoints that only some jobs reach
 FAIL_ONCE = ("engine.grant.after", "sink.slots.close.before", "sink.slots.close.after")
 """Reached when an attempt ends without effect."""
 STAGED = "sink.slots.sweep.before"
-"""Reached when an attempt left staging behind: its first fault is a kill after staging."""
+"""Reached when an attempt left staging behind: a kill after staging comes before it, in the same run."""
 ABORTED = "driver.abort.closed"
 """Reached when a commit's answer stays unknown: the create fails until the write gives up."""
 MANY = {
@@ -54,6 +54,8 @@ class Fault:
         terms = f"{self.point}={skip}1*{self.action}"
         if self.point == ABORTED:
             terms += ";sink.slots.create.before=20*raise"
+        if self.point == STAGED:
+            terms += ";driver.stage.after=kill"
         return terms
 
 
@@ -69,8 +71,6 @@ def draw(rng: random.Random, point: str, others: list[str], *, stops: float = 0.
     shape = rng.choice(SHAPES.get(point, ("one", "two", "tx", "mixed")))
     options = ("fail-once",) if point in FAIL_ONCE or rng.random() < 0.15 else ()
     faults = [_fault(rng, point, stops, skips=skips)]
-    if point == STAGED:
-        faults.insert(0, Fault("driver.stage.after", "kill", 0, both=rng.random() < 0.5))
     while len(faults) < 3 and rng.random() < 0.35:
         point = rng.choice(
             [other for other in others if other != ABORTED]
@@ -83,7 +83,7 @@ def _fault(rng: random.Random, point: str, stops: float, *, skips: bool) -> Faul
     skip = rng.randrange(MANY[point]) if point in MANY else rng.choice((0, 0, 0, 1)) if skips else 0
     if point in MANY and not skips:
         skip = rng.randrange(20)
-    if point == ABORTED:
+    if point in (ABORTED, STAGED):
         skip = 0  # an attempt that cannot commit comes here once, and so do all that follow it
     return Fault(point, "stop" if rng.random() < stops else "kill", skip, both=rng.random() < 0.35)
 
