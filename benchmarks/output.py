@@ -44,7 +44,7 @@ COLUMNS = (
     "concat('category-', cast(id % 97 as string)) as category",
     "hex(xxhash64(id)) as token",
 )
-"""A long, an int, a double, a string of few values and one of many: 303 MB of Parquet for ten million rows. They are those of the
+"""A long, an int, a double, a string of few values and one of many: 301 MB of Parquet for ten million rows. They are those of the
 research notes, so that numbers can be compared, and cheap to make: with rows that cost much, every ratio would look like 1."""
 
 
