@@ -59,6 +59,7 @@ class Scene:
                 "outputs": [{"name": o, "slotLog": {"path": f"lake/{o}"}} for o in OUTPUTS[self.shape]],
                 "retry": {"maxAttempts": 50, "backoff": {"initial": "0s", "max": "0s"}},
                 "heartbeatTimeoutSeconds": 2,
+                "startTimeoutSeconds": 20 if self.submit else 120,  # a JVM takes its time
                 "stopTimeoutSeconds": 4,
                 **self.spec,
             },

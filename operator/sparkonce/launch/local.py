@@ -167,10 +167,11 @@ class LocalLauncher:
 
     def _look(self, folder: Path) -> Seen:
         nonce, uid = _identity(folder)
-        alive = locked(folder)
+        process = _process(folder)
+        # A launcher that froze after it spawned holds the lock, too: then the recorded processes say whether anything runs.
+        alive = locked(folder) and (process is None or _runs(process) or bool(members(folder, nonce)))
         code = _exit_code(folder)  # after the lock: what had ended by then has written it
         stopping = (folder / "stopped").exists()
-        process = _process(folder)
         if alive:
             phase = Phase.FINISHING if code is not None else Phase.RUNNING if process else _starting(folder)
         elif code is None:
@@ -322,6 +323,16 @@ def _process(folder: Path) -> str | None:
         return f"{stat.split()[0]}:{fields[19]}:{boot}"
     except (*_ABSENT, ValueError, IndexError):
         return None
+
+
+def _runs(process: str) -> bool:
+    """Whether this very process, not another one with its pid, is alive."""
+    pid, started, boot = process.split(":")
+    try:
+        fields = Path("/proc", pid, "stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return False
+    return fields[19] == started and fields[0] != "Z" and boot == _boot_id()
 
 
 def _boot_id() -> str:
