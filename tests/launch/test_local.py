@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
@@ -288,3 +289,20 @@ def test_a_launcher_that_froze_before_it_started_anything_is_not_waited_for(
         assert scene.seen().stopping
     finally:
         os.close(lock)
+
+
+def test_a_launcher_that_froze_after_it_spawned_does_not_keep_its_attempt_alive(scene: LocalScene) -> None:
+    """Its lock is held, and every recorded process was killed: lost, not running."""
+    launcher = scene.shell(UNTIL_GO)
+    scene.launch(launcher)
+    assert_eventually(lambda: scene.seen().phase is Phase.RUNNING, timeout=PATIENCE)
+    frozen = os.open(scene.attempt / "lock", os.O_RDWR)
+    try:
+        fcntl.flock(frozen, fcntl.LOCK_SH)
+        for pid in scene.running():
+            os.kill(pid, signal.SIGKILL)
+
+        assert_eventually(lambda: scene.seen().phase is Phase.UNKNOWN, timeout=PATIENCE)
+        assert locked(scene.attempt)
+    finally:
+        os.close(frozen)
