@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
-
-import rfc8785
 
 from sparkonce.engine.decide import Finalize, Observation
 from sparkonce.model.record import Outcome, Record, Report
 from sparkonce.model.result import Failure, OutputResult, Result, Verdict
-from sparkonce.sink.protocol import Sink, Slot
+from sparkonce.sink import layout
+from sparkonce.sink.protocol import Sink, Slot, slot_digest
 from sparkonce.sink.transaction import Settlement
 
 LOG_TAIL = 1024
 """Bytes of the driver's log that a failure keeps: results are replayed to every duplicate."""
-
-
-def slot_bytes(slot: Slot) -> bytes:
-    """The canonical bytes of a slot, as they stand in the output."""
-    return rfc8785.dumps(slot.dump())
 
 
 def output_result(sink: Sink, slot: Slot) -> OutputResult:
@@ -32,7 +25,7 @@ def output_result(sink: Sink, slot: Slot) -> OutputResult:
         rows=slot.rows,
         bytes=slot.bytes,
         files=len(slot.files),
-        digest=hashlib.sha256(slot_bytes(slot)).hexdigest(),
+        digest=slot_digest(layout.encode(slot)),
     )
 
 
