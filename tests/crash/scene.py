@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -172,6 +173,20 @@ class Scene:
 
     def stopped(self, *pids: int) -> list[int]:
         return [pid for pid in pids if state(pid) == "T"]
+
+    def locked(self) -> bool:
+        """Whether somebody holds the ledger's write lock and does not give it back: no write of the living takes this long."""
+        if not self.ledger.exists():
+            return False
+        connection = sqlite3.connect(self.ledger, timeout=2.0, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return True
+        finally:
+            connection.close()
+        return False
 
     def signal_attempts(self, number: signal.Signals) -> None:
         for pid in self.attempts():

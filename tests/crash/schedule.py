@@ -38,7 +38,8 @@ MANY = {
 """Points that every run passes many times: which time is drawn up to this."""
 
 LOCKED = ("store.sql.statement.before", "store.sql.statement.after", "store.sql.commit.before")
-"""A process that is frozen here holds the ledger's write lock: nobody can go on before it does, and everybody is told so."""
+"""A process that is frozen here may hold the ledger's write lock (a read, or the statement that asks for it, holds none): then nobody can
+go on before it does, and everybody is told so."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _until_hit(scene: Scene, runner: subprocess.Popen[bytes], fault: Fault) -> l
         if runner.poll() is not None:
             break
         stopped = scene.stopped(runner.pid, *scene.attempts())
-        if stopped and fault.point in LOCKED:
+        if stopped and fault.point in LOCKED and scene.locked():
             return _let_go(scene, stopped)
         if fault.point == ABORTED and any(hit.startswith(f"{ABORTED}=") for hit in scene.hits()):
             runner.kill()  # its next attempts could not commit either

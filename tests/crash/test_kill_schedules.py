@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from crash.scene import Scene
-from crash.schedule import Schedule, draw, play
+from crash.schedule import Fault, Schedule, draw, play
 from sparkonce.failpoints import NAMES
 
 SCHEDULES = 200
@@ -58,3 +58,10 @@ def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(
     lines = [f"  {faults[point]:4d}  {point}" for point in points]
     say(f"seed {seed}: {played} kill schedules in {took:.0f} s; faults that happened, per point:\n" + "\n".join(lines))
     assert not missing, f"seed {seed}: fewer than {LEAST} faults happened at {missing}"
+
+
+def test_who_freezes_without_the_ledgers_lock_holds_nobody_up(tmpfs_path: Path) -> None:
+    """Frozen before a statement that takes no lock, or before the one that asks for it: the next request takes over and succeeds."""
+    for skip in (0, 18, 19):
+        fault = Fault("store.sql.statement.before", "stop", skip, both=False)
+        one(tmpfs_path / str(skip), Schedule("one", ("fail-once",), (fault,)))
