@@ -218,6 +218,8 @@ class Change:
     address: Address | None
     revision: int
     gap: bool = False
+    unowned: bool = False
+    """Its claim ended and its record did not change in the same step: it waits for a new owner. Told by stores that see claims end."""
 
 
 class IdempotencyStore(Protocol):
