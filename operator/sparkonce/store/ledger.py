@@ -7,6 +7,7 @@ while it decides (etcd) has its own verbs over the same `rules`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -63,6 +64,10 @@ class HeldLease(ABC):
     @property
     @abstractmethod
     def ended(self) -> bool: ...
+
+    @property
+    def deadline(self) -> float:
+        return -math.inf if self.ended else math.inf
 
     @abstractmethod
     async def keep_alive(self) -> bool: ...

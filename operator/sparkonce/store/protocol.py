@@ -35,6 +35,12 @@ class Lease(Protocol):
     @property
     def id(self) -> str: ...
 
+    @property
+    def deadline(self) -> float:
+        """Seconds of time.monotonic() until which the store surely honours it: when the last answered keepalive was SENT, plus the
+        TTL; infinite where a lease ends with its process only. After it the holder must act as if it had ended."""
+        ...
+
     async def keep_alive(self) -> bool:
         """Prolongs it; False is an answer: it has ended, and so have its claims."""
         ...
