@@ -94,7 +94,12 @@ class LaunchRefused(SparkonceError):
 
 
 class LaunchUnavailable(SparkonceError):
-    """The application could not be created now, and was not: it may be tried again after a while."""
+    """Not now, or not known: what was asked may have been done unless the sentence says otherwise. It may be asked again after a while."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds, when whoever refused said so."""
 
 
 class Busy(SparkonceError):

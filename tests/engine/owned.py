@@ -16,7 +16,7 @@ from sparkonce.engine.prepare import describe
 from sparkonce.errors import StoreUnavailable
 from sparkonce.launch.protocol import ENDED, Phase, Seen, StillThere, Stopped
 from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Record
+from sparkonce.model.record import Application, Record
 from sparkonce.model.result import Result
 from sparkonce.store.memory import MemoryStore
 from sparkonce.store.protocol import Claim, IdempotencyStore, Owned
@@ -64,7 +64,7 @@ class Applications:
             **seen,
         )
 
-    async def observe(self, assignment: Assignment) -> Seen | None:
+    async def observe(self, assignment: Assignment, noted: Application | None = None) -> Seen | None:
         return self.by_name.get(assignment.name)
 
     async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:

@@ -16,7 +16,7 @@ from sparkonce.engine import embedded
 from sparkonce.errors import LaunchUnavailable
 from sparkonce.launch.protocol import Phase, Seen
 from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Outcome, State
+from sparkonce.model.record import Application, Outcome, State
 
 
 class Flaky(Applications):
@@ -32,13 +32,13 @@ class Flaky(Applications):
         self.become(assignment.name, Phase.RUNNING)
         return self.by_name[assignment.name]
 
-    async def observe(self, assignment: Assignment) -> Seen | None:
+    async def observe(self, assignment: Assignment, noted: Application | None = None) -> Seen | None:
         self.looks += 1
         if self.looks in self.bad:
             raise LaunchUnavailable("it cannot be looked at")
         if self.looks == 12:
             self.become(assignment.name, Phase.SUCCEEDED)
-        return await super().observe(assignment)
+        return await super().observe(assignment, noted)
 
 
 @pytest.fixture(autouse=True)

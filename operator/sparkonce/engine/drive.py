@@ -145,7 +145,7 @@ class Drive:
         )
 
     async def observe(self, record: Record, job: Job) -> Observation:
-        seen = await self.launcher.observe(self.assignment(record, job))
+        seen = await self.launcher.observe(self.assignment(record, job), record.application)
         reports = await self.store.reports(record.address, record.generation)
         beats = await self.store.beats(record.address, record.generation)
         errors = [r for r in reports if r.kind == "permanent-error" and r.attempt == record.attempt]

@@ -266,7 +266,7 @@ def _held(embedded: Embedded, prepared: Prepared, lease: Lease, begun: _Begun) -
         or (record.generation, record.attempt) != (told.generation, told.attempt)
     ):
         raise Busy(f"{told.key} was taken over before this block began; run the cell again")
-    seen = run(begun.drive.launcher.observe(told))
+    seen = run(begun.drive.launcher.observe(told, record.application))
     if seen is not None:
         run(begun.drive.note(record, begun.claim, seen))
     channel = _Kept(embedded, told, lease)

@@ -40,6 +40,7 @@ from sparkonce import failpoints, settings
 from sparkonce.errors import LaunchRefused, LaunchUnavailable
 from sparkonce.launch.protocol import Phase, Seen, StillThere, Stopped
 from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, NONCE_ENVIRONMENT, Assignment
+from sparkonce.model.record import Application
 
 LOG_TAIL = 1024
 """Bytes of the log that an observation carries: of stdout, where spark-submit puts both streams of a Python driver, else of stderr."""
@@ -132,7 +133,7 @@ class LocalLauncher:
         )
         _CHILDREN.append(child)
 
-    async def observe(self, assignment: Assignment) -> Seen | None:
+    async def observe(self, assignment: Assignment, noted: Application | None = None) -> Seen | None:  # noqa: ARG002 - the folder says it
         _collect()
         folder = self.attempts / assignment.name
         try:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from sparkonce.model.assignment import Assignment
+from sparkonce.model.record import Application
 
 
 class Phase(StrEnum):
@@ -45,6 +46,8 @@ class Seen:
     phase: Phase
     driver: str | None = None
     exit_code: int | None = None
+    rewound: bool = False
+    """It was made by this install for this key, and by another grant than the record's: the ledger is older than it was."""
     stopping: bool = False
     """It carries our mark: somebody began to stop it."""
     repeated: bool = False
@@ -77,8 +80,9 @@ class Launcher(Protocol):
         """Creates the application; when the name is taken, returns what is there (whose nonce the caller compares)."""
         ...
 
-    async def observe(self, assignment: Assignment) -> Seen | None:
-        """The application under the attempt's name, or None: there is none."""
+    async def observe(self, assignment: Assignment, noted: Application | None = None) -> Seen | None:
+        """The application under the attempt's name, or None: there is none. `noted` is what the record knows of it: which driver it
+        should have, so that one that is not there any more has vanished and is not still to come."""
         ...
 
     async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:

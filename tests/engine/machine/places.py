@@ -15,6 +15,7 @@ from sparkonce.blocking import run
 from sparkonce.errors import LaunchUnavailable, OutputUnavailable, RowsLost, StoreUnavailable
 from sparkonce.launch.protocol import Seen, Stopped
 from sparkonce.model.assignment import Assignment
+from sparkonce.model.record import Application
 from sparkonce.sink.objects import FolderObjects, Listed, Tail
 from sparkonce.sink.protocol import DataFile, OnRerun, SinkKey, Slot
 from sparkonce.sink.slots import SlotLog
@@ -157,7 +158,7 @@ class Launches:
         seen: Seen = await self._ask("launch", assignment, lambda: self._world.applications.create(assignment))
         return seen
 
-    async def observe(self, assignment: Assignment) -> Seen | None:
+    async def observe(self, assignment: Assignment, noted: Application | None = None) -> Seen | None:
         seen: Seen | None = await self._ask(
             "observe", assignment, lambda: self._world.applications.seen(assignment.name)
         )
