@@ -228,7 +228,7 @@ def _said(record: Record, observation: Observation, policy: Policy, now: float) 
         return _settle(record, Why.PREEMPTED, "lost with its platform", seen.message or "the platform ended it")
     if seen.phase is Phase.UNKNOWN:
         return _settle(record, Why.LOST, "lost", seen.message or "it is gone and nobody saw how it ended")
-    if record.phase != seen.phase:
+    if seen.phase not in (record.phase, Phase.FINISHING):  # what ends in a moment is not worth a write
         return Decision(Note(seen), "phase changed", f"application {seen.name} is {seen.phase}")
     return _timed(record, observation, policy, now)
 

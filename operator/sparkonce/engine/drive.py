@@ -30,7 +30,9 @@ from sparkonce.sink.transaction import Settlement, settle, sink_key
 from sparkonce.store.protocol import Claim, Finalized, IdempotencyStore, Updated
 
 POLL = 0.2
-"""Seconds between two looks at a running attempt when nothing wakes the driver of the loop earlier."""
+"""Seconds between two looks at a running attempt where nobody tells when something changes."""
+LONGEST = 60.0
+"""Seconds between two looks where somebody does: a wake-up that got lost costs no more."""
 
 
 @dataclass(frozen=True)
@@ -64,39 +66,57 @@ class Drive:
     store: IdempotencyStore
     launcher: Launcher
     describe: Callable[[Record, SpecBody], Job]
-    wait: Callable[[float], Awaitable[None]]
+    wait: Callable[[float], Awaitable[bool | None]]
+    """False: nothing in the record can have changed meanwhile; anything else: read it again."""
     new_nonce: Callable[[], str]
     install: str
     store_url: str
     owner: str
     on_decision: Callable[[Record, Decision, Observation], None] = lambda *_: None
+    on_record: Callable[[Record], None] = lambda _: None
+    """Each record that this drive wrote or read."""
+    guard: Callable[[], None] = lambda: None
+    """Called before every step with an effect; raises when this process should not act any more."""
+    polled: bool = True
+    """Nobody tells when something changes: the drive looks again and again, and touches its claim and its attempt while it does. False:
+    `wait` returns when something changed, and a lease alone keeps the claim."""
+    _known: Record | None = None
+    """What the store itself answered last; None: to be read."""
     _jobs: dict[int, Job] = field(default_factory=dict)
     _answered: Ended | None = None
 
     async def run(self, record: Record, claim: Claim) -> Ended | NotOurs:
         """Until the end. Raises what the store, the launcher or a sink raises; the claim is kept then, and calling again goes on."""
+        self._forget()
         while True:
-            view = await self.store.load(record.address)
-            if view.record is None or view.record.generation != record.generation:
-                return NotOurs("the record is gone, or has a newer generation")
-            record = view.record
-            if record.state is State.FINALIZED:
-                await self.sweep(record)  # here, so that a finalize whose reply was lost is followed by it, too
-                return Ended(record, await self.store.result(record.address, record.generation))
-            if view.claim != claim:
-                return (
-                    Ended(record, None)
-                    if record.state is State.HELD and view.claim is None
-                    else NotOurs("somebody else owns the key")
-                )
+            looked = self._known or await self._look(record, claim)
+            if not isinstance(looked, Record):
+                return looked
+            record = looked
             if record.state is State.HELD:
                 return Ended(record, None)
             await self.step(record, claim)
-            if (
-                self._answered is not None
-            ):  # what finalize itself answered: the record may be forgotten before another look
+            if self._answered is not None:  # what finalize itself answered: the record may be forgotten by now
                 await self.sweep(self._answered.record)
                 return self._answered
+
+    def _forget(self) -> None:
+        self._known = None
+
+    async def _look(self, record: Record, claim: Claim) -> Record | Ended | NotOurs:
+        """Reads the record, which is ours."""
+        view = await self.store.load(record.address)
+        if view.record is None or view.record.generation != record.generation:
+            return NotOurs("the record is gone, or has a newer generation")
+        record = self._known = view.record
+        self.on_record(record)
+        if record.state is State.FINALIZED:
+            await self.sweep(record)  # here, so that a finalize whose reply was lost is followed by it, too
+            return Ended(record, await self.store.result(record.address, record.generation))
+        if view.claim != claim:
+            held = record.state is State.HELD and view.claim is None
+            return Ended(record, None) if held else NotOurs("somebody else owns the key")
+        return record
 
     async def step(self, record: Record, claim: Claim) -> None:
         """One look, one decision, one action."""
@@ -104,6 +124,9 @@ class Drive:
         observation = await self.observe(record, job)
         decision = decide(record, observation, job.policy, await self.store.now())
         self.on_decision(record, decision, observation)
+        self.guard()
+        if self.polled:
+            self._known = None  # what this step does not write may have changed when the next one comes
         match decision.action:
             case rows.Launch():
                 await self.launch(record, claim, job)
@@ -114,11 +137,30 @@ class Drive:
                     record, claim, job, observation, Settling(attempt=record.attempt, why=why, note=note)
                 )
             case rows.Wait(until):
-                await self.store.heartbeat(claim)
-                pause = POLL if until is None else max(0.0, min(until - await self.store.now(), POLL))
-                await self.wait(pause)
+                await self.rest(claim, until)
             case _:
                 await self.conclude(record, claim, job, observation, decision=decision)
+
+    async def rest(self, claim: Claim, until: float | None) -> None:
+        """Until something may have changed."""
+        longest = POLL if self.polled else LONGEST
+        if self.polled:
+            await self.store.heartbeat(claim)
+        pause = longest if until is None else max(0.0, min(until - await self.store.now(), longest))
+        if await self.wait(pause) is not False:
+            self._known = None
+
+    async def write(self, record: Record, claim: Claim, changed: Record, event: Event) -> Record | None:
+        """Under the claim and the record's revision; None: look again."""
+        self.guard()
+        self._known = None  # also when the answer does not come
+        answer = await self.store.update(record, claim, changed, event=event)
+        if not isinstance(answer, Updated):
+            return None
+        self.on_record(answer.record)
+        if not self.polled:
+            self._known = answer.record
+        return answer.record
 
     async def job(self, record: Record) -> Job:
         if record.generation not in self._jobs:
@@ -146,31 +188,47 @@ class Drive:
 
     async def observe(self, record: Record, job: Job) -> Observation:
         seen = await self.launcher.observe(self.assignment(record, job), record.application)
+        rewound = seen is not None and seen.rewound
+        if not self.polled and not job.policy.declared:  # it says nothing itself
+            return Observation(seen=seen, rewound=rewound, owner_age=await self._unstarted(record, seen))
         reports = await self.store.reports(record.address, record.generation)
         beats = await self.store.beats(record.address, record.generation)
         errors = [r for r in reports if r.kind == "permanent-error" and r.attempt == record.attempt]
         driver, owner = (beats.get((record.attempt, by)) for by in ("driver", "owner"))
+        age = owner.age if owner and owner.nonce == record.nonce else None
         return Observation(
             seen=seen,
+            rewound=rewound,
             permanent_error=str(errors[0].body.get("message", "")) if errors else None,
             driver_age=driver.age if driver and driver.nonce == record.nonce else None,
-            owner_age=owner.age if owner and owner.nonce == record.nonce else None,
+            owner_age=age if self.polled else await self._unstarted(record, seen),
             progress=driver.progress if driver and driver.nonce == record.nonce else {},
         )
 
+    async def _unstarted(self, record: Record, seen: Seen | None) -> float | None:
+        """Seconds since an attempt that has not begun to run might have; None: it runs, or waits for its queue."""
+        if seen is not None and seen.phase not in (Phase.ACCEPTED, Phase.STARTING):
+            return None
+        return max(0.0, await self.store.now() - max(record.granted_at, record.not_before or 0.0))
+
     async def launch(self, record: Record, claim: Claim, job: Job) -> None:
         failpoints.hit("engine.launch.before")
-        await self.store.renew(
-            record.address, record.generation, Beat(attempt=record.attempt, nonce=record.nonce, by="owner")
-        )
+        if self.polled:
+            beat = Beat(attempt=record.attempt, nonce=record.nonce, by="owner")
+            await self.store.renew(record.address, record.generation, beat)
         try:
-            await self.launcher.launch(self.assignment(record, job))
+            seen = await self.launcher.launch(self.assignment(record, job))
         except LaunchRefused as refused:
             await self.begin_settling(
                 record, claim, Settling(attempt=record.attempt, why=Why.PERMANENT, note=str(refused))
             )
             return
         failpoints.hit("engine.launch.after")
+        fresh = seen.nonce == record.nonce and seen.phase not in ENDED and not (seen.stopping or seen.repeated)
+        if (
+            fresh and not self.polled
+        ):  # its UID and first phase in one write; whatever else it is, the next look decides
+            await self.note(record, claim, seen)
 
     async def note(self, record: Record, claim: Claim, seen: Seen) -> None:
         """What was seen goes into the record before anything is concluded from it."""
@@ -178,7 +236,7 @@ class Drive:
         driver = seen.driver or (record.application.driver if record.application else None)  # the first one seen stays
         changed = record.changed(application=Application(name=seen.name, uid=seen.uid, driver=driver), phase=phase)
         event = Event(what=f"Application {phase}", by=self.owner, generation=record.generation, attempt=record.attempt)
-        await self.store.update(record, claim, changed, event=event)
+        await self.write(record, claim, changed, event)
         failpoints.hit("engine.note.after")
 
     async def begin_settling(self, record: Record, claim: Claim, settling: Settling) -> Record | None:
@@ -189,9 +247,9 @@ class Drive:
         event = Event(
             what="Settling", by=self.owner, why=settling.note, generation=record.generation, attempt=record.attempt
         )
-        answer = await self.store.update(record, claim, record.changed(settling=settling), event=event)
+        written = await self.write(record, claim, record.changed(settling=settling), event)
         failpoints.hit("engine.settling.after")
-        return answer.record if isinstance(answer, Updated) else None
+        return written
 
     async def end_attempt(
         self, record: Record, claim: Claim, job: Job, observation: Observation, settling: Settling
@@ -254,9 +312,7 @@ class Drive:
                 event = Event(
                     what=f"Held {reason}", by=self.owner, why=said, generation=record.generation, attempt=record.attempt
                 )
-                await self.store.update(
-                    record, claim, record.changed(state=State.HELD, held=reason, note=said), event=event
-                )
+                await self.write(record, claim, record.changed(state=State.HELD, held=reason, note=said), event)
             case rows.Grant(attempt, counted, not_before):
                 await self.grant(record, claim, attempt, counted=counted, not_before=not_before, why=decision.evidence)
             case rows.Alarm(note):
@@ -280,7 +336,7 @@ class Drive:
             granted_at=await self.store.now(),
         )
         event = Event(what="Granted", by=self.owner, why=why, generation=record.generation, attempt=attempt)
-        await self.store.update(record, claim, changed, event=event)
+        await self.write(record, claim, changed, event)
         failpoints.hit("engine.grant.after")
 
     async def finalize(
