@@ -1,0 +1,168 @@
+"""The drives of one operator process: a task per owned key, woken when something changes, driven again when something fails.
+
+A drive ends when its generation ended, was held, or is somebody else's; anything it raises is trouble of the moment: it is driven again
+within a second as long as the lease lives, so that no exception holds a key for ever. When the lease is lost every drive is dropped in
+the middle of whatever it does; what it had sent may still land, which is what every drive allows for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sparkonce.engine.drive import Drive, Ended, NotOurs
+from sparkonce.engine.ownership import NotOwner, Ownership
+from sparkonce.errors import LaunchUnavailable, SparkonceError
+from sparkonce.model.record import Address, Record
+from sparkonce.store.protocol import Claim, Owned
+
+log = logging.getLogger(__name__)
+
+AGAIN = 0.1
+"""Seconds before a drive that raised is driven again; doubled each time."""
+AGAIN_MAX = 1.0
+"""The longest such wait: a claim without progress holds a key."""
+LAUNCH_MAX = 5.0
+"""The longest such wait when an application could not be made: asking costs others."""
+REFUSED_MAX = 30.0
+"""The longest wait that an API server may ask for."""
+
+
+@dataclass(kw_only=True)
+class Running:
+    """One owned key."""
+
+    record: Record
+    claim: Claim
+    trouble: str = ""
+    """One sentence: why nothing moves at the moment."""
+    task: asyncio.Task[None] | None = None
+    since: float = field(default_factory=time.monotonic)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _seen: int = 0
+    """The newest revision of the record that the store told of."""
+
+    def wake(self, *, revision: int | None = None) -> None:
+        """Something changed; `revision`: of the store, when the record did."""
+        self._seen = max(self._seen, revision or 0)
+        if revision is None or revision > self.record.revision:
+            self._wake.set()
+
+    async def rest(self, seconds: float) -> bool:
+        """Until something changed, or so long; False: nothing did."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        woken = self._wake.is_set()
+        self._wake.clear()
+        return woken
+
+    async def wait(self, seconds: float) -> bool:
+        """As a drive waits; False: nothing in the record has changed."""
+        if not await self.rest(seconds):
+            return True  # long enough to look at everything again
+        return (
+            self._seen > self.record.revision
+        )  # compared now: our own write may have been told before it was answered
+
+
+class Driving:
+    """`make` builds the drive of a key; `on_end` is told what became of it."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        *,
+        make: Callable[[Running], Drive],
+        on_end: Callable[[Address, Ended | NotOurs | None], None],
+        on_trouble: Callable[[Running], None] = lambda _: None,
+    ) -> None:
+        self._ownership, self._make, self._on_end, self._on_trouble = ownership, make, on_end, on_trouble
+        self._running: dict[Address, Running] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def get(self, address: Address) -> Running | None:
+        return self._running.get(address)
+
+    def start(self, owned: Owned) -> Running:
+        """Drives a key that this process has just claimed, or finds that it still claims."""
+        address = owned.record.address
+        if (there := self._running.get(address)) is not None:
+            if there.claim == owned.claim:
+                return there
+            self._drop(address)
+        running = Running(record=owned.record, claim=owned.claim)
+        self._running[address] = running
+        running.task = asyncio.create_task(self._drive(running), name=f"drive {address.hash20}")
+        return running
+
+    async def _drive(self, running: Running) -> None:
+        address = running.record.address
+        drive = self._make(running)
+        ended: Ended | NotOurs | None = None
+        pause = AGAIN
+        try:
+            while self._ownership.alive():
+                try:
+                    ended = await drive.run(running.record, running.claim)
+                    break
+                except NotOwner:
+                    break
+                except Exception as problem:  # noqa: BLE001 - a key must not be held by a drive that died of anything
+                    pause = await self._after(running, problem, pause)
+                else:
+                    pause = AGAIN
+        finally:
+            if self._running.get(address) is running:
+                del self._running[address]
+                self._on_end(address, ended)
+
+    async def _after(self, running: Running, problem: Exception, pause: float) -> float:
+        expected = isinstance(problem, SparkonceError)
+        log.log(
+            logging.WARNING if expected else logging.ERROR,
+            "%s: %s; trying again",
+            running.record.key,
+            problem if expected else repr(problem),
+            exc_info=None if expected else problem,
+        )
+        running.trouble = str(problem) if expected else f"unexpected: {problem!r}"
+        self._on_trouble(running)
+        launching = isinstance(problem, LaunchUnavailable)
+        asked = (problem.retry_after or 0.0) if isinstance(problem, LaunchUnavailable) else 0.0
+        await running.rest(max(pause, min(asked, REFUSED_MAX)))
+        return min(2 * pause, LAUNCH_MAX if launching else AGAIN_MAX)
+
+    def wake(self, address: Address, *, revision: int | None = None) -> bool:
+        """False: this process does not drive the key."""
+        running = self._running.get(address)
+        if running is not None:
+            running.wake(revision=revision)
+        return running is not None
+
+    def _drop(self, address: Address) -> None:
+        running = self._running.pop(address)
+        if running.task is not None:
+            running.task.cancel()
+
+    def drop_all(self) -> list[Address]:
+        """Fail-stop: nothing of them goes on. Returns the keys."""
+        dropped = list(self._running)
+        for address in dropped:
+            self._drop(address)
+        return dropped
+
+    async def drain(self) -> None:
+        """Graceful stop: cancels the drives and waits until each has let go."""
+        tasks = [running.task for running in self._running.values() if running.task is not None]
+        self.drop_all()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def orphans(self, claimed: set[Address]) -> set[Address]:
+        """Keys that this process claims and does not drive."""
+        return claimed - set(self._running)
