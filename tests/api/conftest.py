@@ -1,0 +1,67 @@
+"""What tests of the api tier share: one cluster for each pytest process, and for each test a namespace, an install and a ledger.
+
+A test that kills or freezes a server leaves it running as it was: the next test has the same one. Namespaces are deleted without
+waiting, which takes the namespace controller five seconds; nobody uses their names again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.apiserver import Cluster, Etcd, folder_in_memory, started_cluster
+from harness.binaries import PartMissing, find
+from sparkonce.launch.kubernetes import NAMESPACES
+
+
+@pytest.fixture(scope="session")
+def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():  # a build of minutes is to be seen while it lasts
+            find("kube-apiserver")
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    with started_cluster() as started:
+        yield started
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A fresh one, empty."""
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    cluster.api.create(NAMESPACES, {"metadata": {"name": name}})
+    yield name
+    cluster.api.delete(NAMESPACES, name)
+
+
+@pytest.fixture(scope="session")
+def ledger_server(cluster: Cluster) -> Iterator[Etcd]:
+    """The ledger's own etcd: what is done to it is not done to the API server. It needs the same binaries, hence `cluster`."""
+    with folder_in_memory() as folder:
+        server = Etcd(folder)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.child.kill()
+
+
+@pytest.fixture
+def ledger(ledger_server: Etcd) -> str:
+    """The URL of an etcd for records; take `install` as well, so as to see none of other tests' keys."""
+    return ledger_server.url
+
+
+@pytest.fixture
+def install() -> str:
+    """A fresh id of an install: whoever uses it sees nothing of other tests in a store that they share."""
+    return f"i-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def kubeconfig(cluster: Cluster) -> Path:
+    return cluster.kubeconfig

@@ -1,0 +1,120 @@
+"""The harness of the api tier itself: it is a real API, and it can be hurt."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from harness import binaries
+from harness.apiserver import STRANGER, Cluster
+from harness.binaries import KUBE, PartMissing, binary, component
+from harness.eventually import assert_eventually
+from harness.kube_api import CONFIG_MAPS, ApiError
+from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS
+
+SPEC = {"type": "Python", "sparkVersion": "4.1.1", "mainApplicationFile": "local:///x.py", "driver": {}, "executor": {}}
+POD = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+
+
+def test_every_part_knows_its_version() -> None:
+    """The one binary is each of the parts, and says the version that our go.mod pins."""
+    for name, flag in (("kube-apiserver", "--version"), ("kubelet", "--version"), ("kubectl", "version")):
+        client = ["--client"] if name == "kubectl" else []
+        said = subprocess.run([*component(name), flag, *client], capture_output=True, text=True, check=True).stdout
+        assert KUBE.version in said
+    assert "3.6" in subprocess.run([*component("etcd"), "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def test_parts_of_a_given_folder_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that KUBEBUILDER_ASSETS has is taken from there; one that it lacks is not missed."""
+    (tmp_path / "etcd").touch(0o755)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    assert component("etcd") == [str(tmp_path / "etcd")]
+    assert component("kube-scheduler")[-1] == "kube-scheduler"
+
+
+def test_without_go_and_without_a_cache_one_sentence_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing was built and there is no Go, the reason names both remedies, and it is a test's reason to be skipped."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(PartMissing, match=r"install Go .* or set KUBEBUILDER_ASSETS"):
+        binary(KUBE)
+    with pytest.raises(pytest.skip.Exception):
+        component("etcd")
+
+
+def test_a_build_that_fails_leaves_nothing_that_looks_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that does not compile is reported with the compiler's words, and the next try builds it again."""
+    module = tmp_path / "modules" / "broken"
+    module.mkdir(parents=True)
+    (tmp_path / "pinned").mkdir()
+    (tmp_path / "pinned" / "go.mod").write_text("module example.test/pinned\n")
+    needs = f"require (\n\texample.test/pinned v1.2.3\n)\n\nreplace example.test/pinned => {tmp_path / 'pinned'}\n"
+    (module / "go.mod").write_text(f"module broken\n\ngo 1.21\n\n{needs}")
+    (module / "main.go").write_text("package main\n\nfunc main() { nonsense\n")
+    monkeypatch.setattr(binaries, "MODULES", tmp_path / "modules")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for _ in range(2):
+        with pytest.raises(PartMissing, match=r"main\.go"):
+            binary(binaries.Module("broken", "example.test/pinned"), say=lambda _: None)
+
+
+def test_what_an_object_owns_is_collected_with_it(cluster: Cluster, namespace: str) -> None:
+    """Deleting a SparkApplication removes the pod that it owns: the garbage collector knows both CRDs."""
+    owner = cluster.api.create(SPARK_APPLICATIONS, {"metadata": {"name": "a"}, "spec": SPEC}, namespace)
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": "a", "uid": owner["metadata"]["uid"]}
+    cluster.api.create(PODS, {**POD, "metadata": {"name": "p", "ownerReferences": [reference]}}, namespace)
+    cluster.api.delete(SPARK_APPLICATIONS, "a", namespace)
+    cluster.api.gone(PODS, "p", namespace, timeout=30)
+
+
+def test_writes_are_checked(cluster: Cluster, namespace: str) -> None:
+    """The API refuses what a schema forbids, a second create, a stale revision and somebody without rights, each by its code."""
+    codes = []
+    refusals: list[Callable[[], object]]
+    cluster.api.create(CONFIG_MAPS, {"metadata": {"name": "c"}}, namespace)
+    stale = {"metadata": {"resourceVersion": "1"}, "data": {"a": "b"}}
+    with cluster.server.client(STRANGER) as stranger:
+        refusals = [
+            lambda: cluster.api.create(SPARK_APPLICATIONS, {"metadata": {"name": "b"}, "spec": {}}, namespace),
+            lambda: cluster.api.create(CONFIG_MAPS, {"metadata": {"name": "c"}}, namespace),
+            lambda: cluster.api.patch(CONFIG_MAPS, "c", stale, namespace=namespace),
+            lambda: stranger.get(CONFIG_MAPS, "c", namespace),
+        ]
+        for refused in refusals:
+            with pytest.raises(ApiError) as error:
+                refused()
+            codes.append(error.value.code)
+    assert codes == [422, 409, 409, 403]
+
+
+def test_an_api_server_can_be_killed_frozen_and_doubled(cluster: Cluster, namespace: str) -> None:
+    """Killed it answers nothing, and after its restart what was stored is there; frozen it holds requests; a second one sees the same."""
+    cluster.api.create(CONFIG_MAPS, {"metadata": {"name": "c"}}, namespace)
+    cluster.server.kill()
+    assert not cluster.api.healthy()
+    cluster.server.start()
+    assert cluster.api.get(CONFIG_MAPS, "c", namespace) is not None
+
+    with cluster.server.frozen(), pytest.raises(httpx.TimeoutException):
+        httpx.get(f"{cluster.url}/livez", verify=False, timeout=0.5, trust_env=False)
+    assert_eventually(cluster.api.healthy, 10)
+
+    second = cluster.another_server()
+    with second.client() as api:
+        assert api.get(CONFIG_MAPS, "c", namespace) is not None
+    second.close()
+    assert cluster.api.healthy()
+
+
+def test_the_ledger_is_not_the_clusters_etcd(cluster: Cluster, ledger: str) -> None:
+    """The ledger is an etcd of its own, and serves."""
+    assert ledger != cluster.etcd.url
+    assert httpx.get(f"{ledger}/health", trust_env=False).json()["health"] == "true"
