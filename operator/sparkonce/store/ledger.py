@@ -89,6 +89,10 @@ class Beside(Protocol):
         """None while the realm holds fewer live keys than `limit`; else the seconds until one of them expires."""
         ...
 
+    def ended(self, lease: HeldLease) -> bool:
+        """Whether the store still honours it: an answer of the store's, not of the process that holds it."""
+        ...
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -97,6 +101,8 @@ class Changes:
     seen: list[tuple[Address, int]]
     revision: int
     gap: bool
+    unowned: frozenset[Address] = frozenset()
+    """Of those seen: whose claim ended while their record did not change."""
 
 
 def held(lease: Lease) -> HeldLease:
@@ -132,6 +138,10 @@ class Ledger(ABC):
     @abstractmethod
     def _changes(self, since: int) -> Changes: ...
 
+    def _look(self, since: int) -> Changes:
+        """One look of `watch`; a store whose leases end by a clock first makes a change of every claim that ended by it."""
+        return self._changes(since)
+
     # ownership
 
     async def reserve(
@@ -143,7 +153,9 @@ class Ledger(ABC):
         def decide(seen: Seen, beside: Beside) -> Decision[Owned | Duplicate | Mismatch | Moved | Refused]:
             new = seen.record is None and seen.floor == floor
             full = beside.full(self._max_live_keys) if new else None
-            return rules.reserve(seen, request, lease=own.id, owner=own.owner, ended=own.ended, floor=floor, full=full)
+            return rules.reserve(
+                seen, request, lease=own.id, owner=own.owner, ended=beside.ended(own), floor=floor, full=full
+            )
 
         return self._step(request.address, decide)
 
@@ -151,7 +163,9 @@ class Ledger(ABC):
         own = held(lease)
         return self._step(
             record.address,
-            lambda seen, _: rules.take_over(seen, record, lease=own.id, owner=own.owner, ended=own.ended, nonce=nonce),
+            lambda seen, beside: rules.take_over(
+                seen, record, lease=own.id, owner=own.owner, ended=beside.ended(own), nonce=nonce
+            ),
         )
 
     async def heartbeat(self, claim: Claim) -> Updated | Finalized | NotFound | LostOwnership:
@@ -184,7 +198,9 @@ class Ledger(ABC):
         _check_size(request.spec)
         return self._step(
             record.address,
-            lambda seen, _: rules.reopen(seen, record, request, lease=own.id, owner=own.owner, ended=own.ended),
+            lambda seen, beside: rules.reopen(
+                seen, record, request, lease=own.id, owner=own.owner, ended=beside.ended(own)
+            ),
         )
 
     # without a claim
@@ -219,12 +235,12 @@ class Ledger(ABC):
         import asyncio  # here, because nothing else in a replay needs it and it takes its time
 
         while True:
-            look = self._changes(since)
+            look = self._look(since)
             if look.gap:
                 yield Change(None, look.revision, gap=True)
             else:
                 for address, revision in look.seen:
-                    yield Change(address, revision)
+                    yield Change(address, revision, unowned=address in look.unowned)
             since = look.revision
             await asyncio.sleep(self._poll)
 

@@ -94,6 +94,9 @@ class _Look:
         text = self._entry.reports.get((generation, attempt, reporter))
         return None if text is None else decode(Report, text, where=name(self._address))
 
+    def ended(self, lease: HeldLease) -> bool:
+        return lease.ended
+
     def full(self, limit: int) -> float | None:
         return self._store._full(self._address.realm, limit)  # noqa: SLF001 - one class in two parts
 
