@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Self
 
-from sparkonce.model.policy import OnDuplicate, OnFinalized, OnMismatch, OnUnknown
+from sparkonce.model.policy import OnDelete, OnDuplicate, OnFinalized, OnMismatch, OnUnknown
 from sparkonce.model.spec import HEARTBEAT_TIMEOUT, JobSpec
 
 
@@ -33,6 +33,11 @@ class Policy:
     retention_succeeded: float = 30 * 86400.0
     retention_failed: float = 7 * 86400.0
     suspend: bool = False
+    on_delete: OnDelete = OnDelete.STOP
+    application_ttl_succeeded: float = 3600.0
+    application_ttl_failed: float = 86400.0
+    object_ttl: float | None = None
+    """After its end the object itself is deleted (ttlSecondsAfterFinished)."""
 
     @classmethod
     def of(cls, spec: JobSpec, *, heartbeat_timeout: int = HEARTBEAT_TIMEOUT) -> Self:
@@ -53,6 +58,10 @@ class Policy:
             retention_succeeded=spec.retention.succeeded,
             retention_failed=spec.retention.failed,
             suspend=spec.suspend,
+            on_delete=spec.on_delete,
+            application_ttl_succeeded=spec.application_ttl.succeeded,
+            application_ttl_failed=spec.application_ttl.failed,
+            object_ttl=spec.ttl_seconds_after_finished,
         )
 
     def delay(self, attempts: int, *, nonce: str) -> float:

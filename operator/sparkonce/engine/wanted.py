@@ -7,8 +7,10 @@ object is gone. Source: DESIGN sections 3 and 7.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,12 +19,16 @@ from sparkonce.driver.attempt import sinks_of
 from sparkonce.engine.drive import Job
 from sparkonce.engine.objects import ObjectRef
 from sparkonce.engine.policy import Policy
+from sparkonce.errors import SparkonceError
 from sparkonce.model import fingerprint as fingerprints
 from sparkonce.model.key import Key, derive
 from sparkonce.model.record import Address, Opener, Record, SpecBody
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.protocol import Sink
 from sparkonce.store.protocol import Request
+
+NO_REALM = "-"
+"""Of objects that have no key; namespaces are never called so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,3 +116,43 @@ def describe(record: Record, spec: SpecBody, leader: Wanted | None) -> Job:
         return Job(spec=spec, policy=Policy.of(job.spec), sinks=tuple(sinks_of(job, spec.base).values()))
     current = spec.model_copy(update={"job": leader.job.document()})
     return Job(spec=current, policy=leader.policy, sinks=leader.sinks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invalid:
+    """An object that asks for nothing that could be run: said in its status, and everything else goes on."""
+
+    ref: ObjectRef
+    generation: int
+    message: str
+
+    @property
+    def address(self) -> Address:
+        """Of no key: one of its own, under which the object is looked at like any other."""
+        return Address(realm=NO_REALM, key_hash=hashlib.sha256(self.ref.uid.encode()).hexdigest())
+
+
+class Reader:
+    """From bodies to what they want, with the newest few thousand kept: a key is looked at several times while it runs."""
+
+    def __init__(self, *, realm_of: Callable[[str], str] = lambda namespace: namespace, size: int = 4096) -> None:
+        """`realm_of`: from a namespace to the realm that its keys live in."""
+        self._realm_of, self._size = realm_of, size
+        self._kept: OrderedDict[tuple[str, int], Wanted | Invalid] = OrderedDict()
+
+    def read(self, body: dict[str, Any]) -> Wanted | Invalid:
+        ref = ObjectRef.of(body)
+        generation = int(body["metadata"].get("generation") or 1)
+        at = (ref.uid, generation)
+        if (kept := self._kept.get(at)) is not None:
+            self._kept.move_to_end(at)
+            return kept
+        read: Wanted | Invalid
+        try:
+            read = Wanted.of(body, realm=self._realm_of(ref.namespace))
+        except (SparkonceError, ValueError) as problem:
+            read = Invalid(ref=ref, generation=generation, message=str(problem))
+        self._kept[at] = read
+        if len(self._kept) > self._size:
+            self._kept.popitem(last=False)
+        return read
