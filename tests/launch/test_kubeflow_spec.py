@@ -26,6 +26,7 @@ from sparkonce.launch.kubeflow_spec import (
     suspend_patch,
 )
 from sparkonce.model.policy import OnDelete
+from sparkonce.model.problems import InvalidJob
 from sparkonce.model.record import Intent
 from sparkonce.model.spec import IdempotentJob
 
@@ -141,16 +142,21 @@ def test_a_spec_too_large_for_an_environment_is_refused_in_one_sentence() -> Non
     [
         ({"driver": {"podName": "mine"}}, "driver.podName"),
         ({"sparkConf": {"spark.kubernetes.driver.pod.name": "mine"}}, "driver.pod.name"),
-        ({"mode": "client"}, "mode must be cluster"),
+        ({"mode": "client"}, "mode: must be cluster"),
     ],
 )
-def test_what_could_let_two_drivers_in_is_refused(template: dict[str, Any], field: str) -> None:
-    """One name of the driver pod per attempt is what the Spark operator's own exclusion rests on."""
-    job = job_of("orders", template=template)
-    with pytest.raises(LaunchRefused, match=field):
-        application(ASSIGNMENT, job, [], namespace=NAMESPACE)
-    with pytest.raises(LaunchRefused, match=field):
-        settle_run(ASSIGNMENT, job, intent=None, run=1, namespace=NAMESPACE)
+def test_what_could_let_two_drivers_in_is_no_job(template: dict[str, Any], field: str) -> None:
+    """One name of the driver pod per attempt is what the Spark operator's own exclusion rests on: another never gets to a launcher."""
+    with pytest.raises(InvalidJob, match=field):
+        job_of("orders", template=template)
+
+
+def test_executors_carry_the_nonce() -> None:
+    """Whoever stops an attempt knows all of its pods by what cannot be guessed, and keeps the user's own annotations."""
+    job = job_of("orders", template={"executor": {"annotations": {"team": "loads"}}})
+    made = application(ASSIGNMENT, job, [], namespace=NAMESPACE)["spec"]
+    assert made["driver"]["annotations"] == {"sparkonce.dev/nonce": ASSIGNMENT.nonce}
+    assert made["executor"]["annotations"] == {"sparkonce.dev/nonce": ASSIGNMENT.nonce, "team": "loads"}
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,15 @@ class Role(StrEnum):
     STUB = "stub"
 
 
+APP_NAME_LABEL = THEIRS + "app-name"
+"""By which the Spark operator's pods name their application, drivers and executors alike."""
+
+
+def opaque(assignment: Assignment) -> bool:
+    """It declares no outputs: nothing but its end says what it did."""
+    return not as_list(as_map(assignment.spec.job.get("spec")).get("outputs"))
+
+
 def driver_pod_name(application: str) -> str:
     """The Spark operator's rule; a template that names the pod itself is refused."""
     return f"{application}-driver"

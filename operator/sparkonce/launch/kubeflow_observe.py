@@ -35,6 +35,7 @@ from sparkonce.launch.kubeflow import (
     as_map,
     nonce_of,
     number_of,
+    rewound,
     text_of,
 )
 from sparkonce.launch.kubeflow_pod import LOG_TAIL, MESSAGE, DriverPod, drivers_of
@@ -59,7 +60,7 @@ _PLAIN: Mapping[str, Phase] = {
 _MAY_VANISH = frozenset({"", "SUBMITTED", "RUNNING", "UNKNOWN"})
 """States in which a driver that was noted should have a pod."""
 _RUNS_AGAIN = frozenset({"INVALIDATING", "PENDING_RERUN"})
-_OVER = frozenset({"COMPLETED", "FAILED", "SUSPENDED"})
+_ENDS = frozenset({"COMPLETED", "FAILED"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,15 @@ def observe(
     said = _read(application, assignment)
     if said.nonce != assignment.nonce:
         phase, message, _ = _without_pod(said, vanished=False)
-        return Seen(name=said.name, uid=said.uid, nonce=said.nonce, phase=phase, message=message, detail=said.detail)
+        return Seen(
+            name=said.name,
+            uid=said.uid,
+            nonce=said.nonce,
+            phase=phase,
+            rewound=rewound(said.nonce, assignment),
+            message=message,
+            detail=said.detail,
+        )
     drivers = drivers_of(pods or (), assignment, name=said.name, uid=said.uid)
     known = noted.driver if noted is not None and noted.uid == said.uid else None
     other = [each for each in drivers if each.uid != known]
@@ -121,12 +130,17 @@ def observe(
     )
 
 
+def has_ended(application: Mapping[str, Any]) -> bool:
+    """In a state that only an edit of its spec leaves: the Spark operator neither submits it any more nor heeds a suspension."""
+    return text_of(as_map(as_map(application.get("status")).get("applicationState")).get("state")) in _ENDS
+
+
 def submission_over(application: Mapping[str, Any], assignment: Assignment) -> bool:
     """The Spark operator will not submit it any more: it says so itself, or it never could. Only then is "no pod is left" final."""
     said = _read(application, assignment)
     if said.placeholder and said.suspended and said.generation <= 1:
         return True
-    return said.state in _OVER - {"SUSPENDED"} or (said.state == "SUSPENDED" and said.suspended)
+    return said.state in _ENDS or (said.state == "SUSPENDED" and said.suspended)
 
 
 def _read(application: Mapping[str, Any], assignment: Assignment) -> _Said:

@@ -7,8 +7,8 @@ whatever the Spark operator's webhook would fill in is filled in here, because t
 What a driver needs travels in `sparkConf`, the one way that needs no webhook. The text is plain ASCII without a dollar sign: a JVM in
 a C locale garbles the rest of Unicode, and the kubelet expands `$(NAME)` and halves `$$` in environment values.
 
-Refused (LaunchRefused), because it could not be honoured: a fixed name of the driver pod (the name per attempt is what keeps a second
-driver out), a deploy mode other than cluster, an assignment that is too long for one environment variable.
+Refused (LaunchRefused): a template of another kind, an assignment that is too long for one environment variable. A fixed name of the
+driver pod and a deploy mode other than cluster never get here: no job with them is valid (`model/spark_application.py`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from sparkonce.launch.kubeflow import (
     driver_pod_name,
     identity_of,
     labels_of,
+    opaque,
 )
 from sparkonce.model.assignment import ENVIRONMENT, NONCE_ENVIRONMENT, Assignment
 from sparkonce.model.fields import as_text
@@ -50,7 +51,6 @@ OBJECTS_LIMIT = 1000
 """Objects of one key that an application names: 37 bytes each, of the 256 KiB that all annotations may take."""
 DRIVER_ENVIRONMENT = "spark.kubernetes.driverEnv."
 
-_POD_NAME = "spark.kubernetes.driver.pod.name"
 _DRIVER_NEEDS = ("idempotencyKey", "operation", "resource", "revision", "outputs", "heartbeatTimeoutSeconds")
 _ONLY_THE_JOBS = (
     *("coreLimit", "coreRequest", "memoryLimit", "memoryOverhead", "memoryOverheadFactor", "gpu"),
@@ -59,6 +59,8 @@ _ONLY_THE_JOBS = (
 """Of a driver: its size, and what stands beside it; a settle run needs neither."""
 _SETTLE_COMMAND = 'exec "${PYSPARK_DRIVER_PYTHON:-${PYSPARK_PYTHON:-python3}}" -m sparkonce.driver.settle'
 """In place of the image's entry point; the arguments that Spark adds to the container are the shell's, which ignores them."""
+
+_NOTHING = {"cpu": "0", "memory": "0"}
 
 Document = dict[str, Any]
 
@@ -81,7 +83,8 @@ def application(
     spec = _spec(job)
     conf = spec["sparkConf"] = {**as_map(spec.get("sparkConf")), **_told(assignment)}
     _defaults(spec, conf)
-    spec["driver"]["annotations"] = {**as_map(spec["driver"].get("annotations")), NONCE: assignment.nonce}
+    for role in ("driver", "executor"):
+        spec[role]["annotations"] = {**as_map(spec[role].get("annotations")), NONCE: assignment.nonce}
     metadata = _metadata(assignment, assignment.name, namespace, objects, job=job)
     if owners := _owners(assignment, objects, namespace):
         metadata["ownerReferences"] = owners
@@ -147,8 +150,9 @@ def suspend_patch(assignment: Assignment, *, uid: str) -> Document:
 
 
 def stub_pod(assignment: Assignment, *, namespace: str, uid: str) -> Document:
-    """Keeps the driver pod's name after a stop, so that a submission in flight meets a taken name. It is never scheduled. `uid`: of
-    the application, with which it goes."""
+    """Keeps the driver pod's name after a stop, so that a submission in flight meets a taken name. It is never scheduled, asks for
+    nothing, and is as unprivileged as a namespace may demand: quotas and admission policies let it in. `uid`: of the application, with
+    which it goes."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -162,7 +166,17 @@ def stub_pod(assignment: Assignment, *, namespace: str, uid: str) -> Document:
         "spec": {
             "restartPolicy": "Never",
             "schedulingGates": [{"name": f"{OURS}stub"}],
-            "containers": [{"name": "stub", "image": "stub"}],
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "stub",
+                    "image": "stub",
+                    "resources": {"requests": _NOTHING, "limits": _NOTHING},
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
         },
     }
 
@@ -240,10 +254,9 @@ def _owners(assignment: Assignment, objects: Sequence[Wanting], namespace: str) 
     None for an opaque job (a collected name is a freed name), where an object says Detach, where one is in another namespace (to
     the API server such an owner does not exist, and the application would be collected at once), or where there are too many.
     """
-    opaque = not as_list(as_map(assignment.spec.job.get("spec")).get("outputs"))
     kept = any(each.on_delete is OnDelete.DETACH or each.namespace != namespace for each in objects)
     by_uid = {each.uid: each for each in objects}
-    if opaque or kept or len(by_uid) > OBJECTS_LIMIT:
+    if opaque(assignment) or kept or len(by_uid) > OBJECTS_LIMIT:
         return []
     return [
         {"apiVersion": JOB_API_VERSION, "kind": JOB_KIND, "name": each.name, "uid": uid} for uid, each in by_uid.items()
@@ -259,24 +272,9 @@ def _spec(job: IdempotentJob) -> Document:
             f"make it a {KIND} of {API_VERSION}"
         )
     spec = _as_the_crd_has_it(copy.deepcopy(template.spec))
-    named = [
-        place
-        for place, name in (
-            ("driver.podName", spec["driver"].get("podName")),
-            (f'sparkConf["{_POD_NAME}"]', as_map(spec.get("sparkConf")).get(_POD_NAME)),
-        )
-        if name
-    ]
-    if named:
-        raise LaunchRefused(
-            f"spec.template.spec.{named[0]} fixes the name of the driver pod, and each attempt needs one of its own; remove it"
-        )
-    if spec.setdefault("mode", "cluster") != "cluster":
-        raise LaunchRefused(
-            "spec.template.spec.mode must be cluster: a driver inside the Spark operator has no pod to watch"
-        )
     for name in ("timeToLiveSeconds", "suspend"):
         spec.pop(name, None)
+    spec["mode"] = "cluster"
     spec["restartPolicy"] = {"type": "Never"}
     return spec
 

@@ -1,8 +1,8 @@
 """What is known of kubeflow's SparkApplication v1beta2: its field names, and what an idempotent job may not ask of it.
 
 The Spark operator validates its own resource; repeating its schema here would refuse what a newer operator knows. So only these are
-refused: what would break the promise (inner retries, a TTL, forged `spark.sparkonce.*`), what could not be fingerprinted, and an
-unknown name *near* a known one, which is a misspelling rather than a newer field.
+refused: what would break the promise (inner retries, a TTL, forged `spark.sparkonce.*`, a driver pod with a fixed name or with no pod at
+all), what could not be fingerprinted, and an unknown name *near* a known one, which is a misspelling rather than a newer field.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sparkonce.model.problems import Loc
 
 RESERVED_CONF = "spark.sparkonce."
 RESERVED_ENVIRONMENT = "SPARKONCE_"
+DRIVER_POD_NAME = "spark.kubernetes.driver.pod.name"
 _FORWARDING = ("spark.kubernetes.driverEnv.", "spark.executorEnv.")  # conf that becomes environment
 
 
@@ -57,6 +58,7 @@ def check(spec: Spec) -> Problems:
         elif fields is not None:
             yield (part,), "must be a map of fields"
     yield from _kept_from_retrying(spec)
+    yield from _a_driver_per_attempt(spec)
     yield from _command(spec)
     for name in ("sparkConf", "hadoopConf"):
         yield from _conf(name, spec.get(name))
@@ -77,13 +79,25 @@ def _kept_from_retrying(spec: Spec) -> Problems:
     policy = spec.get("restartPolicy")
     if policy is not None and not isinstance(policy, dict):
         yield ("restartPolicy",), "must be a map with type: Never, or absent"
-    elif policy and policy.get("type") not in {None, "Never"}:
+    elif policy and policy.get("type") not in (None, "Never"):
         sentence = "must be Never or absent: attempts are counted and fenced by spec.retry, not inside an application"
         yield ("restartPolicy", "type"), sentence
     if spec.get("timeToLiveSeconds") is not None:
         yield ("timeToLiveSeconds",), "must be absent: spec.applicationTTL says how long applications stay"
-    if spec.get("suspend") not in {None, False}:
+    if spec.get("suspend") not in (None, False):
         yield ("suspend",), "must be absent: spec.suspend of the IdempotentJob starts and stops it"
+
+
+def _a_driver_per_attempt(spec: Spec) -> Problems:
+    """The driver pod's name, made from the attempt's, is what keeps a second driver of the attempt from starting."""
+    driver, conf = spec.get("driver"), spec.get("sparkConf")
+    named = "must be absent: each attempt names its own driver pod, so that none can start twice"
+    if isinstance(driver, dict) and driver.get("podName") not in (None, ""):
+        yield ("driver", "podName"), named
+    if isinstance(conf, dict) and conf.get(DRIVER_POD_NAME) not in (None, ""):
+        yield ("sparkConf", DRIVER_POD_NAME), named
+    if spec.get("mode") not in (None, "cluster"):
+        yield ("mode",), "must be cluster or absent: a driver inside the Spark operator has no pod to watch or to stop"
 
 
 def _command(spec: Spec) -> Problems:

@@ -27,7 +27,7 @@ MUST_MATCH = [
     (template("image"), "spec.template.spec.image"),
     (template("mainApplicationFile"), "spec.template.spec.mainApplicationFile"),
     (template("sparkVersion"), "spec.template.spec.sparkVersion"),
-    (template("mode"), "spec.template.spec.mode"),
+    (template("proxyUser"), "spec.template.spec.proxyUser"),
     (template("arguments", 1), "spec.template.spec.arguments[1]"),
     (template("arguments", 4), "spec.template.spec.arguments[4]"),
     (

@@ -80,6 +80,14 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
     ({template("restartPolicy"): "Never"}, "spec.template.spec.restartPolicy: must be a map with type: Never"),
     ({template("timeToLiveSeconds"): 60}, "spec.template.spec.timeToLiveSeconds: must be absent"),
     ({template("suspend"): True}, "spec.template.spec.suspend: must be absent"),
+    ({template("suspend"): []}, "spec.template.spec.suspend: must be absent"),
+    ({template("mode"): "client"}, "spec.template.spec.mode: must be cluster or absent"),
+    ({template("driver", "podName"): "mine"}, "spec.template.spec.driver.podName: must be absent: each attempt names"),
+    ({template("driver", "podName"): {}}, "spec.template.spec.driver.podName: must be absent"),
+    (
+        {template("sparkConf", "spark.kubernetes.driver.pod.name"): "mine"},
+        'spec.template.spec.sparkConf["spark.kubernetes.driver.pod.name"]: must be absent',
+    ),
     (
         {template("sparkConf", "spark.sparkonce.key"): "x"},
         'spec.template.spec.sparkConf["spark.sparkonce.key"]: is set by sparkonce alone',
