@@ -1,0 +1,52 @@
+"""From etcd's events to the changes of keys.
+
+All that one transaction wrote comes at one revision, and is one change per key. A claim that goes while its record stays as it was is a key
+that waits for an owner: its lease ended, or it was dropped. Watching from a revision that etcd has compacted, or that it has not reached
+(it was put back), tells of a gap and goes on from now; whoever is told lists what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import groupby
+
+from sparkonce.etcd.client import WatchEvent
+from sparkonce.store.etcd_keys import Layout
+from sparkonce.store.etcd_step import Connection
+from sparkonce.store.protocol import Change
+
+TOLD = ("key", "own", "report")
+"""Kinds of keys whose events are changes. The indexes between them follow a record, and what a process says of itself is no change."""
+
+
+async def watch(connection: Connection, since: int) -> AsyncIterator[Change]:
+    """StoreUnavailable only before the first change: later outages are waited for."""
+    layout, now = connection.layout, await connection.revision()
+    if since > now:
+        yield Change(None, now, gap=True)
+        since = now
+    key, end = layout.changes
+    batches = connection.client.watch(key, end, start=since + 1)
+    try:
+        async for batch in batches:
+            if batch.gap:
+                yield Change(None, batch.revision, gap=True)
+            for change in changes(layout, batch.events):
+                yield change
+    finally:
+        await batches.aclose()
+
+
+def changes(layout: Layout, events: Sequence[WatchEvent]) -> Iterator[Change]:
+    for revision, together in groupby(events, key=lambda event: event.kv.mod_revision):
+        kinds: dict[bytes, set[str]] = {}
+        named: dict[bytes, Change] = {}
+        for event in together:
+            kind = layout.kind_of(event.kv.key)
+            if kind not in TOLD:
+                continue
+            address = layout.address_of(event.kv.key)
+            at = layout.record(address)
+            kinds.setdefault(at, set()).add(f"{kind} {event.kind}")
+            named[at] = Change(address, revision, unowned=kinds[at] == {"own delete"})
+        yield from named.values()
