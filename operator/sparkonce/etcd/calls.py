@@ -1,0 +1,206 @@
+"""One request, one answer: the deadline, the login, the endpoint to ask, and what may be sent again.
+
+* Every call has a deadline, kept by gRPC itself. Cancelling a call from outside (`asyncio.wait_for`) leaks 2 to 5 kB each in
+  grpc.aio, so a call runs in a task of its own behind a shield: a caller that is cancelled leaves it at once, and it ends
+  by its deadline.
+* A request that writes is handed to gRPC once. There is one exception, and it is none: etcd said that it refused the request for its login,
+  before applying it; then it logs in and sends it again.
+* A read may ask the next endpoint within its deadline. While there are several, each try gets half of what is left, so that a frozen
+  member costs half a deadline and not the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from time import monotonic
+from typing import Final, Generic, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from sparkonce.etcd.auth import Login
+from sparkonce.etcd.channel import Endpoint, Endpoints, metadata
+from sparkonce.etcd.errors import EtcdRefused, EtcdUnavailable, failure, login_was_refused
+from sparkonce.etcd.pb import etcd_pb2 as pb
+from sparkonce.etcd.wire import AUTHENTICATE, Rpc
+
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+
+PAUSE: Final = 0.05
+"""Seconds between two tries of a read: a member that refuses at once is not asked in a tight loop."""
+SHORTEST_TRY: Final = 0.25
+"""Seconds: what is left of a deadline is not halved below this."""
+
+
+class Calls:
+    def __init__(self, endpoints: Endpoints[grpc.aio.Channel], login: Login | None, *, timeout: float) -> None:
+        self._endpoints = endpoints
+        self._login = login
+        self.timeout = timeout
+        self.closed = False
+        self._running: set[asyncio.Task[object]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def ask(self, rpc: Rpc[Q, R], request: Q, *, timeout: float | None = None, repeat: bool = False) -> R:
+        """The answer; EtcdRefused or EtcdUnavailable. `repeat` is for requests that change nothing."""
+        self._belongs_here()
+        deadline = monotonic() + (self.timeout if timeout is None else timeout)
+        task = asyncio.create_task(self._ask(rpc, request, deadline=deadline, repeat=repeat))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    @asynccontextmanager
+    async def stream(self, rpc: Rpc[Q, R], *, refused: str | None = None) -> AsyncIterator[Stream[Q, R]]:
+        """A stream at the endpoint of the moment; `refused`: a token that etcd did not take, which a new login replaces."""
+        self._belongs_here()
+        token = await self._token(refused, monotonic() + self.timeout)
+        self._still_open(rpc.name)
+        endpoint = self._endpoints.current()
+        method: grpc.aio.StreamStreamMultiCallable[Q, R] = endpoint.channel.stream_stream(
+            rpc.path, request_serializer=rpc.asks.SerializeToString, response_deserializer=rpc.answers.FromString
+        )
+        call = method(metadata=metadata(token))
+        try:
+            yield Stream(call, self._endpoints, endpoint, rpc=rpc, token=token)
+        finally:
+            call.cancel()  # grpc.aio collects no call that was forgotten
+
+    async def close(self) -> None:
+        """Ends what is under way: its outcome is unknown to whoever waits for it."""
+        self.closed = True
+        for channel in self._endpoints.drop():
+            await channel.close()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _still_open(self, what: str) -> None:
+        if self.closed:
+            raise EtcdUnavailable(f"{what} was not sent, because this etcd client is closed", code="CANCELLED")
+
+    def _belongs_here(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
+            raise RuntimeError("an etcd client is used by the event loop of its first call; open another one")
+        self._loop = loop
+
+    async def _ask(self, rpc: Rpc[Q, R], request: Q, *, deadline: float, repeat: bool) -> R:
+        halved = repeat and self._endpoints.several
+
+        async def attempt() -> R:
+            return await self._try(rpc, request, deadline=deadline, halved=halved)
+
+        return await (self._until(deadline, attempt) if repeat else attempt())
+
+    async def _until(self, deadline: float, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Tries until it is answered, at the next endpoint each time; only for what changes nothing."""
+        while True:
+            try:
+                return await attempt()
+            except EtcdUnavailable:
+                if self.closed or monotonic() + PAUSE >= deadline:
+                    raise
+            await asyncio.sleep(PAUSE)
+
+    async def _try(self, rpc: Rpc[Q, R], request: Q, *, deadline: float, halved: bool) -> R:
+        token = await self._token(None, deadline)
+        try:
+            return await self._send(rpc, request, deadline=deadline, halved=halved, token=token)
+        except EtcdRefused as error:
+            if token is None or not login_was_refused(error):
+                raise
+        token = await self._token(token, deadline)
+        return await self._send(rpc, request, deadline=deadline, halved=halved, token=token)
+
+    async def _token(self, refused: str | None, deadline: float) -> str | None:
+        if self._login is None:
+            return None
+        request = self._login.request
+
+        async def attempt() -> pb.AuthenticateResponse:
+            return await self._send(
+                AUTHENTICATE, request, deadline=deadline, halved=self._endpoints.several, token=None
+            )
+
+        return await self._login.token(refused, lambda: self._until(deadline, attempt), deadline=deadline)
+
+    async def _send(self, rpc: Rpc[Q, R], request: Q, *, deadline: float, halved: bool, token: str | None) -> R:
+        """Hands the request to gRPC, once."""
+        self._still_open(rpc.name)
+        endpoint = self._endpoints.current()
+        left = max(0.0, deadline - monotonic())
+        timeout = min(left, max(SHORTEST_TRY, left / 2)) if halved else left
+        method = endpoint.channel.unary_unary(
+            rpc.path, request_serializer=rpc.asks.SerializeToString, response_deserializer=rpc.answers.FromString
+        )
+        with _as_ours(self._endpoints, endpoint, rpc.name):
+            return await method(request, timeout=timeout, metadata=metadata(token))
+
+
+class Stream(Generic[Q, R]):
+    """A call with many messages both ways."""
+
+    def __init__(
+        self,
+        call: grpc.aio.StreamStreamCall[Q, R],
+        endpoints: Endpoints[grpc.aio.Channel],
+        endpoint: Endpoint[grpc.aio.Channel],
+        *,
+        rpc: Rpc[Q, R],
+        token: str | None,
+    ) -> None:
+        self.token = token
+        self.address = endpoint.address
+        self._call = call
+        self._endpoints = endpoints
+        self._endpoint = endpoint
+        self._rpc = rpc
+
+    async def exchange(self, request: Q, *, timeout: float) -> R:
+        """The next message after this one was sent; not waited for longer than `timeout`."""
+        with _as_ours(self._endpoints, self._endpoint, self._rpc.name):
+            async with asyncio.timeout(timeout):
+                with suppress(asyncio.InvalidStateError):  # it ended already: what is read says why
+                    await self._call.write(request)
+                return await self._read()
+
+    async def receive(self) -> R:
+        with _as_ours(self._endpoints, self._endpoint, self._rpc.name):
+            return await self._read()
+
+    async def _read(self) -> R:
+        message = await self._call.read()
+        if not isinstance(message, self._rpc.answers):  # grpc.aio.EOF
+            raise _Ended
+        return message
+
+
+class _Ended(Exception):
+    """etcd ended the stream and called it a success."""
+
+
+@contextmanager
+def _as_ours(endpoints: Endpoints[grpc.aio.Channel], endpoint: Endpoint[grpc.aio.Channel], what: str) -> Iterator[None]:
+    """gRPC's errors as ours; an endpoint that did not answer is not the next one to be asked."""
+    try:
+        yield
+        return
+    except grpc.aio.AioRpcError as error:
+        code, details = error.code().name, error.details() or ""
+    except _Ended:
+        code, details = "UNAVAILABLE", "it ended the stream"
+    except TimeoutError:
+        code, details = "DEADLINE_EXCEEDED", ""
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled us: it is grpc.aio's way to say that the channel was closed under the call.
+        code, details = "CANCELLED", "the client was closed"
+    found = failure(code=code, details=details, what=what, where=endpoint.address)
+    if isinstance(found, EtcdUnavailable):
+        endpoints.failed(endpoint)
+    raise found

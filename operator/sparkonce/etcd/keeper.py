@@ -1,0 +1,301 @@
+"""Keeps leases alive from a thread of its own, and says until when they surely live.
+
+The thread talks over a blocking gRPC channel with a connection of its own: an event loop that is blocked, for longer than a lease lives,
+costs no lease, and neither does a large reply on the other connection. All leases of a client share one stream. Each is
+refreshed every third of its TTL; a refresh without an answer for another third condemns the stream and its connection, and
+the next endpoint is asked. (gRPC's own pings take 13 s, which is longer than a lease may live.)
+
+*Held* is judged here, not by etcd: until TTL seconds after the last confirmed refresh was **sent**. etcd errs the other way, it gives
+every lease its full TTL again after a restart or an election, so a refresh may well be confirmed after that deadline. It does
+not bring the lease back: past its deadline a lease is lost for good, since what was done meanwhile was done on that ground.
+A process that was frozen finds its leases lost when it wakes, before it asks anybody.
+
+etcd does not check the login of refreshes (3.6: LeaseRenew knows no user), so the stream shows none, and a kept lease proves no login.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, Protocol
+
+import grpc
+
+from sparkonce.errors import InvalidInput
+from sparkonce.etcd.channel import Endpoint, Endpoints, metadata
+from sparkonce.etcd.pb import etcd_pb2 as pb
+from sparkonce.etcd.wire import KEEP_ALIVE
+
+LOG: Final = logging.getLogger(__name__)
+
+REFRESHES: Final = 3
+"""A lease is refreshed so many times in its life: one may be lost and one may find a dead endpoint."""
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 0.5
+"""Seconds between two attempts to open a stream that etcd refuses at once."""
+NEVER: Final = float("-inf")
+"""A deadline of what was never confirmed."""
+SHORTEST_WAIT: Final = 0.01
+"""Seconds: leases whose times nearly coincide are refreshed together."""
+
+
+@dataclass(frozen=True)
+class LeaseHandle:
+    id: int
+    ttl: int
+    """Seconds that etcd granted, at least what was asked for."""
+    asked: float | None = None
+    """Monotonic time at which the grant was sent; None: unknown, nothing is held before the first confirmed refresh."""
+
+
+@dataclass(eq=False)
+class _Held:
+    """What the keeper knows of a lease; read and changed under its lock."""
+
+    lease: LeaseHandle
+    on_lost: Callable[[], None] | None
+    deadline: float
+    due: float
+    sent: float | None = None
+    """When the refresh that has no answer yet was sent, on the stream of now."""
+    lost: bool = False
+    stopped: bool = False
+
+    @property
+    def period(self) -> float:
+        return self.lease.ttl / REFRESHES
+
+    @property
+    def wakes_at(self) -> float:
+        step = self.due if self.sent is None else self.sent + self.period
+        return step if self.deadline == NEVER else min(step, self.deadline)
+
+    def is_lost(self, now: float) -> bool:
+        if now >= self.deadline != NEVER:
+            self.lost = True
+        return self.lost
+
+    def is_overdue(self, now: float) -> bool:
+        return self.sent is not None and now >= self.sent + self.period
+
+    def answered(self, ttl: int, now: float) -> None:
+        sent, self.sent = self.sent, None
+        if sent is None or self.is_lost(now):
+            return
+        if ttl <= 0:
+            self.lost = True
+            return
+        self.deadline = sent + ttl
+        self.due = sent + self.period
+
+
+class Kept:
+    """A lease that is being refreshed. Read it from any thread."""
+
+    def __init__(self, held: _Held, lock: threading.Condition) -> None:
+        self._held = held
+        self._lock = lock
+
+    @property
+    def deadline(self) -> float:
+        """Monotonic seconds until which the lease surely lives: when the last confirmed refresh was sent, plus its TTL."""
+        return self._held.deadline
+
+    @property
+    def lost(self) -> bool:
+        """The deadline is past, or etcd said that the lease does not exist. Never taken back."""
+        with self._lock:
+            return self._held.is_lost(monotonic())
+
+    def stop(self) -> None:
+        """No refresh from now on, and no call of `on_lost`; the lease is not revoked."""
+        with self._lock:
+            self._held.stopped = True
+            self._lock.notify_all()
+
+
+class _Replies(Protocol):
+    """What gRPC's blocking call for a stream is, which its types do not name."""
+
+    def __iter__(self) -> Iterator[pb.LeaseKeepAliveResponse]: ...
+    def cancel(self) -> bool: ...
+    def code(self) -> grpc.StatusCode: ...
+
+
+@dataclass(eq=False)
+class _Stream:
+    endpoint: Endpoint[grpc.Channel]
+    requests: queue.SimpleQueue[pb.LeaseKeepAliveRequest | None]
+    call: _Replies
+    ended: bool = field(default=False)
+
+
+class Keeper:
+    def __init__(self, endpoints: Endpoints[grpc.Channel]) -> None:
+        self._endpoints = endpoints
+        self._changed = threading.Condition()
+        self._held: dict[int, _Held] = {}
+        self._stream: _Stream | None = None
+        self._open_at = NEVER
+        self._failures = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def keep(self, lease: LeaseHandle, *, on_lost: Callable[[], None] | None) -> Kept:
+        now = monotonic()
+        with self._changed:
+            if self._closed:
+                raise InvalidInput(f"lease {lease.id:x} cannot be kept, because this etcd client is closed")
+            if lease.id in self._held and not self._held[lease.id].stopped:
+                raise InvalidInput(f"lease {lease.id:x} is kept already")
+            held = _Held(lease, on_lost, deadline=NEVER, due=now)
+            if lease.asked is not None:
+                held.deadline, held.due = lease.asked + lease.ttl, lease.asked + held.period
+            self._held[lease.id] = held
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sparkonce-etcd-keeper", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        return Kept(held, self._changed)
+
+    def close(self) -> None:
+        """Ends the thread and its stream, and waits for it; no lease is refreshed from now on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        for channel in self._endpoints.drop():
+            channel.close()
+
+    # --- the keeper's thread ---
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                lost = self._take_lost()
+                if not lost:
+                    if self._closed:
+                        self._end_stream()
+                        return
+                    self._step(monotonic())
+                    self._changed.wait(self._patience())
+            for held in lost:
+                _tell(held)
+
+    def _take_lost(self) -> list[_Held]:
+        """The leases that are lost since the last look; they and the stopped ones are not refreshed any more."""
+        now = monotonic()
+        lost = [held for held in self._held.values() if not held.stopped and held.is_lost(now)]
+        self._held = {lease: held for lease, held in self._held.items() if not held.stopped and not held.lost}
+        return [] if self._closed else lost
+
+    def _step(self, now: float) -> None:
+        """Sends what is due, over a stream that answers."""
+        if not self._held:
+            self._end_stream()
+            return
+        if self._stream is not None:
+            if any(held.is_overdue(now) for held in self._held.values()):
+                self._condemn(pause=0.0)  # a third of a life has been lost with it
+            elif self._stream.ended:
+                self._condemn(pause=min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures))
+        if self._stream is None and now >= self._open_at:
+            self._open_stream()
+        if self._stream is None:
+            return
+        for held in self._held.values():
+            if held.sent is None and now >= held.due:
+                held.sent = monotonic()  # before gRPC has it: the deadline counts from here
+                self._stream.requests.put(pb.LeaseKeepAliveRequest(ID=held.lease.id))
+
+    def _patience(self) -> float | None:
+        """Seconds until there is something to do; None: until somebody says so."""
+        if not self._held:
+            return None
+        now = monotonic()
+        times = [held.wakes_at for held in self._held.values()]
+        if self._stream is None:
+            # What is due waits for the stream, not the other way round.
+            times = [max(each, self._open_at) for each in times]
+        return max(SHORTEST_WAIT, min(times) - now)
+
+    def _open_stream(self) -> None:
+        try:
+            endpoint = self._endpoints.current()
+            requests: queue.SimpleQueue[pb.LeaseKeepAliveRequest | None] = queue.SimpleQueue()
+            method = endpoint.channel.stream_stream(
+                KEEP_ALIVE.path,
+                request_serializer=KEEP_ALIVE.asks.SerializeToString,
+                response_deserializer=KEEP_ALIVE.answers.FromString,
+            )
+            call = method(iter(requests.get, None), metadata=metadata(None))
+        except InvalidInput as error:  # a certificate's file that cannot be read now
+            LOG.warning("leases are not refreshed: %s", error)
+            self._open_at = monotonic() + LONGEST_PAUSE
+            return
+        self._stream = _Stream(endpoint, requests, call)
+        threading.Thread(target=self._read, args=(self._stream,), name="sparkonce-etcd-refreshed", daemon=True).start()
+
+    def _condemn(self, *, pause: float) -> None:
+        """The stream is ended, its connection, too, and what was sent over it counts as never sent."""
+        stream = self._stream
+        assert stream is not None
+        self._end_stream()
+        self._failures += 1
+        self._open_at = monotonic() + pause
+        self._endpoints.failed(stream.endpoint)
+        self._endpoints.forget(stream.endpoint)
+        stream.endpoint.channel.close()
+
+    def _end_stream(self) -> None:
+        if self._stream is None:
+            return
+        self._stream.call.cancel()
+        self._stream.requests.put(None)
+        self._stream = None
+        now = monotonic()
+        for held in self._held.values():
+            if held.sent is not None:
+                held.sent, held.due = None, now
+
+    # --- a stream's thread ---
+
+    def _read(self, stream: _Stream) -> None:
+        said = "the stream ended"
+        try:
+            for reply in stream.call:
+                with self._changed:
+                    if stream is not self._stream:
+                        return
+                    self._answered(reply)
+        except grpc.RpcError:
+            said = stream.call.code().name
+        with self._changed:
+            if stream is self._stream:
+                LOG.info("etcd at %s refreshes no leases (%s): asking the next endpoint", stream.endpoint.address, said)
+            stream.ended = True
+            self._changed.notify_all()
+
+    def _answered(self, reply: pb.LeaseKeepAliveResponse) -> None:
+        self._failures = 0
+        held = self._held.get(reply.ID)
+        if held is None:
+            return
+        held.answered(reply.TTL, monotonic())
+        if held.lost:
+            self._changed.notify_all()
+
+
+def _tell(held: _Held) -> None:
+    LOG.warning("lease %x is lost", held.lease.id)
+    if held.on_lost is None:
+        return
+    try:
+        held.on_lost()
+    except Exception:
+        LOG.exception("what was to be told that lease %x is lost failed", held.lease.id)
