@@ -1,0 +1,143 @@
+"""What an answer of the API server means. Pure: from a status code and bytes to an object, None, or a typed error.
+
+| answer | meaning |
+| --- | --- |
+| 2xx with an object of the kind | that object |
+| 404, a Status that names this very object | it does not exist (None) |
+| 404, a Status that names its namespace | refused: there is no such namespace |
+| 404, anything else | unknown: the kind is not served, or this is not the API server |
+| 401, 403, 429 | refused: nothing was done, whoever answered |
+| other 4xx with a Status | refused |
+| other 4xx without one, 3xx, 5xx, a body that cannot be read | unknown |
+
+A proxy may answer in the API server's place, so a refusal is believed only where it could not have followed a write. The API server's
+5xx may: "timeout" and "internal error" are also said of writes that land.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkonce.launch.kubernetes import AlreadyExists, ApiConflict, ApiRefused, ApiUnavailable, Json, Resource
+
+SENTENCE = 500
+"""Characters of the API server's own message that go into ours."""
+_REFUSED_BY_ANYBODY = frozenset({401, 403, 429})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked, for sentences and for telling a 404 from another."""
+
+    verb: str
+    resource: Resource
+    namespace: str | None = None
+    name: str = ""
+
+    def __str__(self) -> str:
+        place = "/".join(part for part in (self.namespace, self.name) if part)
+        return f"{self.verb} {self.resource.kind} {place}".rstrip()
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    content: bytes
+    retry_after: str | None = None
+
+
+def read(answer: Answer, asked: Asked) -> Json | None:
+    """The object; None: it does not exist. ApiRefused and its kinds, ApiUnavailable."""
+    body = _parsed(answer.content)
+    if 200 <= answer.status < 300:
+        if body is None or not _is_of(body, asked):
+            raise ApiUnavailable(f"the API server's answer to {asked} cannot be read; it may have been done")
+        return body
+    said = body if body is not None and body.get("kind") == "Status" else None
+    if answer.status == 404:
+        _check_missing(said, asked)
+        return None
+    if answer.status in _REFUSED_BY_ANYBODY or (said is not None and 400 <= answer.status < 500):
+        raise _refusal(answer, said or {}, asked)
+    raise ApiUnavailable(f"cannot {asked} now: the API server answered {answer.status}{_because(answer, said)}")
+
+
+def _parsed(content: bytes) -> Json | None:
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _is_of(body: Mapping[str, Any], asked: Asked) -> bool:
+    kind = body.get("kind")
+    match asked.verb:
+        case "delete":
+            return kind in {"Status", asked.resource.kind}
+        case "list":
+            return isinstance(body.get("items"), list) and isinstance(body.get("metadata"), dict)
+        case "discover":
+            return kind == "APIResourceList" and isinstance(body.get("resources"), list)
+        case _:
+            return kind == asked.resource.kind and isinstance(body.get("metadata"), dict)
+
+
+def _check_missing(said: Mapping[str, Any] | None, asked: Asked) -> None:
+    """Returns if it is this object that does not exist."""
+    details = _details(said)
+    if said is not None and said.get("reason") == "NotFound":
+        if asked.name and (details.get("kind"), details.get("name")) == (asked.resource.plural, asked.name):
+            return
+        if asked.namespace and (details.get("kind"), details.get("name")) == ("namespaces", asked.namespace):
+            raise ApiRefused(
+                f"the API server refused to {asked}: there is no namespace {asked.namespace}",
+                code=404,
+                reason="NotFound",
+            )
+    raise ApiUnavailable(
+        f"cannot {asked} now: the API server does not serve {asked.resource.plural}.{asked.resource.api_version}; "
+        f"is its CustomResourceDefinition installed?"
+    )
+
+
+def _refusal(answer: Answer, said: Mapping[str, Any], asked: Asked) -> ApiRefused:
+    reason = said.get("reason")
+    reason = reason if isinstance(reason, str) else ""
+    message = f"the API server refused to {asked} ({answer.status} {reason}".rstrip() + ")" + _because(answer, said)
+    causes = _details(said).get("causes")
+    fields = [
+        each["field"]
+        for each in (causes if isinstance(causes, list) else ())
+        if isinstance(each, dict) and isinstance(each.get("field"), str)
+    ]
+    kind: type[ApiRefused] = ApiRefused
+    if answer.status == 409:
+        kind = AlreadyExists if reason == "AlreadyExists" else ApiConflict
+    elif answer.status == 422 and fields == ["metadata.uid"]:
+        kind = ApiConflict  # how a patch with the UID of an earlier object of the name is refused
+    return kind(message, code=answer.status, reason=reason, fields=fields, retry_after=_wait(answer, said))
+
+
+def _details(said: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    details = (said or {}).get("details")
+    return details if isinstance(details, dict) else {}
+
+
+def _wait(answer: Answer, said: Mapping[str, Any]) -> float | None:
+    for value in (answer.retry_after, _details(said).get("retryAfterSeconds")):
+        try:
+            return max(0.0, float(value))  # type: ignore[arg-type]  # None and text are what the except is for
+        except (TypeError, ValueError):
+            continue
+    return None
+
+
+def _because(answer: Answer, said: Mapping[str, Any] | None) -> str:
+    message = (said or {}).get("message")
+    if not isinstance(message, str):
+        message = answer.content[:SENTENCE].decode("utf-8", errors="replace").strip()
+    return f": {message[:SENTENCE]}" if message else ""

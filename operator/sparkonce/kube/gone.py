@@ -1,0 +1,57 @@
+"""Whether an object of ours is gone: the one look after which running work may be stopped.
+
+Gone is an answer, never an absence. A DELETED event also comes when an object stops matching a selector, a list may be of another API
+server, a 404 also of a kind that is not served. So all of it is asked live, and in this order, because each look vouches for the one
+before it:
+
+1. the object: 404 about this very object, or another UID under its name;
+2. its namespace is one of those that this process serves, and the API server knows it;
+3. its CustomResourceDefinition is there, established, and not being deleted.
+
+When a CRD is deleted the API server deletes every object of it first, one by one, while it still serves the kind. Those objects were not
+withdrawn by the people who sent them, so nothing is stopped. A deleted CRD carries its deletion's time from the first moment on, and the
+read of it here is linearizable, which discovery is not. A namespace that is being deleted is another matter: whoever deletes it means
+what is in it. One that is not to be seen at all says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sparkonce.launch.kubernetes import JOBS, NAMESPACES, Json, Kubernetes, Resource
+
+DEFINITIONS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+
+
+async def is_gone(
+    kubernetes: Kubernetes,
+    namespace: str,
+    name: str,
+    uid: str,
+    *,
+    resource: Resource = JOBS,
+    scope: Collection[str] | None = None,
+) -> bool:
+    """`scope`: the namespaces that this process serves, None for all. ApiUnavailable and ApiRefused: not known, so not gone."""
+    if scope is not None and namespace not in scope:
+        return False
+    found = await kubernetes.get(resource, namespace, name)
+    if found is not None and _uid(found) in {uid, None}:
+        return False
+    if await kubernetes.get(NAMESPACES, None, namespace) is None:
+        return False
+    definition = await kubernetes.get(DEFINITIONS, None, f"{resource.plural}.{resource.group}")
+    return definition is not None and _in_force(definition)
+
+
+def _uid(found: Json) -> str | None:
+    uid = found["metadata"].get("uid")
+    return uid if isinstance(uid, str) else None
+
+
+def _in_force(definition: Json) -> bool:
+    conditions = (definition.get("status") or {}).get("conditions") or ()
+    said = {each.get("type"): each.get("status") for each in conditions}
+    return definition["metadata"].get("deletionTimestamp") is None and said.get("Established") == "True"

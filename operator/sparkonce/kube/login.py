@@ -1,0 +1,139 @@
+"""Where the API server is and who we are to it: from a kubeconfig file, or from the pod's own service account.
+
+One `Login` serves the client and the kopf trigger, so that they can never be two different users. `kubernetes.aio` reads the files
+and runs credential programs; what we add is to read again: bound service-account tokens live for an hour, a kubeconfig is edited, a
+certificate is renewed. So each connection asks `access()`, which looks again once a minute and after `refused()`. A reading that fails
+keeps the one before: the API server is the one to say that it does not hold any more.
+
+It does not merge several files of KUBECONFIG, does not write refreshed tokens back into a kubeconfig (two replicas would write one
+file), and refuses `tls-server-name`, which kopf could not follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import kubernetes.aio.client as kubernetes_client
+import kubernetes.aio.config as kubernetes_config
+from kubernetes.aio.client.rest import RESTClientObject
+
+from sparkonce.errors import SparkonceError
+
+_CONFIG: Any = kubernetes_config  # it has no annotations
+LOOK_AGAIN = 60.0
+"""Seconds; the kubelet renews a token when a fifth of its life is left, so a minute is early enough for any of them."""
+NOT_SOONER = 1.0
+"""Seconds between two looks after refusals: a credential program may cost a second of CPU."""
+IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+
+
+class NoLogin(SparkonceError):
+    """There is no usable kubeconfig and no service account: nobody was asked anything."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """One reading of the credentials. Two that are equal open the same kind of connection."""
+
+    server: str
+    authorization: str | None
+    proxy: str | None
+    tls: ssl.SSLContext | None
+
+    def headers(self) -> dict[str, str]:
+        return {} if self.authorization is None else {"Authorization": self.authorization}
+
+
+class Login:
+    """`kubeconfig` None: the pod's service account where there is one, else the file that kubectl would read."""
+
+    def __init__(self, kubeconfig: Path | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._given, self._clock = kubeconfig, clock
+        self._access: Access | None = None
+        self._looked = 0.0
+        self._refused = False
+        self._loader: Any = None  # keeps what a credential program answered, until that expires
+        self._changed: int | None = None  # when the kubeconfig was, in ns
+        self._contexts: dict[str, ssl.SSLContext] = {}
+
+    async def access(self) -> Access:
+        """NoLogin, if nothing could ever be read."""
+        patience = NOT_SOONER if self._refused else LOOK_AGAIN
+        if self._access is not None and self._clock() - self._looked < patience:
+            return self._access
+        self._looked, self._refused = self._clock(), False
+        try:
+            self._access = await self._read()
+        except NoLogin:
+            if self._access is None:
+                raise
+        return self._access
+
+    def refused(self) -> None:
+        """The API server did not know us (401): the next connection reads the credentials again."""
+        self._refused = True
+
+    async def _read(self) -> Access:
+        configuration = kubernetes_client.Configuration()
+        path = self._file()
+        try:
+            if path is None:
+                _CONFIG.load_incluster_config(client_configuration=configuration)
+            else:
+                await self._load(path, configuration)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # the library raises whatever the file made it stumble over
+            place = "the pod's service account" if path is None else str(path)
+            raise NoLogin(f"cannot read the login to Kubernetes from {place}: {error}") from error
+        return self._digested(configuration)
+
+    def _file(self) -> Path | None:
+        if self._given is None and os.environ.get(IN_CLUSTER):
+            return None
+        path = self._given or Path(os.environ.get("KUBECONFIG") or "~/.kube/config").expanduser()
+        if not path.is_file():
+            raise NoLogin(
+                f"there is no kubeconfig at {path}; name one with --kubeconfig, or run in a pod with a service account"
+            )
+        return path
+
+    async def _load(self, path: Path, configuration: Any) -> None:
+        changed = path.stat().st_mtime_ns
+        if self._loader is None or changed != self._changed:
+            self._loader = await _CONFIG.load_kube_config(
+                config_file=str(path), client_configuration=configuration, persist_config=False
+            )
+            self._changed = changed
+        else:
+            await self._loader.load_and_set(configuration)
+
+    def _digested(self, configuration: Any) -> Access:
+        if configuration.tls_server_name:
+            raise NoLogin("tls-server-name in the kubeconfig is not supported: name the server as its certificate does")
+        authorization = configuration.api_key.get("BearerToken")
+        secure = configuration.host.startswith("https")
+        return Access(
+            server=configuration.host.rstrip("/"),
+            authorization=authorization.strip() if authorization else None,
+            proxy=configuration.proxy,
+            tls=self._context(configuration) if secure else None,
+        )
+
+    def _context(self, configuration: Any) -> ssl.SSLContext:
+        """The same object as long as the files say the same, so that connections are kept."""
+        digest = hashlib.sha256(repr((configuration.verify_ssl, configuration.ca_cert_data)).encode())
+        for name in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file):
+            digest.update(b"|" + (Path(name).read_bytes() if name else b""))
+        key = digest.hexdigest()
+        if key not in self._contexts:
+            self._contexts = {key: RESTClientObject(configuration).ssl_context}
+        return self._contexts[key]

@@ -1,0 +1,140 @@
+"""One HTTP call to the API server: sent once, answered within its deadline or unknown.
+
+aiohttp directly, on the login of `kubernetes.aio`: its own request path costs 0.5-1.3 ms of CPU per call, half of it for reading proxy
+variables and .netrc again each time; this one costs 0.2-0.4 ms (docs/decisions.md), and with eight calls per job that is the operator's
+largest expense. Redirects are not followed: a write is never carried to somebody else.
+
+What is not an answer is ApiUnavailable: no connection, no bytes within the deadline, an answer that was cut. Waiting for a free slot
+counts: a caller who was promised ten seconds gets its error after ten. aiohttp repeats a GET or DELETE by itself when a kept connection
+turns out to be closed, and nothing else; every DELETE of ours names a UID, so that one is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from sparkonce.kube.answers import Answer, Asked
+from sparkonce.kube.login import Access, Login, NoLogin
+from sparkonce.launch.kubernetes import ApiUnavailable
+
+USER_AGENT = "sparkonce"
+KEPT = 60.0
+"""Seconds for which an idle connection is kept: a handshake costs as much CPU as ten calls."""
+NO_LIMIT = aiohttp.ClientTimeout(total=None, sock_connect=None, sock_read=None)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of the API server one process takes."""
+
+    deadline: float = 10.0
+    """Seconds for one call, all told; a page of a list is one call."""
+    writes: int = 32
+    """At a time. More would only queue in the API server, where they cost others their turn."""
+    reads: int = 32
+    """At a time, without watches."""
+    page: int = 500
+    """Objects per page of a list."""
+
+
+class Transport:
+    def __init__(self, login: Login, limits: Limits) -> None:
+        self._login, self._limits = login, limits
+        self._writes, self._reads = asyncio.Semaphore(limits.writes), asyncio.Semaphore(limits.reads)
+        self._session: aiohttp.ClientSession | None = None
+        self._access: Access | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def call(
+        self, method: str, path: str, asked: Asked, *, body: bytes | None = None, content_type: str = "application/json"
+    ) -> Answer:
+        """ApiUnavailable: there is no answer, and a write may have landed."""
+        slots = self._reads if method == "GET" else self._writes
+        headers = {"Content-Type": content_type} if body is not None else None
+        try:
+            async with asyncio.timeout(self._limits.deadline), slots:
+                session, url = await self._open(path)
+                async with session.request(
+                    method, url, data=body, headers=headers, timeout=NO_LIMIT, allow_redirects=False
+                ) as response:
+                    answer = Answer(response.status, await response.read(), response.headers.get("Retry-After"))
+        except (aiohttp.ClientError, OSError, TimeoutError, NoLogin) as error:
+            raise self._unavailable(asked, error) from error
+        if answer.status == 401:
+            self._login.refused()
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, path: str, asked: Asked, *, silence: float) -> AsyncIterator[Answer | aiohttp.StreamReader]:
+        """The body as it comes when the answer is 200, else the answer; nothing for `silence` seconds ends it with ApiUnavailable."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._limits.deadline, sock_read=silence)
+        try:
+            async with asyncio.timeout(self._limits.deadline):
+                session, url = await self._open(path)
+                response = await session.get(url, timeout=timeout, allow_redirects=False)
+            async with response:
+                if response.status == 200:
+                    yield response.content
+                else:
+                    yield Answer(response.status, await response.read(), response.headers.get("Retry-After"))
+        except (aiohttp.ClientError, OSError, TimeoutError, NoLogin) as error:
+            raise self._unavailable(asked, error) from error
+        if response.status == 401:
+            self._login.refused()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+        for task in list(self._closing):
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _open(self, path: str) -> tuple[aiohttp.ClientSession, URL]:
+        access = await self._login.access()
+        if self._closed:
+            raise ConnectionError("the client was closed")
+        if self._session is None or access != self._access:
+            if self._session is not None:  # calls on their way keep their connections until they are done
+                self._retire(self._session)
+            self._session, self._access = session_for(access), access
+        return self._session, URL(access.server + path, encoded=True)
+
+    def _retire(self, session: aiohttp.ClientSession) -> None:
+        async def later() -> None:
+            await asyncio.sleep(self._limits.deadline)
+            await session.close()
+
+        task = asyncio.create_task(later())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _unavailable(self, asked: Asked, error: Exception) -> ApiUnavailable:
+        why = str(error) or type(error).__name__
+        if isinstance(error, TimeoutError) and not str(error):
+            why = f"no answer within {self._limits.deadline:g} s"
+        return ApiUnavailable(f"cannot {asked} now: {why}")
+
+
+def session_for(access: Access, *, traces: list[aiohttp.TraceConfig] | None = None) -> aiohttp.ClientSession:
+    """Belongs to the running loop; its owner closes it."""
+    connector = aiohttp.TCPConnector(
+        ssl=access.tls if access.tls is not None else True,
+        limit=0,  # the semaphores limit; a pool that watches have filled would block every call
+        keepalive_timeout=KEPT,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        headers={"Accept": "application/json", "User-Agent": USER_AGENT, **access.headers()},
+        proxy=access.proxy,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("Accept-Encoding",),  # inflating costs more CPU than reading from a near-by server
+        trace_configs=traces,
+    )

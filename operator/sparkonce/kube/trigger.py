@@ -1,0 +1,295 @@
+"""Where kopf is allowed: it watches IdempotentJobs and says "look at this one", and does nothing else.
+
+kopf has no lock between operators, and everything in it that stores a state writes once per replica, last one wins. What stays correct
+with several replicas is `@kopf.on.event` as a stateless trigger, and so that is all there is: an async handler that returns None and
+hands the event to our own loop. It writes nothing: posting is off, both storages are null, and kopf's finalizer has a name that nobody
+uses, because kopf strips the one it is told from every object. Three triggers together make no write; a test counts.
+
+kopf runs in a thread and a loop of its own, since it cancels every task that is younger than itself when it ends and takes SIGTERM in
+the main thread. It ends on a lost watch, on purpose; then it is started again, which lists everything anew. It gets no `stop_flag`, on
+which it would wait in a thread that never returns, but is cancelled.
+
+What kopf does not tell is read from its requests: its watch is opened only after the whole list behind it was handed to the handlers,
+so the first opened watch of every namespace is `seen_first_list`, and since the API server is asked to end each watch after `STREAM`
+seconds, no newly opened watch for longer than `SILENCE` means that this one is dead however alive kopf looks; it is started again.
+
+An event is never a fact: DELETED also means "does not match any more" or "the CRD goes", and what was deleted while kopf was away is not
+told at all. The callback gets the body as a hint that may save a read; the sweep finds what no event told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import aiohttp
+import kopf
+
+from sparkonce.kube.backoff import pauses
+from sparkonce.kube.client import path_of
+from sparkonce.kube.login import Login
+from sparkonce.kube.transport import session_for
+from sparkonce.launch.kubernetes import JOBS, Json, Resource
+
+log = logging.getLogger(__name__)
+
+HandOver = Callable[[str | None, Json], None]
+"""Type (None: of a list; ADDED, MODIFIED, DELETED) and the whole object, not to be changed. Called on the loop of `start`."""
+STREAM = 120
+"""Seconds after which the API server is asked to end a watch: often enough to tell a dead one soon, at a cost of nothing."""
+SILENCE = 180.0
+"""Seconds without a newly opened watch after which kopf is started again."""
+LOGINS = 5.0
+"""Seconds between two logins of kopf: it logs in again at each 401, without a pause of its own."""
+ENDING = 15.0
+"""Seconds that kopf gets to end its watches; a kopf that does not is left to the end of the thread."""
+FINALIZER = "sparkonce.dev/nobody-uses-this"
+
+
+class Trigger:
+    """`namespaces` None: all of them. `start` once, on the loop that shall get the events."""
+
+    def __init__(
+        self,
+        login: Login,
+        hand_over: HandOver,
+        *,
+        namespaces: Sequence[str] | None = None,
+        resource: Resource = JOBS,
+        first: float = 0.2,
+        cap: float = 15.0,
+        silence: float = SILENCE,
+    ) -> None:
+        """`first` and `cap`: seconds, the first and the longest pause before kopf is started again."""
+        self._login, self._hand_over, self._resource = login, hand_over, resource
+        self._namespaces = None if namespaces is None else sorted(set(namespaces))
+        self._first, self._cap, self._silence = first, cap, silence
+        scopes: Sequence[str | None] = [None] if self._namespaces is None else self._namespaces
+        self._wanted = {path_of(resource, each) for each in scopes}
+        self._opened: dict[str, float] = {}  # path of a watch: when it was opened last
+        self._ever: set[str] = set()  # paths that were watched at least once
+        self._listed = False
+        self._last_login = -LOGINS
+        self._signs = time.monotonic()
+        self._requests: Counter[str] = Counter()
+        self._starts = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._own: asyncio.AbstractEventLoop | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._stopped = threading.Event()
+
+    @property
+    def seen_first_list(self) -> bool:
+        """Every namespace was listed to its end and handed to the handlers at least once."""
+        return self._listed
+
+    @property
+    def quiet(self) -> float:
+        """Seconds since the last event or newly opened watch; up to `STREAM` is usual."""
+        return time.monotonic() - self._signs
+
+    @property
+    def restarts(self) -> int:
+        """How often kopf was started again."""
+        return max(0, self._starts - 1)
+
+    @property
+    def requests(self) -> Counter[str]:
+        """What kopf asked the API server, by HTTP method: GET and nothing else."""
+        return Counter(self._requests)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+        self._thread.start()
+
+    async def stop(self, timeout: float = 10.0) -> None:
+        """No event is handed over after it. A thread that does not end in time is a daemon and is left behind."""
+        self._stopped.set()
+        if self._own is not None and self._supervisor is not None:
+            try:
+                self._own.call_soon_threadsafe(self._supervisor.cancel)
+            except RuntimeError:  # its loop has ended already
+                log.debug("the trigger had ended")
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, timeout)
+
+    # --- in kopf's thread ---
+
+    def _run(self) -> None:
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else two lines for each event
+        try:
+            asyncio.run(self._supervise())
+        except asyncio.CancelledError:
+            log.debug("the trigger was stopped")
+        except Exception:
+            log.exception("the trigger ended")
+
+    async def _supervise(self) -> None:
+        self._own, self._supervisor = asyncio.get_running_loop(), asyncio.current_task()
+        waits = pauses(self._first, self._cap)
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            try:
+                if await self._served():
+                    await self._watched_over()
+                else:
+                    log.warning("%s is not served; is its CustomResourceDefinition installed?", self._resource.plural)
+            except asyncio.CancelledError:
+                if self._stopped.is_set():
+                    raise
+                log.warning("kopf was cancelled; it is started again")
+            except Exception as error:  # noqa: BLE001  # kopf raises whatever its watch met; the trigger lives on
+                log.warning("kopf ended: %r; it is started again", error)
+            if time.monotonic() - began > self._cap:
+                waits = pauses(self._first, self._cap)
+            await asyncio.sleep(next(waits))
+
+    async def _served(self) -> bool:
+        """kopf looks for the kind once, when it starts, and waits for ever if it is not there."""
+        access = await self._login.access()
+        async with session_for(access) as session:
+            group = f"/apis/{self._resource.api_version}"
+            async with session.get(access.server + group, timeout=aiohttp.ClientTimeout(total=10)) as response:
+                if response.status == 401:
+                    self._login.refused()
+                if response.status != 200:
+                    return False
+                found = await response.json()
+        return any(each.get("name") == self._resource.plural for each in found.get("resources", ()))
+
+    async def _watched_over(self) -> None:
+        """Until kopf ends, or no watch was opened for too long."""
+        self._starts += 1
+        began = time.monotonic()
+        self._opened = dict.fromkeys(self._wanted, began)
+        running = asyncio.create_task(self._kopf(), name="kopf")
+        try:
+            while not running.done():
+                left = min(self._opened.values()) + self._silence - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"no watch was opened for {self._silence:g} s")
+                await asyncio.wait({running}, timeout=left)
+        finally:
+            running.cancel()
+            await asyncio.wait({running}, timeout=ENDING)
+        running.result()
+
+    async def _kopf(self) -> None:
+        registry = kopf.OperatorRegistry()
+        kopf.on.login(registry=registry, id="login")(self._logged_in)
+        kopf.on.event(
+            self._resource.group, self._resource.version, self._resource.plural, registry=registry, id="trigger"
+        )(self._event)
+        await kopf.operator(
+            registry=registry,
+            settings=quiet_settings(),
+            standalone=True,  # else an object named `default` of kopf's peering would pause all replicas
+            clusterwide=self._namespaces is None,
+            namespaces=self._namespaces or (),
+        )
+
+    async def _event(self, event: Any, **_: Any) -> None:
+        """The handler. It returns None and leaves `patch` alone: either would make kopf write."""
+        self._signs = time.monotonic()
+        if self._loop is None or self._stopped.is_set():
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, event["type"], event["object"])
+        except RuntimeError:  # the other loop has ended, and this one will
+            log.debug("an event came after the end")
+
+    def _deliver(self, kind: str | None, body: Json) -> None:
+        """On the loop of the operator."""
+        if self._stopped.is_set():
+            return
+        try:
+            self._hand_over(kind, body)
+        except Exception:
+            log.exception("what follows an event of %s", self._resource.plural)
+
+    async def _logged_in(self, **_: Any) -> kopf.AiohttpSession:
+        """kopf asks again after each 401, at once and for ever, so the second time it waits."""
+        left = self._last_login + LOGINS - time.monotonic()
+        if left > 0:
+            self._login.refused()
+            await asyncio.sleep(left)
+        self._last_login = time.monotonic()
+        access = await self._login.access()
+        trace = aiohttp.TraceConfig()
+        trace.on_request_start.append(self._requested)
+        trace.on_request_end.append(self._answered)
+        return kopf.AiohttpSession(server=access.server, aiohttp_session=session_for(access, traces=[trace]))
+
+    async def _requested(self, _: Any, __: Any, request: aiohttp.TraceRequestStartParams) -> None:
+        self._requests[request.method.upper()] += 1
+
+    async def _answered(self, _: Any, __: Any, request: aiohttp.TraceRequestEndParams) -> None:
+        if request.response.status != 200 or request.url.query.get("watch") != "true":
+            return
+        path = request.url.path
+        if path in self._wanted:
+            self._signs = self._opened[path] = time.monotonic()
+            self._ever.add(path)
+            self._listed = self._ever >= self._wanted
+
+
+class _NoDiffBase(kopf.DiffBaseStorage):
+    """Nothing is compared, so nothing is copied for comparing, and nothing can be stored."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> Any:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Nothing."""
+
+
+class _NoProgress(kopf.ProgressStorage):
+    def fetch(self, **_: Any) -> Any:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Nothing."""
+
+    def purge(self, **_: Any) -> None:
+        """Nothing."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing."""
+
+    def clear(self, *, essence: Any) -> Any:
+        return essence
+
+
+class _Backoffs:
+    """For ever, so that one namespace without permission does not end the watches of all others. kopf iterates it anew each time."""
+
+    def __iter__(self) -> Iterator[float]:
+        return pauses(1.0, 20.0)
+
+
+def quiet_settings() -> kopf.OperatorSettings:
+    """Every setting that differs from kopf's, with its reason (research/kopf-active-active.md, section 6)."""
+    settings = kopf.OperatorSettings()
+    settings.process.ultimate_exiting_timeout = None  # it would kill the process, not the thread
+    settings.posting.enabled = False  # events are ours
+    settings.scanning.disabled = True  # no watch of CRDs and namespaces: less permission is needed
+    settings.persistence.finalizer = FINALIZER  # kopf strips the finalizer of this name from every object
+    settings.persistence.diffbase_storage = _NoDiffBase()
+    settings.persistence.progress_storage = _NoProgress()
+    settings.queueing.idle_timeout = 0.5  # two tasks per object live so long after its last event
+    settings.watching.chunk_size = 500  # one page of bodies in memory
+    settings.watching.server_timeout = STREAM
+    settings.watching.client_timeout = STREAM + 10  # where the API server forgets to end it
+    settings.networking.request_timeout = 10
+    settings.networking.error_backoffs = _Backoffs()
+    return settings
