@@ -135,10 +135,18 @@ def has_ended(application: Mapping[str, Any]) -> bool:
     return text_of(as_map(as_map(application.get("status")).get("applicationState")).get("state")) in _ENDS
 
 
+def is_placeholder(application: Mapping[str, Any]) -> bool:
+    """Created suspended, by us, and never touched since: nothing was ever submitted under its UID."""
+    metadata = as_map(application.get("metadata"))
+    placed = as_map(metadata.get("labels")).get(ROLE_LABEL) == Role.PLACEHOLDER
+    untouched = (number_of(metadata.get("generation")) or 1) <= 1
+    return placed and untouched and as_map(application.get("spec")).get("suspend") is True
+
+
 def submission_over(application: Mapping[str, Any], assignment: Assignment) -> bool:
     """The Spark operator will not submit it any more: it says so itself, or it never could. Only then is "no pod is left" final."""
     said = _read(application, assignment)
-    if said.placeholder and said.suspended and said.generation <= 1:
+    if is_placeholder(application):
         return True
     return said.state in _ENDS or (said.state == "SUSPENDED" and said.suspended)
 

@@ -74,6 +74,28 @@ def _is_driver(pod: Mapping[str, Any], assignment: Assignment, *, name: str, uid
     return all(labels.get(key) == value for key, value in labels_of(assignment).items())
 
 
+def belongs(pod: Mapping[str, Any], assignment: Assignment, *, uid: str | None) -> bool:
+    """A driver or an executor of the attempt, even of an application that is gone: it carries our nonce, or the application of this
+    UID owns it. None: whoever has the application's name is not ours. Labels are anybody's, and our stub runs nothing."""
+    metadata = as_map(pod.get("metadata"))
+    if as_map(metadata.get("labels")).get(ROLE_LABEL) == Role.STUB:
+        return False
+    owners = [each.get("uid") for each in map(as_map, as_list(metadata.get("ownerReferences")))]
+    return as_map(metadata.get("annotations")).get(NONCE) == assignment.nonce or (uid is not None and uid in owners)
+
+
+def may_run(pod: Mapping[str, Any]) -> bool:
+    """Not unless its phase, or the container that counts, says that it has ended; a silent or lost node says nothing."""
+    status = as_map(pod.get("status"))
+    terminated = as_map(as_map(_driver_container(status).get("state")).get("terminated"))
+    return status.get("phase") not in {"Succeeded", "Failed"} and number_of(terminated.get("exitCode")) is None
+
+
+def leaves(pod: Mapping[str, Any]) -> bool:
+    """Its deletion has begun: its name will be free."""
+    return as_map(pod.get("metadata")).get("deletionTimestamp") is not None
+
+
 def look(pod: Mapping[str, Any]) -> DriverPod:
     metadata, status = as_map(pod.get("metadata")), as_map(pod.get("status"))
     container = _driver_container(status)
