@@ -1,0 +1,280 @@
+"""A real etcd of one or three members on loopback, which a test may kill, freeze, restart, fill, compact and lock.
+
+Each member keeps its ports and its data over kill and start. What is looked at or changed from outside (content, compaction, users) goes
+through etcd's JSON gateway on a plain port beside the one under test, so that the client that is tested never checks itself.
+Data lies without fsync: a killed process loses nothing that way, only a machine would.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import trustme
+
+from harness.binaries import component
+from harness.child import Child, free_port
+from harness.eventually import assert_eventually
+
+START_TIMEOUT = 60.0
+"""Seconds: one on free cores; nine other test runs on the same two have made it twenty."""
+TRIES = 3
+"""Somebody else may take a port between our look and the server's bind."""
+ROOT_PASSWORD = "rooted"
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """One authority, a certificate for servers on loopback, and certificates for users by common name."""
+
+    folder: Path
+    authority: trustme.CA
+
+    @classmethod
+    def make(cls, folder: Path) -> Certificates:
+        folder.mkdir(parents=True, exist_ok=True)
+        made = cls(folder, trustme.CA())
+        made.authority.cert_pem.write_to_path(made.ca)
+        made._issue("server", "127.0.0.1", "localhost")
+        return made
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.pem"
+
+    def chain(self, name: str) -> Path:
+        return self.folder / f"{name}.pem"
+
+    def key(self, name: str) -> Path:
+        return self.folder / f"{name}.key"
+
+    def user(self, name: str) -> tuple[Path, Path]:
+        """Chain and key of a certificate whose common name is this user."""
+        self._issue(name, f"{name}.users.test", common_name=name)
+        return self.chain(name), self.key(name)
+
+    def _issue(self, name: str, *identities: str, common_name: str | None = None) -> None:
+        issued = self.authority.issue_cert(*identities, common_name=common_name)
+        issued.private_key_pem.write_to_path(self.key(name))
+        issued.cert_chain_pems[0].write_to_path(self.chain(name))
+
+
+class Member:
+    """One etcd process: `address` is for clients, everything else for the test."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        ports: tuple[int, int, int],
+        peers: str,
+        tls: Certificates | None,
+        flags: Sequence[str],
+    ) -> None:
+        client, admin, peer = ports
+        self.name = name
+        self.address = f"127.0.0.1:{client}"
+        self._url = f"http://127.0.0.1:{admin}"
+        self._token: str | None = None
+        scheme = "http" if tls is None else "https"
+        secure = (
+            []
+            if tls is None
+            else [
+                f"--cert-file={tls.chain('server')}",
+                f"--key-file={tls.key('server')}",
+                f"--trusted-ca-file={tls.ca}",
+                "--client-cert-auth",
+            ]
+        )
+        command = [
+            *component("etcd"),
+            f"--name={name}",
+            f"--data-dir={folder / name}",
+            f"--listen-client-urls={scheme}://{self.address},{self._url}",
+            f"--advertise-client-urls={scheme}://{self.address}",
+            f"--listen-peer-urls=http://127.0.0.1:{peer}",
+            f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+            f"--initial-cluster={peers}",
+            "--log-level=warn",
+            "--unsafe-no-fsync",
+            *secure,
+            *flags,
+        ]
+        self.child = Child(f"etcd {name}", command, folder / f"{name}.log")
+
+    def start(self) -> None:
+        """Serving when this returns."""
+        self.child.start()
+        self.until_ready()
+
+    def kill(self) -> None:
+        self.child.kill()
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        self.child.freeze()
+
+    def thaw(self) -> None:
+        self.child.thaw()
+
+    def until_ready(self) -> None:
+        def ready() -> bool:
+            assert self.child.running, f"etcd ended: {self.child.last_words()}"
+            return self.is_ready()
+
+        assert_eventually(ready, START_TIMEOUT)
+
+    def is_ready(self) -> bool:
+        try:
+            reply = httpx.get(f"{self._url}/health", trust_env=False, timeout=2.0)
+            return bool(reply.json()["health"] == "true")
+        except (httpx.HTTPError, ValueError):
+            return False
+
+    def post(self, path: str, body: dict[str, Any], *, timeout: float = 10.0) -> dict[str, Any]:
+        """What etcd's gateway answers; fails the test when it is an error."""
+        headers = {"Authorization": self._token} if self._token else {}
+        reply = httpx.post(f"{self._url}/v3/{path}", json=body, headers=headers, trust_env=False, timeout=timeout)
+        if "invalid auth token" in reply.text and self._token:
+            self.log_in()
+            return self.post(path, body, timeout=timeout)
+        assert reply.is_success, f"{path}: {reply.status_code} {reply.text}"
+        answer: dict[str, Any] = reply.json()
+        return answer
+
+    def log_in(self) -> None:
+        self._token = None
+        self._token = self.post("auth/authenticate", {"name": "root", "password": ROOT_PASSWORD})["token"]
+
+    def is_leader(self) -> bool:
+        status = self.post("maintenance/status", {})
+        return bool(status.get("leader") == status["header"]["member_id"])
+
+
+class Etcd:
+    """The cluster. `endpoints` is what a client is given."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = list(members)
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [member.address for member in self.members]
+
+    @property
+    def one(self) -> Member:
+        (member,) = self.members
+        return member
+
+    def leader(self) -> Member:
+        def look() -> Member | None:
+            return next((each for each in self.members if each.child.running and each.is_leader()), None)
+
+        found = assert_eventually(look, START_TIMEOUT)
+        assert found is not None
+        return found
+
+    # What follows asks the first member, or the one given.
+
+    def content(self, prefix: bytes, *, at: Member | None = None) -> dict[bytes, bytes]:
+        """All keys under the prefix, linearizable."""
+        body = {"key": _b64(prefix), "range_end": _b64(_end(prefix))}
+        kvs = (at or self.members[0]).post("kv/range", body).get("kvs", [])
+        return {base64.b64decode(kv["key"]): base64.b64decode(kv.get("value", "")) for kv in kvs}
+
+    def put(self, key: bytes, value: bytes = b"x", *, at: Member | None = None) -> int:
+        """The revision of the put."""
+        reply = (at or self.members[0]).post("kv/put", {"key": _b64(key), "value": _b64(value)})
+        return int(reply["header"]["revision"])
+
+    def compact(self, revision: int, *, at: Member | None = None) -> None:
+        """Everything older is gone when this returns."""
+        (at or self.members[0]).post("kv/compaction", {"revision": str(revision), "physical": True})
+
+    def revision(self) -> int:
+        return int(self.members[0].post("kv/range", {"key": _b64(b"\0"), "count_only": True})["header"]["revision"])
+
+    def leases(self) -> list[int]:
+        return [int(each["ID"]) for each in self.members[0].post("lease/leases", {}).get("leases", [])]
+
+    def add_user(self, name: str, password: str | None, *, prefix: bytes) -> None:
+        """A user who may read and write under the prefix; without a password it is known by its certificate."""
+        post = self.members[0].post
+        post("auth/role/add", {"name": name})
+        permission = {"permType": "READWRITE", "key": _b64(prefix), "range_end": _b64(_end(prefix))}
+        post("auth/role/grant", {"name": name, "perm": permission})
+        options = {"options": {"no_password": True}} if password is None else {"password": password}
+        post("auth/user/add", {"name": name, **options})
+        post("auth/user/grant", {"user": name, "role": name})
+
+    def turn_auth_on(self) -> None:
+        """From now on nobody is let in without a login; this harness logs in as root."""
+        post = self.members[0].post
+        post("auth/user/add", {"name": "root", "password": ROOT_PASSWORD})
+        post("auth/role/add", {"name": "root"})
+        post("auth/user/grant", {"user": "root", "role": "root"})
+        post("auth/enable", {})
+        for member in self.members:
+            member.log_in()
+
+    def close(self) -> None:
+        for member in self.members:
+            member.thaw()
+            member.kill()
+
+
+@contextmanager
+def running(
+    folder: Path, *, members: int = 1, tls: Certificates | None = None, flags: Sequence[str] = ()
+) -> Iterator[Etcd]:
+    """A cluster that serves, gone afterwards. `flags` are etcd's own."""
+    etcd = _started(folder, members=members, tls=tls, flags=flags)
+    try:
+        yield etcd
+    finally:
+        etcd.close()
+
+
+def _started(folder: Path, *, members: int, tls: Certificates | None, flags: Sequence[str]) -> Etcd:
+    for attempt in range(1, TRIES + 1):
+        place = folder / f"etcd-{attempt}"
+        place.mkdir(parents=True)
+        ports = [(free_port(), free_port(), free_port()) for _ in range(members)]
+        peers = ",".join(f"m{number}=http://127.0.0.1:{peer}" for number, (_, _, peer) in enumerate(ports))
+        etcd = Etcd(
+            [
+                Member(place, f"m{number}", ports=each, peers=peers, tls=tls, flags=flags)
+                for number, each in enumerate(ports)
+            ]
+        )
+        try:
+            for member in etcd.members:
+                member.child.start()
+            for member in etcd.members:
+                member.until_ready()
+        except AssertionError:
+            etcd.close()
+            if attempt == TRIES:
+                raise
+        else:
+            return etcd
+    raise AssertionError("unreachable")
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _end(prefix: bytes) -> bytes:
+    assert prefix and prefix[-1] < 0xFF, "a prefix of tests ends in a letter"
+    return prefix[:-1] + bytes([prefix[-1] + 1])
