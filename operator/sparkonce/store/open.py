@@ -16,8 +16,9 @@ ENVIRONMENT = "SPARKONCE_STORE"
 """The store to use where none is named."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
-_KNOWN = "sqlite:///PATH, a plain path, or memory:"
-_LATER = ("etcd", "postgresql", "postgres")
+_KNOWN = "sqlite:///PATH, a plain path, postgresql://HOST/DATABASE, or memory:"
+_POSTGRES = ("postgresql", "postgres")
+_LATER = ("etcd",)
 
 
 def default_url() -> str:
@@ -42,6 +43,8 @@ def open_store(url: str | None = None, *, install: str = "local", **options: Any
         return MemoryStore(**options)
     path = url
     if scheme is not None:
+        if scheme[1].lower() in _POSTGRES and scheme[2]:
+            return _postgres(url, install=install, **options)
         if scheme[1].lower() in _LATER:
             raise InvalidInput(
                 f"a store at {redacted(url)!r} comes with the operator and is not in this version; use {_KNOWN}"
@@ -55,6 +58,16 @@ def open_store(url: str | None = None, *, install: str = "local", **options: Any
 
     options.setdefault("stale_after", settings.lease_seconds())
     return SqlStore(Path(path).expanduser(), install=install, **options)
+
+
+def _postgres(url: str, **options: Any) -> IdempotencyStore:
+    try:
+        from sparkonce.store.postgres import PostgresStore
+    except ModuleNotFoundError as missing:
+        raise InvalidInput(
+            f"a PostgreSQL store needs {missing.name}, which is not installed; install sparkonce[postgres]"
+        ) from None
+    return PostgresStore(url, **options)
 
 
 def redacted(url: str) -> str:

@@ -2,7 +2,7 @@
 
 Importing SQLAlchemy takes longer than everything else in a replay, and a laptop's ledger speaks one dialect. So the text for SQLite is
 generated from here (`python -m sparkonce.store.sql_tables` writes `sqlite_statements.py`; a test compares), and nothing that runs on a
-laptop imports this module. A dialect that is reached over a network can run these statements as they are, by the same names.
+laptop imports this module. PostgreSQL runs the same statements by the same names; what it has besides is in `postgres_tables`.
 
 Bodies are JSON text that only `codec` reads; a column beside a body exists where a statement has to find rows by it. One row of `meta`
 carries the store-wide revision, which every write that is a change raises in its own transaction: revisions are ordered as commits
@@ -19,6 +19,7 @@ from sqlalchemy import (
     BindParameter,
     Column,
     ColumnElement,
+    Dialect,
     Executable,
     Float,
     Index,
@@ -40,7 +41,7 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from sparkonce.model.record import State
@@ -50,12 +51,16 @@ LAYOUT = 1
 
 metadata = MetaData()
 
+_name = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+"""Compared and ordered by its bytes in every dialect: a page of a list begins where the last one ended."""
+_counter = BigInteger().with_variant(Integer, "sqlite")
+
 
 def _table(name: str, *columns: Column[object]) -> Table:
     """Rows of one key, clustered by their primary key: one page to find, read and write."""
     address: tuple[Column[object], ...] = (
-        Column("realm", Text, primary_key=True),
-        Column("key_hash", Text, primary_key=True),
+        Column("realm", _name, primary_key=True),
+        Column("key_hash", _name, primary_key=True),
     )
     return Table(name, metadata, *address, *columns, sqlite_with_rowid=False)
 
@@ -77,9 +82,9 @@ meta = Table(
 records = Table(
     "records",
     metadata,
-    Column("id", Integer, primary_key=True),  # counts up: the highest one bounds the number of records from above
-    Column("realm", Text, nullable=False),
-    Column("key_hash", Text, nullable=False),
+    Column("id", _counter, primary_key=True),  # counts up: the highest one bounds the number of records from above
+    Column("realm", _name, nullable=False),
+    Column("key_hash", _name, nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("expires_at", Float),
@@ -106,7 +111,7 @@ reports = _table(
     "reports",
     _part("generation"),
     _part("attempt"),
-    Column("reporter", Text, primary_key=True),
+    Column("reporter", _name, primary_key=True),
     Column("revision", BigInteger, nullable=False),
     Column("body", Text, nullable=False),
 )
@@ -115,7 +120,7 @@ beats = _table(
     "beats",
     _part("generation"),
     _part("attempt"),
-    Column("by", Text, primary_key=True),
+    Column("by", _name, primary_key=True),
     Column("wall", Float, nullable=False),
     Column("touched", Float, nullable=False),
     Column("boot", Text, nullable=False),
@@ -135,7 +140,7 @@ def of_generation(table: Table) -> ColumnElement[bool]:
     return and_(of_key(table), table.c.generation == bindparam("of"))
 
 
-_SEE = select(
+SEE = select(
     meta.c.revision,
     meta.c.epoch,
     records.c.body,
@@ -200,7 +205,7 @@ STATEMENTS: dict[str, Executable] = {
     "meta": select(meta),
     "move": update(meta).values(revision=bindparam("next")),
     # All that a step decides on, in one look.
-    "see": _SEE,
+    "see": SEE,
     **{f"get {table.name}": select(table.c.body).where(of_generation(table)) for table in (specs, results, intents)},
     "get report": select(reports.c.body).where(
         of_generation(reports), reports.c.attempt == _in_attempt, reports.c.reporter == bindparam("from_reporter")
@@ -252,11 +257,10 @@ STATEMENTS: dict[str, Executable] = {
 }
 
 
-def layout() -> list[str]:
-    """What creates the tables, for SQLite."""
-    dialect = sqlite.dialect()
+def layout(dialect: Dialect, *more: Table) -> list[str]:
+    """What creates the tables, these and `more`."""
     made: list[str] = []
-    for table in metadata.sorted_tables:
+    for table in (*metadata.sorted_tables, *more):
         made.append(str(CreateTable(table).compile(dialect=dialect)))
         indexes = sorted(table.indexes, key=lambda index: str(index.name))
         made.extend(str(CreateIndex(index).compile(dialect=dialect)) for index in indexes)
@@ -274,7 +278,7 @@ def render() -> str:
         f"LAYOUT = {LAYOUT}",
         "",
         "TABLES = (",
-        *(f"    {_quoted(made)}," for made in layout()),
+        *(f"    {_quoted(made)}," for made in layout(dialect)),
         ")",
         "",
         "STATEMENTS = {",

@@ -1,0 +1,214 @@
+"""The store of several machines in a PostgreSQL database that is there anyway: its rows, its clock, leases as rows.
+
+One verb is one transaction at READ COMMITTED. It begins with an advisory lock of the key, because a record that does not exist yet has no
+row to lock; then it looks, asks `rules`, and writes. SERIALIZABLE was not taken: it would turn every meeting of two callers into a
+repetition, and what must not meet is one key. Locks are taken in one order (key, lease, revision), so there are no deadlocks among us.
+
+Revisions are one counter in one row, raised inside the transaction that gets the number. The row stays locked until the commit, so
+revisions are ordered as commits are, and a look that sees revision N sees every change up to N: `watch` cannot pass over a change that
+commits late. A sequence hands out numbers before it is known who commits first, and was not taken for that. The price is that changes of
+all keys commit one after another; heartbeats, touches and refusals do not queue there. Because the number is known only then, a decision
+is made once more (`rules` are pure) when the counter has moved since the look.
+
+A lease that ran out ends for good when somebody acts on that: its row is removed under its lock first, and a keepalive that comes later is
+answered no. Watchers make changes of claims that ended, so that a dead owner is seen within a poll of its lease's end.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+from sparkonce import settings
+from sparkonce.errors import StoreUnavailable
+from sparkonce.model.record import Address
+from sparkonce.store.ledger import LIVE_KEYS, POLL, TOMBSTONES, Beside, Changes, HeldLease, held
+from sparkonce.store.postgres_address import parsed, schema_of
+from sparkonce.store.postgres_database import PostgresDatabase, RolledBack, Transaction
+from sparkonce.store.postgres_lease import PostgresLease
+from sparkonce.store.protocol import Claim, Lease, LostOwnership
+from sparkonce.store.roster import Replica
+from sparkonce.store.sql_ledger import KeyLook, Look, Row, SqlLedger, at
+from sparkonce.store.step import Decision, Seen
+
+T = TypeVar("T")
+
+TIMEOUT = 2.0
+"""Seconds for one verb, waiting included: verbs block the thread that calls them, and keepalives must not be late for it."""
+ENDED_AT_ONCE = 50
+"""Claims that one look of a watcher makes changes of; a look comes every quarter of a second, and each claim costs milliseconds."""
+
+
+class PostgresStore(SqlLedger):
+    def __init__(
+        self,
+        url: str,
+        *,
+        install: str = "local",
+        schema: str | None = None,
+        lease_seconds: float | None = None,
+        timeout: float = TIMEOUT,
+        max_live_keys: int = LIVE_KEYS,
+        tombstones: int = TOMBSTONES,
+        poll: float = POLL,
+        clock: Callable[[], float] | None = None,
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
+        """InvalidInput, StoreUnusable, StoreUnavailable. `schema`: None for the install's own; `lease_seconds`: None for the setting;
+        `clock` and `monotonic`: for tests, instead of the database's clock in records and in ages of touches."""
+        super().__init__(max_live_keys=max_live_keys, tombstones=tombstones, poll=poll)
+        address = parsed(url, timeout=timeout)
+        self.url = address.shown
+        self._lease_seconds = settings.lease_seconds() if lease_seconds is None else lease_seconds
+        self._clock, self._monotonic = clock, monotonic
+        self._database: PostgresDatabase = PostgresDatabase(
+            address, schema=schema or schema_of(install), timeout=timeout
+        )
+        self._database.prepare(install)
+
+    async def close(self) -> None:
+        self._database.close()
+
+    # --- the clock
+
+    async def now(self) -> float:
+        with self._database.reading() as look:
+            return self._clock_in(look)
+
+    def _clock_in(self, look: Look) -> float:
+        return self.now_of(look.row("now"))
+
+    def now_of(self, row: Row) -> float:
+        return float(row["now"]) if self._clock is None else self._clock()
+
+    def _ticks(self, row: Row) -> float:
+        return float(row["now"]) if self._monotonic is None else self._monotonic()
+
+    def _stamp(self, row: Row) -> dict[str, Any]:
+        return {"touched": self._ticks(row), "boot": ""}
+
+    def _age(self, row: Row) -> float:
+        return max(0.0, self._ticks(row) - float(row["touched"]))
+
+    # --- leases
+
+    async def open_lease(self, *, owner: str) -> PostgresLease:
+        name, seconds, sent = uuid.uuid4().hex, self._lease_seconds, time.monotonic()
+        with self._database.writing() as transaction:
+            transaction.rows("end leases that are over")
+            transaction.rows("open lease", {"of_lease": name, "owner": owner, "seconds": seconds})
+            transaction.commit()
+        return PostgresLease(
+            name=name, owner=owner, seconds=seconds, sent=sent, prolong=self._prolong, end=self._end_lease
+        )
+
+    def _prolong(self, lease: str) -> bool:
+        with self._database.writing() as transaction:
+            lives = transaction.rows("prolong lease", {"of_lease": lease, "seconds": self._lease_seconds})
+            transaction.commit()
+        return bool(lives)
+
+    def _end_lease(self, lease: str) -> None:
+        with self._database.writing() as transaction:
+            transaction.rows("end lease", {"of_lease": lease})
+            transaction.commit()
+        with suppress(StoreUnavailable):  # its claims have ended; making changes of that only tells watchers sooner
+            with self._database.reading() as look:
+                rows = look.rows("claims of lease", {"of_lease": lease})
+            for row in rows:
+                self._end_claim(Address(realm=row["realm"], key_hash=row["key_hash"]))
+
+    def lease_ended(self, look: Look, lease: HeldLease) -> bool:
+        return lease.ended or look.value("lease lives", {"of_lease": lease.id}) is None
+
+    def claim_of(self, address: Address, row: Row) -> tuple[Claim | None, bool]:
+        if row["lease"] is None or not row["lives"]:
+            return None, False
+        claim = Claim(
+            address=address, lease=row["lease"], owner=row["owner"], revision=row["claim_revision"], nonce=row["nonce"]
+        )
+        return claim, False  # a frozen process sends no keepalives: its lease ends
+
+    def _end_for_good(self, transaction: Transaction, lease: str) -> None:
+        """Of a lease that looked ended: now it has. RolledBack if a keepalive was faster."""
+        transaction.rows("end lease if over", {"of_lease": lease})
+        if transaction.value("lease is there", {"of_lease": lease}) is not None:
+            raise RolledBack(f"the store {self.url} prolonged a lease just now; try again")
+
+    # --- the step
+
+    def _step(self, address: Address, decide: Callable[[Seen, Beside], Decision[T]]) -> T:
+        return self._database.repeated(lambda: self._step_once(address, decide))
+
+    def _step_once(self, address: Address, decide: Callable[[Seen, Beside], Decision[T]]) -> T:
+        with self._database.writing(address.realm, address.key_hash) as transaction:
+            key = KeyLook(self, address, transaction)
+            seen = key.seen()
+            outcome, write = decide(seen, key)
+            if write is not None and write.touch:
+                write = None  # a claim lives by its lease
+            over = key.row["lease"] is not None and not key.row["lives"]
+            if over and ((write is not None and write.claim is not None) or isinstance(outcome, LostOwnership)):
+                self._end_for_good(transaction, key.row["lease"])
+                if write is None:
+                    transaction.commit()
+            if write is not None and write.moves:
+                moved = transaction.row("advance")
+                if (moved["revision"], moved["epoch"]) != (seen.next, seen.epoch):
+                    seen = replace(seen, next=moved["revision"], epoch=moved["epoch"])
+                    outcome, write = decide(seen, key)
+            if write is not None:
+                self._write(transaction, key, address, write, revision=seen.next)
+                transaction.commit()
+        return outcome
+
+    # --- changes
+
+    def _look(self, since: int) -> Changes:
+        with self._database.reading() as look:
+            rows = look.rows("claims that ended", {"at_most": ENDED_AT_ONCE})
+        for row in rows:
+            self._end_claim(Address(realm=row["realm"], key_hash=row["key_hash"]))
+        return self._changes(since)
+
+    def _end_claim(self, address: Address) -> None:
+        self._database.repeated(lambda: self._end_claim_once(address))
+
+    def _end_claim_once(self, address: Address) -> None:
+        """Removes a claim whose lease has ended, as a change that watchers see; however many do this, it is one change."""
+        with self._database.writing(address.realm, address.key_hash) as transaction:
+            row = transaction.row("see", at(address))
+            if row["lease"] is None or row["lives"]:
+                return
+            self._end_for_good(transaction, row["lease"])
+            revision = transaction.row("advance")["revision"]
+            transaction.rows("remove claims", at(address))
+            self._bury(transaction, address, revision)
+            transaction.commit()
+
+    def _unowned(self, look: Look, since: int) -> frozenset[Address]:
+        rows = look.rows("unowned", {"since": since})
+        return frozenset(Address(realm=row["realm"], key_hash=row["key_hash"]) for row in rows)
+
+    # --- the roster
+
+    async def announce(self, replica: Replica, *, lease: Lease) -> None:
+        body = json.dumps(asdict(replica))
+        with self._database.writing() as transaction:
+            transaction.rows("remove replicas that ended")
+            transaction.rows("announce", {"nonce": replica.nonce, "lease": held(lease).id, "body": body})
+            transaction.commit()
+
+    async def replicas(self) -> Sequence[Replica]:
+        with self._database.reading() as look:
+            rows = look.rows("replicas")
+        found: list[Replica] = []
+        for row in rows:
+            with suppress(ValueError, TypeError):  # of another version: the roster is a hint
+                found.append(Replica(**json.loads(row["body"])))
+        return found

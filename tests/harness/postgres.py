@@ -1,0 +1,204 @@
+"""A PostgreSQL of the tests' own, from the binaries of Debian's package, in a temporary folder and on a free port of loopback.
+
+Each pytest process has one, started when the first test asks and ended with the process. `postgres` refuses to run as root, so that
+root hands it to the user `postgres`, or `nobody`. Without fsync, since processes die in these tests and the machine does not; a server
+that is killed must come back with what it had answered, which the kernel sees to. Each test has a schema of its own.
+
+Where the binaries are missing CI, as root, installs Debian's package; anybody else's run skips these tests and says what to install. A
+server that is there already was not taken: these tests kill and freeze theirs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from harness.child import Child, free_port
+from harness.eventually import assert_eventually
+
+PACKAGE = "postgresql"
+USER, PASSWORD = "sparkonce", "pass/w@rd"
+"""With characters that must be percent-encoded in an address."""
+URL_PASSWORD = "pass%2Fw%40rd"
+START_TIMEOUT = 60.0
+"""Seconds: one on free cores."""
+INSTALL_TIMEOUT = 600.0
+"""Seconds for fetching 50 MB over a slow line."""
+
+SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "200",
+    "autovacuum": "off",  # nothing here lives long enough, and it takes a core at odd times
+    "max_wal_size": "256MB",
+    "lc_messages": "C",
+}
+
+
+def binaries() -> Path | None:
+    """The folder with `initdb` and `postgres`; Debian keeps them out of the PATH, one folder per version."""
+    on_path = shutil.which("initdb")
+    if on_path and shutil.which("postgres"):
+        return Path(on_path).resolve().parent
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    return found[-1].parent if found else None
+
+
+def required_binaries() -> Path:
+    """Installed if this is CI and root may; otherwise skips, saying what to install."""
+    found = binaries()
+    if found is None and os.environ.get("CI") == "true" and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install()
+        found = binaries()
+    if found is None:
+        pytest.skip(f"no PostgreSQL server here: install the package {PACKAGE} (initdb and postgres)")
+    return found
+
+
+def _install() -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", PACKAGE]):
+        done = subprocess.run(
+            ["apt-get", *command], env=environment, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False
+        )
+        if done.returncode != 0:
+            raise AssertionError(f"apt-get {' '.join(command)} failed: {done.stderr.strip()[-500:]}")
+
+
+class PostgresServer:
+    """One server and its data; its addresses stay the same over `kill` and `start`."""
+
+    def __init__(self, **settings: str) -> None:
+        found = required_binaries()
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="sparkonce-pg-")
+        )  # short: a socket's path has at most 107 characters
+        self.port = free_port()
+        self._as_user = self._other_user()
+        self._numbers = itertools.count()
+        password = self.folder / "password"
+        password.write_text(PASSWORD)
+        if self._as_user:
+            shutil.chown(password, self._as_user)
+            shutil.chown(self.folder, self._as_user)
+        flags = ["--no-sync", "--encoding=UTF8", "--locale=C", f"--username={USER}", f"--pwfile={password}"]
+        auth = ["--auth-local=trust", "--auth-host=scram-sha-256"]
+        self._run([str(found / "initdb"), f"--pgdata={self.data}", *flags, *auth])
+        options = {"port": str(self.port), "listen_addresses": "127.0.0.1", "unix_socket_directories": str(self.folder)}
+        given = [
+            part for name, value in {**SETTINGS, **options, **settings}.items() for part in ("-c", f"{name}={value}")
+        ]
+        command = [*self._prefix(dies_with_us=True), str(found / "postgres"), "-D", str(self.data), *given]
+        self.child = Child("postgres", command, self.folder / "log")
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def url(self) -> str:
+        """Over TCP, with the password."""
+        return f"postgresql://{USER}:{URL_PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def socket_url(self) -> str:
+        return f"postgresql://{USER}@/postgres?host={self.folder}&port={self.port}"
+
+    def _other_user(self) -> str | None:
+        if os.geteuid() != 0:
+            return None
+        known = {entry.pw_name for entry in pwd.getpwall()}
+        return "postgres" if "postgres" in known else "nobody"
+
+    def _prefix(self, *, dies_with_us: bool = False) -> list[str]:
+        """Changing the user forgets what `Child` asked the kernel for, so it is asked once more, after that."""
+        if self._as_user is None:
+            return []
+        user = pwd.getpwnam(self._as_user)
+        ids = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        return ["setpriv", *ids, *(["--pdeathsig", "KILL"] if dies_with_us else []), "--"]
+
+    def _run(self, command: list[str]) -> None:
+        done = subprocess.run([*self._prefix(), *command], cwd=self.folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command[0]} failed: {done.stdout}{done.stderr}"
+
+    def start(self) -> None:
+        """Serving when this returns. A start that meets processes of a server that was just killed is repeated."""
+
+        def serves() -> bool:
+            if not self.child.running:
+                self.child.end()
+                self.child.start()
+            with contextlib.suppress(psycopg.OperationalError):
+                self.connect().close()
+                return True
+            return False
+
+        try:
+            assert_eventually(serves, START_TIMEOUT, interval=0.05)
+        except AssertionError as error:
+            raise AssertionError(f"postgres did not start: {self.child.last_words()}") from error
+
+    def connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(self.socket_url, autocommit=True, connect_timeout=5)
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all of its processes."""
+        family = [self.child.pid, *self._children()]
+        os.kill(self.child.pid, signal.SIGKILL)  # first: it would start others in place of those that die
+        for pid in family[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.child.kill()
+
+    def _children(self) -> list[int]:
+        tasks = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children")
+        return [int(pid) for pid in tasks.read_text(encoding="ascii").split()]
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """SIGSTOP to all of it for the length of the block: connections stay, nothing is answered."""
+        family = [self.child.pid, *self._children()]
+        for pid in family:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in family:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def fresh_schema(self) -> str:
+        return f"test_{next(self._numbers)}"
+
+    def drop_schema(self, schema: str) -> None:
+        with self.connect() as connection:
+            connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())
+
+    def close(self) -> None:
+        if self.child.running:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@functools.cache
+def server() -> PostgresServer:
+    """This process's own, serving. Tests that kill or freeze one start another."""
+    made, started_by = PostgresServer(), os.getpid()
+    atexit.register(lambda: made.close() if os.getpid() == started_by else None)
+    made.start()
+    return made
