@@ -8,6 +8,7 @@ Data lies without fsync: a killed process loses nothing that way, only a machine
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,6 +157,13 @@ class Member:
         self._token = None
         self._token = self.post("auth/authenticate", {"name": "root", "password": ROOT_PASSWORD})["token"]
 
+    def counted(self, metric: str, **labels: str) -> float:
+        """The sum of this metric over all series that have these labels."""
+        text = httpx.get(f"{self._url}/metrics", trust_env=False, timeout=10.0).text
+        wanted = [f'{name}="{value}"' for name, value in labels.items()]
+        lines = [line for line in text.splitlines() if re.match(rf"{metric}(\{{|\s)", line)]
+        return sum(float(line.rpartition(" ")[2]) for line in lines if all(each in line for each in wanted))
+
     def is_leader(self) -> bool:
         status = self.post("maintenance/status", {})
         return bool(status.get("leader") == status["header"]["member_id"])
@@ -191,6 +199,18 @@ class Etcd:
         body = {"key": _b64(prefix), "range_end": _b64(_end(prefix))}
         kvs = (at or self.members[0]).post("kv/range", body).get("kvs", [])
         return {base64.b64decode(kv["key"]): base64.b64decode(kv.get("value", "")) for kv in kvs}
+
+    def versions(self, prefix: bytes, *, at: Member | None = None) -> dict[bytes, int]:
+        """How often each key under the prefix was written since it was created."""
+        body = {"key": _b64(prefix), "range_end": _b64(_end(prefix)), "keys_only": True}
+        kvs = (at or self.members[0]).post("kv/range", body).get("kvs", [])
+        return {base64.b64decode(kv["key"]): int(kv["version"]) for kv in kvs}
+
+    def delete(self, key: bytes) -> None:
+        self.members[0].post("kv/deleterange", {"key": _b64(key)})
+
+    def revoke(self, lease: int) -> None:
+        self.members[0].post("lease/revoke", {"ID": str(lease)})
 
     def put(self, key: bytes, value: bytes = b"x", *, at: Member | None = None) -> int:
         """The revision of the put."""

@@ -41,6 +41,8 @@ class Proxy:
         """Seconds that each chunk waits, in each direction."""
         self.refuse = False
         """New connections are reset at once."""
+        self.cut_after: int | None = None
+        """Resets all connections once, when so many more bytes of replies have passed."""
         self.connections = 0
         """How many were ever accepted."""
         self.dropped = 0
@@ -48,6 +50,7 @@ class Proxy:
         host, _, port = target.rpartition(":")
         self._target = (host.strip("[]"), int(port))
         self._open: set[asyncio.StreamWriter] = set()
+        self._stranded: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy to {target}", daemon=True)
         self._thread.start()
@@ -57,6 +60,10 @@ class Proxy:
     def black_hole(self) -> None:
         """Nothing moves in either direction, and nothing is closed."""
         self.requests = self.replies = Flow.HOLD
+
+    def strand(self) -> None:
+        """The connections of now carry nothing any more and are not closed; new ones work. For good: `heal` does not help them."""
+        self._stranded.update(self._open)
 
     def heal(self) -> None:
         """Everything passes, also what was held."""
@@ -91,6 +98,7 @@ class Proxy:
 
     def _reset(self, writer: asyncio.StreamWriter) -> None:
         self._open.discard(writer)
+        self._stranded.discard(writer)
         with contextlib.suppress(OSError):
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
         writer.transport.abort()
@@ -124,13 +132,28 @@ class Proxy:
             while data := await source.read(CHUNK):
                 if self.delay:
                     await asyncio.sleep(self.delay)
-                while self._flow(of_replies=of_replies) is Flow.HOLD:  # noqa: ASYNC110 - it is set from another thread
+                while self._holds(sink, of_replies=of_replies):  # noqa: ASYNC110 - it is set from another thread
                     await asyncio.sleep(TICK)
                 if self._flow(of_replies=of_replies) is Flow.DROP:
                     self.dropped += len(data) if of_replies else 0
                     continue
+                ends = of_replies and self._used_up(len(data))
                 sink.write(data)
                 await sink.drain()
+                if ends:
+                    await self._cut()
+
+    def _holds(self, sink: asyncio.StreamWriter, *, of_replies: bool) -> bool:
+        return sink in self._stranded or self._flow(of_replies=of_replies) is Flow.HOLD
+
+    def _used_up(self, size: int) -> bool:
+        if self.cut_after is None:
+            return False
+        self.cut_after -= size
+        if self.cut_after > 0:
+            return False
+        self.cut_after = None
+        return True
 
     def _flow(self, *, of_replies: bool) -> Flow:
         return self.replies if of_replies else self.requests

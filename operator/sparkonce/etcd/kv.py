@@ -74,7 +74,11 @@ class Compare:
 
 @dataclass(frozen=True)
 class Nested:
-    """A transaction inside a transaction's branch; it sees what the branch wrote before it."""
+    """A transaction inside a transaction's branch.
+
+    Its comparisons are of the store as it was before the whole transaction, and not of what the branch wrote before it; its
+    operations do see that.
+    """
 
     compare: tuple[Compare, ...]
     then: tuple[Op, ...]

@@ -1,0 +1,40 @@
+"""One etcd for the tests that break nothing, each with a prefix of its own; those that do start another."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.etcd import Etcd, running
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """One member, shared: nobody kills it, freezes it, or turns authentication on."""
+    with running(tmp_path_factory.mktemp("etcd")) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def own(tmpfs_path: Path) -> Iterator[Etcd]:
+    """One member of this test alone."""
+    with running(tmpfs_path) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def three(tmpfs_path: Path) -> Iterator[Etcd]:
+    """Three members of this test alone."""
+    with running(tmpfs_path, members=3) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def prefix() -> bytes:
+    """Keys of this test alone."""
+    return b"/%d/" % next(_NUMBERS)

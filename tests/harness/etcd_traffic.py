@@ -1,0 +1,93 @@
+"""Writers that keep going while a test breaks their etcd, and the comparison of what they were told with what etcd holds.
+
+Each write has a key of its own and compares nothing, so etcd's own count of writes to a key says how often a transaction was applied. A
+compare would hide a second one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import TypeVar
+
+from harness.eventually import assert_eventually
+from sparkonce.etcd.client import Client
+from sparkonce.etcd.errors import EtcdRefused, EtcdUnavailable
+from sparkonce.etcd.kv import Put
+
+T = TypeVar("T")
+
+
+async def eventually(fn: Callable[[], T], timeout: float) -> T:
+    """As `assert_eventually`; the event loop goes on meanwhile, and `fn` runs beside it."""
+    return await asyncio.to_thread(assert_eventually, fn, timeout)
+
+
+class Traffic:
+    """`writers` tasks that write one key after the other, with the outcome of each."""
+
+    def __init__(self, client: Client, prefix: bytes, *, writers: int = 8) -> None:
+        self.told: dict[bytes, str] = {}
+        self.answered_at = 0.0
+        self.slowest = 0.0
+        """Seconds of the call that took longest."""
+        self._client = client
+        self._prefix = prefix
+        self._numbers = itertools.count()
+        self._ends = False
+        self._tasks = [asyncio.create_task(self._write()) for _ in range(writers)]
+
+    async def _write(self) -> None:
+        while not self._ends:
+            key = b"%s%06d" % (self._prefix, next(self._numbers))
+            began = monotonic()
+            try:
+                await self._client.txn([], [Put(key, b"x")])
+            except EtcdUnavailable:
+                self.told[key] = "unknown"
+                await asyncio.sleep(0.02)
+            except EtcdRefused:
+                self.told[key] = "refused"
+            else:
+                self.told[key] = "answered"
+                self.answered_at = monotonic()
+            self.slowest = max(self.slowest, monotonic() - began)
+            await asyncio.sleep(0.005)
+
+    async def goes_well(self, timeout: float = 20.0) -> None:
+        """Every writer gets an answer from now on."""
+        since = monotonic()
+        await eventually(lambda: self.answered_at > since, timeout)
+        before = self.tally()
+        await eventually(lambda: self.tally()["answered"] > before["answered"] + 2 * len(self._tasks), timeout)
+
+    async def stop(self) -> None:
+        self._ends = True
+        await asyncio.gather(*self._tasks)
+
+    def tally(self) -> Counter[str]:
+        return Counter(self.told.copy().values())
+
+
+def assert_honest(told: Mapping[bytes, str], written: Mapping[bytes, int]) -> None:
+    """Answered: written once. Refused: not at all. Unknown: once or not at all. And nothing that nobody asked for."""
+    wrong = {
+        key: (outcome, written.get(key, 0))
+        for key, outcome in told.items()
+        if written.get(key, 0) not in {"answered": (1,), "refused": (0,), "unknown": (0, 1)}[outcome]
+    }
+    assert wrong == {}, "what callers were told, and how often etcd applied it"
+    assert written.keys() <= told.keys()
+
+
+async def outcome(call: Awaitable[object]) -> str:
+    try:
+        await call
+    except EtcdUnavailable:
+        return "unknown"
+    except EtcdRefused:
+        return "refused"
+    return "answered"
