@@ -11,16 +11,20 @@ import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from harness.postgres import server
 from sparkonce.blocking import run
 from sparkonce.errors import StoreUnavailable
 from sparkonce.model.record import Address
 from sparkonce.store.lease_files import FileLease
 from sparkonce.store.memory import MemoryLease, MemoryStore
+from sparkonce.store.postgres import PostgresStore
 from sparkonce.store.protocol import IdempotencyStore, Lease
 from sparkonce.store.sql import SqlStore
+from store.etcd_backend import Etcd
 
 
 class Clock:
@@ -35,7 +39,8 @@ class Clock:
 
 class Backend(Protocol):
     clock: Clock
-    durable: bool
+    counts_every_write: bool
+    """The store's revision moves with each write, not with changes of keys alone."""
 
     def open(self, **options: Any) -> IdempotencyStore:
         """Another handle on the same store; `options` are those of its class."""
@@ -49,9 +54,23 @@ class Backend(Protocol):
         """The text of a record that exists, past every verb."""
         ...
 
+    def forget_removals(self) -> None:
+        """`watch` knows no longer what was removed, but for the newest two at most; nothing to do where that is `tombstones`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Durable(Backend, Protocol):
+    """One that other processes can open, too."""
+
+    def opening(self, **options: Any) -> Callable[[], IdempotencyStore]:
+        """How another process opens it: may be pickled."""
+        ...
+
 
 class Memory:
-    durable = False
+    counts_every_write = False
 
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
@@ -69,9 +88,15 @@ class Memory:
     def write(self, address: Address, text: str) -> None:
         self._store._entries[address] = replace(self._store._entries[address], record=text)
 
+    def forget_removals(self) -> None:
+        """Done by `tombstones`."""
+
+    def close(self) -> None:
+        """It goes with the object."""
+
 
 class Sqlite:
-    durable = True
+    counts_every_write = False
 
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
@@ -85,6 +110,9 @@ class Sqlite:
         self._open.append(store)
         return store
 
+    def opening(self, **options: Any) -> Callable[[], SqlStore]:
+        return partial(SqlStore, self.path, **({"synchronous": "OFF"} | options))
+
     def expire(self, lease: Lease) -> None:
         assert isinstance(lease, FileLease)
         lease.let_go()
@@ -96,12 +124,68 @@ class Sqlite:
             connection.execute("UPDATE records SET body = ? WHERE realm = ? AND key_hash = ?", values)
         connection.close()
 
+    def forget_removals(self) -> None:
+        """Done by `tombstones`."""
+
     def close(self) -> None:
         for store in self._open:
             run(store.close())
 
 
-BACKENDS: dict[str, Callable[[Path], Memory | Sqlite]] = {"memory": Memory, "sqlite": Sqlite}
+class Postgres:
+    """A schema of its own on this process's server."""
+
+    counts_every_write = False
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = Clock()
+        self.server = server()
+        self.schema = self.server.fresh_schema()
+        self._open: list[PostgresStore] = []
+
+    def open(self, **options: Any) -> PostgresStore:
+        """Patient: a machine that runs other tests besides may stall a server for seconds."""
+        store = PostgresStore(self.server.url, **(self._options | {"clock": self.clock, "poll": 0.01} | options))
+        self._open.append(store)
+        return store
+
+    def opening(self, **options: Any) -> Callable[[], PostgresStore]:
+        return partial(PostgresStore, self.server.url, **(self._options | options))
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"schema": self.schema, "timeout": 30.0, "lease_seconds": 3600.0}
+
+    def expire(self, lease: Lease) -> None:
+        self.sql("UPDATE leases SET ends = 0 WHERE id = %s", lease.id)
+
+    def write(self, address: Address, text: str) -> None:
+        statement = "UPDATE records SET body = %s WHERE realm = %s AND key_hash = %s"
+        self.sql(statement, text, address.realm, address.key_hash)
+
+    def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Past every verb."""
+        with self.server.connect() as connection:
+            connection.execute(f'SET search_path TO "{self.schema}"'.encode())
+            cursor = connection.execute(statement.encode(), values)
+            return cursor.fetchall() if cursor.description else []
+
+    def forget_removals(self) -> None:
+        """Done by `tombstones`."""
+
+    def close(self) -> None:
+        for store in self._open:
+            run(store.close())
+        self.server.drop_schema(self.schema)
+
+
+DURABLE: dict[str, Callable[[Path], Durable]] = {
+    "etcd": lambda _: Etcd(Clock(), members=1),
+    "etcd-3": lambda _: Etcd(Clock(), members=3),
+    "postgres": Postgres,
+    "sqlite": Sqlite,
+}
+BACKENDS: dict[str, Callable[[Path], Backend]] = {"memory": Memory, **DURABLE}
 
 
 class LostReplies:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkonce.store.protocol import IdempotencyStore
-from store.backends import BACKENDS, Backend, Sqlite
+from store.backends import BACKENDS, DURABLE, Backend, Durable, Postgres, Sqlite
 from store.worker import Worker
 
 
@@ -17,14 +17,31 @@ def backend(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Backen
     """Each store there is, empty."""
     made = BACKENDS[request.param](tmpfs_path)
     yield made
-    if isinstance(made, Sqlite):
-        made.close()
+    made.close()
 
 
 @pytest.fixture
 def store(backend: Backend) -> IdempotencyStore:
     """A handle on it."""
     return backend.open()
+
+
+@pytest.fixture(params=sorted(DURABLE))
+def durable(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Durable]:
+    """Each store that several processes can use, empty."""
+    made = DURABLE[request.param](tmpfs_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def neighbours(durable: Durable) -> Iterator[list[Worker]]:
+    """Four other processes on the same store; they end with the test, whatever their state."""
+    durable.open()  # what is there once is there before anybody is timed
+    made = [Worker(durable.opening()) for _ in range(4)]
+    yield made
+    for neighbour in made:
+        neighbour.end()
 
 
 @pytest.fixture
@@ -36,19 +53,17 @@ def sqlite(tmpfs_path: Path) -> Iterator[Sqlite]:
 
 
 @pytest.fixture
-def workers(sqlite: Sqlite) -> Iterator[list[Worker]]:
-    """Four other processes on the same ledger; they end with the test, whatever their state."""
-    sqlite.open()  # the tables are there before anybody is timed
-    made = [Worker(sqlite.path) for _ in range(4)]
+def postgres(tmpfs_path: Path) -> Iterator[Postgres]:
+    """An empty schema of a PostgreSQL server."""
+    made = Postgres(tmpfs_path)
     yield made
-    for worker in made:
-        worker.end()
+    made.close()
 
 
 @pytest.fixture
 def worker(sqlite: Sqlite) -> Iterator[Worker]:
     """One other process on the same ledger."""
-    sqlite.open()  # as for `workers`: the file is there
-    made = Worker(sqlite.path)
+    sqlite.open()  # as for `neighbours`: the file is there
+    made = Worker(sqlite.opening())
     yield made
     made.end()

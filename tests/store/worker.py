@@ -1,6 +1,6 @@
-"""Other processes on a ledger: they carry out verbs on request, and are killed, frozen and woken.
+"""Other processes on a store: they carry out verbs on request, and are killed, frozen and woken.
 
-They are forked from a server that has everything imported and never opened a ledger, so that a process costs milliseconds.
+They are forked from a server that has everything imported and never opened a store, so that a process costs milliseconds.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 from harness.eventually import assert_eventually
 from sparkonce import failpoints
 from sparkonce.blocking import run
-from sparkonce.store.protocol import Lease
-from sparkonce.store.sql import SqlStore
+from sparkonce.store.protocol import IdempotencyStore, Lease
 
 LONG = 30.0
 """Seconds: what is asked here takes milliseconds; only a defect takes this long."""
 
+Opening = Callable[[], IdempotencyStore]
+"""Opens the store; of functions and values that can be named to another process."""
 Job = Callable[..., Any]
 """Of (store, lease, *arguments); a function of a module, so that it can be named to another process."""
 
@@ -33,13 +34,13 @@ class Killed(Exception):
 class Worker:
     """One process with one store and one lease; or, `mortal`, a child of its own for each job, which may be killed in it."""
 
-    def __init__(self, path: Path, *, mortal: bool = False, **options: Any) -> None:
+    def __init__(self, opening: Opening, *, mortal: bool = False) -> None:
+        """`opening`: how the other process opens the store; a backend's `opening(...)`."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["sparkonce.store.sql"])
         self._ours, theirs = context.Pipe()
-        options = {"synchronous": "OFF"} | options
         serve = _serve_by_children if mortal else _serve
-        self._process = context.Process(target=serve, args=(path, options, theirs), daemon=True)
+        self._process = context.Process(target=serve, args=(opening, theirs), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -93,19 +94,19 @@ def _state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
 
 
-def _serve(path: Path, options: dict[str, Any], requests: Connection) -> None:
-    store = SqlStore(path, **options)
+def _serve(opening: Opening, requests: Connection) -> None:
+    store = opening()
     lease = run(store.open_lease(owner=f"pid {os.getpid()}"))
     while (asked := _asked(requests)) is not None:
         _carry_out(store, lease, asked, requests)
 
 
-def _serve_by_children(path: Path, options: dict[str, Any], requests: Connection) -> None:
-    """This process never opens the store: nothing of SQLite's crosses the forks."""
+def _serve_by_children(opening: Opening, requests: Connection) -> None:
+    """This process never opens the store: no connection crosses the forks."""
     while (asked := _asked(requests)) is not None:
         child = os.fork()
         if child == 0:
-            store = SqlStore(path, **options)
+            store = opening()
             _carry_out(store, run(store.open_lease(owner=f"pid {os.getpid()}")), asked, requests)
             os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -121,7 +122,9 @@ def _asked(requests: Connection) -> tuple[Job, tuple[Any, ...], str] | None:
     return asked
 
 
-def _carry_out(store: SqlStore, lease: Lease, asked: tuple[Job, tuple[Any, ...], str], requests: Connection) -> None:
+def _carry_out(
+    store: IdempotencyStore, lease: Lease, asked: tuple[Job, tuple[Any, ...], str], requests: Connection
+) -> None:
     job, args, fail = asked
     os.environ["SPARKONCE_FAILPOINTS"] = fail
     failpoints.reset()

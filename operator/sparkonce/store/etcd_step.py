@@ -67,9 +67,6 @@ class Connection:
         """One linearizable moment."""
         return await self.ask(lambda client: client.txn([], asked))
 
-    async def revision(self) -> int:
-        return (await self.range(Range(self.layout.epoch, count_only=True))).revision
-
 
 class Touches:
     """How long ago each key was touched, by this process's monotonic clock since it saw that it was.

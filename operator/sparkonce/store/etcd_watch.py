@@ -1,8 +1,8 @@
 """From etcd's events to the changes of keys.
 
 All that one transaction wrote comes at one revision, and is one change per key. A claim that goes while its record stays as it was is a key
-that waits for an owner: its lease ended, or it was dropped. Watching from a revision that etcd has compacted, or that it has not reached
-(it was put back), tells of a gap and goes on from now; whoever is told lists what there is.
+that waits for an owner: its lease ended, or it was dropped. The client resumes, and says when it cannot: at a revision that etcd has
+compacted, or has not reached (it was put back). Whoever is told of a gap lists what there is.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ TOLD = ("key", "own", "report")
 
 
 async def watch(connection: Connection, since: int) -> AsyncIterator[Change]:
-    """StoreUnavailable only before the first change: later outages are waited for."""
-    layout, now = connection.layout, await connection.revision()
-    if since > now:
-        yield Change(None, now, gap=True)
-        since = now
+    """Outages are waited for."""
+    layout = connection.layout
     key, end = layout.changes
     batches = connection.client.watch(key, end, start=since + 1)
     try:

@@ -110,6 +110,12 @@ def touched(key: Key) -> tuple[object, int]:
     return key.address, key.view().revision
 
 
+def told(change: Change) -> tuple[object, int]:
+    """Of a change without a gap; whether its claim ended some stores cannot tell."""
+    assert not change.gap
+    return change.address, change.revision
+
+
 def test_watch_shows_every_change_in_order(store: IdempotencyStore) -> None:
     """From a revision on, each key that changes is named, in the order of its revisions: by records, claims, reports and removals."""
     key = reserved(store)
@@ -122,13 +128,13 @@ def test_watch_shows_every_change_in_order(store: IdempotencyStore) -> None:
         key.change(phase="Running")
         expected.append(touched(key))
         for address, revision in expected:
-            assert await next_of(changes) == Change(address, revision)  # type: ignore[arg-type]  # as touched
+            assert told(await next_of(changes)) == (address, revision)
         await store.drop(other.claim)
-        assert await next_of(changes) == Change(other.address, other.view().revision)
+        assert told(await next_of(changes)) == touched(other)
         key.finalize()
         assert (await next_of(changes)).address == key.address
         await store.purge(key.record, now=1e12)
-        assert await next_of(changes) == Change(key.address, key.view().revision)
+        assert told(await next_of(changes)) == touched(key)
 
     asyncio.run(scenario())
 
@@ -139,13 +145,16 @@ def test_watch_from_the_past_is_complete(store: IdempotencyStore) -> None:
     since = keys[1].record.revision
     keys[0].change(phase="x")
     run(keys[3].store.release(keys[3].record, keys[3].claim))
+    last_of_all = keys[3].view().revision
 
     async def scenario() -> None:
         changes = store.watch(since)
-        seen = [await next_of(changes) for _ in range(4)]
-        assert [change.address for change in seen] == [keys[n].address for n in (2, 4, 0, 3)]
-        assert [change.revision for change in seen] == sorted(change.revision for change in seen)
-        assert not any(change.gap for change in seen)
+        seen = [told(await next_of(changes))]
+        while seen[-1][1] < last_of_all:
+            seen.append(told(await next_of(changes)))
+        newest = dict(seen)  # a store may also tell of every change in between
+        assert sorted(newest, key=lambda address: newest[address]) == [keys[n].address for n in (2, 4, 0, 3)]
+        assert [revision for _, revision in seen] == sorted({revision for _, revision in seen})
         last = reserved(store)
         assert (await next_of(changes)).address == last.address
 
@@ -159,6 +168,7 @@ def test_watch_tells_of_a_gap(backend: Backend, future: bool) -> None:
     for _ in range(4):
         key = reserved(store)
         run(store.release(key.record, key.claim))
+    backend.forget_removals()
     revision = run(store.load(address_of("any"))).revision
     since = revision + 5 if future else 0
 
@@ -166,7 +176,7 @@ def test_watch_tells_of_a_gap(backend: Backend, future: bool) -> None:
         changes = store.watch(since)
         assert await next_of(changes) == Change(None, revision, gap=True)
         last = reserved(store)
-        assert await next_of(changes) == Change(last.address, last.record.revision)
+        assert told(await next_of(changes)) == (last.address, last.record.revision)
 
     asyncio.run(scenario())
 
@@ -174,12 +184,13 @@ def test_watch_tells_of_a_gap(backend: Backend, future: bool) -> None:
 def test_watch_without_a_gap_after_few_removals(backend: Backend) -> None:
     """As many removals as are kept are no gap."""
     store = backend.open(tombstones=2)
+    since = run(store.load(address_of("any"))).revision
     first = reserved(store)
     for key in (reserved(store), reserved(store)):
         run(store.release(key.record, key.claim))
 
     async def scenario() -> None:
-        changes = store.watch(0)
+        changes = store.watch(since)
         assert (await next_of(changes)).address == first.address
         assert not (await next_of(changes)).gap
 

@@ -11,8 +11,7 @@ from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, RecordTooNew, StoreFull
 from sparkonce.model.record import Opener, SpecBody, State
 from sparkonce.store.protocol import Duplicate, IdempotencyStore, Lease, Mismatch, Moved, Owned, Refused
-from sparkonce.store.sql import SqlStore
-from store.backends import Backend, Sqlite
+from store.backends import Backend, Durable
 from store.racing import at_once
 from store.samples import address_of, fresh, request, reserved
 from store.worker import Worker
@@ -130,13 +129,13 @@ def test_eight_threads_reserve_one_key(backend: Backend) -> None:
         assert all(done.claim == owned[0].claim and done.record == owned[0].record for done in others)
 
 
-def test_four_processes_reserve_one_key(sqlite: Sqlite, workers: list[Worker]) -> None:
+def test_four_processes_reserve_one_key(durable: Durable, neighbours: list[Worker]) -> None:
     """Of four processes that reserve the same keys in the same order, each key has exactly one owner, and all agree who it is."""
     keys = [f"key-{number}" for number in range(ROUNDS)]
-    for worker in workers:
+    for worker in neighbours:
         worker.ask(reserve_all, keys)
-    answers = [worker.answer() for worker in workers]
-    store = sqlite.open()
+    answers = [worker.answer() for worker in neighbours]
+    store = durable.open()
     for number, key in enumerate(keys):
         claims = {claim for _, claim in (answer[number] for answer in answers)}
         assert sorted(owned for owned, _ in (answer[number] for answer in answers)) == [False, False, False, True]
@@ -199,7 +198,7 @@ def reserve_one(store: IdempotencyStore, lease: Lease, key: str) -> object:
     return run(store.reserve(request(key, nonce=fresh(str(threading.get_ident()))), lease=lease, floor=0))
 
 
-def reserve_all(store: SqlStore, lease: Lease, keys: list[str]) -> list[tuple[bool, str]]:
+def reserve_all(store: IdempotencyStore, lease: Lease, keys: list[str]) -> list[tuple[bool, str]]:
     """Of each key: whether it is ours, and the nonce of its claim."""
     answers = []
     for key in keys:

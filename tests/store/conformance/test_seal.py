@@ -150,8 +150,9 @@ def test_a_report_to_nobody_is_not_kept(store: IdempotencyStore) -> None:
     assert list(run(store.reports(key.address, 2))) == []
 
 
-def test_renew_touches_the_current_attempt(store: IdempotencyStore) -> None:
-    """Driver and owner each have their touch, with progress and its age in seconds; neither moves the record or the store's revision."""
+def test_renew_touches_the_current_attempt(backend: Backend, store: IdempotencyStore) -> None:
+    """Driver and owner each have their touch, with progress and its age in seconds; neither moves the record, nor, in stores that count
+    changes only, the store's revision."""
     key = reserved(store)
     revision = key.view().revision
     driver = Beat(attempt=1, nonce=key.record.nonce, by="driver", progress={"stages": 3})
@@ -162,7 +163,8 @@ def test_renew_touches_the_current_attempt(store: IdempotencyStore) -> None:
     assert set(beats) == {(1, "driver"), (1, "owner")}
     assert beats[1, "driver"].progress == {"stages": 4}
     assert all(0 <= beat.age < 30 for beat in beats.values())
-    assert key.view().revision == revision
+    assert key.now() == key.record
+    assert backend.counts_every_write or key.view().revision == revision
 
 
 def test_the_age_of_a_touch_grows_by_no_clock_that_is_set(backend: Backend) -> None:

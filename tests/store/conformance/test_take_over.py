@@ -22,7 +22,7 @@ from sparkonce.store.protocol import (
     Updated,
 )
 from sparkonce.store.sql import SqlStore
-from store.backends import Backend, Sqlite
+from store.backends import Backend, Durable, Sqlite
 from store.racing import at_once
 from store.samples import Key, fresh, reserved, result, taken
 from store.worker import Worker
@@ -68,19 +68,19 @@ def take_one(store: IdempotencyStore, lease: Lease, record: Record) -> Owned | L
     return run(store.take_over(record, lease=lease, nonce=fresh(lease.id)))
 
 
-def test_exactly_one_of_four_processes_takes_over(sqlite: Sqlite, workers: list[Worker]) -> None:
+def test_exactly_one_of_four_processes_takes_over(durable: Durable, neighbours: list[Worker]) -> None:
     """Four processes that want the same dead owner's keys, while others look at them: each key has one new owner."""
-    store = sqlite.open()
+    store = durable.open()
     lease = lease_of(store)
     records = [reserved(store, lease).record for _ in range(ROUNDS)]
-    sqlite.expire(lease)
-    for worker in workers:
+    durable.expire(lease)
+    for worker in neighbours:
         worker.ask(take_all, records)
-    owned = [worker.answer() for worker in workers]
+    owned = [worker.answer() for worker in neighbours]
     assert [sum(column) for column in zip(*owned, strict=True)] == [1] * ROUNDS
 
 
-def take_all(store: SqlStore, lease: Lease, records: list[Record]) -> list[bool]:
+def take_all(store: IdempotencyStore, lease: Lease, records: list[Record]) -> list[bool]:
     """Which of them are ours; between two of them we look at all, as a follower would."""
     ours = []
     for number, record in enumerate(records):
@@ -222,7 +222,7 @@ def test_a_frozen_process_loses_its_key(sqlite: Sqlite) -> None:
     """A process that stands still for longer than `stale_after` can be replaced although it holds its lock; woken, it may write nothing."""
     stale_after = 1.0
     store = sqlite.open(stale_after=stale_after)
-    owner = Worker(sqlite.path, stale_after=stale_after)
+    owner = Worker(sqlite.opening(stale_after=stale_after))
     try:
         owned = owner.do(reserve_here, "precious")
         owner.freeze()

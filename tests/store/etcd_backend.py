@@ -1,0 +1,84 @@
+"""The store on a real etcd, one member or three: one cluster per test process, one install per test.
+
+The cluster starts with the first test that needs it and dies with the process. Only `compact` reaches beyond an install: after it no
+watch begins before its revision, so tests remember where they began instead of counting from 0.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from harness import etcd
+from sparkonce.blocking import run
+from sparkonce.model.record import Address
+from sparkonce.store.etcd import EtcdStore
+from sparkonce.store.etcd_keys import Layout
+from sparkonce.store.protocol import IdempotencyStore, Lease
+from sparkonce.store.threaded import threaded
+
+_installs = itertools.count(1)
+PATIENCE = 30.0
+"""Seconds per request: a machine that runs other tests besides may stall etcd for some. Tests of faults have their own."""
+
+
+@cache
+def cluster(members: int) -> etcd.Etcd:
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="sparkonce-etcd-", dir=memory if os.access(memory, os.W_OK) else None))
+    stack = ExitStack()
+    atexit.register(stack.close)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return stack.enter_context(etcd.running(folder, members=members))
+
+
+def fresh_install() -> str:
+    """Of this test alone."""
+    return f"test-{os.getpid()}-{next(_installs)}"
+
+
+def opened(endpoints: list[str], install: str, **options: Any) -> IdempotencyStore:
+    return threaded(EtcdStore(endpoints, install=install, **options))
+
+
+class Etcd:
+    counts_every_write = True
+
+    def __init__(self, clock: Callable[[], float], *, members: int) -> None:
+        self.clock: Any = clock
+        self.cluster = cluster(members)
+        self.install = fresh_install()
+        self.layout = Layout(self.install)
+        self._options: dict[str, Any] = {"ttl": 60, "timeout": PATIENCE}
+        self._open: list[IdempotencyStore] = []
+
+    def open(self, *, tombstones: int = 0, **options: Any) -> IdempotencyStore:
+        """etcd has no number of removals that it remembers; see `forget_removals`."""
+        store = self.opening(**({"clock": self.clock} | options))()
+        self._open.append(store)
+        return store
+
+    def opening(self, **options: Any) -> Callable[[], IdempotencyStore]:
+        return partial(opened, self.cluster.endpoints, self.install, **(self._options | options))
+
+    def expire(self, lease: Lease) -> None:
+        """Behind the back of its holder."""
+        self.cluster.members[0].post("lease/revoke", {"ID": str(int(lease.id, 16))})
+
+    def write(self, address: Address, text: str) -> None:
+        self.cluster.put(self.layout.record(address), text.encode())
+
+    def forget_removals(self) -> None:
+        self.cluster.compact(self.cluster.revision())
+
+    def close(self) -> None:
+        for store in self._open:
+            run(store.close())
