@@ -108,18 +108,19 @@ def _refusal(answer: Answer, said: Mapping[str, Any], asked: Asked) -> ApiRefuse
     reason = said.get("reason")
     reason = reason if isinstance(reason, str) else ""
     message = f"the API server refused to {asked} ({answer.status} {reason}".rstrip() + ")" + _because(answer, said)
-    causes = _details(said).get("causes")
-    fields = [
-        each["field"]
-        for each in (causes if isinstance(causes, list) else ())
-        if isinstance(each, dict) and isinstance(each.get("field"), str)
-    ]
+    fields = _fields(_details(said).get("causes"))
     kind: type[ApiRefused] = ApiRefused
     if answer.status == 409:
         kind = AlreadyExists if reason == "AlreadyExists" else ApiConflict
-    elif answer.status == 422 and fields == ["metadata.uid"]:
-        kind = ApiConflict  # how a patch with the UID of an earlier object of the name is refused
+    elif answer.status == 422 and asked.verb == "patch" and "metadata.uid" in fields:
+        kind = ApiConflict  # how a patch that names the UID of an earlier object is refused
     return kind(message, code=answer.status, reason=reason, fields=fields, retry_after=_wait(answer, said))
+
+
+def _fields(causes: object) -> list[str]:
+    """Paths, each once; the API server names some causes "<nil>"."""
+    found = [each.get("field") for each in causes if isinstance(each, dict)] if isinstance(causes, list) else []
+    return list(dict.fromkeys(each for each in found if isinstance(each, str) and each and each != "<nil>"))
 
 
 def _details(said: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -63,6 +63,9 @@ class ApiClient:
     async def patch(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], *, subresource: str = ""
     ) -> Json | None:
+        metadata = patch.get("metadata", {})
+        if subresource and "uid" in metadata and "resourceVersion" not in metadata:
+            raise ValueError(f"a UID is no precondition of a patch of {subresource}: give the resourceVersion as well")
         asked = Asked("patch", resource, namespace, name)
         path = path_of(resource, namespace) + _part(name) + (f"/{subresource}" if subresource else "")
         return await self._call("PATCH", path, asked, body=patch, content_type=MERGE_PATCH)

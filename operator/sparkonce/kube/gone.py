@@ -4,7 +4,7 @@ Gone is an answer, never an absence. A DELETED event also comes when an object s
 server, a 404 also of a kind that is not served. So all of it is asked live, and in this order, because each look vouches for the one
 before it:
 
-1. the object: 404 about this very object, or another UID under its name;
+1. the object: 404 about this very object, or another UID under its name, or it is being deleted (a finalizer of others keeps it);
 2. its namespace is one of those that this process serves, and the API server knows it;
 3. its CustomResourceDefinition is there, established, and not being deleted.
 
@@ -38,7 +38,8 @@ async def is_gone(
     if scope is not None and namespace not in scope:
         return False
     found = await kubernetes.get(resource, namespace, name)
-    if found is not None and _uid(found) in {uid, None}:
+    deleting = found is not None and found["metadata"].get("deletionTimestamp") is not None
+    if found is not None and not deleting and _uid(found) in {uid, None}:
         return False
     if await kubernetes.get(NAMESPACES, None, namespace) is None:
         return False

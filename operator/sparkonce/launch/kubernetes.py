@@ -90,7 +90,10 @@ class Kubernetes(Protocol):
     async def patch(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], *, subresource: str = ""
     ) -> Json | None:
-        """A JSON merge patch; `metadata.resourceVersion` and `metadata.uid` in it are preconditions (ApiConflict). None: no such object."""
+        """A JSON merge patch; `metadata.resourceVersion` and `metadata.uid` in it are preconditions (ApiConflict). None: no such object.
+
+        Of a subresource only the resourceVersion is: the API server ignores a UID there. It is enough, because no two objects ever have
+        the same."""
         ...
 
     async def delete(

@@ -1,0 +1,286 @@
+"""The informer on a real API server: what it sees, what it tells, and what it survives."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.front import Front, error_event, front_of
+from harness.apiserver import Cluster
+from harness.kube_api import CONFIG_MAPS, CRDS
+from sparkonce.kube.client import ApiClient
+from sparkonce.kube.login import Login
+from sparkonce.kube.transport import Limits
+from sparkonce.kube.watch import Change, Informer, Pace
+from sparkonce.launch.kubernetes import Json, Resource
+
+LABEL = "sparkonce.dev/key"
+QUICK = Pace(first=0.05, cap=0.5)
+Told = list[tuple[str, str]]
+
+
+@asynccontextmanager
+async def watching(
+    kubeconfig: Path, namespace: str | None, *, resource: Resource = CONFIG_MAPS, pace: Pace = QUICK, **more: Any
+) -> AsyncIterator[tuple[Informer, Told]]:
+    told: Told = []
+
+    def tell(change: Change, found: Json) -> None:
+        told.append((change.value, found["metadata"]["name"]))
+
+    client = ApiClient(Login(kubeconfig), limits=Limits(deadline=5, page=2))
+    informer = Informer(
+        client,
+        resource,
+        namespaces=None if namespace is None else [namespace],
+        index=LABEL,
+        on_change=tell,
+        pace=pace,
+        **more,
+    )
+    informer.start()
+    try:
+        yield informer, told
+    finally:
+        await informer.stop()
+        await client.close()
+
+
+async def until(holds: Callable[[], object], timeout: float = 15.0) -> None:
+    """As `assert_eventually`, for a fact that a task of the same loop brings about."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < deadline, "not true in time"
+        await asyncio.sleep(0.01)
+
+
+def make(cluster: Cluster, namespace: str, *names: str, labels: dict[str, str] | None = None) -> None:
+    for name in names:
+        cluster.api.create(CONFIG_MAPS, {"metadata": {"name": name, "labels": labels or {}}}, namespace)
+
+
+def names(informer: Informer, namespace: str, *known: str) -> list[str]:
+    return [name for name in known if informer.get(namespace, name) is not None]
+
+
+def run(scene: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(_awaited(scene), 90))
+
+
+async def _awaited(scene: Callable[[], Awaitable[None]]) -> None:
+    await scene()
+
+
+@pytest.fixture
+def front(cluster: Cluster) -> Any:
+    with front_of(cluster) as made:
+        yield made
+
+
+def behind(cluster: Cluster, front: Front) -> Path:
+    return cluster.kubeconfig_for(front.url)
+
+
+def test_lists_in_pages_then_follows(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """Five objects in pages of two are all told as added; what is then made, changed and deleted is told as such, once each."""
+    make(cluster, namespace, "a", "b", "c", "d", "e", labels={LABEL: "k1"})
+
+    async def scene() -> None:
+        async with watching(kubeconfig, namespace, selector=LABEL) as (informer, told):
+            await until(lambda: informer.synced)
+            assert sorted(told) == [("added", each) for each in "abcde"]
+            assert [each["metadata"]["name"] for each in informer.labelled(namespace, LABEL, "k1")] == list("abcde")
+            told.clear()
+
+            make(cluster, namespace, "f", labels={LABEL: "k2"})
+            cluster.api.patch(CONFIG_MAPS, "a", {"data": {"x": "1"}}, namespace=namespace)
+            cluster.api.delete(CONFIG_MAPS, "b", namespace)
+            await until(lambda: len(told) == 3)
+            assert told == [("added", "f"), ("modified", "a"), ("deleted", "b")]
+            assert len(informer) == 5
+            assert not informer.labelled(namespace, LABEL, "none")
+
+            cluster.api.patch(CONFIG_MAPS, "f", {"metadata": {"labels": {LABEL: "k1"}}}, namespace=namespace)
+            await until(lambda: ("modified", "f") in told)
+            assert not informer.labelled(namespace, LABEL, "k2")
+            cluster.api.patch(CONFIG_MAPS, "f", {"metadata": {"labels": {LABEL: None}}}, namespace=namespace)
+            await until(lambda: ("deleted", "f") in told)  # it is there, and is not selected any more
+            assert informer.get(namespace, "f") is None
+
+    run(scene)
+
+
+def test_two_namespaces_of_three(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """An informer of named namespaces sees those and no other; of another one it knows nothing."""
+    make(cluster, namespace, "a")
+
+    async def scene() -> None:
+        async with watching(kubeconfig, namespace) as (informer, told):
+            await until(lambda: informer.synced)
+            make(cluster, "default", "elsewhere")
+            make(cluster, namespace, "b")
+            await until(lambda: ("added", "b") in told)
+            assert told == [("added", "a"), ("added", "b")]
+            assert informer.get("default", "elsewhere") is None
+
+    try:
+        run(scene)
+    finally:
+        cluster.api.delete(CONFIG_MAPS, "elsewhere", "default")
+
+
+@pytest.mark.parametrize("event", [None, error_event(410, "Expired"), error_event(500), error_event(429)])
+def test_a_broken_stream_loses_nothing(
+    cluster: Cluster, front: Front, namespace: str, event: dict[str, Any] | None
+) -> None:
+    """After a closed stream, a 410 and ERROR events of other codes the informer goes on, and tells what came and went meanwhile."""
+    make(cluster, namespace, "a", "b")
+    again = Pace(first=0.3, cap=0.5)
+
+    async def scene() -> None:
+        async with watching(behind(cluster, front), namespace, pace=again) as (informer, told):
+            await until(lambda: informer.synced and front.watching)
+            told.clear()
+            assert front.inject(event) == 1
+            await until(lambda: not front.watching)
+            make(cluster, namespace, "c")
+            cluster.api.delete(CONFIG_MAPS, "a", namespace)
+            await until(lambda: ("added", "c") in told and ("deleted", "a") in told)
+            await until(lambda: informer.synced)
+            assert names(informer, namespace, "a", "b", "c") == ["b", "c"]
+            assert (("relisted", "b") in told) == (event is not None)
+
+    run(scene)
+
+
+def test_what_was_deleted_while_the_version_expired_is_told(cluster: Cluster, front: Front, namespace: str) -> None:
+    """While the API server answers 410 to the watch itself, objects go and one is made again under its name: both are told."""
+    make(cluster, namespace, "a", "b")
+
+    async def scene() -> None:
+        async with watching(behind(cluster, front), namespace) as (informer, told):
+            await until(lambda: informer.synced and front.watching)
+            told.clear()
+            front.status = lambda request: 503
+            front.inject(None)
+            await until(lambda: not informer.synced)
+            cluster.api.delete(CONFIG_MAPS, "a", namespace)
+            cluster.api.delete(CONFIG_MAPS, "b", namespace)
+            make(cluster, namespace, "b")
+            front.status = lambda request: 410 if "watch" in request.query and not front.watching else None
+            expired = front.count("GET", watch=True)
+            await until(lambda: front.count("GET", watch=True) > expired + 1)
+            front.status = lambda request: None
+            await until(lambda: informer.synced)
+            assert [each for each in told if each[0] != "relisted"] == [
+                ("deleted", "b"),
+                ("added", "b"),
+                ("deleted", "a"),
+            ]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("code", [500, 504, 429, 403, 401, 404])
+def test_errors_for_a_while(cluster: Cluster, front: Front, namespace: str, code: int) -> None:
+    """While every call is answered with an error the cache stays and `synced` is False; afterwards it is up to date again."""
+    make(cluster, namespace, "a")
+
+    async def scene() -> None:
+        async with watching(behind(cluster, front), namespace) as (informer, told):
+            await until(lambda: informer.synced and front.watching)
+            front.status = lambda request: code
+            before = len(front.requests)
+            front.inject(None)
+            await until(lambda: len(front.requests) > before + 6)
+            assert not informer.synced
+            assert informer.get(namespace, "a") is not None
+            assert [each for each in told if each[0] == "deleted"] == []
+            make(cluster, namespace, "b")
+            front.status = lambda request: None
+            await until(lambda: ("added", "b") in told)
+            await until(lambda: informer.synced)
+
+    run(scene)
+
+
+def test_silence_is_noticed(cluster: Cluster, front: Front, namespace: str) -> None:
+    """A stream that is open and brings nothing for `silence` seconds is opened again, from where it was: nothing is missed."""
+    pace = Pace(first=0.05, cap=0.5, silence=1.0)
+
+    async def scene() -> None:
+        front.silent = True
+        async with watching(behind(cluster, front), namespace, pace=pace) as (_, told):
+            await until(lambda: front.watching)
+            make(cluster, namespace, "a")
+            await until(lambda: front.count("GET", watch=True) >= 2)
+            assert told == []
+            front.silent = False
+            await until(lambda: told == [("added", "a")])
+            assert front.count("GET", watch=False) == 1  # it was resumed, not listed again
+
+    run(scene)
+
+
+def test_an_api_server_that_is_killed_comes_back(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """kill -9 and a restart: not synced while it is away, the cache stays, and later changes are told."""
+    make(cluster, namespace, "a")
+
+    async def scene() -> None:
+        async with watching(kubeconfig, namespace) as (informer, told):
+            await until(lambda: informer.synced)
+            cluster.server.kill()
+            try:
+                await until(lambda: not informer.synced)
+                assert informer.get(namespace, "a") is not None
+            finally:
+                cluster.server.begin()  # here, in the main thread: a child dies with the thread that started it
+                await asyncio.to_thread(cluster.server.until_ready)
+            cluster.api.delete(CONFIG_MAPS, "a", namespace)
+            await until(lambda: ("deleted", "a") in told)
+            await until(lambda: informer.synced)
+
+    run(scene)
+
+
+def test_a_kind_that_is_not_served_yet_is_waited_for(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """Without its CRD an informer is not synced and asks again; once the kind is served it sees it; the CRD gone, its cache stays
+    with what was not told as deleted, and it sees the next CRD's objects."""
+    kind = Resource("tests.sparkonce.dev", "v1", "widgets", "Widget")
+    crd = {
+        "metadata": {"name": "widgets.tests.sparkonce.dev"},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced",
+            "names": {"kind": kind.kind, "plural": kind.plural},
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+            ],
+        },
+    }
+
+    def served() -> bool:
+        return cluster.serves(kind)
+
+    async def scene() -> None:
+        async with watching(kubeconfig, namespace, resource=kind) as (informer, told):
+            await asyncio.sleep(0.3)  # it asks some times
+            assert not informer.synced
+            for name in ("first", "second"):
+                cluster.api.create(CRDS, crd)
+                await until(served)
+                await until(lambda: informer.synced)
+                cluster.api.create(kind, {"metadata": {"name": name}}, namespace)
+                await until(functools.partial(told.__contains__, ("added", name)))
+                cluster.api.delete(CRDS, f"{kind.plural}.{kind.group}")
+                await until(lambda: not served())
+                await until(lambda: not informer.synced)
+
+    run(scene)
