@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.apiserver import Cluster, Etcd, folder_in_memory, started_cluster
+from harness.apiserver import ADMIN, Cluster, Etcd, folder_in_memory, started_cluster
 from harness.binaries import PartMissing, find
+from harness.kubeflow import FakeKubeflow
 from sparkonce.launch.kubernetes import NAMESPACES
 
 
@@ -65,3 +66,10 @@ def install() -> str:
 @pytest.fixture
 def kubeconfig(cluster: Cluster) -> Path:
     return cluster.kubeconfig
+
+
+@pytest.fixture
+def kubeflow(cluster: Cluster, namespace: str) -> Iterator[FakeKubeflow]:
+    """Plays the Spark operator and the node of `namespace`; without rules every application runs a moment and succeeds."""
+    with FakeKubeflow(cluster.url, ca=cluster.certificates.ca, token=ADMIN, namespace=namespace) as fake:
+        yield fake

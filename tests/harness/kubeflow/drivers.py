@@ -1,0 +1,101 @@
+"""Drivers for the fake: code that a `Script` runs, from the environment that a real driver would have.
+
+`writes_outputs` is a real driver without a JVM: it reads its assignment and writes every declared output through `sparkonce.sink`, with
+the slots, fences and refusals of the real ones. Its control channel is the caller's choice; the silent one is a driver that reaches
+no gateway, which has to do for outputs without a transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.arrow_stage import arrow_stage, table_of
+from harness.kubeflow.script import Code, Driver
+from sparkonce.driver.attempt import assignment_of, sinks_of
+from sparkonce.driver.channel import Channel
+from sparkonce.driver.context import Job
+from sparkonce.model.assignment import ENVIRONMENT, Assignment
+from sparkonce.model.record import Intent
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.store.protocol import Refused, Sealed
+
+POLL = 0.05
+"""Seconds between two looks at a child process and at whether its pod is being deleted."""
+
+
+class SilentChannel:
+    """Of a driver that reaches nobody: its lease is never renewed, its reports are lost, and it may not commit a transaction."""
+
+    def renew(self, progress: Mapping[str, Any]) -> bool:
+        return True
+
+    def report(self, reporter: str, kind: str, body: Mapping[str, Any]) -> bool:
+        return True
+
+    def seal(self, intent: Intent) -> Sealed | Refused:
+        raise NotImplementedError("a transaction needs a channel that reaches the ledger")
+
+
+def assignment_in(driver: Driver) -> Assignment:
+    return assignment_of(driver.environment[ENVIRONMENT])
+
+
+def job_of(driver: Driver, channel: Channel | None = None) -> Job:
+    """What `sparkonce.current()` gives a driver of its own process; its heartbeat is not started."""
+    assignment = assignment_in(driver)
+    job = IdempotentJob.of(assignment.spec.job)
+    return Job(assignment, sinks_of(job, assignment.spec.base, stager=arrow_stage), channel or SilentChannel())
+
+
+def writes_outputs(*numbers: int, channel: Callable[[Driver], Channel] | None = None) -> Code:
+    """Writes these numbers as the rows of every declared output. Fenced and KeyConflict are its exit code 1, said in `Run.said`."""
+
+    def code(driver: Driver) -> int:
+        job = job_of(driver, channel(driver) if channel else None)
+        for output in job.outputs:
+            job.write(table_of(*(numbers or (1, 2, 3))), output)
+        return 0
+
+    return code
+
+
+def waits_for(event: threading.Event, then: Code | None = None) -> Code:
+    """Runs until the test sets the event, whatever becomes of its pod: a frozen driver that wakes up again."""
+
+    def code(driver: Driver) -> int | None:
+        event.wait()
+        return then(driver) if then else 0
+
+    return code
+
+
+def runs_until_stopped(driver: Driver) -> int:
+    """A driver that never ends by itself."""
+    driver.stop.wait()
+    return 143
+
+
+def runs(command: Sequence[str], log: Path) -> Code:
+    """A process, with the container's environment over ours; it gets SIGTERM when its pod is deleted."""
+
+    def code(driver: Driver) -> int:
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                list(command),
+                env={**os.environ, **driver.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            while child.poll() is None:
+                if driver.stop.wait(POLL):
+                    child.terminate()
+                    child.wait()
+            return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+    return code

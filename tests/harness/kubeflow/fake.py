@@ -1,0 +1,167 @@
+"""The fake as tests hold it: kubeflow's Spark operator and a node, for one namespace, in a thread of this process.
+
+A thread, because drivers can then be code of the test's own. A benchmark, which must not share its interpreter with what it measures,
+starts `python -m harness.kubeflow` instead, whose scripts are JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from harness.eventually import assert_eventually
+from harness.kubeflow import states
+from harness.kubeflow.kubelet import Kubelet, Run
+from harness.kubeflow.operator import WHO, SparkOperator
+from harness.kubeflow.script import Json, Script, Scripts
+from harness.kubeflow.wire import Informer, Wire
+from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS
+
+T = TypeVar("T")
+START_TIMEOUT = 30.0
+"""Seconds for two lists and two watches."""
+
+
+class Kubeflow:
+    """Both halves on one event loop."""
+
+    def __init__(self, wire: Wire, *, namespace: str, scripts: Scripts, least: bool = False) -> None:
+        self.applications = Informer(wire, SPARK_APPLICATIONS, namespace, who=WHO)
+        self.pods = Informer(wire, PODS, namespace, who=WHO)
+        self._seen: dict[str, Json] = {}
+        self.applications.subscribe(self._remember)
+        self.operator = SparkOperator(
+            wire, namespace=namespace, applications=self.applications, pods=self.pods, scripts=scripts, least=least
+        )
+        self.kubelet = Kubelet(
+            wire,
+            namespace=namespace,
+            pods=self.pods,
+            application_of=self._application_of,
+            script_of=scripts.of,
+            least=least,
+        )
+
+    def _remember(self, _before: Json | None, after: Json | None) -> None:
+        if after is not None:
+            self._seen[after["metadata"]["name"]] = after
+
+    def _application_of(self, pod: Json) -> Json | None:
+        """Also of one that is gone since: its pod may outlive it."""
+        return self._seen.get((pod["metadata"].get("labels") or {}).get(states.APP_NAME, ""))
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            try:
+                group.create_task(self.applications.run())
+                group.create_task(self.pods.run())
+                await self.applications.synced.wait()
+                await self.pods.synced.wait()
+                self.kubelet.start()
+                self.operator.start()
+                ready.set()
+                await asyncio.Event().wait()
+            finally:
+                await self.operator.stop()
+                await self.kubelet.stop()
+
+
+class FakeKubeflow:
+    """Use it in a `with` block, or `start` and `stop` it."""
+
+    def __init__(self, server: str, *, ca: Path, token: str, namespace: str, script: Script | None = None) -> None:
+        self.scripts = Scripts(script)
+        self.on = self.scripts.on
+        self._server, self._ca, self._token, self._namespace = server, ca, token, namespace
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="kubeflow", daemon=True)
+        self._ready = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._kubeflow: Kubeflow | None = None
+        self._failed: BaseException | None = None
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Every driver that ever started, in order."""
+        return tuple(self._kubeflow.kubelet.runs) if self._kubeflow else ()
+
+    def runs_of(self, application: str) -> tuple[Run, ...]:
+        return tuple(run for run in self.runs if run.application == application)
+
+    def start(self) -> None:
+        self._thread.start()
+        assert_eventually(lambda: self._ready.is_set() or self._failed is not None, START_TIMEOUT)
+        if self._failed is not None:
+            raise self._failed
+
+    def stop(self) -> None:
+        """Both halves end where they stand; a driver's code that goes on is a zombie."""
+        if self._thread.is_alive() and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+            self._thread.join(START_TIMEOUT)
+        if self._failed is not None:
+            raise self._failed
+
+    def kill_operator(self) -> None:
+        """As a crash. The node goes on: pods run and end, and their applications say nothing of it."""
+        self._call(self._operator.stop())
+
+    def restart_operator(self) -> None:
+        """It knows nothing but what the API server tells it."""
+
+        async def start() -> None:
+            self._operator.start()
+
+        self._call(start())
+
+    def submitting(self, application: str) -> bool:
+        """Whether spark-submit runs for it now."""
+        return application in self._operator.submitting
+
+    def operator_is_dead(self) -> bool:
+        """By `kill_operator`, or as a script had it."""
+        return self._operator.dead.is_set()
+
+    @property
+    def _operator(self) -> SparkOperator:
+        assert self._kubeflow is not None, "the fake was not started"
+        return self._kubeflow.operator
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT)
+
+    def _serve(self) -> None:
+        try:
+            self._loop.run_until_complete(self._main())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self._loop.close()
+
+    async def _main(self) -> None:
+        self._task = asyncio.current_task()
+        async with Wire(self._server, ca=self._ca, token=self._token) as wire:
+            self._kubeflow = Kubeflow(wire, namespace=self._namespace, scripts=self.scripts)
+            ready = asyncio.Event()
+            tell = asyncio.create_task(ready.wait())
+            tell.add_done_callback(lambda _: self._ready.set())
+            try:
+                await self._kubeflow.run(ready)
+            finally:
+                tell.cancel()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

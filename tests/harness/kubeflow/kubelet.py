@@ -1,0 +1,250 @@
+"""Plays the one node there is: runs the driver of each pod that is bound to it, and writes the pod's status as a kubelet does.
+
+A driver is a duration and an exit code, or a test's code in a thread of its own. Code is told to stop when its pod is deleted, and has
+the pod's grace period; after it the pod is gone, and code that still runs is a zombie, as on a node that nobody reaches. Pods that
+are bound to no node (a stub with a scheduling gate) are not its business: the API server removes them at once when they are deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.kube_api import path_of
+from harness.kubeflow import states
+from harness.kubeflow.script import Code, Driver, Json, Moment, Script
+from harness.kubeflow.wire import PAUSE, Informer, NoAnswer, Wire
+from sparkonce.launch.kubernetes import PODS
+
+WHO = "kubelet"
+SIGTERM = 143
+"""Exit code of a process that the signal ended: 128 + 15."""
+
+
+@dataclass(eq=False)
+class Run:
+    """One driver that ran: what a test counts."""
+
+    pod: str
+    uid: str
+    application: str
+    environment: Mapping[str, str]
+    began: float
+    """Monotonic seconds."""
+    ended: float | None = None
+    exit_code: int | None = None
+    said: str = ""
+    """Why code of a test ended otherwise than by returning."""
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class Kubelet:
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        namespace: str,
+        pods: Informer,
+        application_of: Callable[[Json], Json | None],
+        script_of: Callable[[Json | None], Script],
+        least: bool = False,
+    ) -> None:
+        self._wire, self._namespace, self._pods = wire, namespace, pods
+        self._application_of, self._script_of = application_of, script_of
+        self._least = least
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._leaving: dict[str, asyncio.Event] = {}
+        self.runs: list[Run] = []
+
+    def start(self) -> None:
+        self._pods.subscribe(self._changed)
+
+    async def stop(self) -> None:
+        for run in self.runs:
+            run.stop.set()
+        for task in self._lives.values():
+            task.cancel()
+        await asyncio.gather(*self._lives.values(), return_exceptions=True)
+
+    def _changed(self, before: Json | None, after: Json | None) -> None:
+        pod = after or before or {}
+        uid = pod["metadata"]["uid"]
+        leaving = after is None or bool(after["metadata"].get("deletionTimestamp"))
+        if uid in self._leaving:
+            if leaving:
+                self._leaving[uid].set()
+        elif after is not None and after["spec"].get("nodeName") == states.NODE:
+            self._leaving[uid] = asyncio.Event()
+            if leaving:
+                self._leaving[uid].set()
+            self._lives[uid] = asyncio.create_task(self._live(after))
+
+    async def _live(self, pod: Json) -> None:
+        """From the first sight of a pod to its end."""
+        application = self._application_of(pod)
+        script = self._script_of(application)
+        leaving = asyncio.Event() if script.cut_off else self._leaving[pod["metadata"]["uid"]]
+        life = _Life(pod, script)
+        if not await self._pending(life, leaving):
+            return
+        run = Run(
+            pod=pod["metadata"]["name"],
+            uid=pod["metadata"]["uid"],
+            application=(application or {}).get("metadata", {}).get("name", ""),
+            environment=states.environment_of(pod),
+            began=time.monotonic(),
+        )
+        self.runs.append(run)
+        if not self._least:
+            await self._write(pod, life.running())
+        if script.vanishes is Moment.RUNNING:
+            await self._delete(pod)
+            leaving.set()
+        run.exit_code = await self._run(run, Driver(application or {}, pod, run.environment, run.stop), script, leaving)
+        run.ended = time.monotonic()
+        if script.vanishes is Moment.ENDED:
+            await self._delete(pod)
+            return
+        await self._write(pod, life.ended(run.exit_code, run.said or script.message))
+        await leaving.wait()
+        await self._delete(pod)
+
+    async def _pending(self, life: _Life, leaving: asyncio.Event) -> bool:
+        """Whether its container starts."""
+        if life.script.pending_seconds:
+            await self._write(life.pod, life.pending())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(leaving.wait(), life.script.pending_seconds)
+        if leaving.is_set() or life.script.vanishes is Moment.PENDING:
+            await self._delete(life.pod)
+            return False
+        return True
+
+    async def _run(self, run: Run, driver: Driver, script: Script, leaving: asyncio.Event) -> int:
+        """Its exit code. Code that does not stop is left to itself when the grace period is over."""
+        if script.code is None:
+            try:
+                await asyncio.wait_for(leaving.wait(), script.run_seconds)
+            except TimeoutError:
+                return script.exit_code
+            run.stop.set()
+            return SIGTERM
+        done = _in_a_thread(run, driver, script.code)
+        told = asyncio.create_task(_tell(leaving, run.stop))
+        grace = driver.pod["spec"].get("terminationGracePeriodSeconds", 30)
+        try:
+            await asyncio.wait([done, told], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([done], timeout=grace)
+        finally:
+            told.cancel()
+        return done.result() if done.done() else SIGTERM
+
+    async def _write(self, pod: Json, status: Json) -> None:
+        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        code, answer = await self._insist(
+            "PATCH", path_of(PODS, self._namespace, pod["metadata"]["name"], "status"), body
+        )
+        if code == 200:
+            self._pods.learn(answer)
+
+    async def _delete(self, pod: Json) -> None:
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+        await self._insist("DELETE", path_of(PODS, self._namespace, pod["metadata"]["name"]), options)
+
+    async def _insist(self, method: str, path: str, body: Mapping[str, Any]) -> tuple[int, Json]:
+        """Until it is answered; 404 and 409 say that the pod is gone, which is an answer."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        while True:
+            with contextlib.suppress(NoAnswer):
+                code, answer = await self._wire.send(method, path, body, who=WHO, content_type=kind)
+                if code < 500 and code != 429:
+                    return code, answer
+            await asyncio.sleep(PAUSE)
+
+
+class _Life:
+    """The statuses of one pod. Pure but for the clock."""
+
+    def __init__(self, pod: Json, script: Script) -> None:
+        self.pod, self.script = pod, script
+        self._container = next(each for each in pod["spec"]["containers"])
+        self._id = f"containerd://{uuid.uuid4().hex}"
+        self._started = states.now()
+
+    def pending(self) -> Json:
+        return self._status("Pending", {"waiting": {"reason": "ContainerCreating"}})
+
+    def running(self) -> Json:
+        return self._status("Running", {"running": {"startedAt": self._started}})
+
+    def ended(self, code: int, message: str) -> Json:
+        ended = {
+            "exitCode": code,
+            "reason": "Error" if code else "Completed",
+            "startedAt": self._started,
+            "finishedAt": states.now(),
+            "containerID": self._id,
+            **({"message": message} if message else {}),
+        }
+        return self._status("Failed" if code else "Succeeded", {"terminated": ended})
+
+    def _status(self, phase: str, state: Json) -> Json:
+        runs = phase == "Running"
+        ready = {"type": "Ready", "status": "True" if runs else "False", "lastTransitionTime": states.now()}
+        return {
+            "phase": phase,
+            "startTime": self._started,
+            "conditions": [ready],
+            "containerStatuses": [
+                {
+                    "name": self._container["name"],
+                    "image": self._container.get("image", ""),
+                    "imageID": "",
+                    "ready": runs,
+                    "started": runs,
+                    "restartCount": 0,
+                    **({} if "waiting" in state else {"containerID": self._id}),
+                    "state": state,
+                }
+            ],
+        }
+
+
+async def _tell(leaving: asyncio.Event, stop: threading.Event) -> int:
+    await leaving.wait()
+    stop.set()
+    return SIGTERM
+
+
+def _in_a_thread(run: Run, driver: Driver, code: Code) -> asyncio.Future[int]:
+    """A daemon: a driver that never stops must not keep the test run from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[int] = loop.create_future()
+
+    def settle(exit_code: int) -> None:
+        if not done.done():
+            done.set_result(exit_code)
+
+    def answer(exit_code: int) -> None:
+        run.exit_code = exit_code
+        with contextlib.suppress(RuntimeError):  # the fake has ended, and nobody waits for a zombie
+            loop.call_soon_threadsafe(settle, exit_code)
+
+    def work() -> None:
+        try:
+            answer(code(driver) or 0)
+        except SystemExit as left:
+            run.said = left.code if isinstance(left.code, str) else ""
+            answer(left.code if isinstance(left.code, int) else int(left.code is not None))
+        except Exception as error:
+            run.said = repr(error)
+            answer(1)
+
+    threading.Thread(target=work, name=run.pod, daemon=True).start()
+    return done

@@ -1,0 +1,44 @@
+"""Starts the fake as a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.apiserver import ADMIN, Cluster, until_it_serves
+from harness.child import Child
+from harness.kubeflow.script import Script
+
+TESTS = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def kubeflow_process(
+    cluster: Cluster, namespace: str, *, script: Script | None = None, least: bool = False
+) -> Iterator[Child]:
+    """`script` is what every application does; it has no code. `least`: for benchmarks, only the writes that somebody waits for."""
+    told = dataclasses.asdict(script or Script())
+    assert told.pop("code") is None, "code does not travel to another process; use FakeKubeflow"
+    command = [sys.executable, "-m", "harness.kubeflow", "--server", cluster.url, "--ca", str(cluster.certificates.ca)]
+    command += [
+        "--token",
+        ADMIN,
+        "--namespace",
+        namespace,
+        "--script",
+        json.dumps(told),
+        *(["--least"] if least else []),
+    ]
+    log = cluster.folder / f"kubeflow-{uuid.uuid4().hex[:8]}.log"
+    child = Child("kubeflow", command, log, {"PYTHONPATH": str(TESTS)})
+    child.start()
+    try:
+        until_it_serves(child, lambda: "ready" in log.read_text())
+        yield child
+    finally:
+        child.kill()

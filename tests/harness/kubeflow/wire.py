@@ -1,0 +1,221 @@
+"""JSON over one pooled HTTPS session, as cheap as Python has it: what a fake that plays forty applications a second can afford.
+
+It decides nothing about answers: a status code and a document, or `NoAnswer`. A watch is resumed where it was; where the API server
+no longer has that revision, the informer lists again and works out itself what came and went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from harness.kube_api import path_of
+from sparkonce.launch.kubernetes import Resource
+
+Json = dict[str, Any]
+Heard = Callable[[Json | None, Json | None], None]
+"""Called with an object before and after: no before was created, no after was deleted."""
+
+REQUEST_TIMEOUT = 30.0
+"""Seconds; an API server that a test has frozen answers when it is thawed."""
+WATCH_SECONDS = 300
+"""The API server closes a watch after it; the next one goes on from there."""
+CLOSE_TIMEOUT = 2.0
+"""Seconds for connections to end; a frozen API server does not say goodbye."""
+PAUSE = 0.1
+"""Seconds between two tries to reach an API server that is not there."""
+
+
+class NoAnswer(Exception):
+    """The API server did not answer; a write may have landed."""
+
+
+class Expired(Exception):
+    """The API server does not have that revision any more."""
+
+
+class Wire:
+    def __init__(self, server: str, *, ca: Path, token: str) -> None:
+        self.server = server
+        self._tls = ssl.create_default_context(cafile=str(ca))
+        self._token = token
+        self._session: aiohttp.ClientSession | None = None
+        self._sockets: list[socket.socket] = []
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            base_url=self.server,
+            connector=aiohttp.TCPConnector(ssl=self._tls, limit=0, socket_factory=self._socket),
+            headers={"Authorization": f"Bearer {self._token}"},
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.session.close()
+        # Ends of TLS are still under way, and the loop ends with us.
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        while any(each.fileno() != -1 for each in self._sockets) and time.monotonic() < deadline:  # noqa: ASYNC110 # nobody tells
+            await asyncio.sleep(CLOSE_TIMEOUT / 1000)
+
+    def _socket(self, address: Any) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family=family, type=kind, proto=protocol)
+        made.setblocking(False)
+        self._sockets = [*(each for each in self._sockets if each.fileno() != -1), made]
+        return made
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "a Wire is used inside `async with`"
+        return self._session
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        who: str,
+        content_type: str = "application/json",
+    ) -> tuple[int, Json]:
+        """`who` is the user agent: the API server's audit and our proxy's log tell by it who wrote. NoAnswer."""
+        try:
+            async with self.session.request(
+                method,
+                path,
+                data=None if body is None else json.dumps(body).encode(),
+                headers={"Content-Type": content_type, "User-Agent": who},
+                timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT),
+            ) as answer:
+                text = await answer.read()
+                return answer.status, json.loads(text)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise NoAnswer(f"{method} {path}: {error!r}") from error
+
+    async def watch(self, path: str, revision: str, *, who: str) -> AsyncIterator[Json]:
+        """Events after that revision, until the connection ends. NoAnswer, Expired."""
+        parameters = {
+            "watch": "1",
+            "resourceVersion": revision,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT, sock_read=WATCH_SECONDS + 10)
+        try:
+            async with self.session.get(
+                path, params=parameters, headers={"User-Agent": who}, timeout=timeout
+            ) as stream:
+                if stream.status == 410:
+                    raise Expired
+                if stream.status != 200:
+                    raise NoAnswer(f"watch of {path}: {stream.status}")
+                rest = b""
+                async for chunk in stream.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        yield _event(line)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise NoAnswer(f"watch of {path}: {error!r}") from error
+
+
+def _event(line: bytes) -> Json:
+    event = json.loads(line)
+    assert isinstance(event, dict)
+    if event["type"] == "ERROR":
+        if event["object"].get("code") == 410:
+            raise Expired
+        raise NoAnswer(f"watch: {event['object']}")
+    return event
+
+
+class Informer:
+    """The objects of one kind in one namespace, as a watch saw them last, and who wants to hear of changes."""
+
+    def __init__(self, wire: Wire, resource: Resource, namespace: str, *, who: str) -> None:
+        self._wire, self._who = wire, who
+        self._path = path_of(resource, namespace)
+        self.objects: dict[str, Json] = {}
+        self.synced = asyncio.Event()
+        self._heard: list[Heard] = []
+        self._dead: set[str] = set()
+
+    def subscribe(self, heard: Heard) -> Callable[[], None]:
+        """Told of what is there now and of every change from then on; the answer ends it."""
+        self._heard.append(heard)
+        for each in list(self.objects.values()):
+            heard(None, each)
+        return lambda: self._heard.remove(heard)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                await self._watch(await self._list())
+            except Expired:
+                continue
+            except NoAnswer:
+                await asyncio.sleep(PAUSE)
+
+    async def _list(self) -> str:
+        status, found = await self._wire.send("GET", self._path, who=self._who)
+        if status != 200:
+            raise NoAnswer(f"list of {self._path}: {status}")
+        items = {each["metadata"]["name"]: each for each in found["items"]}
+        for name in [name for name in self.objects if name not in items]:
+            self._gone(self.objects[name])
+        for each in items.values():
+            self.learn(each)
+        self.synced.set()
+        revision = found["metadata"]["resourceVersion"]
+        assert isinstance(revision, str)
+        return revision
+
+    async def _watch(self, revision: str) -> None:
+        while True:
+            async for event in self._wire.watch(self._path, revision, who=self._who):
+                found = event["object"]
+                revision = found["metadata"]["resourceVersion"]
+                if event["type"] == "DELETED":
+                    self._gone(found)
+                elif event["type"] != "BOOKMARK":
+                    self.learn(found)
+
+    def learn(self, found: Json) -> None:
+        """Also from the answer to a write of our own: whoever wrote goes on from what it wrote."""
+        name = found["metadata"]["name"]
+        known = self.objects.get(name)
+        late = found["metadata"]["uid"] in self._dead  # the answer to a write may come after the news of a deletion
+        if late or (known is not None and revision_of(known) >= revision_of(found)):
+            return
+        self.objects[name] = found
+        if known is not None and known["metadata"]["uid"] != found["metadata"]["uid"]:
+            self._tell(known, None)
+            known = None
+        self._tell(known, found)
+
+    def _gone(self, found: Json) -> None:
+        name = found["metadata"]["name"]
+        known = self.objects.get(name)
+        self._dead.add(found["metadata"]["uid"])
+        if known is not None and known["metadata"]["uid"] == found["metadata"]["uid"]:
+            del self.objects[name]
+            self._tell(known, None)
+
+    def _tell(self, before: Json | None, after: Json | None) -> None:
+        for heard in list(self._heard):
+            heard(before, after)
+
+
+def revision_of(found: Mapping[str, Any]) -> int:
+    return int(found["metadata"]["resourceVersion"])
