@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from sparkonce.cli import doctor, keys, run
+from sparkonce.cli import doctor, keys, operator, run
 from sparkonce.cli.exits import ExitCode, code_of_error
 from sparkonce.errors import SparkonceError
 
@@ -37,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help, as of other tools: no boxes, nothing to import
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run.run, run.plan, run.render, run.rerun, run.cancel, doctor.doctor):
+for command in (run.run, run.plan, run.render, run.rerun, run.cancel, doctor.doctor, operator.operator):
     app.command()(command)
 app.add_typer(keys.app, name="keys")
 

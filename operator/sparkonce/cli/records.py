@@ -15,8 +15,8 @@ from sparkonce.blocking import run
 from sparkonce.cli import show, words
 from sparkonce.cli.tables import print_table
 from sparkonce.engine import operate
-from sparkonce.engine.embedded import probe
 from sparkonce.engine.prepare import REALM, describe
+from sparkonce.engine.probing import probe
 from sparkonce.engine.request import Answer
 from sparkonce.errors import InvalidInput, SparkonceError
 from sparkonce.model import key as keys

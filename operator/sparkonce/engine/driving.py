@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sparkonce.engine.decide import Decision, Observation
 from sparkonce.engine.drive import Drive, Ended, NotOurs
 from sparkonce.engine.ownership import NotOwner, Ownership
 from sparkonce.errors import LaunchUnavailable, SparkonceError
@@ -43,14 +44,36 @@ class Running:
     task: asyncio.Task[None] | None = None
     since: float = field(default_factory=time.monotonic)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _seen: int = 0
-    """The newest revision of the record that the store told of."""
+    decision: Decision | None = None
+    """The last one, with its evidence."""
+    observation: Observation | None = None
+    _read: int = 0
+    """Revision of the record as the drive knows it."""
+    _told: int = 0
+    """The newest revision that anybody told of."""
 
     def wake(self, *, revision: int | None = None) -> None:
         """Something changed; `revision`: of the store, when the record did."""
-        self._seen = max(self._seen, revision or 0)
-        if revision is None or revision > self.record.revision:
+        self._told = max(self._told, revision or 0)
+        if revision is None or revision > self._read:
             self._wake.set()
+
+    def read(self, record: Record) -> bool:
+        """The drive wrote or read this; False: it is what was known."""
+        self._read = record.revision
+        return self.moved(record)
+
+    def moved(self, record: Record) -> bool:
+        """This is the newest record that anybody here has seen."""
+        if record.revision <= self.record.revision and record.generation == self.record.generation:
+            return False
+        self.record = record
+        self.wake(revision=record.revision)
+        return True
+
+    def decided(self, record: Record, decision: Decision, observation: Observation) -> None:
+        self.moved(record)
+        self.decision, self.observation, self.trouble = decision, observation, ""
 
     async def rest(self, seconds: float) -> bool:
         """Until something changed, or so long; False: nothing did."""
@@ -64,9 +87,7 @@ class Running:
         """As a drive waits; False: nothing in the record has changed."""
         if not await self.rest(seconds):
             return True  # long enough to look at everything again
-        return (
-            self._seen > self.record.revision
-        )  # compared now: our own write may have been told before it was answered
+        return self._told > self._read  # as it is now: our own write may have been told before it was answered
 
 
 class Driving:
@@ -82,6 +103,7 @@ class Driving:
     ) -> None:
         self._ownership, self._make, self._on_end, self._on_trouble = ownership, make, on_end, on_trouble
         self._running: dict[Address, Running] = {}
+        self._named: dict[str, set[Address]] = {}
 
     def __len__(self) -> int:
         return len(self._running)
@@ -98,6 +120,7 @@ class Driving:
             self._drop(address)
         running = Running(record=owned.record, claim=owned.claim)
         self._running[address] = running
+        self._named.setdefault(address.hash20, set()).add(address)
         running.task = asyncio.create_task(self._drive(running), name=f"drive {address.hash20}")
         return running
 
@@ -120,6 +143,7 @@ class Driving:
         finally:
             if self._running.get(address) is running:
                 del self._running[address]
+                self._unnamed(address)
                 self._on_end(address, ended)
 
     async def _after(self, running: Running, problem: Exception, pause: float) -> float:
@@ -145,10 +169,22 @@ class Driving:
             running.wake(revision=revision)
         return running is not None
 
+    def wake_named(self, hash20: str) -> None:
+        """By the label of its applications and pods; realms whose keys share these digits are woken too, which costs a look."""
+        for address in self._named.get(hash20, ()):
+            self.wake(address)
+
     def _drop(self, address: Address) -> None:
         running = self._running.pop(address)
+        self._unnamed(address)
         if running.task is not None:
             running.task.cancel()
+
+    def _unnamed(self, address: Address) -> None:
+        named = self._named.get(address.hash20, set())
+        named.discard(address)
+        if not named:
+            self._named.pop(address.hash20, None)
 
     def drop_all(self) -> list[Address]:
         """Fail-stop: nothing of them goes on. Returns the keys."""

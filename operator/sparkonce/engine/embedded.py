@@ -18,7 +18,7 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ from sparkonce import failpoints, settings
 from sparkonce.engine.decide import Decision, Observation
 from sparkonce.engine.drive import Drive, Ended
 from sparkonce.engine.prepare import Prepared, describe
+from sparkonce.engine.probing import check, probe
 from sparkonce.engine.request import Answer, Answered, answer
 from sparkonce.errors import InvalidInput, LaunchUnavailable, OutputUnavailable, StoreUnavailable
 from sparkonce.launch.local import LocalLauncher
@@ -37,8 +38,7 @@ from sparkonce.model.local_template import LocalTemplate
 from sparkonce.model.record import Outcome, Record, State, StopWanted, Why
 from sparkonce.model.result import Result
 from sparkonce.model.spec import IdempotentJob
-from sparkonce.sink.protocol import Evidence, Sink
-from sparkonce.sink.transaction import sink_key
+from sparkonce.sink.protocol import Evidence
 from sparkonce.store.protocol import Claim, IdempotencyStore, Lease, Owned, View
 
 T = TypeVar("T")
@@ -313,26 +313,6 @@ class Embedded:
             await asyncio.sleep(KEEP_ALIVE)
             with contextlib.suppress(StoreUnavailable):
                 await lease.keep_alive()
-
-
-async def check(sinks: Sequence[Sink]) -> None:
-    """Start-up probe of every output, before anything is reserved."""
-    for sink in sinks:
-        await sink.check()
-
-
-async def probe(record: Record, result: Result | None, sinks: Sequence[Sink]) -> dict[str, Evidence]:
-    """Whether a recorded result still stands; an output that cannot be reached is not checked."""
-    digests = {output.name: output.digest for output in result.outputs} if result else {}
-    found: dict[str, Evidence] = {}
-    for sink in sinks:
-        try:
-            found[sink.name] = await sink.probe(
-                sink_key(record.key_hash, record.generation, sink), digests.get(sink.name)
-            )
-        except OutputUnavailable:
-            found[sink.name] = Evidence.NOT_CHECKED
-    return found
 
 
 def attempts_folder(url: str) -> Path:

@@ -15,9 +15,10 @@ from typing import Literal
 
 from sparkonce.engine.decide import Finalize, Observation, decide
 from sparkonce.engine.drive import Ended, Job
-from sparkonce.engine.embedded import FOLLOW_POLL, Embedded, Ending, check, probe
+from sparkonce.engine.embedded import FOLLOW_POLL, Embedded, Ending
 from sparkonce.engine.policy import Policy
 from sparkonce.engine.prepare import Prepared, describe, prepare
+from sparkonce.engine.probing import check, probe
 from sparkonce.engine.request import Answer, answer
 from sparkonce.errors import InvalidInput, RecordUnreadable, StoreUnavailable
 from sparkonce.launch.protocol import StillThere

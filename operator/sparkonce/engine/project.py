@@ -100,7 +100,7 @@ def project(
         case Standing.SUPERSEDED:
             return status.superseded(record, placed)
         case Standing.MISMATCH:
-            return status.mismatch(placed, mismatch_paths)
+            return status.mismatch(record, placed, mismatch_paths)
         case Standing.REFUSED:
             return status.refused(record)
     match record.state:
@@ -204,7 +204,7 @@ class _Status:
             return self.done(str(self.stored["phase"]))
         return self.done("Mismatch", f"{said}; {placed.said.unblock}")
 
-    def mismatch(self, placed: Placed, paths: Sequence[str] | None) -> Json:
+    def mismatch(self, record: Record, placed: Placed, paths: Sequence[str] | None) -> Json:
         assert placed.said is not None  # a row said so
         if paths is not None:
             self.body["mismatch"] = list(paths)
@@ -213,9 +213,10 @@ class _Status:
         listed = self.body.get("mismatch") or []
         more = f" and {len(listed) - _PATHS_NAMED} more" if len(listed) > _PATHS_NAMED else ""
         fields = f" (it differs in {', '.join(listed[:_PATHS_NAMED])}{more})" if listed else ""
-        said = f"{placed.said.evidence}{fields}; {placed.said.unblock}"
+        other = f"generation {record.generation} of {record.key} is for another job"
+        said = f"{other}{fields}; {placed.said.unblock}"
         self.facts[MISMATCH] = fact("Mismatch", said)
-        self.facts[RESERVED] = fact("Mismatch", placed.said.evidence, holds=conditions.FALSE)
+        self.facts[RESERVED] = fact("Mismatch", other, holds=conditions.FALSE)
         return self.done("Mismatch", said)
 
     def refused(self, record: Record) -> Json:

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from sparkonce import failpoints
 from sparkonce.engine.ownership import Ownership
+from sparkonce.engine.rewinding import OUTSIDE
 from sparkonce.engine.workqueue import Closed, WorkQueue
 from sparkonce.errors import SparkonceError, StoreUnavailable
 from sparkonce.model.record import SCHEMA, Address, State
@@ -32,9 +33,6 @@ from sparkonce.store.roster import Replica as Announced
 from sparkonce.store.roster import Roster
 
 log = logging.getLogger(__name__)
-
-OUTSIDE = Address(realm="-", key_hash="0" * 64)
-"""No key has this address: looking it up tells the store's revision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +145,7 @@ class Replica:
         if self.attendant is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.attendant.drain(), self.settings.drain)
-        failpoints.hit("engine.hand-over.before")
+        failpoints.hit("replica.hand-over.before")
         await self.ownership.revoke()
 
     async def _forever(self, what: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:

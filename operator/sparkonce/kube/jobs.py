@@ -18,17 +18,19 @@ from sparkonce.kube.events import EventRecorder, Level
 from sparkonce.kube.gone import is_gone
 from sparkonce.kube.status import StatusWriter, Written
 from sparkonce.launch.kubernetes import JOBS, Kubernetes, Resource
-from sparkonce.model.record import Address
+from sparkonce.model.record import Address, Record
 
 log = logging.getLogger(__name__)
 
+ENDS = frozenset({"Succeeded", "Failed", "Cancelled", "Mismatch", "Expired"})
+"""Phases after which an object waits for nothing."""
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class Pages(Protocol):
     def pages(
         self, resource: Resource, namespace: str | None, *, selector: str = ""
-    ) -> AsyncIterator[tuple[list[Json], str]]: ...
+    ) -> AsyncIterator[tuple[Sequence[Json], str]]: ...
 
 
 class KnownJobs:
@@ -127,6 +129,10 @@ class KnownJobs:
             if (address := self._drop(uid)) is not None:
                 self._on_change(address)
         self._relisted = True
+
+    def told_all(self, record: Record) -> bool:
+        """Every object of the key shows an end: the record may be forgotten without an object that waits for ever."""
+        return all((body.get("status") or {}).get("phase") in ENDS for body in self.of(record.address))
 
     # --- what is asked and done
 

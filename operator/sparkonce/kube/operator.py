@@ -119,11 +119,13 @@ class Operator:
             look=lambda address: self.replica.look(address, at_once=True),
             sweeping=Sweeping(
                 store=self.store,
+                roster=cast("Roster", self.store),
                 kubernetes=self.client,
                 install=settings.install,
                 namespaces=settings.namespaces,
                 leads=lambda: self.replica.rank(SWEEPER) == 0,
                 relist=self.jobs.relist,
+                told_all=self.jobs.told_all,
             ),
         )
 
@@ -159,7 +161,9 @@ class Operator:
             live = await self.jobs.live(read.ref)
             if live is not None and "deletionTimestamp" not in live["metadata"]:
                 ref = read.ref
-                wanting.append(Wanting(ref.name, ref.namespace, ref.uid, read.policy.on_delete))
+                wanting.append(
+                    Wanting(name=ref.name, namespace=ref.namespace, uid=ref.uid, on_delete=read.policy.on_delete)
+                )
         return wanting
 
     # --- life

@@ -1,0 +1,81 @@
+"""`sparkonce operator`: one process of the operator, in the foreground, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparkonce.errors import InvalidInput
+
+
+def operator(
+    *,
+    store: Annotated[
+        str, typer.Option("--store", envvar="SPARKONCE_STORE", help="etcd://HOST:PORT[,HOST:PORT] of the ledger.")
+    ],
+    install: Annotated[
+        str,
+        typer.Option(
+            "--install", envvar="SPARKONCE_INSTALL", help="Name of this deployment on the ledger; it never changes."
+        ),
+    ],
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option("--namespace", "-n", envvar="SPARKONCE_NAMESPACES", help="Watch this namespace; may be repeated."),
+    ] = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", envvar="SPARKONCE_ALL_NAMESPACES", help="Watch all namespaces.")
+    ] = False,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(envvar="SPARKONCE_KUBECONFIG", help="Default: the pod's service account, else kubectl's file."),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", envvar="SPARKONCE_HTTP", help="HOST:PORT for /healthz, /readyz and /metrics."),
+    ] = None,
+    slots: Annotated[
+        int,
+        typer.Option(envvar="SPARKONCE_SLOTS", min=1, help="New jobs that may be unfinished at once in this process."),
+    ] = 200,
+    lease_seconds: Annotated[
+        int,
+        typer.Option(envvar="SPARKONCE_LEASE_TTL", min=2, help="A dead process is replaced after so many seconds."),
+    ] = 10,
+    sweep_seconds: Annotated[
+        float, typer.Option(envvar="SPARKONCE_SWEEP", min=1, help="Seconds between two looks at everything.")
+    ] = 120.0,
+    log_format: Annotated[str, typer.Option(envvar="SPARKONCE_LOG_FORMAT", help="text or json.")] = "text",
+) -> int:
+    """Run the operator: watch IdempotentJobs, run each once, write what became of it into its status.
+
+    Any number of these may run beside each other on one ledger. SIGTERM hands over to the others and ends.
+
+    Example: sparkonce operator --store etcd://etcd:2379 --install prod --all-namespaces --http 0.0.0.0:8080
+    """
+    if bool(namespace) == all_namespaces:
+        raise InvalidInput("say which namespaces to watch: --namespace NS (repeatable), or --all-namespaces")
+    try:
+        from sparkonce.kube.main import serve
+        from sparkonce.kube.operator import OperatorSettings
+    except ModuleNotFoundError as missing:
+        raise InvalidInput(
+            f"the operator needs {missing.name}, which is not installed; install sparkonce[operator]"
+        ) from None
+    from sparkonce.engine.replica import ReplicaSettings
+
+    margin = min(1.0, lease_seconds / 4)
+    settings = OperatorSettings(
+        store=store,
+        install=install,
+        namespaces=None if all_namespaces else [each for item in namespace or () for each in item.split(",") if each],
+        kubeconfig=kubeconfig,
+        lease_seconds=lease_seconds,
+        replica=ReplicaSettings(slots=slots, sweep=sweep_seconds, margin=margin),
+    )
+    asyncio.run(serve(settings, http=http, log_format=log_format, signals=(signal.SIGTERM, signal.SIGINT)))
+    return 0

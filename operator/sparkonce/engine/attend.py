@@ -1,0 +1,363 @@
+"""What an operator process does about one key when it looks at it: own it, open it, attach to it, end it, and say what became of it.
+
+Level-triggered: a look reads what stands there now and does the next thing; nothing depends on which event caused it. Every write
+compares what this look had read, so that a look of a process that froze in the middle, or a second process in the same look, changes
+nothing. The order for a new object is the floor, then the object itself, then the reserve that compares that floor: an object that was
+answered and deleted in between is seen to be gone.
+
+An unanswered reserve is never given up: it is repeated with its nonce in the background until it is answered, and then driven; meanwhile
+nothing else is done about the key. Source: DESIGN sections 4 to 7.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sparkonce import failpoints
+from sparkonce.engine.decide import Alarm
+from sparkonce.engine.drive import Drive, Ended, NotOurs
+from sparkonce.engine.driving import Driving, Running
+from sparkonce.engine.object_view import Json, ObjectView, uids
+from sparkonce.engine.objects import ObjectRef, Objects
+from sparkonce.engine.ownership import Ownership
+from sparkonce.engine.policy import Policy
+from sparkonce.engine.probing import probe
+from sparkonce.engine.publish import Looked, Publisher
+from sparkonce.engine.requests import Plan, Standing, leader_of, plan
+from sparkonce.engine.reserving import Reserving
+from sparkonce.engine.rewinding import Rewinding
+from sparkonce.engine.sweeping import Sweeping
+from sparkonce.engine.wanted import NO_REALM, Reader, Wanted, describe
+from sparkonce.engine.workqueue import Slots
+from sparkonce.launch.protocol import Launcher
+from sparkonce.model.policy import OnDelete
+from sparkonce.model.record import Address, Outcome, Record, SpecBody, State, StopWanted, Why
+from sparkonce.model.result import Result
+from sparkonce.observe.meter import Meter
+from sparkonce.sink.protocol import Evidence
+from sparkonce.store.protocol import (
+    Attached,
+    IdempotencyStore,
+    Owned,
+    View,
+)
+
+log = logging.getLogger(__name__)
+
+MOVED = 0.01
+"""Seconds until the next look after this one wrote into the record: what follows is planned from what stands there then."""
+
+
+@dataclass(kw_only=True)
+class Attend:
+    """One per process; see `replica.Attendant`."""
+
+    store: IdempotencyStore
+    launcher: Launcher
+    objects: Objects
+    ownership: Ownership
+    reader: Reader
+    publisher: Publisher
+    rewinding: Rewinding
+    meter: Meter
+    reserving: Reserving = field(init=False)
+    slots: Slots
+    install: str
+    owner: str
+    sweeping: Sweeping
+    look: Callable[[Address], None]
+    """Puts a key into the queue, at once."""
+    new_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
+    driving: Driving = field(init=False)
+    _ended: dict[Address, Ended] = field(default_factory=dict)
+    _unowned: dict[Address, float] = field(default_factory=dict)
+    """Keys whose claim ended, and when (monotonic): for the latency of a takeover."""
+
+    def __post_init__(self) -> None:
+        self.driving = Driving(
+            self.ownership,
+            make=self._drive_of,
+            on_end=self._on_end,
+            on_trouble=self._on_trouble,
+        )
+        self.reserving = Reserving(
+            store=self.store,
+            objects=self.objects,
+            ownership=self.ownership,
+            reader=self.reader,
+            meter=self.meter,
+            slots=self.slots,
+            new_nonce=self.new_nonce,
+            on_owned=self._on_owned,
+            on_full=self.publisher.refused,
+            look=self.look,
+        )
+
+    # --- what the replica tells
+
+    def told(self, address: Address, revision: int) -> bool:
+        return self.driving.wake(address, revision=revision)
+
+    def changed(self, hash20: str) -> None:
+        """An application or a pod with this label did."""
+        self.driving.wake_named(hash20)
+
+    def unowned(self, address: Address) -> None:
+        self._unowned[address] = time.monotonic()
+
+    def lease_lost(self) -> None:
+        for address in self.driving.drop_all():
+            self.reserving.free(address)
+            self.look(address)
+
+    async def drain(self) -> None:
+        self.reserving.stop()
+        await self.driving.drain()
+
+    async def swept(self) -> None:
+        await self.rewinding.look_again()
+        await self.sweeping.sweep()
+
+    # --- one look
+
+    async def attend(self, address: Address) -> float | None:
+        bodies = self.objects.of(address)
+        if address.realm == NO_REALM:
+            await self.publisher.invalid([(body, self.reader.read(body)) for body in bodies])
+            return None
+        if self.reserving.pursues(address):
+            return None
+        view, result = await self._view(address)
+        record = view.record
+        views, wanted = self._views(bodies, record)
+        if alarm := await self.rewinding.check(view, address, views):
+            await self.publisher.alarm(views, alarm)
+            return None
+        if record is not None and record.state is State.IN_PROGRESS and self.driving.get(address) is None:
+            owned = await self._own(view, record)
+            if owned is None:
+                return None
+            view = View(owned.record, owned.claim, view.floor, view.revision, view.epoch)
+        return await self._answer(address, view, result, views, wanted)
+
+    async def _view(self, address: Address) -> tuple[View, Result | None]:
+        """The key as it stands; of a key that is driven here, as its drive wrote it last."""
+        running = self.driving.get(address)
+        if running is not None:
+            record = running.record
+            return View(record, running.claim, record.generation, record.revision, record.epoch), None
+        if (ended := self._ended.pop(address, None)) is not None and ended.result is not None:
+            record = ended.record
+            return View(record, None, record.generation, record.revision, record.epoch), ended.result
+        view = await self.store.load(address)
+        result = None
+        if view.record is not None and view.record.state is State.FINALIZED:
+            result = await self.store.result(address, view.record.generation)
+        return view, result
+
+    async def _own(self, view: View, record: Record) -> Owned | None:
+        """An unfinished key without an owner is taken over: no slot is needed, since what was begun must be able to end."""
+        lease = self.ownership.lease
+        if view.claim is not None:
+            if view.claim.lease != lease.id:
+                return None  # its owner does what is to be done, or its claim ends and the store tells
+            owned = Owned(record, view.claim)  # ours, and nothing drives it
+        else:
+            failpoints.hit("replica.take-over.before")
+            reply = await self.store.take_over(record, lease=lease, nonce=self.new_nonce())
+            if not isinstance(reply, Owned):
+                self.look(record.address)
+                return None
+            since = self._unowned.pop(record.address, None)
+            self.meter.taken_over(None if since is None else time.monotonic() - since)
+            owned = reply
+        self.driving.start(owned)
+        return owned
+
+    async def _answer(
+        self,
+        address: Address,
+        view: View,
+        result: Result | None,
+        views: Sequence[ObjectView],
+        wanted: dict[str, Wanted],
+    ) -> float | None:
+        record = view.record
+        if record is None and not views:
+            return None
+        spec = await self._spec_if(record, views, address)
+        policy = self._policy(record, spec, wanted)
+        evidence = await self._evidence(record, result, spec, views)
+        gone = await self._gone(record, policy, views)
+        on_delete = policy.on_delete if policy is not None else OnDelete.STOP
+        todo = plan(view, views, leader=policy, evidence=evidence, gone=gone, on_delete=on_delete)
+        if record is not None and await self._act_on(record, todo, wanted):
+            return MOVED  # what follows is planned from what it says now
+        again: float | None = None
+        if todo.opening is not None:
+            again = await self.reserving.open(view, todo.opening, wanted, todo)
+            if self.driving.get(address) is not None or self.reserving.pursues(address):
+                return None  # its drive's first words, or the answer, put it into the queue
+        looked = Looked(
+            view=view,
+            plan=todo,
+            result=result,
+            evidence=evidence,
+            spec=spec,
+            policy=policy,
+            trouble=self._trouble(address),
+        )
+        due = await self.publisher.publish(looked, [(v, wanted.get(v.uid)) for v in views])
+        return min((seconds for seconds in (again, due) if seconds is not None), default=None)
+
+    def _views(self, bodies: Sequence[Json], record: Record | None) -> tuple[list[ObjectView], dict[str, Wanted]]:
+        views: list[ObjectView] = []
+        wanted: dict[str, Wanted] = {}
+        for body in bodies:
+            read = self.reader.read(body)
+            if isinstance(read, Wanted):
+                wanted[read.ref.uid] = read
+            views.append(ObjectView.of(body, read if isinstance(read, Wanted) else None, record=record))
+        return views, wanted
+
+    def _trouble(self, address: Address) -> str:
+        running = self.driving.get(address)
+        return running.trouble if running is not None else ""
+
+    async def _spec_if(self, record: Record | None, views: Sequence[ObjectView], address: Address) -> SpecBody | None:
+        """The recorded spec, where something here depends on it and no live object says the same."""
+        if record is None:
+            return None
+        leader = leader_of(record)
+        if record.state is not State.FINALIZED and any(v.uid == leader and v.same(record) for v in views):
+            return None
+        return await self.store.spec(address, record.generation)
+
+    def _policy(self, record: Record | None, spec: SpecBody | None, wanted: dict[str, Wanted]) -> Policy | None:
+        if record is None:
+            return None
+        leader = wanted.get(leader_of(record) or "")
+        if leader is not None and leader.same(record):
+            return leader.policy
+        return None if spec is None else describe(record, spec, None).policy
+
+    async def _evidence(
+        self, record: Record | None, result: Result | None, spec: SpecBody | None, views: Sequence[ObjectView]
+    ) -> dict[str, Evidence]:
+        """Whether a recorded result still stands, asked when somebody is told of it who was not told before."""
+        if (
+            record is None
+            or result is None
+            or record.outcome is not Outcome.SUCCEEDED
+            or spec is None
+            or not result.outputs
+        ):
+            return {}
+        late = [v for v in views if not v.wanting(record) and v.status.get("ledgerRevision") != record.revision]
+        return await probe(record, result, describe(record, spec, None).sinks) if late else {}
+
+    async def _gone(self, record: Record | None, policy: Policy | None, views: Sequence[ObjectView]) -> set[str]:
+        """UIDs that the record names and the API server says are gone; asked only when none of them is in sight."""
+        if record is None or record.state is not State.IN_PROGRESS or policy is None:
+            return set()
+        named = uids(record)
+        seen = {v.uid for v in views if not v.deleting}
+        if not named or seen & set(named) or record.stop_wanted is not None:
+            return set()
+        gone: set[str] = set()
+        for entry in record.objects:
+            if not await self.objects.gone(ObjectRef.parse(entry)):
+                break  # one that is there is enough
+            gone.add(entry.partition("/")[0])
+        return gone
+
+    async def _act_on(self, record: Record, todo: Plan, wanted: dict[str, Wanted]) -> bool:
+        """Writes what the objects want into the record, without a claim; True: it has changed."""
+        if todo.gone or todo.superseded:
+            if record.stop_wanted is not None:
+                return False
+            why = Why.CANCELLED if todo.gone else Why.SUPERSEDED
+            reason = "every object of this key was deleted" if todo.gone else "another object of this key replaces it"
+            wish = StopWanted(why=why, by=self.owner, reason=reason)
+            self._moved(await self.store.request_stop(record, wish))
+            return True
+        for uid in todo.uids(Standing.ATTACHES):
+            reply = await self.store.attach(record, str(wanted[uid].ref))
+            self._moved(reply)
+            if not isinstance(reply, Attached):
+                return True
+            record = reply.record
+        return bool(todo.uids(Standing.ATTACHES))
+
+    def _moved(self, reply: object) -> None:
+        """The drive of the key reads the record again, and the next look here sees it at once."""
+        record = getattr(reply, "record", None)
+        if isinstance(record, Record):
+            running = self.driving.get(record.address)
+            if running is not None:
+                running.moved(record)
+
+    # --- drives
+
+    def _drive_of(self, running: Running) -> Drive:
+        address = running.record.address
+
+        def on_record(record: Record) -> None:
+            if running.read(record):
+                self.look(address)
+
+        return Drive(
+            store=self.store,
+            launcher=self.launcher,
+            describe=lambda record, spec: describe(record, spec, self._leader(record)),
+            wait=running.wait,
+            new_nonce=self.new_nonce,
+            install=self.install,
+            store_url="",
+            owner=self.owner,
+            on_decision=running.decided,
+            on_record=on_record,
+            guard=self.ownership.guard,
+            polled=False,
+        )
+
+    def _leader(self, record: Record) -> Wanted | None:
+        leader = leader_of(record)
+        for body in self.objects.of(record.address):
+            read = self.reader.read(body)
+            if isinstance(read, Wanted) and read.ref.uid == leader:
+                return read
+        return None
+
+    def _on_owned(self, owned: Owned) -> None:
+        self.driving.start(owned)
+        self.look(owned.record.address)
+
+    def _on_trouble(self, running: Running) -> None:
+        decision = running.decision
+        if decision is not None and isinstance(decision.action, Alarm):
+            self.rewinding.raise_it(f"{running.record.key}: {decision.action.note}", epoch=running.record.epoch)
+        self.look(running.record.address)
+
+    def stop_all(self) -> None:
+        """StoreRewound: nothing is started and nothing is ended."""
+        self.driving.drop_all()
+
+    def _on_end(self, address: Address, ended: Ended | NotOurs | None) -> None:
+        self.reserving.free(address)
+        if isinstance(ended, Ended):
+            self._ended[address] = ended
+            self._count(ended)
+        self.look(address)
+
+    def _count(self, ended: Ended) -> None:
+        record = ended.record
+        if record.state is State.HELD:
+            self.meter.held(str(record.held))
+        elif record.finalized_at is not None:
+            seconds = max(0.0, record.finalized_at - record.created_at)
+            self.meter.finalized(str(record.outcome), attempts=record.attempt, seconds=seconds)
