@@ -180,7 +180,8 @@ class Steps:
 
     async def _landed(self, address: Address, outcome: T, write: Write, reply: TxnReply) -> T:
         ranges = [one for one in reply.replies if isinstance(one, RangeReply)]
-        record, claim, change = write.record, write.claim, {}
+        record, claim = write.record, write.claim
+        change: dict[str, Record | Claim] = {}
         if record is not None:
             record = record.model_copy(update={"revision": reply.revision, "epoch": _epoch(ranges[0])})
             change["record"] = record

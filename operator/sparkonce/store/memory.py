@@ -17,8 +17,9 @@ from typing import TypeVar
 from sparkonce.model.record import Address, Beat, Event, Intent, Record, Report, SpecBody, State
 from sparkonce.model.result import Result
 from sparkonce.store.codec import decode, encode, listed, name, position, position_of, record_of
-from sparkonce.store.ledger import EVENTS, LIVE_KEYS, POLL, TOMBSTONES, Beside, Changes, HeldLease, Ledger
-from sparkonce.store.protocol import Claim, Page, Query, View
+from sparkonce.store.ledger import EVENTS, LIVE_KEYS, POLL, TOMBSTONES, Beside, Changes, HeldLease, Ledger, held
+from sparkonce.store.protocol import Claim, Lease, Page, Query, View
+from sparkonce.store.roster import Replica
 from sparkonce.store.rules import RETRY_AFTER
 from sparkonce.store.step import Decision, Seen, Write
 
@@ -117,6 +118,7 @@ class MemoryStore(Ledger):
         self._lock = threading.RLock()
         self._leases: dict[str, MemoryLease] = {}
         self._entries: dict[Address, _Entry] = {}
+        self._replicas: dict[str, tuple[Replica, HeldLease]] = {}
         self._gone: dict[Address, int] = {}  # keys without a record, by the revision of their last change, oldest first
         self._gap = 0  # changes of such keys up to this revision are forgotten
         self._revision = 0
@@ -132,7 +134,7 @@ class MemoryStore(Ledger):
                 tombstones=self._tombstones,
                 poll=self._poll,
             )
-            other._leases = self._leases
+            other._leases, other._replicas = self._leases, dict(self._replicas)
             other._entries, other._gone = dict(self._entries), dict(self._gone)
             other._gap, other._revision, other._epoch = self._gap, self._revision, self._epoch
             return other
@@ -149,6 +151,16 @@ class MemoryStore(Ledger):
             for address in sorted(its, key=position):
                 entry = replace(self._entries[address], claim=None, changed=self._revision + 1)
                 self._put(address, entry, moves=True)
+
+    async def announce(self, replica: Replica, *, lease: Lease) -> None:
+        with self._lock:
+            self._replicas[replica.nonce] = replica, held(lease)
+
+    async def replicas(self) -> Sequence[Replica]:
+        with self._lock:
+            alive = {nonce: entry for nonce, entry in self._replicas.items() if not entry[1].ended}
+            self._replicas = alive
+            return [replica for _, (replica, _) in sorted(alive.items())]
 
     async def now(self) -> float:
         return self._clock()

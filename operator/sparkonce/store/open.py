@@ -16,9 +16,8 @@ ENVIRONMENT = "SPARKONCE_STORE"
 """The store to use where none is named."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
-_KNOWN = "sqlite:///PATH, a plain path, postgresql://HOST/DATABASE, or memory:"
+_KNOWN = "sqlite:///PATH, a plain path, postgresql://HOST/DATABASE, etcd://HOST:PORT[,HOST:PORT], or memory:"
 _POSTGRES = ("postgresql", "postgres")
-_LATER = ("etcd",)
 
 
 def default_url() -> str:
@@ -33,6 +32,7 @@ def default_url() -> str:
 def open_store(url: str | None = None, *, install: str = "local", **options: Any) -> IdempotencyStore:
     """`url`: None for the default. `options`: keyword arguments of the store's class.
 
+    A store on etcd suspends and belongs to the event loop that asks it first; `open_blocking` is for everybody else.
     Raises InvalidInput, StoreUnusable, StoreUnavailable.
     """
     url = default_url() if url is None else url
@@ -45,10 +45,8 @@ def open_store(url: str | None = None, *, install: str = "local", **options: Any
     if scheme is not None:
         if scheme[1].lower() in _POSTGRES and scheme[2]:
             return _postgres(url, install=install, **options)
-        if scheme[1].lower() in _LATER:
-            raise InvalidInput(
-                f"a store at {redacted(url)!r} comes with the operator and is not in this version; use {_KNOWN}"
-            )
+        if scheme[1].lower() == "etcd" and scheme[2]:
+            return _etcd(url, install=install, **options)
         if not url.lower().startswith("sqlite:///"):
             raise InvalidInput(f"{redacted(url)!r} is no store; use {_KNOWN}")
         path = url[len("sqlite:///") :]
@@ -60,6 +58,16 @@ def open_store(url: str | None = None, *, install: str = "local", **options: Any
     return SqlStore(Path(path).expanduser(), install=install, **options)
 
 
+def open_blocking(url: str | None = None, *, install: str = "local", **options: Any) -> IdempotencyStore:
+    """As `open_store`, for callers that run its verbs by `blocking.run`."""
+    store = open_store(url, install=install, **options)
+    if not store.url.startswith("etcd:"):
+        return store
+    from sparkonce.store.threaded import threaded
+
+    return threaded(store)
+
+
 def _postgres(url: str, **options: Any) -> IdempotencyStore:
     try:
         from sparkonce.store.postgres import PostgresStore
@@ -68,6 +76,17 @@ def _postgres(url: str, **options: Any) -> IdempotencyStore:
             f"a PostgreSQL store needs {missing.name}, which is not installed; install sparkonce[postgres]"
         ) from None
     return PostgresStore(url, **options)
+
+
+def _etcd(url: str, **options: Any) -> IdempotencyStore:
+    try:
+        from sparkonce.store.etcd import EtcdStore
+        from sparkonce.store.etcd_address import parsed
+    except ModuleNotFoundError as missing:
+        raise InvalidInput(
+            f"an etcd store needs {missing.name}, which is not installed; install sparkonce[operator]"
+        ) from None
+    return EtcdStore(**(parsed(url, os.environ) | options))
 
 
 def redacted(url: str) -> str:

@@ -74,9 +74,7 @@ class _Threaded:
         return carried_out
 
     async def open_lease(self, *, owner: str) -> ThreadedLease:
-        return ThreadedLease(
-            self._loop, self._loop.run(self.inner.open_lease(owner=owner))
-        )
+        return ThreadedLease(self._loop, self._loop.run(self.inner.open_lease(owner=owner)))
 
     async def watch(self, since: int) -> AsyncIterator[Change]:
         changes = cast(AsyncGenerator[Change, None], self.inner.watch(since))
