@@ -1,0 +1,169 @@
+"""The Spark operator and the kubelet over a `FakeApi`, one step at a time, with the faults that theirs have.
+
+A submission is two steps apart from its application: it reads first, makes the pod later, writes the status last, and submits again
+when that write meets a conflict. What is suspended loses whatever has the driver pod's name, without a look at its UID. What statuses
+and pods look like is the harness's (`harness.kubeflow.states`), which the tests on a real API server use as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from harness.kubeflow import states
+from harness.kubeflow.states import State
+from launch.fake_api import FakeApi
+from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, AlreadyExists, ApiConflict, ApiRefused, Json
+
+
+class FakeSpark:
+    def __init__(self, api: FakeApi, rng: Random | None = None) -> None:
+        self.api, self.rng = api, rng or Random(0)
+        self.submits = True
+        """False: the Spark operator is down."""
+        self.cut_off = False
+        """True: no kubelet hears that a pod is to end; its driver runs on."""
+        self.forgets = 0
+        """Submissions after which the Spark operator dies before it has written that it submitted."""
+        self.in_flight: list[Json] = []
+        """Applications as spark-submit read them."""
+        self.drivers: list[str] = []
+        """UIDs of all driver pods that ever started, in order."""
+
+    def step(self) -> bool:
+        """Something that may happen now; False: there is nothing."""
+        may: list[tuple[Callable[[Json], None], Json]] = []
+        if self.submits:
+            may += [(self._reconcile, each) for each in self.api.list(SPARK_APPLICATIONS) if self._wants(each)]
+            may += [(self._land, each) for each in self.in_flight]
+        if not self.cut_off:
+            may += [(self._kubelet, each) for each in self.api.list(PODS) if self._moves(each)]
+        if not may:
+            return False
+        what, document = self.rng.choice(may)
+        what(document)
+        return True
+
+    def settle(self) -> None:
+        """Until nothing more happens by itself."""
+        for _ in range(200):
+            if not self.step():
+                return
+        raise AssertionError("the Spark operator does not come to rest")
+
+    def finish(self, name: str, code: int) -> None:
+        """The driver of this application ends by itself."""
+        [pod] = [each for each in self.api.list(PODS) if each["metadata"]["name"] == f"{name}-driver"]
+        self._terminated(pod, code)
+
+    def alive(self) -> list[str]:
+        """Names of the driver pods whose container may run."""
+        found = [
+            each for each in self.api.list(PODS) if each["metadata"].get("labels", {}).get("spark-role") == "driver"
+        ]
+        return [each["metadata"]["name"] for each in found if states.terminated(each) is None]
+
+    def _wants(self, application: Json) -> bool:
+        state = states.state_of(application)
+        suspends = application["spec"].get("suspend", False)
+        if application["metadata"].get("deletionTimestamp") or self._submitting(application):
+            return False
+        if suspends and state not in states.NOT_SUSPENDED_AGAIN:
+            return True
+        if state is State.SUSPENDED:
+            return not suspends and self._driver(application) is None
+        if state in states.WITH_A_DRIVER:
+            return self._derived(application) is not None
+        return state not in states.ENDED
+
+    def _submitting(self, application: Json) -> bool:
+        return any(each["metadata"]["uid"] == application["metadata"]["uid"] for each in self.in_flight)
+
+    def _driver(self, application: Json) -> Json | None:
+        namespace, name = application["metadata"]["namespace"], states.driver_pod_name(application)
+        return self.api.get(PODS, namespace, name)
+
+    def _derived(self, application: Json) -> Json | None:
+        return states.from_driver(application, self._driver(application), lie=None, grace=0.0)
+
+    def _reconcile(self, application: Json) -> None:
+        state = states.state_of(application)
+        status = states.status_of(application)
+        match state:
+            case _ if application["spec"].get("suspend") and state not in states.NOT_SUSPENDED_AGAIN:
+                self._write(application, states.moved(status, State.SUSPENDING))
+            case State.NEW | State.RESUMING:
+                self.in_flight.append(application)
+            case State.SUSPENDING:
+                self.api.delete(PODS, application["metadata"]["namespace"], states.driver_pod_name(application))
+                self._write(application, states.suspended(application))
+            case State.SUSPENDED:
+                self._write(application, states.said(status, State.RESUMING))
+            case State.SUCCEEDING:
+                self._write(application, states.moved(status, State.COMPLETED))
+            case State.FAILING | State.SUBMISSION_FAILED:
+                self._write(application, states.moved(status, State.FAILED))
+            case _:
+                derived = self._derived(application)
+                if derived is not None:
+                    self._write(application, derived)
+
+    def _land(self, application: Json) -> None:
+        """spark-submit makes the pod and the Spark operator writes that it did; a conflict submits again."""
+        self.in_flight = [each for each in self.in_flight if each is not application]
+        metadata = application["metadata"]
+        submission, error = self.api.fresh("submission"), ""
+        if not states.image_of(application["spec"]):
+            error = states.NO_IMAGE
+        else:
+            try:
+                pod = states.driver_pod(application, submission, self.api.fresh("spark"))
+                stored = self.api.create(PODS, metadata["namespace"], pod)
+                self.drivers.append(stored["metadata"]["uid"])
+            except AlreadyExists:
+                error = states.ALREADY_EXISTS
+            except ApiRefused as refused:
+                error = str(refused)
+        if self.forgets > 0:
+            self.forgets -= 1
+            return
+        before = states.state_of(application)
+        if not self._write(application, states.submitted(application, submission, error)):
+            now = self.api.get(SPARK_APPLICATIONS, metadata["namespace"], metadata["name"])
+            if now is not None and now["metadata"]["uid"] == metadata["uid"] and states.state_of(now) is before:
+                self.in_flight.append(now)
+
+    def _write(self, application: Json, status: Json) -> bool:
+        metadata = application["metadata"]
+        patch: dict[str, Any] = {"metadata": {name: metadata[name] for name in ("uid", "resourceVersion")}}
+        try:
+            self.api.patch(
+                SPARK_APPLICATIONS, metadata["namespace"], metadata["name"], patch | {"status": status}, status=True
+            )
+        except ApiConflict:
+            return False
+        return True
+
+    def _moves(self, pod: Json) -> bool:
+        if "nodeName" not in pod["spec"]:
+            return False
+        return "deletionTimestamp" in pod["metadata"] or pod.get("status", {}).get("phase") in {None, "Pending"}
+
+    def _kubelet(self, pod: Json) -> None:
+        metadata = pod["metadata"]
+        if "deletionTimestamp" not in metadata:
+            running = {"name": states.CONTAINER, "ready": True, "restartCount": 0, "state": {"running": {}}}
+            self._status(pod, {"phase": "Running", "containerStatuses": [running]})
+        elif states.terminated(pod) is None:
+            self._terminated(pod, 143)
+        else:
+            self.api.remove(PODS, metadata["namespace"], metadata["name"])
+
+    def _terminated(self, pod: Json, code: int) -> None:
+        ended = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": self.api.stamp()}
+        container = {"name": states.CONTAINER, "ready": False, "restartCount": 0, "state": {"terminated": ended}}
+        self._status(pod, {"phase": "Failed" if code else "Succeeded", "containerStatuses": [container]})
+
+    def _status(self, pod: Json, status: Json) -> None:
+        self.api.patch(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"], {"status": status})

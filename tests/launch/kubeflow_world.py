@@ -1,0 +1,133 @@
+"""An API server, a Spark operator and a kubelet in memory, with one clock, and the processes that launch and stop attempts there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from harness.kubeflow import states
+from launch.fake_api import Died, FakeApi, FakeKubernetes, FakeWatched, Fault
+from launch.fake_spark import FakeSpark
+from launch.kubeflow_scene import NAMESPACE, assignment_of, job_of, wanting
+from sparkonce.launch.kubeflow_launcher import KubeflowLauncher
+from sparkonce.launch.kubeflow_spec import Wanting
+from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable, Json
+from sparkonce.launch.protocol import StillThere, Stopped
+from sparkonce.model.assignment import Assignment
+from sparkonce.model.record import Application
+
+T = TypeVar("T")
+
+DECLARED, OPAQUE = assignment_of(job_of("orders")), assignment_of(job_of())
+BOTH = [DECLARED, OPAQUE]
+NAME = DECLARED.name
+DRIVER = f"{NAME}-driver"
+TIMEOUT = 120.0
+WANTING = [wanting("a"), wanting("b")]
+
+Faults = Mapping[int, Fault | ApiRefused | ApiUnavailable]
+
+
+class World:
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = Random(seed)
+        self.api = FakeApi(NAMESPACE)
+        self.spark = FakeSpark(self.api, self.rng)
+        self.slept: list[float] = []
+        self.each_sleep: Callable[[], object] = self.spark.settle
+        """What goes on while a process sleeps."""
+
+    # processes
+
+    def process(
+        self, faults: Faults | None = None, *, watches: bool = False, meanwhile: Callable[[], object] = lambda: None
+    ) -> tuple[KubeflowLauncher, FakeKubernetes]:
+        """A launcher and what it asks through."""
+        kubernetes = FakeKubernetes(self.api, faults, meanwhile=meanwhile)
+
+        async def objects_of(_: Assignment) -> Sequence[Wanting]:
+            return WANTING
+
+        async def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+            self.api.clock += seconds
+            await asyncio.sleep(0)
+            self.each_sleep()
+
+        launcher = KubeflowLauncher(
+            kubernetes,
+            applications=FakeWatched(self.api, SPARK_APPLICATIONS) if watches else None,
+            pods=FakeWatched(self.api, PODS) if watches else None,
+            namespace_of=lambda _: NAMESPACE,
+            objects_of=objects_of,
+            now=lambda: self.api.clock,
+            sleep=sleep,
+        )
+        return launcher, kubernetes
+
+    def launch(self, assignment: Assignment) -> Json:
+        """By a process to which nothing happens; what is stored."""
+        run(self.process()[0].launch(assignment))
+        return self.application()
+
+    def running(self, assignment: Assignment) -> Application:
+        """Launched, its driver runs; what a record would note."""
+        self.launch(assignment)
+        self.spark.settle()
+        return self.noted()
+
+    def stop(self, assignment: Assignment, *, timeout: float = TIMEOUT) -> Stopped | StillThere:
+        return run(self.process()[0].stop(assignment, timeout=timeout))
+
+    # what is there
+
+    def application(self) -> Json:
+        found = self.api.get(SPARK_APPLICATIONS, NAMESPACE, NAME)
+        assert found is not None
+        return found
+
+    def driver(self) -> Json | None:
+        return self.api.get(PODS, NAMESPACE, DRIVER)
+
+    def noted(self) -> Application:
+        driver = self.driver()
+        return Application(
+            name=NAME,
+            uid=self.application()["metadata"]["uid"],
+            driver=driver["metadata"]["uid"] if driver is not None else None,
+        )
+
+    def made(self, plural: str) -> int:
+        return len([each for each, _ in self.api.made if each == plural])
+
+    @property
+    def state(self) -> str:
+        return states.state_of(self.application()).value
+
+    def put(self, name: str, *, kind: str = "pods", **document: Any) -> Json:
+        """By somebody else."""
+        metadata = {"name": name, **document.pop("metadata", {})}
+        resource = PODS if kind == "pods" else SPARK_APPLICATIONS
+        return self.api.create(resource, NAMESPACE, {"metadata": metadata, "spec": {}, **document})
+
+    def late_requests_land(self) -> None:
+        for effect in self.api.late:
+            try:
+                effect()
+            except ApiRefused:
+                continue
+        self.api.late.clear()
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(coroutine)
+
+
+def outcome(coroutine: Coroutine[Any, Any, T]) -> T | BaseException:
+    """What it returned, or what ended it: an error, or its process's death."""
+    try:
+        return asyncio.run(coroutine)
+    except (Exception, Died) as ended:
+        return ended

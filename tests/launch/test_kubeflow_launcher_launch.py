@@ -1,0 +1,188 @@
+"""Creating an attempt's application: one, whatever happens to the call and however many make it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+import pytest
+
+from launch.fake_api import Fault
+from launch.kubeflow_scene import JOB, NAMESPACE
+from launch.kubeflow_world import BOTH, DECLARED, NAME, OPAQUE, WANTING, World, outcome, run
+from sparkonce.errors import LaunchRefused, LaunchUnavailable
+from sparkonce.launch.kubeflow_spec import application
+from sparkonce.launch.kubernetes import SPARK_APPLICATIONS, ApiConflict, ApiRefused, ApiUnavailable
+from sparkonce.launch.protocol import Phase, Seen, Stopped
+from sparkonce.model.assignment import Assignment
+
+AGAIN = 10
+"""Calls after which something would have to have been created."""
+
+
+def test_an_attempt_is_created_once_and_complete() -> None:
+    """One call, everything in it, owners where outputs are declared; what comes back is what is stored."""
+    world = World()
+    launcher, kubernetes = world.process()
+
+    seen = run(launcher.launch(DECLARED))
+
+    stored = world.application()
+    assert (seen.name, seen.uid, seen.nonce, seen.phase) == (NAME, stored["metadata"]["uid"], "nonce-3", Phase.ACCEPTED)
+    assert kubernetes.calls == ["create sparkapplications"]
+    expected = application(DECLARED, JOB, WANTING, namespace=NAMESPACE)
+    assert stored["spec"] == expected["spec"]
+    assert stored["metadata"].items() >= expected["metadata"].items()
+    assert [each["uid"] for each in stored["metadata"]["ownerReferences"]] == ["uid-of-a", "uid-of-b"]
+
+
+def test_an_opaque_attempt_has_no_owners() -> None:
+    """A collected name is a freed name: nobody's deletion removes it."""
+    assert "ownerReferences" not in World().launch(OPAQUE)["metadata"]
+
+
+@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize("assignment", BOTH)
+def test_whatever_happens_to_the_call_the_same_call_again_makes_it_one(assignment: Assignment, fault: Fault) -> None:
+    """Dead before or after, the request or its answer lost, late, frozen: somebody calls again, all that was under way lands, and there
+    is one application, ours, and one driver."""
+    world = World()
+
+    async def story() -> Seen:
+        launcher, kubernetes = world.process({0: fault})
+        first = asyncio.ensure_future(launcher.launch(assignment))
+        await asyncio.wait([first, asyncio.ensure_future(kubernetes.frozen.wait())], return_when="FIRST_COMPLETED")
+        again = await world.process()[0].launch(assignment)
+        kubernetes.thawed.set()
+        await asyncio.wait([first])
+        if fault in {Fault.FREEZES_BEFORE, Fault.FREEZES_AFTER}:
+            assert first.result().uid == again.uid
+        else:
+            assert not isinstance(first.exception(), LaunchRefused)
+        return again
+
+    again = run(story())
+    world.late_requests_land()
+    world.spark.settle()
+
+    assert (again.nonce, again.uid) == (assignment.nonce, world.application()["metadata"]["uid"])
+    assert (world.made("sparkapplications"), len(world.spark.drivers)) == (1, 1)
+
+
+def test_two_at_once_make_one() -> None:
+    """Both are told of the same application."""
+    world = World()
+
+    async def both() -> list[Seen]:
+        return await asyncio.gather(*(world.process()[0].launch(OPAQUE) for _ in range(2)))
+
+    one, other = run(both())
+    assert one == other
+    assert world.made("sparkapplications") == 1
+
+
+def test_no_answer_is_unknown() -> None:
+    """Lost request and lost answer are told alike, and nothing is repeated here: that is the caller's, after it has looked."""
+    for fault, made in ((Fault.LOST, 0), (Fault.ANSWER_LOST, 1)):
+        world = World()
+        launcher, kubernetes = world.process({0: fault})
+        with pytest.raises(LaunchUnavailable, match="it is not known whether"):
+            run(launcher.launch(DECLARED))
+        assert (len(kubernetes.calls), world.made("sparkapplications")) == (1, made)
+
+
+@pytest.mark.parametrize("theirs", ["", "nonce-of-another-grant"])
+def test_a_taken_name_is_told_by_its_nonce(theirs: str) -> None:
+    """A foreign application has none; one of ours with another nonce says that the ledger is older than it was."""
+    world = World()
+    document = application(DECLARED.model_copy(update={"nonce": theirs}), JOB, [], namespace=NAMESPACE)
+    if not theirs:
+        document["metadata"]["annotations"] = {}
+    world.api.create(SPARK_APPLICATIONS, NAMESPACE, document)
+
+    seen = run(world.process()[0].launch(DECLARED))
+
+    assert (seen.nonce, seen.rewound) == (theirs, bool(theirs))
+    assert run(world.process()[0].observe(DECLARED)) == seen
+    assert world.made("sparkapplications") == 1
+
+
+def test_a_name_that_was_taken_and_is_free_again_is_tried_later() -> None:
+    """AlreadyExists, and then there is none: nobody can say what it was."""
+    world = World()
+    world.put(NAME, kind="sparkapplications")
+    looks = iter([None, lambda: world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)])
+    launcher, _ = world.process(meanwhile=lambda: (act := next(looks)) and act())
+    with pytest.raises(LaunchUnavailable, match="is gone"):
+        run(launcher.launch(DECLARED))
+
+
+@pytest.mark.parametrize("code", [400, 422])
+def test_an_invalid_application_is_refused_for_good_with_its_fields(code: int) -> None:
+    """The fields are told as the IdempotentJob has them."""
+    refusal = ApiRefused(
+        "spec.driver.cores: must be positive", code=code, reason="Invalid", fields=["spec.driver.cores"]
+    )
+    with pytest.raises(LaunchRefused, match=r"as invalid \(spec\.template\.spec\.driver\.cores\): .*must be positive"):
+        run(World().process({0: refusal})[0].launch(DECLARED))
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 409, 413, 429])
+def test_every_other_refusal_is_for_now(code: int) -> None:
+    """No rights, a quota, no such namespace, too many requests: the same call after a while, when the API server says so."""
+    refusal = (ApiConflict if code == 409 else ApiRefused)("not now", code=code, retry_after=7.0)
+    world = World()
+    with pytest.raises(LaunchUnavailable, match="not created in namespace loads: not now") as told:
+        run(world.process({0: refusal})[0].launch(DECLARED))
+    assert told.value.retry_after == 7.0
+    assert world.launch(DECLARED)["metadata"]["name"] == NAME
+
+
+def test_a_namespace_that_is_being_deleted_or_gone_takes_nothing() -> None:
+    """Told as unavailable: it may come back."""
+    world = World()
+    world.api.namespaces[NAMESPACE]["metadata"]["deletionTimestamp"] = "now"
+    assert isinstance(outcome(world.process()[0].launch(DECLARED)), LaunchUnavailable)
+    world.api.namespaces.clear()
+    assert isinstance(outcome(world.process()[0].launch(DECLARED)), LaunchUnavailable)
+
+
+def test_a_job_that_is_no_job_any_more_is_refused() -> None:
+    """An edit, or an older version's ledger, holds what this version does not launch: told once, before anything is sent."""
+    world = World()
+    body = copy.deepcopy(DECLARED.spec.job)
+    body["spec"]["template"]["spec"]["driver"] = {"podName": "mine"}
+    spec = DECLARED.spec.model_copy(update={"job": body})
+    launcher, kubernetes = world.process()
+    with pytest.raises(LaunchRefused, match="podName"):
+        run(launcher.launch(DECLARED.model_copy(update={"spec": spec})))
+    assert kubernetes.calls == []
+
+
+@pytest.mark.parametrize("assignment", BOTH)
+def test_a_create_that_a_zombie_sends_after_the_attempt_was_abandoned_meets_a_placeholder(
+    assignment: Assignment,
+) -> None:
+    """Frozen before its create, for an hour: it is told that the attempt is being stopped, and no driver ever starts."""
+    world = World()
+
+    async def story() -> Seen:
+        launcher, kubernetes = world.process({0: Fault.FREEZES_BEFORE})
+        zombie = asyncio.ensure_future(launcher.launch(assignment))
+        await kubernetes.frozen.wait()
+        assert isinstance(await world.process()[0].stop(assignment, timeout=60), Stopped)
+        world.spark.settle()
+        kubernetes.thawed.set()
+        return await zombie
+
+    seen = run(story())
+    world.spark.settle()
+
+    assert (seen.nonce, seen.stopping) == (assignment.nonce, True)
+    assert (world.made("sparkapplications"), world.spark.drivers) == (1, [])
+
+
+def test_an_answer_that_says_nothing_is_no_refusal() -> None:
+    """A 500, or a proxy's page: unknown, as silence is."""
+    with pytest.raises(LaunchUnavailable):
+        run(World().process({0: ApiUnavailable("500")})[0].launch(DECLARED))

@@ -1,0 +1,193 @@
+"""Observing: a watch is believed for what it holds; what is not there, or ended unseen, is told after a look at the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from launch.fake_api import FakeKubernetes, FakeWatched
+from launch.kubeflow_scene import NAMESPACE
+from launch.kubeflow_world import DECLARED, DRIVER, NAME, OPAQUE, World, run
+from sparkonce.errors import LaunchUnavailable
+from sparkonce.launch.kubeflow_launcher import KubeflowLauncher
+from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable
+from sparkonce.launch.protocol import Phase, Seen
+from sparkonce.model.record import Application
+
+LIVE_LOOK = ["get sparkapplications", "get pods"]
+UNSEEN = Application(name=NAME, uid="uid-1")
+"""As the record has it before a driver was seen; the world's first object is the application."""
+
+
+def looked(world: World, noted: Application | None = None) -> tuple[Seen | None, list[str]]:
+    """What a launcher with up-to-date watches says, and what it asked the API server for it."""
+    launcher, kubernetes = world.process(watches=True)
+    return run(launcher.observe(DECLARED, noted)), kubernetes.calls
+
+
+def stale(world: World, then: Callable[[], object]) -> tuple[KubeflowLauncher, FakeKubernetes]:
+    """A launcher whose watches have not seen what happened `then`."""
+    launcher, kubernetes = world.process(watches=True)
+    then()
+    return launcher, kubernetes
+
+
+def test_a_running_attempt_costs_no_request() -> None:
+    """From its creation to its driver's life: as the watches have it, with the driver to note."""
+    world = World()
+    world.launch(DECLARED)
+    assert looked(world)[0] is not None and looked(world)[1] == []
+    world.spark.settle()
+    noted = world.noted()
+    for each in (None, UNSEEN, noted):
+        seen, calls = looked(world, each)
+        assert seen is not None
+        assert (seen.phase, seen.driver, calls) == (Phase.RUNNING, noted.driver, [])
+
+
+def test_without_watches_or_while_they_are_behind_the_api_server_is_asked() -> None:
+    """Both at once: the application first, its driver pod after it."""
+    world = World()
+    noted = world.running(DECLARED)
+    launcher, kubernetes = world.process()
+    seen = run(launcher.observe(DECLARED, noted))
+    assert seen is not None and seen.phase is Phase.RUNNING
+    assert kubernetes.calls == LIVE_LOOK
+
+    for kind in ("applications", "pods"):
+        launcher, kubernetes = world.process(watches=True)
+        watched = getattr(launcher, kind)
+        assert isinstance(watched, FakeWatched)
+        watched.synced = False
+        run(launcher.observe(DECLARED, noted))
+        assert kubernetes.calls == LIVE_LOOK
+
+
+def test_none_is_said_by_the_api_server_alone() -> None:
+    """What the watches lack may be there: a lagging watch makes no attempt lost."""
+    world = World()
+    launcher, kubernetes = stale(world, lambda: world.running(DECLARED))
+    seen = run(launcher.observe(DECLARED, None))
+    assert seen is not None and seen.phase is Phase.RUNNING
+    assert kubernetes.calls == LIVE_LOOK
+
+    seen, calls = looked(World())
+    assert (seen, calls) == (None, LIVE_LOOK[:1])
+
+
+def test_an_application_that_is_gone_is_seen_as_soon_as_the_watch_tells() -> None:
+    """Until then the watch is believed, which costs time and no truth: it was there."""
+    world = World()
+    noted = world.running(DECLARED)
+    launcher, _ = stale(world, lambda: world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME))
+    seen = run(launcher.observe(DECLARED, noted))
+    assert seen is not None and seen.phase is Phase.RUNNING
+    assert looked(world, noted) == (None, LIVE_LOOK[:1])
+
+
+def test_a_driver_has_vanished_only_where_the_api_server_says_so() -> None:
+    """Not in the watch and there: it runs. Not there, either: nobody saw how it ended."""
+    world = World()
+    world.launch(DECLARED)
+    launcher, kubernetes = stale(world, world.spark.settle)
+    seen = run(launcher.observe(DECLARED, world.noted()))
+    assert seen is not None and seen.phase is Phase.RUNNING
+    assert kubernetes.calls == LIVE_LOOK
+
+    noted = world.noted()
+    world.api.remove(PODS, NAMESPACE, DRIVER)
+    seen, calls = looked(world, noted)
+    assert seen is not None and (seen.phase, seen.message) == (Phase.UNKNOWN, "the driver pod vanished")
+    assert calls == LIVE_LOOK
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED_KNOWN)])
+def test_an_exit_code_that_a_watch_holds_is_final(code: int, phase: Phase) -> None:
+    """The pod may be gone by the time that anybody could look: what was seen is evidence, with and without the pod's watch lagging."""
+    world = World()
+    noted = world.running(DECLARED)
+    world.spark.finish(NAME, code)
+    launcher, kubernetes = stale(world, lambda: world.api.remove(PODS, NAMESPACE, DRIVER))
+
+    seen = run(launcher.observe(DECLARED, noted))
+    assert seen is not None
+    assert (seen.phase, seen.exit_code, seen.driver, kubernetes.calls) == (phase, code, noted.driver, [])
+
+    assert isinstance(launcher.applications, FakeWatched)
+    launcher.applications._seen.clear()  # it is behind in another way: it has lost the application
+    seen = run(launcher.observe(DECLARED, noted))
+    assert seen is not None and (seen.phase, seen.exit_code) == (phase, code)
+
+
+def test_an_end_without_a_driver_to_prove_it_is_looked_at() -> None:
+    """COMPLETED in the watch and no pod beside it: the pod, if it is there, knows better."""
+    world = World()
+    noted = world.running(DECLARED)
+    world.spark.finish(NAME, 0)
+    world.spark.settle()
+    assert world.state == "COMPLETED"
+    launcher, kubernetes = world.process(watches=True)
+    assert isinstance(launcher.pods, FakeWatched)
+    launcher.pods._seen.clear()
+
+    for each in (UNSEEN, noted):
+        seen = run(launcher.observe(DECLARED, each))
+        assert seen is not None and (seen.phase, seen.driver) == (Phase.SUCCEEDED, noted.driver)
+    assert kubernetes.calls == LIVE_LOOK * 2
+
+
+def test_what_contradicts_the_record_is_looked_at() -> None:
+    """Another UID, or another nonce: the watch may remember what was there before ours."""
+    world = World()
+    world.put(NAME, kind="sparkapplications")
+
+    def replaced() -> None:
+        world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
+        world.launch(DECLARED)
+
+    launcher, kubernetes = stale(world, replaced)
+    seen = run(launcher.observe(DECLARED, None))
+    assert seen is not None and seen.nonce == DECLARED.nonce
+    assert kubernetes.calls == LIVE_LOOK
+
+    launcher, kubernetes = stale(world, replaced)
+    noted = world.noted()
+    seen = run(launcher.observe(DECLARED, noted))
+    assert seen is not None and seen.uid == noted.uid
+    assert kubernetes.calls == LIVE_LOOK
+
+
+def test_a_ledger_that_is_older_than_its_applications_is_told() -> None:
+    """Never from a watch alone, and not of foreign applications."""
+    world = World()
+    world.launch(DECLARED.model_copy(update={"nonce": "granted since"}))
+    seen, calls = looked(world)
+    assert seen is not None and (seen.rewound, seen.nonce, calls) == (True, "granted since", LIVE_LOOK)
+
+    world.api.patch(
+        SPARK_APPLICATIONS, NAMESPACE, NAME, {"metadata": {"annotations": {"sparkonce.dev/install": "west"}}}
+    )
+    seen, _ = looked(world)
+    assert seen is not None and (seen.rewound, seen.nonce) == (False, "")
+
+
+@pytest.mark.parametrize("call", [0, 1])
+@pytest.mark.parametrize("answer", [ApiUnavailable("no answer"), ApiRefused("forbidden", code=403, retry_after=3.0)])
+def test_what_cannot_be_looked_at_is_not_absent(call: int, answer: ApiRefused | ApiUnavailable) -> None:
+    """Neither look may fail: half a look proves nothing."""
+    world = World()
+    noted = world.running(OPAQUE)
+    with pytest.raises(LaunchUnavailable, match="cannot be looked at") as told:
+        run(world.process({call: answer})[0].observe(OPAQUE, noted))
+    assert told.value.retry_after == (3.0 if isinstance(answer, ApiRefused) else None)
+
+
+def test_a_driver_that_starts_between_the_two_looks_is_seen() -> None:
+    """The pod is read after the application; the other way round it would seem to be missing."""
+    world = World()
+    world.launch(DECLARED)
+    steps = iter([None, world.spark.settle])
+    launcher, _ = world.process(meanwhile=lambda: (act := next(steps)) and act())
+    seen = run(launcher.observe(DECLARED, UNSEEN))
+    assert seen is not None and seen.phase is Phase.RUNNING
