@@ -1,0 +1,108 @@
+"""Operator processes for tests: real ones, started as a user would, killed and frozen by pid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from harness.child import free_port
+from harness.eventually import assert_eventually
+
+READY = 30.0
+"""Seconds: importing everything on two busy cores takes some."""
+
+
+@dataclass
+class OperatorProcess:
+    """`python -m sparkonce operator`; its log is in `log`."""
+
+    ledger: str
+    install: str
+    kubeconfig: Path
+    namespaces: Sequence[str]
+    folder: Path
+    name: str = "operator"
+    lease_seconds: int = 3
+    sweep_seconds: float = 5.0
+    options: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+    process: subprocess.Popen[bytes] | None = None
+    port: int = 0
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self.name} was not started"
+        return self.process.pid
+
+    def start(self, *, wait: bool = True) -> OperatorProcess:
+        self.port = free_port()
+        command = [self.python, "-m", "sparkonce", "operator", "--store", self.ledger.replace("http://", "etcd://"), "--install", self.install]
+        command += [part for namespace in self.namespaces for part in ("--namespace", namespace)]
+        command += ["--kubeconfig", str(self.kubeconfig), "--http", f"127.0.0.1:{self.port}"]
+        command += ["--lease-seconds", str(self.lease_seconds), "--sweep-seconds", str(self.sweep_seconds), *self.options]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **self.environment}
+            )
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self, timeout: float = READY) -> None:
+        assert_eventually(self.ready, timeout=timeout)
+
+    def ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}:\n{self.tail()}"
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/readyz", timeout=2, trust_env=False).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def metrics(self) -> str:
+        return httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=5, trust_env=False).text
+
+    def tail(self, lines: int = 60) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        assert self.process is not None
+        self.process.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def freeze(self) -> None:
+        self.send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.send(signal.SIGCONT)
+
+    def terminate(self, timeout: float = 20.0) -> float:
+        """Graceful stop; seconds that it took."""
+        began = time.monotonic()
+        self.send(signal.SIGTERM)
+        assert self.process is not None
+        code = self.process.wait(timeout)
+        assert code == 0, f"{self.name} ended with {code}:\n{self.tail()}"
+        return time.monotonic() - began
+
+    def end(self) -> None:
+        """Whatever state it is in."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
