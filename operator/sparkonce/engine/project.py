@@ -27,7 +27,6 @@ from sparkonce.engine.progress import rounded
 from sparkonce.engine.project_conditions import (
     COMPLETE,
     FAILED,
-    FINAL,
     HELD,
     MISMATCH,
     RESERVED,
@@ -198,10 +197,11 @@ class _Status:
         said = f"generation {record.generation} of {record.key} is for another job, which took this one's place"
         self.facts[RESERVED] = fact(SUPERSEDED, said, holds=conditions.FALSE)
         self.facts[MISMATCH] = fact(SUPERSEDED, said)
-        if self.stored.get("phase") in FINAL and self.obj.asks(self.stored.get("fingerprint")):
-            self.carried("role", "generation", "attempt", "result", "replayed", "message")
+        if self.obj.asks(self.stored.get("fingerprint")):
             self.facts |= kept(self.stored, COMPLETE) | kept(self.stored, FAILED)
-            return self.done(str(self.stored["phase"]))
+            if self.stored.get("phase") in ("Succeeded", "Failed"):  # Cancelled is no result
+                self.carried("role", "generation", "attempt", "result", "replayed", "message")
+                return self.done(str(self.stored["phase"]))
         return self.done("Mismatch", f"{said}; {placed.said.unblock}")
 
     def mismatch(self, record: Record, placed: Placed, paths: Sequence[str] | None) -> Json:
