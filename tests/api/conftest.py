@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.api_faults import ApiProxy
 from harness.apiserver import ADMIN, Cluster, Etcd, folder_in_memory, started_cluster
 from harness.binaries import PartMissing, find
 from harness.kubeflow import FakeKubeflow
@@ -73,3 +74,10 @@ def kubeflow(cluster: Cluster, namespace: str) -> Iterator[FakeKubeflow]:
     """Plays the Spark operator and the node of `namespace`; without rules every application runs a moment and succeeds."""
     with FakeKubeflow(cluster.url, ca=cluster.certificates.ca, token=ADMIN, namespace=namespace) as fake:
         yield fake
+
+
+@pytest.fixture
+def api_proxy(cluster: Cluster) -> Iterator[ApiProxy]:
+    """Before the API server; `api_proxy.kubeconfig` leads through it. Without faults it only counts."""
+    with ApiProxy(cluster) as proxy:
+        yield proxy

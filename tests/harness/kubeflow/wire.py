@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +16,7 @@ from typing import Any, Self
 import aiohttp
 
 from harness.kube_api import path_of
+from harness.tls_session import tls_session
 from sparkonce.launch.kubernetes import Resource
 
 Json = dict[str, Any]
@@ -29,8 +27,6 @@ REQUEST_TIMEOUT = 30.0
 """Seconds; an API server that a test has frozen answers when it is thawed."""
 WATCH_SECONDS = 300
 """The API server closes a watch after it; the next one goes on from there."""
-CLOSE_TIMEOUT = 2.0
-"""Seconds for connections to end; a frozen API server does not say goodbye."""
 PAUSE = 0.1
 """Seconds between two tries to reach an API server that is not there."""
 
@@ -45,35 +41,18 @@ class Expired(Exception):
 
 class Wire:
     def __init__(self, server: str, *, ca: Path, token: str) -> None:
-        self.server = server
-        self._tls = ssl.create_default_context(cafile=str(ca))
-        self._token = token
         self._session: aiohttp.ClientSession | None = None
-        self._sockets: list[socket.socket] = []
+        headers = {"Authorization": f"Bearer {token}"}
+        self._opening = tls_session(ca, base_url=server, headers=headers)
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            base_url=self.server,
-            connector=aiohttp.TCPConnector(ssl=self._tls, limit=0, socket_factory=self._socket),
-            headers={"Authorization": f"Bearer {self._token}"},
-        )
+        self._session = await self._opening.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.session.close()
-        # Ends of TLS are still under way, and the loop ends with us.
-        deadline = time.monotonic() + CLOSE_TIMEOUT
-        while any(each.fileno() != -1 for each in self._sockets) and time.monotonic() < deadline:  # noqa: ASYNC110 # nobody tells
-            await asyncio.sleep(CLOSE_TIMEOUT / 1000)
-
-    def _socket(self, address: Any) -> socket.socket:
-        family, kind, protocol, _, _ = address
-        made = socket.socket(family=family, type=kind, proto=protocol)
-        made.setblocking(False)
-        self._sockets = [*(each for each in self._sockets if each.fileno() != -1), made]
-        return made
+        await self._opening.__aexit__(kind, value, trace)
 
     @property
     def session(self) -> aiohttp.ClientSession:

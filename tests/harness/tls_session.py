@@ -1,0 +1,46 @@
+"""An aiohttp session to servers with our CA, which is really over when it is closed.
+
+aiohttp hands connections to the event loop to end, and a loop that a thread closes right afterwards ends with open sockets, which
+Python then complains of in whichever test comes next. So this one knows its sockets and waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+CLOSE_TIMEOUT = 2.0
+"""Seconds for connections to end; a frozen server does not say goodbye."""
+LOOK = 0.002
+"""Seconds between two looks at whether they have."""
+
+
+@asynccontextmanager
+async def tls_session(ca: Path, **options: Any) -> AsyncIterator[aiohttp.ClientSession]:
+    """`options` are ClientSession's."""
+    sockets: list[socket.socket] = []
+
+    def made(address: Any) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        new = socket.socket(family=family, type=kind, proto=protocol)
+        new.setblocking(False)
+        sockets[:] = [*(each for each in sockets if each.fileno() != -1), new]
+        return new
+
+    trusted = ssl.create_default_context(cafile=str(ca))
+    connector = aiohttp.TCPConnector(ssl=trusted, limit=0, socket_factory=made)
+    try:
+        async with aiohttp.ClientSession(connector=connector, **options) as session:
+            yield session
+    finally:
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        while any(each.fileno() != -1 for each in sockets) and time.monotonic() < deadline:  # noqa: ASYNC110 # nobody tells
+            await asyncio.sleep(LOOK)
