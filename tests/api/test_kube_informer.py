@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from api.front import Front, error_event, front_of
+from api.scenes import run, until
 from harness.apiserver import Cluster
 from harness.kube_api import CONFIG_MAPS, CRDS
 from sparkonce.kube.client import ApiClient
@@ -53,14 +53,6 @@ async def watching(
         await client.close()
 
 
-async def until(holds: Callable[[], object], timeout: float = 15.0) -> None:
-    """As `assert_eventually`, for a fact that a task of the same loop brings about."""
-    deadline = time.monotonic() + timeout
-    while not holds():
-        assert time.monotonic() < deadline, "not true in time"
-        await asyncio.sleep(0.01)
-
-
 def make(cluster: Cluster, namespace: str, *names: str, labels: dict[str, str] | None = None) -> None:
     for name in names:
         cluster.api.create(CONFIG_MAPS, {"metadata": {"name": name, "labels": labels or {}}}, namespace)
@@ -70,16 +62,8 @@ def names(informer: Informer, namespace: str, *known: str) -> list[str]:
     return [name for name in known if informer.get(namespace, name) is not None]
 
 
-def run(scene: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(_awaited(scene), 90))
-
-
-async def _awaited(scene: Callable[[], Awaitable[None]]) -> None:
-    await scene()
-
-
 @pytest.fixture
-def front(cluster: Cluster) -> Any:
+def front(cluster: Cluster) -> Iterator[Front]:
     with front_of(cluster) as made:
         yield made
 

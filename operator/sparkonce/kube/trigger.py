@@ -44,10 +44,12 @@ STREAM = 120
 """Seconds after which the API server is asked to end a watch: often enough to tell a dead one soon, at a cost of nothing."""
 SILENCE = 180.0
 """Seconds without a newly opened watch after which kopf is started again."""
-LOGINS = 5.0
-"""Seconds between two logins of kopf: it logs in again at each 401, without a pause of its own."""
+LOGINS = 2.0
+"""Seconds between two logins of one kopf: it logs in again at each 401, without a pause of its own."""
 ENDING = 15.0
 """Seconds that kopf gets to end its watches; a kopf that does not is left to the end of the thread."""
+FAREWELL = 0.1
+"""Seconds for connections to say goodbye by TLS before their loop ends."""
 FINALIZER = "sparkonce.dev/nobody-uses-this"
 
 
@@ -125,11 +127,17 @@ class Trigger:
     def _run(self) -> None:
         logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else two lines for each event
         try:
-            asyncio.run(self._supervise())
+            asyncio.run(self._supervised())
         except asyncio.CancelledError:
             log.debug("the trigger was stopped")
         except Exception:
             log.exception("the trigger ended")
+
+    async def _supervised(self) -> None:
+        try:
+            await self._supervise()
+        finally:
+            await asyncio.sleep(FAREWELL)
 
     async def _supervise(self) -> None:
         self._own, self._supervisor = asyncio.get_running_loop(), asyncio.current_task()
@@ -167,6 +175,7 @@ class Trigger:
     async def _watched_over(self) -> None:
         """Until kopf ends, or no watch was opened for too long."""
         self._starts += 1
+        self._last_login = -LOGINS
         began = time.monotonic()
         self._opened = dict.fromkeys(self._wanted, began)
         running = asyncio.create_task(self._kopf(), name="kopf")
