@@ -37,12 +37,14 @@ class Ownership:
         *,
         owner: str,
         on_lost: Callable[[], None],
+        on_held: Callable[[], None] = lambda: None,
         margin: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`margin`: seconds before the lease's end at which this process stops to act, for clocks that run apart."""
         self._store, self._owner, self._on_lost = store, owner, on_lost
+        self._on_held = on_held
         self._margin, self._clock, self._sleep = margin, clock, sleep
         self._lease: Lease | None = None
         self._held = asyncio.Event()
@@ -81,6 +83,7 @@ class Ownership:
                 await self._sleep(OPEN_AGAIN)
                 continue
             self._held.set()
+            self._on_held()
             while self.alive():
                 await self._sleep(LOOK)
             self._fail_stop()

@@ -93,7 +93,9 @@ class Replica:
         self.store, self.roster, self.owner, self.settings = store, roster, owner, settings
         self.nonce = uuid.uuid4().hex
         self.queue: WorkQueue[Address] = WorkQueue(retry_initial=0.2, retry_max=30.0)
-        self.ownership = Ownership(store, owner=owner, on_lost=self._lost, margin=settings.margin)
+        self.ownership = Ownership(
+            store, owner=owner, on_lost=self._lost, on_held=self.sweep_soon, margin=settings.margin
+        )
         self.attendant: Attendant | None = None
         self.members: tuple[str, ...] = (self.nonce,)
         self.last_sweep: float | None = None
