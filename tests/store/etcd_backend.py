@@ -71,7 +71,8 @@ class Etcd:
 
     def expire(self, lease: Lease) -> None:
         """Behind the back of its holder."""
-        self.cluster.members[0].post("lease/revoke", {"ID": str(int(lease.id, 16))})
+        if (number := int(lease.id, 16)) in self.cluster.leases():
+            self.cluster.members[0].post("lease/revoke", {"ID": str(number)})
 
     def write(self, address: Address, text: str) -> None:
         self.cluster.put(self.layout.record(address), text.encode())

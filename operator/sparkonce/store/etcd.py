@@ -198,7 +198,10 @@ class EtcdStore(Reading):
         def decide(seen: Seen, _: Look) -> Decision[Owned | Duplicate | Lost | Refused]:
             return rules.reopen(seen, record, request, lease=own.id, owner=own.owner, ended=own.ended)
 
-        return await self._leased(own, lambda: self._step(record.address, decide, Rests(claim=True, floor=True)))
+        done = await self._leased(own, lambda: self._step(record.address, decide, Rests(claim=True, floor=True)))
+        if isinstance(done, Owned):
+            self._room.took(record.realm)  # an expired key that is opened again lives
+        return done
 
     # --- without a claim
 
