@@ -45,12 +45,15 @@ class Proxy:
         """Resets all connections once, when so many more bytes of replies have passed."""
         self.connections = 0
         """How many were ever accepted."""
+        self.requested = 0
+        """Bytes of requests that arrived here, whatever became of them."""
         self.dropped = 0
         """Bytes of replies that were thrown away."""
         host, _, port = target.rpartition(":")
         self._target = (host.strip("[]"), int(port))
         self._open: set[asyncio.StreamWriter] = set()
         self._stranded: set[asyncio.StreamWriter] = set()
+        self._may_pass = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy to {target}", daemon=True)
         self._thread.start()
@@ -60,6 +63,10 @@ class Proxy:
     def black_hole(self) -> None:
         """Nothing moves in either direction, and nothing is closed."""
         self.requests = self.replies = Flow.HOLD
+
+    def release_one(self) -> None:
+        """Of the requests that are held, the first piece arrives; what its sender said later (that it gave up) is lost."""
+        self._may_pass = True
 
     def strand(self) -> None:
         """The connections of now carry nothing any more and are not closed; new ones work. For good: `heal` does not help them."""
@@ -120,7 +127,8 @@ class Proxy:
             asyncio.create_task(self._pump(there, writer, of_replies=True)),
         ]
         try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            with contextlib.suppress(asyncio.CancelledError):  # the proxy is closed
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pump in pumps:
                 pump.cancel()
@@ -130,18 +138,26 @@ class Proxy:
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, of_replies: bool) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(CHUNK):
+                self.requested += 0 if of_replies else len(data)
                 if self.delay:
                     await asyncio.sleep(self.delay)
-                while self._holds(sink, of_replies=of_replies):  # noqa: ASYNC110 - it is set from another thread
-                    await asyncio.sleep(TICK)
+                await self._may_go(sink, of_replies=of_replies)
                 if self._flow(of_replies=of_replies) is Flow.DROP:
                     self.dropped += len(data) if of_replies else 0
                     continue
+                if self._may_pass and not of_replies:
+                    self._may_pass, self.requests = False, Flow.DROP
                 ends = of_replies and self._used_up(len(data))
                 sink.write(data)
                 await sink.drain()
                 if ends:
                     await self._cut()
+
+    async def _may_go(self, sink: asyncio.StreamWriter, *, of_replies: bool) -> None:
+        while self._holds(sink, of_replies=of_replies):
+            if self._may_pass and not of_replies:
+                return
+            await asyncio.sleep(TICK)
 
     def _holds(self, sink: asyncio.StreamWriter, *, of_replies: bool) -> bool:
         return sink in self._stranded or self._flow(of_replies=of_replies) is Flow.HOLD

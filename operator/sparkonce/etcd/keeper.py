@@ -101,6 +101,10 @@ class Kept:
         self._lock = lock
 
     @property
+    def lease(self) -> LeaseHandle:
+        return self._held.lease
+
+    @property
     def deadline(self) -> float:
         """Monotonic seconds until which the lease surely lives: when the last confirmed refresh was sent, plus its TTL."""
         return self._held.deadline

@@ -1,0 +1,351 @@
+"""Leases: kept while the process works, lost in time when it does not, and never called alive on hope."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+import pytest
+
+from harness.etcd import Etcd
+from harness.etcd_traffic import eventually
+from harness.eventually import assert_eventually
+from harness.proxy import Proxy, in_front_of
+from sparkonce.errors import InvalidInput
+from sparkonce.etcd.client import Client, Kept, LeaseHandle
+from sparkonce.etcd.kv import Compare, Put
+
+TTL = 2
+"""Seconds: the shortest that etcd grants with its default election timeout."""
+
+
+def use(endpoints: list[str], body: Callable[[Client], Awaitable[None]]) -> None:
+    async def main() -> None:
+        client = Client.open(endpoints, timeout=10.0)
+        try:
+            await body(client)
+        finally:
+            await client.close()
+
+    asyncio.run(main())
+
+
+async def lives_for(seconds: float, client: Client, kept: Kept) -> None:
+    """The lease is there, here and in etcd, for so long."""
+    until = monotonic() + seconds
+    while monotonic() < until:
+        assert not kept.lost
+        assert monotonic() < kept.deadline
+        assert await client.remaining(kept.lease.id) is not None
+        await asyncio.sleep(0.05)
+
+
+# --- without a keeper ---
+
+
+def test_a_lease_that_nobody_keeps_ends(server: Etcd, prefix: bytes) -> None:
+    """A lease has what was granted left, then less; it expires with its keys, and then it does not exist."""
+
+    async def body(client: Client) -> None:
+        lease = await client.grant(TTL)
+        assert lease.ttl >= TTL
+        await client.txn([], [Put(prefix, b"", lease.id)])
+        remaining = await client.remaining(lease.id)
+        assert remaining is not None
+        assert 0 <= remaining <= lease.ttl
+        await eventually(lambda: prefix not in server.content(prefix), TTL + 5)
+        assert await client.remaining(lease.id) is None
+
+    use(server.endpoints, body)
+
+
+def test_revoking_twice_is_as_once(server: Etcd, prefix: bytes) -> None:
+    """A revoked lease is gone with its keys at once; revoking it again is no error."""
+
+    async def body(client: Client) -> None:
+        lease = await client.grant(600)
+        await client.txn([], [Put(prefix, b"", lease.id)])
+        await client.revoke(lease.id)
+        await client.revoke(lease.id)
+        assert await client.remaining(lease.id) is None
+        assert server.content(prefix) == {}
+
+    use(server.endpoints, body)
+
+
+# --- kept ---
+
+
+def test_a_blocked_event_loop_costs_no_lease(server: Etcd, prefix: bytes) -> None:
+    """The event loop is blocked for twice the TTL: the lease lives, its key is there, and its deadline has moved on."""
+
+    async def body(client: Client) -> None:
+        lease = await client.grant(TTL)
+        kept = client.keep(lease)
+        await client.txn([], [Put(prefix, b"", lease.id)])
+        time.sleep(2 * TTL)  # noqa: ASYNC251 - this is the fault
+        assert not kept.lost
+        assert kept.deadline > monotonic()
+        assert prefix in server.content(prefix)
+
+    use(server.endpoints, body)
+
+
+def test_all_leases_share_one_stream(server: Etcd) -> None:
+    """Thirty leases that are kept need one stream (its reader is one thread), and all of them live."""
+
+    async def body(client: Client) -> None:
+        leases = [await client.grant(TTL) for _ in range(30)]
+        kept = [client.keep(lease) for lease in leases]
+        first = [each.deadline for each in kept]
+        await eventually(lambda: all(each.deadline > was for each, was in zip(kept, first, strict=True)), TTL)
+        readers = [thread for thread in threading.enumerate() if thread.name == "sparkonce-etcd-refreshed"]
+        assert len(readers) == 1
+        assert not any(each.lost for each in kept)
+
+    use(server.endpoints, body)
+
+
+def test_the_deadline_counts_from_when_the_refresh_was_sent(server: Etcd) -> None:
+    """On a slow network the deadline moves by the time the answer took less than one that counts from the answer would."""
+
+    async def body(proxy: Proxy) -> None:
+        client = Client.open([proxy.address], timeout=10.0)
+        lease = await client.grant(6)
+        assert lease.asked is not None
+        kept = client.keep(LeaseHandle(lease.id, lease.ttl))
+        assert kept.deadline < 0
+        await eventually(lambda: kept.deadline > 0, 10)
+        proxy.delay = 0.3  # each way
+        was = kept.deadline
+        await eventually(lambda: kept.deadline > was, 10)
+        assert monotonic() - (kept.deadline - lease.ttl) >= 0.6
+        await client.close()
+
+    with in_front_of(server.one.address) as proxy:
+        asyncio.run(body(proxy))
+
+
+def test_a_lease_survives_a_restart_of_etcd(own: Etcd) -> None:
+    """etcd is killed and started again within the TTL: the keeper is back in time."""
+
+    async def body(client: Client) -> None:
+        lease = await client.grant(6)
+        kept = client.keep(lease)
+        await asyncio.to_thread(own.one.restart)
+        was = kept.deadline
+        await eventually(lambda: kept.deadline > was, 6)
+        assert not kept.lost
+
+    use(own.endpoints, body)
+
+
+def test_a_silent_endpoint_costs_no_lease(server: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing comes back from the endpoint of the stream, and nothing is closed: the keeper goes to the next one in time."""
+    monkeypatch.setattr("sparkonce.etcd.channel.RANDOM.randrange", lambda _: 0)
+
+    async def body(proxy: Proxy) -> None:
+        client = Client.open([proxy.address, *server.endpoints], timeout=10.0)
+        lease = await client.grant(3)
+        kept = client.keep(lease)
+        was = kept.deadline
+        await eventually(lambda: kept.deadline > was, 3)
+        proxy.black_hole()
+        direct = Client.open(server.endpoints, timeout=10.0)
+        await lives_for(4.5, direct, kept)
+        await direct.close()
+        await client.close()
+
+    with in_front_of(server.one.address) as proxy:
+        asyncio.run(body(proxy))
+
+
+def test_a_dead_connection_to_the_only_endpoint_costs_no_lease(server: Etcd) -> None:
+    """With one address (a service in front of etcd) the keeper gives up a connection that went silent and makes another."""
+
+    async def body(proxy: Proxy) -> None:
+        client, direct = Client.open([proxy.address], timeout=10.0), Client.open(server.endpoints, timeout=10.0)
+        lease = await client.grant(3)
+        kept = client.keep(lease)
+        was = kept.deadline
+        await eventually(lambda: kept.deadline > was, 3)
+        proxy.strand()
+        await lives_for(4.5, direct, kept)
+        await direct.close()
+        await client.close()
+
+    with in_front_of(server.one.address) as proxy:
+        asyncio.run(body(proxy))
+
+
+# --- lost ---
+
+
+def test_a_revoked_lease_is_lost_at_the_next_refresh(server: Etcd) -> None:
+    """etcd says that the lease does not exist: it is lost, and who asked is told, once; another lease is not touched by it."""
+
+    async def body(client: Client) -> None:
+        told: list[str] = []
+
+        def tell_badly() -> None:
+            told.append("lost")
+            raise RuntimeError("a listener that fails")
+
+        kept = client.keep(await client.grant(6), on_lost=tell_badly)
+        other = client.keep(await client.grant(TTL))
+        server.revoke(kept.lease.id)
+        await eventually(lambda: told == ["lost"], 4)
+        assert kept.lost
+        assert kept.deadline > monotonic()  # etcd's word, not the clock's
+        await lives_for(TTL + 0.5, client, other)
+        assert told == ["lost"]
+
+    use(server.endpoints, body)
+
+
+def test_a_lease_is_lost_at_its_deadline_and_stays_lost(own: Etcd) -> None:
+    """etcd away for longer than the TTL: lost at the deadline, told once, and not found again although etcd still has the lease."""
+
+    async def body(client: Client) -> None:
+        told: list[float] = []
+        lease = await client.grant(TTL)
+        kept = client.keep(lease, on_lost=lambda: told.append(monotonic()))
+        own.one.freeze()
+        await eventually(lambda: bool(told), TTL + 3)
+        assert kept.lost
+        assert 0 <= told[0] - kept.deadline < 0.5
+        own.one.kill()
+        await asyncio.to_thread(own.one.start)  # every lease has its full TTL again
+        assert await client.remaining(lease.id) is not None
+        assert kept.lost
+        assert kept.deadline <= told[0]
+        again = client.keep(await client.grant(TTL))
+        was = again.deadline
+        await eventually(lambda: again.deadline > was, 5)
+        assert len(told) == 1
+
+    use(own.endpoints, body)
+
+
+def test_an_answer_after_the_deadline_does_not_bring_a_lease_back(own: Etcd) -> None:
+    """What has been called lost stays lost, also when the refresh is confirmed afterwards."""
+
+    async def body(proxy: Proxy) -> None:
+        client = Client.open([proxy.address], timeout=10.0)
+        lease = await client.grant(TTL)
+        kept = client.keep(lease)
+        proxy.black_hole()
+        await eventually(lambda: kept.lost, TTL + 3)
+        deadline = kept.deadline
+        proxy.heal()
+        other = client.keep(await client.grant(TTL))
+        was = other.deadline
+        await eventually(lambda: other.deadline > was, 5)
+        assert kept.lost
+        assert kept.deadline == deadline
+        await client.close()
+
+    with in_front_of(own.one.address) as proxy:
+        asyncio.run(body(proxy))
+
+
+def test_a_stopped_lease_ends_without_a_word(server: Etcd) -> None:
+    """After `stop` nothing is refreshed and nobody is told; etcd ends the lease by itself. It may be kept again, and only once."""
+
+    async def body(client: Client) -> None:
+        told: list[str] = []
+        lease = await client.grant(TTL)
+        kept = client.keep(lease, on_lost=lambda: told.append("lost"))
+        with pytest.raises(InvalidInput, match="kept already"):
+            client.keep(lease)
+        kept.stop()
+        client.keep(lease).stop()
+        await eventually(lambda: lease.id not in server.leases(), TTL + 5)
+        assert kept.lost
+        assert told == []
+
+    use(server.endpoints, body)
+
+
+def test_closing_the_client_ends_the_keeper(server: Etcd) -> None:
+    """After `close` no thread of the keeper is left, the lease ends by itself, and nothing can be kept any more."""
+
+    async def body(client: Client) -> None:
+        lease = await client.grant(TTL)
+        client.keep(lease)
+        await client.close()
+        await eventually(lambda: not [each for each in threading.enumerate() if "sparkonce-etcd" in each.name], 5)
+        with pytest.raises(InvalidInput, match="closed"):
+            client.keep(lease)
+        await eventually(lambda: lease.id not in server.leases(), TTL + 5)
+
+    use(server.endpoints, body)
+
+
+# --- a process that is frozen ---
+
+OWNER = """
+import asyncio, json, sys, time
+from sparkonce.etcd.client import Client
+from sparkonce.etcd.kv import Compare, Put
+
+async def main(endpoint, key):
+    client = Client.open([endpoint], timeout=10.0)
+    lease = await client.grant(2)
+    kept = client.keep(lease)
+    reply = await client.txn([Compare(key, "create", "=", 0)], [Put(key, b"first", lease.id)])
+    print(json.dumps({"won": reply.succeeded}), flush=True)
+    while True:
+        print(json.dumps({"held": not kept.lost, "at": time.monotonic()}), flush=True)
+        time.sleep(0.02)
+
+asyncio.run(main(sys.argv[1], sys.argv[2].encode()))
+"""
+
+
+def test_a_process_that_was_frozen_beyond_its_lease_finds_it_lost(server: Etcd, prefix: bytes) -> None:
+    """Frozen by SIGSTOP until its lease has expired and another owns the key: from its first step on it knows that it lost it."""
+    told: list[dict[str, float]] = []
+    child = subprocess.Popen(
+        [sys.executable, "-c", OWNER, server.one.address, prefix.decode()], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+
+    def listen() -> None:
+        assert child.stdout is not None
+        told.extend(json.loads(line) for line in child.stdout)
+
+    async def another_wins(client: Client) -> None:
+        reply = await client.txn([Compare(prefix, "create", "=", 0)], [Put(prefix, b"second")])
+        assert reply.succeeded
+
+    listener = threading.Thread(target=listen)
+    try:
+        assert json.loads(child.stdout.readline()) == {"won": True}
+        listener.start()
+        # Kept for longer than it lives by itself, so that it is the keeper whose freeze is tested.
+        assert_eventually(lambda: bool(told) and told[-1]["at"] - told[0]["at"] > 2 * TTL, 20)
+        assert all(each["held"] for each in told)
+        os.kill(child.pid, signal.SIGSTOP)
+        assert_eventually(lambda: prefix not in server.content(prefix), 20)
+        use(server.endpoints, another_wins)
+        woken = monotonic()
+        os.kill(child.pid, signal.SIGCONT)
+        assert_eventually(lambda: told[-1]["at"] > woken + TTL / 3, 20)
+    finally:
+        child.kill()
+        child.wait()
+        listener.join()
+        child.stdout.close()
+    since = [each for each in told if each["at"] > woken]
+    assert since
+    assert not any(each["held"] for each in since)
+    assert server.content(prefix) == {prefix: b"second"}

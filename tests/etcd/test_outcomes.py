@@ -1,0 +1,271 @@
+"""What callers are told while etcd is killed, frozen and cut off, compared with what etcd holds afterwards.
+
+The truth is etcd's count of writes to each key: a transaction that was sent twice shows as 2, one that was reported and lost as 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+
+import pytest
+
+from harness.etcd import Etcd
+from harness.etcd_traffic import Traffic, assert_honest, eventually, outcome
+from harness.proxy import Flow, Proxy, in_front_of
+from sparkonce.etcd.client import Client
+from sparkonce.etcd.errors import EtcdUnavailable, LeaseNotFound, failure
+from sparkonce.etcd.kv import Put, Range
+
+SLACK = 1.5
+"""Seconds that a call may end late: the machine has two cores and other work."""
+
+
+# --- the line between an answer and none ---
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN", "ABORTED", "DATA_LOSS", "OK", "NEW"],
+)
+def test_what_is_no_answer_proves_nothing(code: str) -> None:
+    """Codes that somebody else than etcd may give, or etcd while the request is under way, and codes nobody knows, are no answers."""
+    assert isinstance(failure(code=code, details="etcdserver: x", what="Txn", where="a:1"), EtcdUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("details", "answered"),
+    [
+        ("etcdserver: mvcc: database space exceeded", True),
+        ("grpc: received message larger than max (3000018 vs. 2097152)", True),
+        ("CLIENT: Received message larger than max (5 vs. 4)", False),
+        ("Sent message larger than max", False),
+    ],
+)
+def test_resource_exhausted_is_an_answer_if_etcd_gave_it(details: str, answered: bool) -> None:
+    """RESOURCE_EXHAUSTED about a reply that this side could not take proves nothing: the request had its effect."""
+    error = failure(code="RESOURCE_EXHAUSTED", details=details, what="Txn", where="a:1")
+    assert isinstance(error, EtcdUnavailable) is not answered
+
+
+# --- etcd goes away and comes back ---
+
+
+def test_a_killed_etcd_does_not_make_callers_wrong(own: Etcd, prefix: bytes) -> None:
+    """Killed under traffic and started again: who was answered is in etcd once, nobody twice, and all go on by themselves."""
+
+    async def body() -> None:
+        client = Client.open(own.endpoints)
+        traffic = Traffic(client, prefix)
+        await traffic.goes_well()
+        own.one.kill()
+        await eventually(lambda: traffic.tally()["unknown"] > 20, 20)
+        await asyncio.to_thread(own.one.start)
+        await traffic.goes_well()
+        await traffic.stop()
+        await client.close()
+        assert_honest(traffic.told, own.versions(prefix))
+
+    asyncio.run(body())
+
+
+def test_a_frozen_etcd_ends_calls_by_their_deadline(own: Etcd, prefix: bytes) -> None:
+    """Frozen under traffic: calls end by their deadline as unknown, some of them land after the thaw, none of them twice."""
+
+    async def body() -> None:
+        client = Client.open(own.endpoints, timeout=0.5)
+        traffic = Traffic(client, prefix)
+        await traffic.goes_well()
+        own.one.freeze()
+        await eventually(lambda: traffic.tally()["unknown"] >= 16, 20)
+        own.one.thaw()
+        await traffic.goes_well()
+        await traffic.stop()
+        await client.close()
+        assert_honest(traffic.told, own.versions(prefix))
+        assert traffic.slowest < 0.5 + SLACK
+
+    asyncio.run(body())
+
+
+@pytest.mark.slow
+def test_an_outage_of_40_seconds_is_over_when_etcd_is_back(own: Etcd, prefix: bytes) -> None:
+    """However long etcd was away, a client is back within seconds of it (gRPC by itself waits up to two minutes)."""
+
+    async def body() -> None:
+        client = Client.open(own.endpoints)
+        traffic = Traffic(client, prefix, writers=2)
+        await traffic.goes_well()
+        own.one.kill()
+        away_since = monotonic()
+        await eventually(lambda: monotonic() - away_since > 40, 60)
+        await asyncio.to_thread(own.one.start)
+        back = monotonic()
+        await traffic.goes_well(timeout=5)
+        assert monotonic() - back < 2.5 + SLACK  # gRPC's longest pause between two attempts to connect, by our option
+        await traffic.stop()
+        await client.close()
+        assert_honest(traffic.told, own.versions(prefix))
+
+    asyncio.run(body())
+
+
+# --- messages that are lost or late ---
+
+
+def _refused(server: Etcd) -> float:
+    """How many transactions etcd has refused while applying them."""
+    return server.one.counted("etcd_server_apply_duration_seconds_count", op="Txn", success="false")
+
+
+@pytest.mark.parametrize("ending", ["silence", "reset"])
+def test_a_lost_reply_is_unknown_and_its_write_happened_once(server: Etcd, prefix: bytes, ending: str) -> None:
+    """etcd commits, the reply is dropped, the connection is silent or breaks: the caller learns nothing, and nothing is sent again."""
+
+    async def body(proxy: Proxy) -> None:
+        client = Client.open([proxy.address], timeout=1.0)
+        await client.txn([], [Put(prefix + b"first", b"")])
+        proxy.replies = Flow.DROP
+        call = asyncio.create_task(outcome(client.txn([], [Put(prefix + b"key", b"")])))
+        await eventually(lambda: prefix + b"key" in server.content(prefix), 10)
+        if ending == "reset":
+            proxy.replies = Flow.PASS  # a client that sends it again would be answered now
+            proxy.cut()
+        assert await call == "unknown"
+        proxy.heal()
+        proxy.cut()
+        assert await outcome(client.range(Range(prefix + b"key"), timeout=5.0)) == "answered"
+        await client.close()
+
+    with in_front_of(server.one.address) as proxy:
+        asyncio.run(body(proxy))
+    assert server.versions(prefix) == {prefix + b"first": 1, prefix + b"key": 1}
+
+
+def test_a_write_that_is_not_there_may_still_come(server: Etcd, prefix: bytes) -> None:
+    """A request held up on its way is unknown to its caller, absent to every reader, and commits when it arrives."""
+
+    async def body(proxy: Proxy) -> None:
+        client, reader = Client.open([proxy.address], timeout=0.5), Client.open(server.endpoints, timeout=10.0)
+        await client.status()
+        proxy.requests = Flow.HOLD
+        assert await outcome(client.txn([], [Put(prefix + b"key", b"")])) == "unknown"
+        assert (await reader.range(Range(prefix + b"key"))).kvs == ()
+        proxy.release_one()
+        await eventually(lambda: server.versions(prefix) == {prefix + b"key": 1}, 10)
+        await client.close()
+        await reader.close()
+
+    with in_front_of(server.one.address) as proxy:
+        asyncio.run(body(proxy))
+
+
+def test_revoking_its_lease_ends_the_doubt_about_a_write(server: Etcd, prefix: bytes) -> None:
+    """The same late request under a lease that was revoked meanwhile is refused on arrival: it can never appear."""
+
+    async def body(proxy: Proxy) -> None:
+        client, other = Client.open([proxy.address], timeout=0.5), Client.open(server.endpoints, timeout=10.0)
+        lease = await other.grant(600)
+        await client.status()
+        before = _refused(server)
+        proxy.requests = Flow.HOLD
+        assert await outcome(client.txn([], [Put(prefix + b"key", b"", lease.id)])) == "unknown"
+        await other.revoke(lease.id)
+        proxy.release_one()
+        await eventually(lambda: _refused(server) == before + 1, 10)
+        with pytest.raises(LeaseNotFound):
+            await other.txn([], [Put(prefix + b"key", b"", lease.id)])
+        await client.close()
+        await other.close()
+
+    with in_front_of(server.one.address) as proxy:
+        asyncio.run(body(proxy))
+    assert server.content(prefix) == {}
+
+
+def test_a_read_is_answered_within_its_deadline_although_a_connection_breaks(server: Etcd, prefix: bytes) -> None:
+    """A read whose connection breaks is asked again within its deadline: a read may, it changes nothing."""
+
+    async def body(proxy: Proxy) -> None:
+        client = Client.open([proxy.address], timeout=10.0)
+        await client.txn([], [Put(prefix, b"here")])
+        proxy.replies, sent = Flow.HOLD, proxy.requested
+        read = asyncio.create_task(client.range(Range(prefix)))
+        await eventually(lambda: proxy.requested > sent, 10)
+        proxy.heal()
+        proxy.cut()
+        assert [kv.value for kv in (await read).kvs] == [b"here"]
+        await client.close()
+
+    with in_front_of(server.one.address) as proxy:
+        asyncio.run(body(proxy))
+
+
+def test_a_black_hole_costs_a_read_half_its_deadline(
+    server: Etcd, prefix: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a second endpoint a read that meets silence at the first is answered within its deadline, and the next one at once."""
+
+    async def body(silent: Proxy) -> None:
+        silent.black_hole()
+        client = Client.open([silent.address, *server.endpoints], timeout=4.0)
+        began = monotonic()
+        assert (await client.range(Range(prefix))).kvs == ()
+        assert 1.5 < monotonic() - began < 4.0
+        began = monotonic()
+        await client.txn([], [Put(prefix, b"")])
+        assert monotonic() - began < 1.0 + SLACK
+        await client.close()
+
+    monkeypatch.setattr("sparkonce.etcd.channel.RANDOM.randrange", lambda _: 0)
+    with in_front_of(server.one.address) as silent:
+        asyncio.run(body(silent))
+
+
+# --- callers that leave ---
+
+
+def test_a_cancelled_caller_leaves_at_once_and_its_write_goes_on(own: Etcd, prefix: bytes) -> None:
+    """Cancelled while etcd is frozen: the caller is gone in no time, the write is not undone by it, and no task stays behind."""
+
+    async def body() -> None:
+        client = Client.open(own.endpoints, timeout=3.0)
+        await client.status()
+        own.one.freeze()
+        calls = [asyncio.create_task(client.txn([], [Put(b"%s%d" % (prefix, number), b"")])) for number in range(50)]
+        await asyncio.sleep(0)  # let them begin
+        await asyncio.sleep(0)
+        began = monotonic()
+        for call in calls:
+            call.cancel()
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(end) for end in ends} == {asyncio.CancelledError}
+        assert monotonic() - began < 0.5
+        own.one.thaw()
+        await eventually(lambda: len(own.versions(prefix)) == 50, 10)
+        assert set(own.versions(prefix).values()) == {1}
+        await eventually(lambda: len(asyncio.all_tasks(loop)) <= 2, 10)
+        await client.close()
+
+    loop = asyncio.new_event_loop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(body())
+
+
+def test_closing_ends_calls_that_are_under_way(own: Etcd, prefix: bytes) -> None:
+    """`close` does not wait for a frozen etcd; who waits for an answer learns that there is none."""
+
+    async def body() -> None:
+        client = Client.open(own.endpoints, timeout=30.0)
+        await client.status()
+        own.one.freeze()
+        call = asyncio.create_task(outcome(client.txn([], [Put(prefix, b"")])))
+        read = asyncio.create_task(outcome(client.range(Range(prefix))))
+        await asyncio.sleep(0.05)  # let gRPC have them
+        began = monotonic()
+        await client.close()
+        assert (await call, await read) == ("unknown", "unknown")
+        assert monotonic() - began < SLACK
+        own.one.thaw()
+
+    asyncio.run(body())
