@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from harness.api_faults import ApiProxy
-from harness.apiserver import ADMIN, Cluster, Etcd, folder_in_memory, started_cluster
+from harness.apiserver import ADMIN, Cluster, folder_in_memory, started_cluster
 from harness.binaries import PartMissing, find
+from harness.etcd import Etcd, running
 from harness.kubeflow import FakeKubeflow
 from sparkonce.launch.kubernetes import NAMESPACES
 
@@ -43,19 +44,14 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def ledger_server(cluster: Cluster) -> Iterator[Etcd]:
     """The ledger's own etcd: what is done to it is not done to the API server. It needs the same binaries, hence `cluster`."""
-    with folder_in_memory() as folder:
-        server = Etcd(folder)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.child.kill()
+    with folder_in_memory() as folder, running(folder) as etcd:
+        yield etcd
 
 
 @pytest.fixture
 def ledger(ledger_server: Etcd) -> str:
     """The URL of an etcd for records; take `install` as well, so as to see none of other tests' keys."""
-    return ledger_server.url
+    return f"http://{ledger_server.one.address}"
 
 
 @pytest.fixture

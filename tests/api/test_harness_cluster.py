@@ -59,6 +59,8 @@ def test_a_build_that_fails_leaves_nothing_that_looks_built(tmp_path: Path, monk
     needs = f"require (\n\texample.test/pinned v1.2.3\n)\n\nreplace example.test/pinned => {tmp_path / 'pinned'}\n"
     (module / "go.mod").write_text(f"module broken\n\ngo 1.21\n\n{needs}")
     (module / "main.go").write_text("package main\n\nfunc main() { nonsense\n")
+    go_cache = subprocess.run(["go", "env", "GOCACHE"], capture_output=True, text=True, check=True).stdout.strip()
+    monkeypatch.setenv("GOCACHE", go_cache)  # by default it is in the folder that this test replaces
     monkeypatch.setattr(binaries, "MODULES", tmp_path / "modules")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for _ in range(2):
@@ -116,5 +118,5 @@ def test_an_api_server_can_be_killed_frozen_and_doubled(cluster: Cluster, namesp
 
 def test_the_ledger_is_not_the_clusters_etcd(cluster: Cluster, ledger: str) -> None:
     """The ledger is an etcd of its own, and serves."""
-    assert ledger != cluster.etcd.url
+    assert not ledger.endswith(cluster.etcd.one.address)
     assert httpx.get(f"{ledger}/health", trust_env=False).json()["health"] == "true"

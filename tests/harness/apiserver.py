@@ -15,17 +15,17 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
 import trustme
 import yaml
 
 from harness.binaries import component, spark_operator_crds
 from harness.child import Child, free_port
+from harness.etcd import Etcd, running
 from harness.eventually import assert_eventually
 from harness.kube_api import CRDS, Api
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
@@ -59,36 +59,6 @@ class Certificates:
         authority.cert_pem.write_to_path(self.ca)
         issued.private_key_pem.write_to_path(self.key)
         issued.cert_chain_pems[0].write_to_path(self.crt)
-
-
-class Etcd:
-    """One member, on loopback, without TLS."""
-
-    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
-        self.port, peer = free_port(), free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        peer_url = f"http://127.0.0.1:{peer}"
-        flags = [
-            f"--data-dir={folder / 'etcd'}",
-            f"--listen-client-urls={self.url}",
-            f"--advertise-client-urls={self.url}",
-            f"--listen-peer-urls={peer_url}",
-            f"--initial-advertise-peer-urls={peer_url}",
-            f"--initial-cluster=default={peer_url}",
-            "--log-level=warn",
-            *([] if fsync else ["--unsafe-no-fsync"]),
-        ]
-        self.child = Child("etcd", [*component("etcd"), *flags], folder / "etcd.log")
-
-    def start(self) -> None:
-        self.child.start()
-        until_it_serves(self.child, self._healthy)
-
-    def _healthy(self) -> bool:
-        try:
-            return bool(httpx.get(f"{self.url}/health", trust_env=False).json()["health"] == "true")
-        except (httpx.HTTPError, ValueError):
-            return False
 
 
 class ApiServer:
@@ -161,11 +131,10 @@ class ApiServer:
 class Cluster:
     """What a test of the api tier has: `api` to look and to speak, `kubeconfig` for the programs under test, `server` to hurt."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, etcd: Etcd) -> None:
+        self.folder, self.etcd = folder, etcd
         self.certificates = Certificates(folder)
-        self.etcd = Etcd(folder)
-        self.server = ApiServer(folder, etcd_url=self.etcd.url, certificates=self.certificates)
+        self.server = ApiServer(folder, etcd_url=self._etcd_url, certificates=self.certificates)
         self.api = self.server.client()
         self.kubeconfig = self.kubeconfig_for(self.server.url)
         flags = [
@@ -184,9 +153,12 @@ class Cluster:
     def url(self) -> str:
         return self.server.url
 
+    @property
+    def _etcd_url(self) -> str:
+        return f"http://{self.etcd.one.address}"
+
     def start(self) -> None:
         """Ready when this returns, with both CRDs served and collected by the garbage collector. NotStarted."""
-        self.etcd.start()
         self.server.begin()
         until_it_serves(
             self.server.child, lambda: self.api.healthy("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
@@ -211,7 +183,7 @@ class Cluster:
     def another_server(self) -> ApiServer:
         """A second API server on the same etcd, ready; it ends with the cluster, or by its `close`."""
         name = f"kube-apiserver-{len(self._more) + 2}"
-        server = ApiServer(self.folder, etcd_url=self.etcd.url, certificates=self.certificates, name=name)
+        server = ApiServer(self.folder, etcd_url=self._etcd_url, certificates=self.certificates, name=name)
         self._more.append(server)
         server.start()
         return server
@@ -237,7 +209,6 @@ class Cluster:
         self.controllers.kill()
         for server in [*self._more, self.server]:
             server.close()
-        self.etcd.child.kill()
 
     def __enter__(self) -> Self:
         return self
@@ -251,24 +222,19 @@ class Cluster:
 @contextmanager
 def started_cluster() -> Iterator[Cluster]:
     """In a folder in memory where there is one; all of it is gone afterwards. NotStarted."""
-    with ExitStack() as stack:
-        cluster = _first_that_starts(lambda: stack.enter_context(Cluster(stack.enter_context(folder_in_memory()))))
-        yield cluster
-
-
-def _first_that_starts(make: Callable[[], Cluster]) -> Cluster:
-    for _ in range(TRIES - 1):
-        cluster = make()
-        try:
-            cluster.start()
-        except NotStarted as failed:
-            if "address already in use" not in str(failed):
-                raise
-        else:
-            return cluster
-    cluster = make()
-    cluster.start()
-    return cluster
+    with folder_in_memory() as folder, running(folder) as etcd:
+        for attempt in range(1, TRIES + 1):
+            place = folder / f"cluster-{attempt}"
+            place.mkdir()
+            with Cluster(place, etcd) as cluster:
+                try:
+                    cluster.start()
+                except NotStarted as failed:
+                    if attempt == TRIES or "address already in use" not in str(failed):
+                        raise
+                else:
+                    yield cluster
+                    return
 
 
 @contextmanager
