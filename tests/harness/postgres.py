@@ -26,7 +26,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from harness.child import Child, free_port
+from harness.child import REAP_TIMEOUT, Child, free_port
 from harness.eventually import assert_eventually
 
 PACKAGE = "postgresql"
@@ -157,13 +157,14 @@ class PostgresServer:
         return psycopg.connect(self.socket_url, autocommit=True, connect_timeout=5)
 
     def kill(self) -> None:
-        """SIGKILL to the server and all of its processes."""
+        """SIGKILL to the server and all of its processes, which are gone with their connections when this returns."""
         family = [self.child.pid, *self._children()]
         os.kill(self.child.pid, signal.SIGKILL)  # first: it would start others in place of those that die
         for pid in family[1:]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.child.kill()
+        assert_eventually(lambda: not any(_lives(pid) for pid in family), REAP_TIMEOUT)
 
     def _children(self) -> list[int]:
         tasks = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children")
@@ -193,6 +194,15 @@ class PostgresServer:
         if self.child.running:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    """Dead ones that nobody has waited for hold nothing any more."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 @functools.cache

@@ -41,6 +41,8 @@ AGAIN = 5
 """Times that a step is repeated which the server rolled back; locks are taken in one order, so that once is rare already."""
 PREPARING = 60.0
 """Seconds for creating the tables, once in the life of an install."""
+FOR_LOCKS, FOR_ANSWERS = 0.8, 0.9
+"""Parts of our patience after which the server gives a statement up: its word says more than our silence."""
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LAST = "the connection was lost"
 
@@ -168,10 +170,10 @@ class PostgresDatabase:
         return connection
 
     def _settings(self) -> str:
-        within = round(self._timeout * 1000)
+        within, for_locks, for_answers = (round(self._timeout * part * 1000) for part in (1, FOR_LOCKS, FOR_ANSWERS))
         return (
             f'SET search_path TO "{self._schema}";'
-            f"SET lock_timeout = {within}; SET statement_timeout = {within};"
+            f"SET lock_timeout = {for_locks}; SET statement_timeout = {for_answers};"
             f"SET idle_in_transaction_session_timeout = {within};"
             "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
         )
@@ -266,7 +268,9 @@ class PostgresDatabase:
                 "a value cannot be stored in PostgreSQL (a null character in a name?); nothing was written"
             )
         if isinstance(error, errors.LockNotAvailable):
-            return StoreUnavailable(f"the store {shown} was locked by others for {self._timeout:g} s; try again")
+            return StoreUnavailable(
+                f"the store {shown} was locked by others for {self._timeout * FOR_LOCKS:g} s; try again"
+            )
         why = error.diag.message_primary or " ".join(str(error).split()) or _LAST
         if code is None or code.startswith(_AWAY):
             return StoreUnavailable(f"the store {shown} did not answer ({why}); try again")
