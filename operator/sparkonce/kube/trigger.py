@@ -33,7 +33,7 @@ import kopf
 from sparkonce.kube.backoff import pauses
 from sparkonce.kube.client import path_of
 from sparkonce.kube.login import Login
-from sparkonce.kube.transport import session_for
+from sparkonce.kube.transport import FAREWELL, session_for
 from sparkonce.launch.kubernetes import JOBS, Json, Resource
 
 log = logging.getLogger(__name__)
@@ -48,8 +48,6 @@ LOGINS = 2.0
 """Seconds between two logins of one kopf: it logs in again at each 401, without a pause of its own."""
 ENDING = 15.0
 """Seconds that kopf gets to end its watches; a kopf that does not is left to the end of the thread."""
-FAREWELL = 0.1
-"""Seconds for connections to say goodbye by TLS before their loop ends."""
 FINALIZER = "sparkonce.dev/nobody-uses-this"
 
 

@@ -1,0 +1,292 @@
+"""The client on a real API server: what each answer means, and what no answer means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.front import Front, front_of
+from api.scenes import job, run
+from harness.apiserver import STRANGER, Cluster
+from harness.kube_api import CONFIG_MAPS
+from sparkonce.kube.client import ApiClient
+from sparkonce.kube.login import Login
+from sparkonce.kube.transport import Limits
+from sparkonce.launch.kubernetes import (
+    JOBS,
+    NAMESPACES,
+    PODS,
+    AlreadyExists,
+    ApiConflict,
+    ApiRefused,
+    ApiUnavailable,
+    Kubernetes,
+    Resource,
+)
+
+NOWHERE = Resource("nowhere.sparkonce.dev", "v1", "things", "Thing")
+UNSERVED = Resource("sparkonce.dev", "v1alpha1", "things", "Thing")
+"""Its group and version are served."""
+Calls = list[tuple[str, str, str]]
+
+
+@asynccontextmanager
+async def client_of(kubeconfig: Path, **limits: Any) -> AsyncIterator[tuple[ApiClient, Calls]]:
+    calls: Calls = []
+    client = ApiClient(Login(kubeconfig), limits=Limits(**limits), on_call=lambda *call: calls.append(call))
+    try:
+        yield client, calls
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+def front(cluster: Cluster) -> Iterator[Front]:
+    with front_of(cluster) as made:
+        yield made
+
+
+def document(name: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": JOBS.api_version, "kind": JOBS.kind, **job(name, **spec)}
+
+
+def test_a_life(kubeconfig: Path, namespace: str) -> None:
+    """Create, read, list, patch and delete one object; each call is told with its verb, kind and result."""
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as (client, calls):
+            kubernetes: Kubernetes = client
+            made = await kubernetes.create(JOBS, namespace, document("a"))
+            uid, version = made["metadata"]["uid"], made["metadata"]["resourceVersion"]
+            assert await kubernetes.get(JOBS, namespace, "a") == made
+            assert await kubernetes.list(JOBS, namespace) == [made]
+            assert await kubernetes.list(JOBS, namespace, labels={"no": "such"}) == []
+            change = {"metadata": {"uid": uid, "resourceVersion": version}, "status": {"phase": "Running"}}
+            changed = await kubernetes.patch(JOBS, namespace, "a", change, subresource="status")
+            assert changed is not None
+            assert changed["status"] == {"phase": "Running"}
+            assert await kubernetes.delete(JOBS, namespace, "a", uid=uid) is True
+            assert await kubernetes.delete(JOBS, namespace, "a", uid=uid) is False
+            assert await kubernetes.get(JOBS, namespace, "a") is None
+            assert await kubernetes.patch(JOBS, namespace, "a", change, subresource="status") is None
+            verbs = ["create", "get", "list", "list", "patch", "delete", "delete", "get", "patch"]
+            results = ["ok"] * 6 + ["absent"] * 3
+            assert calls == [(verb, "IdempotentJob", result) for verb, result in zip(verbs, results, strict=True)]
+
+    run(scene)
+
+
+def test_a_list_is_read_in_pages(kubeconfig: Path, namespace: str, cluster: Cluster) -> None:
+    """Seven objects in pages of three are three calls and one list, each with the kind that the API server leaves out of lists."""
+    for number in range(7):
+        cluster.api.create(CONFIG_MAPS, {"metadata": {"name": f"c{number}"}}, namespace)
+
+    async def scene() -> None:
+        async with client_of(kubeconfig, page=3) as (client, calls):
+            found = await client.list(CONFIG_MAPS, namespace)
+            assert [each["metadata"]["name"] for each in found] == [f"c{number}" for number in range(7)]
+            assert {(each["apiVersion"], each["kind"]) for each in found} == {("v1", "ConfigMap")}
+            assert len(calls) == 3
+
+    run(scene)
+
+
+def test_what_is_taken_and_what_is_invalid(kubeconfig: Path, namespace: str) -> None:
+    """A taken name is AlreadyExists; an invalid object is refused for good, naming its fields once each; so is a missing namespace."""
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as (client, calls):
+            await client.create(JOBS, namespace, document("a"))
+            with pytest.raises(AlreadyExists) as taken:
+                await client.create(JOBS, namespace, document("a"))
+            assert (taken.value.code, taken.value.reason) == (409, "AlreadyExists")
+            with pytest.raises(ApiRefused) as invalid:
+                await client.create(JOBS, namespace, document("b", idempotencyKey="", onDelete="Explode"))
+            assert invalid.value.invalid
+            assert set(invalid.value.fields) == {"spec.idempotencyKey", "spec.onDelete"}
+            assert "create IdempotentJob" in str(invalid.value)
+            with pytest.raises(ApiRefused, match="there is no namespace nowhere") as nowhere:
+                await client.create(JOBS, "nowhere", document("a"))
+            assert not nowhere.value.invalid
+            assert [result for *_, result in calls] == ["ok", "exists", "refused", "refused"]
+
+    run(scene)
+
+
+def test_preconditions(kubeconfig: Path, namespace: str) -> None:
+    """Another version, or another UID, is a conflict and changes nothing; a deletion that means another UID deletes nothing."""
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as (client, calls):
+            made = await client.create(JOBS, namespace, document("a"))
+            old = {"resourceVersion": "1", "uid": made["metadata"]["uid"]}
+            with pytest.raises(ApiConflict):
+                await client.patch(
+                    JOBS, namespace, "a", {"metadata": old, "status": {"phase": "Held"}}, subresource="status"
+                )
+            with pytest.raises(ApiConflict):
+                await client.patch(JOBS, namespace, "a", {"metadata": {"uid": "another"}, "spec": {"suspend": True}})
+            assert await client.delete(JOBS, namespace, "a", uid="another") is False
+            assert await client.get(JOBS, namespace, "a") == made
+            assert [result for *_, result in calls[1:4]] == ["conflict"] * 3
+            with pytest.raises(ValueError, match="no precondition"):  # the API server ignores it there
+                await client.patch(JOBS, namespace, "a", {"metadata": {"uid": "another"}}, subresource="status")
+            with pytest.raises(ValueError, match="no name"):  # it would be a list
+                await client.get(JOBS, namespace, "")
+
+    run(scene)
+
+
+def test_not_there_is_not_the_same_as_not_served(kubeconfig: Path, namespace: str) -> None:
+    """None only of this very object; a kind that is not served, with or without its group, is no answer; `served` tells them apart."""
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as (client, _):
+            assert await client.get(JOBS, namespace, "none") is None
+            assert await client.get(JOBS, "nowhere", "none") is None
+            assert await client.get(NAMESPACES, None, "nowhere") is None
+            for kind in (NOWHERE, UNSERVED):
+                assert not await client.served(kind)
+                for call in (
+                    client.get(kind, namespace, "none"),
+                    client.list(kind, namespace),
+                    client.patch(kind, namespace, "none", {"spec": {}}),
+                    client.delete(kind, namespace, "none", uid="u"),
+                    client.create(kind, namespace, {"metadata": {"name": "none"}}),
+                ):
+                    with pytest.raises(ApiUnavailable, match="CustomResourceDefinition"):
+                        await call
+            assert await client.served(JOBS)
+            assert await client.served(PODS)
+
+    run(scene)
+
+
+def test_who_may_not_is_refused(cluster: Cluster, namespace: str) -> None:
+    """Without permission it is 403, with an unknown token 401: answered, and for `get` never None."""
+
+    async def scene() -> None:
+        for token, code in ((STRANGER, 403), ("unknown", 401)):
+            async with client_of(cluster.kubeconfig_for(cluster.url, token=token)) as (client, _):
+                for call in (client.get(JOBS, namespace, "a"), client.create(JOBS, namespace, document("a"))):
+                    with pytest.raises(ApiRefused) as refused:
+                        await call
+                    assert refused.value.code == code
+
+    run(scene)
+
+
+def test_a_new_token_is_found(cluster: Cluster, namespace: str) -> None:
+    """After a 401 the kubeconfig is read again: once its token is right the same client is let in."""
+    kubeconfig = cluster.kubeconfig_for(cluster.url, token="unknown")
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as (client, _):
+            with pytest.raises(ApiRefused):
+                await client.get(JOBS, namespace, "a")
+            kubeconfig.write_text(cluster.kubeconfig.read_text())
+            deadline = asyncio.get_running_loop().time() + 10
+            while asyncio.get_running_loop().time() < deadline:
+                try:
+                    assert await client.get(JOBS, namespace, "a") is None
+                except ApiRefused:
+                    await asyncio.sleep(0.1)
+                else:
+                    return
+            raise AssertionError("the new token was never used")
+
+    run(scene)
+
+
+def test_a_create_whose_reply_was_lost_has_landed(cluster: Cluster, front: Front, namespace: str) -> None:
+    """The caller is told that nothing is known, the create was sent once, and the object is there: the same create again is told so."""
+
+    async def scene() -> None:
+        async with client_of(cluster.kubeconfig_for(front.url)) as (client, calls):
+            front.lose_reply = lambda request: request.method == "POST"
+            with pytest.raises(ApiUnavailable):
+                await client.create(JOBS, namespace, document("a"))
+            assert front.count("POST") == 1
+            front.lose_reply = lambda request: False
+            with pytest.raises(AlreadyExists):
+                await client.create(JOBS, namespace, document("a"))
+            assert [result for *_, result in calls] == ["unavailable", "exists"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("code", [500, 502, 503, 504])
+def test_a_server_error_proves_nothing(cluster: Cluster, front: Front, namespace: str, code: int) -> None:
+    """5xx is unknown for every verb, and no verb is sent twice."""
+
+    async def scene() -> None:
+        async with client_of(cluster.kubeconfig_for(front.url)) as (client, _):
+            front.status = lambda request: code
+            for call in (
+                client.create(JOBS, namespace, document("a")),
+                client.get(JOBS, namespace, "a"),
+                client.patch(JOBS, namespace, "a", {"spec": {}}),
+                client.delete(JOBS, namespace, "a", uid="u"),
+                client.list(JOBS, namespace),
+                client.served(JOBS),
+            ):
+                with pytest.raises(ApiUnavailable, match=str(code)):
+                    await call
+            assert len(front.requests) == 6
+
+    run(scene)
+
+
+def test_a_frozen_api_server_is_no_answer(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """SIGSTOP: each call ends at its deadline, also those that wait for one of the slots; thawed, the client goes on."""
+
+    async def scene() -> None:
+        async with client_of(kubeconfig, deadline=1.0, writes=2) as (client, _):
+            assert await client.get(JOBS, namespace, "a") is None
+            loop = asyncio.get_running_loop()
+            with cluster.server.frozen():
+                began = loop.time()
+                calls = [client.create(JOBS, namespace, document(f"j{number}")) for number in range(6)]
+                ended = await asyncio.gather(*calls, return_exceptions=True)
+                assert [type(each) for each in ended] == [ApiUnavailable] * 6
+                assert loop.time() - began < 3
+            deadline = loop.time() + 20
+            while loop.time() < deadline:
+                try:
+                    await client.get(JOBS, namespace, "a")
+                except ApiUnavailable:
+                    continue
+                return
+            raise AssertionError("it never went on")
+
+    run(scene)
+
+
+def test_at_most_so_many_writes_at_a_time(cluster: Cluster, front: Front, namespace: str) -> None:
+    """Of twenty creates at once no more than `writes` are under way, and all land."""
+    under_way, most = set[int](), 0
+
+    def slow(request: Any) -> None:
+        nonlocal most
+        if request.method == "POST":
+            under_way.add(id(request))
+            most = max(most, len(under_way))
+
+    def done(request: Any) -> bool:
+        under_way.discard(id(request))
+        return False
+
+    front.status, front.lose_reply = slow, done
+
+    async def scene() -> None:
+        async with client_of(cluster.kubeconfig_for(front.url), writes=3) as (client, _):
+            await asyncio.gather(*(client.create(JOBS, namespace, document(f"j{number}")) for number in range(20)))
+            assert len(await client.list(JOBS, namespace)) == 20
+
+    run(scene)
+    assert most == 3

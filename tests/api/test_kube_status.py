@@ -1,0 +1,304 @@
+"""Statuses, deletions and Events on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.front import Front, front_of
+from api.scenes import job, run, until
+from harness.apiserver import Cluster
+from harness.kube_api import CRDS
+from sparkonce.kube.client import ApiClient
+from sparkonce.kube.events import EventRecorder, Level
+from sparkonce.kube.gone import is_gone
+from sparkonce.kube.login import Login
+from sparkonce.kube.status import Left, NoObject, StatusWriter, Written
+from sparkonce.launch.kubernetes import EVENTS, JOBS, NAMESPACES, ApiUnavailable, Json, Resource
+
+
+@asynccontextmanager
+async def client_of(kubeconfig: Path) -> AsyncIterator[ApiClient]:
+    client = ApiClient(Login(kubeconfig))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+def front(cluster: Cluster) -> Iterator[Front]:
+    with front_of(cluster) as made:
+        yield made
+
+
+def forward(revision: int, **status: Any) -> Any:
+    """As `engine.project` does: a newer revision replaces an older one, and nothing else is touched."""
+
+    def make(live: Json) -> Json | None:
+        if (live.get("status") or {}).get("ledgerRevision", 0) >= revision:
+            return None
+        return {"ledgerRevision": revision, **status}
+
+    return make
+
+
+def status_of(cluster: Cluster, namespace: str, name: str = "a") -> Json:
+    found = cluster.api.get(JOBS, name, namespace)
+    assert found is not None
+    return found.get("status") or {}
+
+
+def test_a_status_is_replaced_as_a_whole(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """Keys that the new status does not have are gone, nested ones too; the same status again is no write."""
+    uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as client:
+            writer = StatusWriter(client)
+            first = {"phase": "Running", "owner": "r1", "progress": {"stages": 3, "rows": 10}, "mismatch": ["a"]}
+            assert isinstance(await writer.write(namespace, "a", uid, forward(1, **first)), Written)
+            second = {"phase": "Succeeded", "progress": {"rows": 20}}
+            written = await writer.write(namespace, "a", uid, forward(2, **second))
+            assert isinstance(written, Written)
+            assert written.stored["status"] == {"ledgerRevision": 2, **second} == status_of(cluster, namespace)
+            same = await writer.write(namespace, "a", uid, lambda _: {"ledgerRevision": 2, **second})
+            assert isinstance(same, Left)
+            assert same.stored["metadata"]["resourceVersion"] == written.stored["metadata"]["resourceVersion"]
+
+    run(scene)
+
+
+def test_twenty_writers_never_go_back(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """Twenty writers of twenty revisions at once, each with an old body: the newest stays, and no version of the object is older than
+    the one before it."""
+    made = cluster.api.create(JOBS, job("a"), namespace)
+    uid = made["metadata"]["uid"]
+    revisions: list[int] = []
+
+    async def scene() -> None:
+        async with (
+            client_of(kubeconfig) as client,
+            client.watch(JOBS, namespace, since=made["metadata"]["resourceVersion"]) as events,
+        ):
+
+            async def note() -> None:
+                async for _, found in events:
+                    revisions.append(found["status"]["ledgerRevision"])
+
+            noting = asyncio.create_task(note())
+            writer = StatusWriter(client, first=0.01, cap=0.1)
+            await asyncio.gather(
+                *(
+                    writer.write(namespace, "a", uid, forward(each, phase="Running"), fresh=made)
+                    for each in range(1, 21)
+                )
+            )
+            await until(lambda: 20 in revisions)
+            noting.cancel()
+
+    run(scene)
+    assert status_of(cluster, namespace)["ledgerRevision"] == 20
+    assert revisions == sorted(revisions)
+
+
+def test_a_frozen_writer_gives_up(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """A writer that read the object, was frozen while another replica wrote a newer status, and goes on: its patch is refused, it reads
+    again and leaves the newer one."""
+    uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
+    asked: list[Json] = []
+
+    def frozen(live: Json) -> Json | None:
+        asked.append(live)
+        if len(asked) == 1:  # what happens in its hour
+            newer = {"status": {"ledgerRevision": 9, "phase": "Succeeded"}}
+            cluster.api.patch(JOBS, "a", newer, namespace=namespace, subresource="status")
+        made: Json | None = forward(5, phase="Running")(live)
+        return made
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as client:
+            assert isinstance(await StatusWriter(client).write(namespace, "a", uid, frozen), Left)
+
+    run(scene)
+    assert len(asked) == 2
+    assert status_of(cluster, namespace) == {"ledgerRevision": 9, "phase": "Succeeded"}
+
+
+def test_a_lost_reply_is_one_write(cluster: Cluster, front: Front, namespace: str) -> None:
+    """The status landed and its reply was lost: the repeat is refused for its old version, and the next look finds nothing to do."""
+    made = cluster.api.create(JOBS, job("a"), namespace)
+    lost: list[str] = []
+
+    def lose(request: Any) -> bool:
+        if request.method != "PATCH" or lost:
+            return False
+        lost.append(request.path)
+        return True
+
+    front.lose_reply = lose
+
+    async def scene() -> None:
+        async with client_of(cluster.kubeconfig_for(front.url)) as client:
+            writer = StatusWriter(client, first=0.01)
+            make = forward(1, phase="Running")
+            assert isinstance(await writer.write(namespace, "a", made["metadata"]["uid"], make, fresh=made), Left)
+
+    run(scene)
+    assert lost
+    assert front.count("PATCH") == 2
+    assert status_of(cluster, namespace) == {"ledgerRevision": 1, "phase": "Running"}
+
+
+def test_patience_ends(cluster: Cluster, front: Front, namespace: str) -> None:
+    """An API server that answers 500 or 429 for longer than its patience ends a write with the error, after several tries."""
+    uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
+
+    async def scene() -> None:
+        async with client_of(cluster.kubeconfig_for(front.url)) as client:
+            front.status = lambda request: 500
+            writer = StatusWriter(client, patience=0.5, first=0.05, cap=0.1)
+            with pytest.raises(ApiUnavailable):
+                await writer.write(namespace, "a", uid, forward(1))
+            assert len(front.requests) > 3
+
+    run(scene)
+
+
+def test_another_object_of_the_name_is_not_written(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """An object that was deleted, and one that was made again under its name, get no status that was meant for the first."""
+    made = cluster.api.create(JOBS, job("a"), namespace)
+    cluster.api.delete(JOBS, "a", namespace)
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as client:
+            writer = StatusWriter(client)
+            for _ in range(2):
+                for fresh in (None, made):
+                    written = await writer.write(namespace, "a", made["metadata"]["uid"], forward(1), fresh=fresh)
+                    assert written == NoObject()
+                if cluster.api.get(JOBS, "a", namespace) is None:
+                    cluster.api.create(JOBS, job("a"), namespace)
+
+    run(scene)
+    assert status_of(cluster, namespace) == {}
+
+
+def test_gone_is_an_answer(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """There: not gone. Deleted, or made again under its name: gone. Outside of the scope, in a namespace that is not to be seen: not."""
+    uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as client:
+            assert not await is_gone(client, namespace, "a", uid)
+            cluster.api.delete(JOBS, "a", namespace)
+            assert await is_gone(client, namespace, "a", uid)
+            assert await is_gone(client, namespace, "a", uid, scope=[namespace])
+            assert not await is_gone(client, namespace, "a", uid, scope=["another"])
+            assert not await is_gone(client, "nowhere", "a", uid)
+            cluster.api.create(JOBS, job("a"), namespace)
+            assert await is_gone(client, namespace, "a", uid)
+
+    run(scene)
+
+
+def test_in_a_namespace_that_is_deleted_objects_are_gone_until_it_is(cluster: Cluster, kubeconfig: Path) -> None:
+    """While a namespace empties itself an object that it took with it is gone; when the namespace is not there, nothing is known."""
+    namespace = "to-be-deleted"
+    cluster.api.create(NAMESPACES, {"metadata": {"name": namespace, "finalizers": ["tests.sparkonce.dev/held"]}})
+    made = cluster.api.create(JOBS, job("a"), namespace)
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as client:
+            cluster.api.delete(NAMESPACES, namespace)
+            await until(lambda: cluster.api.get(JOBS, "a", namespace) is None, 40)
+            assert await is_gone(client, namespace, "a", made["metadata"]["uid"])
+            cluster.api.patch(NAMESPACES, namespace, {"metadata": {"finalizers": None}})
+            await until(lambda: cluster.api.get(NAMESPACES, namespace) is None, 40)
+            assert not await is_gone(client, namespace, "a", made["metadata"]["uid"])
+
+    run(scene)
+
+
+def test_a_crd_that_goes_takes_nothing_with_it(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """While a CRD is being deleted its objects are deleted one by one, and the kind is still served: none of them is gone."""
+    kind = Resource("tests.sparkonce.dev", "v1", "gizmos", "Gizmo")
+    name = f"{kind.plural}.{kind.group}"
+    schema = {"openAPIV3Schema": {"type": "object"}}
+    crd = {
+        "metadata": {"name": name},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced",
+            "names": {"kind": kind.kind, "plural": kind.plural},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    cluster.api.create(CRDS, crd)
+    held = {"metadata": {"name": "held", "finalizers": ["tests.sparkonce.dev/held"]}}
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as client:
+            await until(lambda: cluster.serves(kind))
+            uids = {
+                each["metadata"]["name"]: cluster.api.create(kind, each, namespace)["metadata"]["uid"]
+                for each in ({"metadata": {"name": "a"}}, held)
+            }
+            assert not await is_gone(client, namespace, "a", uids["a"], resource=kind)
+            assert await is_gone(client, namespace, "b", "u", resource=kind)
+            cluster.api.delete(CRDS, name)
+            await until(lambda: cluster.api.get(kind, "a", namespace) is None)
+            assert not await is_gone(client, namespace, "a", uids["a"], resource=kind)
+            await until_not_served(client, kind)
+            cluster.api.patch(kind, "held", {"metadata": {"finalizers": None}}, namespace=namespace)
+            await until(lambda: cluster.api.get(CRDS, name) is None)
+            await until(lambda: not cluster.serves(kind))
+            with pytest.raises(ApiUnavailable):
+                await is_gone(client, namespace, "a", uids["a"], resource=kind)
+
+    run(scene)
+
+
+async def until_not_served(client: ApiClient, kind: Resource) -> None:
+    for _ in range(500):
+        if not await client.served(kind):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it is served although it is being deleted")
+
+
+def test_events_are_counted_by_reason(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
+    """A reason that repeats is one Event whose count rises; another reason, and another object, have their own."""
+    one = cluster.api.create(JOBS, job("a"), namespace)
+    two = cluster.api.create(JOBS, job("b"), namespace)
+
+    async def scene() -> None:
+        async with client_of(kubeconfig) as client:
+            events = EventRecorder(client, host="replica-1")
+            events.start()
+            for number in range(5):
+                events.record(one, "Waiting", f"for the {number}th time")
+            events.record(one, "Failed", "it failed", level=Level.WARNING)
+            events.record(two, "Waiting", "once")
+            await events.stop(10)
+            events.start()
+            events.record(one, "Waiting", "and again")
+            await events.stop(10)
+
+    run(scene)
+    found = {
+        (each["involvedObject"]["name"], each["reason"]): (each["type"], each["count"], each["message"])
+        for each in cluster.api.list(EVENTS, namespace)
+    }
+    assert found == {
+        ("a", "Waiting"): ("Normal", 6, "and again"),
+        ("a", "Failed"): ("Warning", 1, "it failed"),
+        ("b", "Waiting"): ("Normal", 1, "once"),
+    }
+    (shown,) = cluster.api.list(EVENTS, namespace, fields=f"involvedObject.uid={two['metadata']['uid']}")
+    assert shown["reportingInstance"] == "replica-1"
