@@ -301,6 +301,8 @@ def test_a_result_that_is_gone_when_it_is_first_told() -> None:
     assert not holds(unprobed.status, "Complete") and holds(unprobed.status, "ResultGone"), (
         "not looked at: as found last"
     )
+    unchecked = told(unprobed, view(ended()), evidence={"orders": Evidence.NOT_CHECKED})
+    assert holds(unchecked.status, "ResultGone"), "out of reach: as found last"
     repaired = told(unprobed, view(ended()), result=result(), evidence=PRESENT)
     assert holds(repaired.status, "Complete") and condition(repaired.status, "ResultGone")["status"] == "False"
 
@@ -333,6 +335,7 @@ def test_what_was_not_looked_at_stays() -> None:
     assert "progress" not in said(view(record(revision=11)), runs, progress={})
     done = told(runs, view(ended()), result=result())
     assert said(view(ended()), done) == done.status
+    assert "result" not in said(view(ended(generation=2)), done), "of another generation"
     failed = told(runs, view(ended(Outcome.FAILED, note="x")), result=result(Outcome.FAILED))
     assert said(view(ended(Outcome.FAILED, note="x")), failed) == failed.status
 
@@ -388,6 +391,15 @@ def test_texts_are_sentences_of_bounded_length() -> None:
     status = said(view(noisy), result=bad)
     assert status["message"].startswith("first second third x") and len(status["message"]) == 1024
     assert condition(status, "Failed")["reason"] == "Other"
+
+
+def test_an_upgrade_of_the_fingerprint_is_no_reason_to_write() -> None:
+    """A status keeps the fingerprint that it was answered under, as long as it is one of what the object asks."""
+    running = told(obj(), view(record()))
+    upgraded = replace(running, fingerprints={1: "A", 2: "A2"})
+    newer = record(fingerprint="A2", fingerprint_version=2)
+    assert said(view(newer), upgraded) == running.status
+    assert said(view(newer), obj(fingerprints={1: "A", 2: "A2"}))["fingerprint"] == "A2"
 
 
 @pytest.mark.parametrize("of", [record(), ended(), held(), record(fingerprint="B", openers=(opened("Y", 1, "B"),))])

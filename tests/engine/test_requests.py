@@ -22,9 +22,11 @@ from engine.key_objects import (
     told,
     view,
 )
+from harness.manifests import document
 from sparkonce.engine.object_view import ObjectView
 from sparkonce.engine.policy import Policy
 from sparkonce.engine.requests import Asked, Opening, Standing, asked, leader_of, place, plan
+from sparkonce.engine.wanted import Wanted
 from sparkonce.errors import RecordTooNew
 from sparkonce.model.policy import OnDelete
 from sparkonce.model.record import HeldReason, Opener, Outcome, Record, Settling, StopWanted, Why
@@ -185,6 +187,34 @@ def test_a_record_of_an_unknown_version_is_not_compared() -> None:
     """A fingerprint version that was not computed is an error, never a mismatch and never a duplicate."""
     with pytest.raises(RecordTooNew, match=r"fingerprint version 2.*etl/job-X.*upgrade"):
         place(view(record(fingerprint_version=2)), obj())
+
+
+def body(**metadata: Any) -> dict[str, Any]:
+    """An object as the API server returns it; it has no outputs, whose places would have to exist."""
+    known = {"uid": "u1", "generation": 3, "resourceVersion": "77", "creationTimestamp": "2026-11-21T10:00:00Z"}
+    sent = document()
+    spec = {name: value for name, value in sent["spec"].items() if name != "outputs"}
+    return {**sent, "metadata": sent["metadata"] | known | metadata, "spec": spec, "status": STATUS}
+
+
+def test_an_object_as_the_api_server_returns_it() -> None:
+    """An object is taken apart as it is: name, edits, status, what it asks, and whether it is being deleted."""
+    wanted = Wanted.of(body(), realm="etl")
+    got = ObjectView.of(body(), wanted, record=record())
+    assert (str(got.ref), got.generation, got.resource_version) == ("u1/etl/flights-2013-01", 3, "77")
+    assert (got.created, got.deleting, got.status) == ("2026-11-21T10:00:00Z", False, STATUS)
+    assert (got.key, got.key_hash, got.policy) == (wanted.key.text, wanted.key.key_hash, wanted.policy)
+    assert got.fingerprint == wanted.fingerprint() and got.asks(wanted.fingerprint(1)) and not got.asks(None)
+    assert ObjectView.of(body(deletionTimestamp="2026-11-21T11:00:00Z"), wanted).deleting
+    assert ObjectView.of(body(), None).fingerprints == {}, "its spec is not valid"
+
+
+def test_an_object_read_again_is_the_same_object_with_the_status_it_has_now() -> None:
+    """Reading again takes the new status; after an edit, and for another object of that name, there is nothing to go on with."""
+    got = ObjectView.of(body(), Wanted.of(body(), realm="etl"))
+    now = got.reread(body(resourceVersion="78") | {"status": {"phase": "Held"}})
+    assert now == replace(got, resource_version="78", status={"phase": "Held"})
+    assert got.reread(body(generation=4)) is None and got.reread(body(uid="u2")) is None
 
 
 # --- plan
