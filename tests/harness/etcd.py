@@ -83,6 +83,14 @@ class Member:
         self.address = f"127.0.0.1:{client}"
         self._url = f"http://127.0.0.1:{admin}"
         self._token: str | None = None
+        # No connection is kept: it would be a dead one after each kill. No certificates are loaded: it is plain loopback.
+        self._http = httpx.Client(
+            base_url=self._url,
+            trust_env=False,
+            verify=False,
+            timeout=10.0,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
         scheme = "http" if tls is None else "https"
         secure = (
             []
@@ -128,6 +136,11 @@ class Member:
     def thaw(self) -> None:
         self.child.thaw()
 
+    def close(self) -> None:
+        self.thaw()
+        self.kill()
+        self._http.close()
+
     def until_ready(self) -> None:
         def ready() -> bool:
             assert self.child.running, f"etcd ended: {self.child.last_words()}"
@@ -137,7 +150,7 @@ class Member:
 
     def is_ready(self) -> bool:
         try:
-            reply = httpx.get(f"{self._url}/health", trust_env=False, timeout=2.0)
+            reply = self._http.get("/health", timeout=2.0)
             return bool(reply.json()["health"] == "true")
         except (httpx.HTTPError, ValueError):
             return False
@@ -145,7 +158,7 @@ class Member:
     def post(self, path: str, body: dict[str, Any], *, timeout: float = 10.0) -> dict[str, Any]:
         """What etcd's gateway answers; fails the test when it is an error."""
         headers = {"Authorization": self._token} if self._token else {}
-        reply = httpx.post(f"{self._url}/v3/{path}", json=body, headers=headers, trust_env=False, timeout=timeout)
+        reply = self._http.post(f"/v3/{path}", json=body, headers=headers, timeout=timeout)
         if "invalid auth token" in reply.text and self._token:
             self.log_in()
             return self.post(path, body, timeout=timeout)
@@ -159,7 +172,7 @@ class Member:
 
     def counted(self, metric: str, **labels: str) -> float:
         """The sum of this metric over all series that have these labels."""
-        text = httpx.get(f"{self._url}/metrics", trust_env=False, timeout=10.0).text
+        text = self._http.get("/metrics").text
         wanted = [f'{name}="{value}"' for name, value in labels.items()]
         lines = [line for line in text.splitlines() if re.match(rf"{metric}(\{{|\s)", line)]
         return sum(float(line.rpartition(" ")[2]) for line in lines if all(each in line for each in wanted))
@@ -249,8 +262,7 @@ class Etcd:
 
     def close(self) -> None:
         for member in self.members:
-            member.thaw()
-            member.kill()
+            member.close()
 
 
 @contextmanager
