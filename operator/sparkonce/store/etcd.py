@@ -30,7 +30,7 @@ from sparkonce.store.etcd_look import Look
 from sparkonce.store.etcd_read import Reading
 from sparkonce.store.etcd_room import Room, quota_used
 from sparkonce.store.etcd_step import Connection, NoRoom, Rests, Steps, Touches
-from sparkonce.store.ledger import LIVE_KEYS
+from sparkonce.store.ledger import LIVE_KEYS, HeldLease, held
 from sparkonce.store.protocol import (
     Attached,
     Changed,
@@ -107,7 +107,7 @@ class EtcdStore(Reading):
     async def reserve(
         self, request: Request, *, lease: Lease, floor: int
     ) -> Owned | Duplicate | Mismatch | Moved | Refused:
-        own, address = _own(lease), request.address
+        own, address = held(lease), request.address
         full = await self._room.full(address.realm)
         near_quota = await self._room.near_quota()
 
@@ -125,11 +125,13 @@ class EtcdStore(Reading):
             self._room.took(address.realm)
         return done
 
-    async def _leased(self, own: EtcdLease, step: Callable[[], Awaitable[T]]) -> T:
+    async def _leased(self, own: HeldLease, step: Callable[[], Awaitable[T]]) -> T:
         """etcd refuses a transaction under a lease that it does not know, as a whole; then the verb is answered as under an ended one."""
         try:
             return await step()
         except LeaseNotFound:
+            if not isinstance(own, EtcdLease):
+                raise  # of a lease that is another's we learn nothing
             own.end()
             return await step()
 
@@ -139,7 +141,7 @@ class EtcdStore(Reading):
         return await self._steps.step(address, decide, rests=rests, belief=belief)
 
     async def take_over(self, record: Record, *, lease: Lease, nonce: str) -> Owned | Lost:
-        own = _own(lease)
+        own = held(lease)
 
         def decide(seen: Seen, _: Look) -> Decision[Owned | Lost]:
             return rules.take_over(seen, record, lease=own.id, owner=own.owner, ended=own.ended, nonce=nonce)
@@ -193,7 +195,7 @@ class EtcdStore(Reading):
 
     async def reopen(self, record: Record, request: Request, *, lease: Lease) -> Owned | Duplicate | Lost | Refused:
         """Looks first: the new generation must be above a floor that the caller was not told."""
-        own = _own(lease)
+        own = held(lease)
 
         def decide(seen: Seen, _: Look) -> Decision[Owned | Duplicate | Lost | Refused]:
             return rules.reopen(seen, record, request, lease=own.id, owner=own.owner, ended=own.ended)
@@ -269,12 +271,6 @@ class EtcdStore(Reading):
         prefix = self._layout.replicas()
         found = (await self._connection.range(Range(prefix, prefix_end(prefix)))).kvs
         return [replica for kv in found if (replica := _replica(kv.value)) is not None]
-
-
-def _own(lease: Lease) -> EtcdLease:
-    if not isinstance(lease, EtcdLease):
-        raise TypeError(f"a lease of another store ({type(lease).__name__})")
-    return lease
 
 
 def _settled(seen: Seen, look: Look) -> Seen:

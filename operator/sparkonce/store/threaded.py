@@ -29,12 +29,15 @@ class _Loop:
     async def suspend(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
+    @property
+    def ended(self) -> bool:
+        return self._loop.is_closed()
+
     def end(self) -> None:
-        if not self._loop.is_closed():
-            self.run(self._loop.shutdown_asyncgens())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        self.run(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 class ThreadedLease:
@@ -89,8 +92,9 @@ class _Threaded:
             await self._loop.suspend(_closed(changes))
 
     async def close(self) -> None:
-        self._loop.run(self.inner.close())
-        self._loop.end()
+        if not self._loop.ended:
+            self._loop.run(self.inner.close())
+            self._loop.end()
 
 
 def _plain(value: Any) -> Any:
