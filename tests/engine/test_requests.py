@@ -206,6 +206,7 @@ def test_an_object_as_the_api_server_returns_it() -> None:
     assert (got.key, got.key_hash, got.policy) == (wanted.key.text, wanted.key.key_hash, wanted.policy)
     assert got.fingerprint == wanted.fingerprint() and got.asks(wanted.fingerprint(1)) and not got.asks(None)
     assert ObjectView.of(body(deletionTimestamp="2026-11-21T11:00:00Z"), wanted).deleting
+    assert ObjectView.of(body(), wanted).fingerprints == got.fingerprints, "also before there is a record"
     assert ObjectView.of(body(), None).fingerprints == {}, "its spec is not valid"
 
 
