@@ -290,6 +290,7 @@ class Attend:
             self._moved(reply)
             if not isinstance(reply, Attached):
                 return True
+            self.meter.followed()
             record = reply.record
         return bool(todo.uids(Standing.ATTACHES))
 
@@ -307,6 +308,9 @@ class Attend:
         address = running.record.address
 
         def on_record(record: Record) -> None:
+            before = running.record
+            if record.generation == before.generation and record.attempt > before.attempt:
+                self.meter.granted(str(record.settling.why) if record.settling is not None else "Unknown")
             if running.read(record):
                 self.look(address)
 
