@@ -109,12 +109,12 @@ def _refusal(answer: Answer, said: Mapping[str, Any], asked: Asked) -> ApiRefuse
     reason = reason if isinstance(reason, str) else ""
     message = f"the API server refused to {asked} ({answer.status} {reason}".rstrip() + ")" + _because(answer, said)
     fields = _fields(_details(said).get("causes"))
-    kind: type[ApiRefused] = ApiRefused
-    if answer.status == 409:
+    kind, code = ApiRefused, answer.status
+    if code == 409:
         kind = AlreadyExists if reason == "AlreadyExists" else ApiConflict
     elif answer.status == 422 and asked.verb == "patch" and "metadata.uid" in fields:
-        kind = ApiConflict  # how a patch that names the UID of an earlier object is refused
-    return kind(message, code=answer.status, reason=reason, fields=fields, retry_after=_wait(answer, said))
+        kind, code = ApiConflict, 409  # how a patch that names the UID of an earlier object is refused
+    return kind(message, code=code, reason=reason, fields=fields, retry_after=_wait(answer, said))
 
 
 def _fields(causes: object) -> list[str]:

@@ -1,0 +1,201 @@
+"""What an answer of the API server means: every status code, every kind of body."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkonce.kube.answers import Answer, Asked, read
+from sparkonce.kube.client import path_of
+from sparkonce.launch.kubernetes import (
+    JOBS,
+    NAMESPACES,
+    PODS,
+    AlreadyExists,
+    ApiConflict,
+    ApiRefused,
+    ApiUnavailable,
+    Json,
+)
+
+GET = Asked("get", JOBS, "etl", "night")
+CREATE = Asked("create", JOBS, "etl", "night")
+PATCH = Asked("patch", JOBS, "etl", "night")
+DELETE = Asked("delete", JOBS, "etl", "night")
+LIST = Asked("list", JOBS, "etl")
+VERBS = [GET, CREATE, PATCH, DELETE, LIST]
+
+
+def status(code: int, reason: str = "", *, details: Json | None = None, message: str = "because") -> Answer:
+    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+    return Answer(code, json.dumps(body | ({"details": details} if details else {})).encode())
+
+
+def found(**more: Any) -> Answer:
+    return Answer(200, json.dumps({"kind": "IdempotentJob", "metadata": {"name": "night"}, **more}).encode())
+
+
+def missing(name: str = "night", kind: str = "idempotentjobs") -> Answer:
+    return status(404, "NotFound", details={"name": name, "kind": kind, "group": "sparkonce.dev"})
+
+
+def test_an_object_is_the_object() -> None:
+    """2xx with an object of the kind that was asked for is that object; a list has items; a deletion may answer with a Status."""
+    assert read(found(), GET) == {"kind": "IdempotentJob", "metadata": {"name": "night"}}
+    assert read(Answer(200, b'{"kind": "IdempotentJobList", "metadata": {}, "items": []}'), LIST) is not None
+    assert read(Answer(200, b'{"kind": "Status", "status": "Success"}'), DELETE) is not None
+    assert read(found(), DELETE) is not None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"<html>welcome</html>", b"[]", b"null", b'{"kind": "Pod", "metadata": {}}', b'{"kind": "IdempotentJob"}'],
+)
+@pytest.mark.parametrize("asked", VERBS)
+def test_success_that_cannot_be_read_proves_nothing(content: bytes, asked: Asked) -> None:
+    """A page of a proxy, half an answer, another kind: a write may have been done, a read has found nothing out."""
+    if asked is DELETE and b"IdempotentJob" in content:
+        return  # any object of the kind will do: what it says is not used
+    with pytest.raises(ApiUnavailable):
+        read(Answer(200, content), asked)
+
+
+def test_absent_is_said_of_this_very_object() -> None:
+    """None only for a Status that names the object; a 404 of another name, of a kind, of a proxy, or of a list proves nothing."""
+    for asked in (GET, PATCH, DELETE):
+        assert read(missing(), asked) is None
+    unproved = [
+        missing("another"),
+        missing(kind="things"),
+        status(404, "NotFound", message="the server could not find the requested resource"),
+        status(404, "NotFound", details={}),
+        status(404, "Gone", details={"name": "night", "kind": "idempotentjobs"}),
+        Answer(404, b"404 page not found\n"),
+        Answer(404, b'{"kind": "IdempotentJob", "metadata": {"name": "night"}}'),
+    ]
+    for answer in unproved:
+        with pytest.raises(ApiUnavailable, match="does not serve"):
+            read(answer, GET)
+    with pytest.raises(ApiUnavailable):
+        read(missing(""), LIST)
+
+
+def test_a_missing_namespace_is_a_refusal() -> None:
+    """A create that names a namespace which does not exist was answered, and the sentence says so; another namespace's 404 was not ours."""
+    with pytest.raises(ApiRefused, match="there is no namespace etl") as refused:
+        read(missing("etl", "namespaces"), CREATE)
+    assert (refused.value.code, refused.value.invalid) == (404, False)
+    with pytest.raises(ApiUnavailable):
+        read(missing("other", "namespaces"), CREATE)
+    assert read(missing("etl", "namespaces"), Asked("get", NAMESPACES, None, "etl")) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked", "kind", "invalid"),
+    [
+        (status(400, "BadRequest"), CREATE, ApiRefused, True),
+        (status(401, "Unauthorized"), CREATE, ApiRefused, False),
+        (status(403, "Forbidden"), CREATE, ApiRefused, False),
+        (Answer(403, b"the proxy says no"), CREATE, ApiRefused, False),
+        (Answer(429, b"Too many requests, please try again later."), CREATE, ApiRefused, False),
+        (status(409, "AlreadyExists"), CREATE, AlreadyExists, False),
+        (status(409, "Conflict"), PATCH, ApiConflict, False),
+        (status(422, "Invalid"), CREATE, ApiRefused, True),
+        (status(422, "Invalid", details={"causes": [{"field": "metadata.uid"}] * 2}), PATCH, ApiConflict, False),
+        (status(422, "Invalid", details={"causes": [{"field": "metadata.uid"}]}), CREATE, ApiRefused, True),
+        (status(413, "RequestEntityTooLarge"), CREATE, ApiRefused, False),
+        (status(410, "Expired"), LIST, ApiRefused, False),
+    ],
+)
+def test_what_is_refused(answer: Answer, asked: Asked, kind: type[ApiRefused], invalid: bool) -> None:
+    """Each refusal has its kind; only 400 and 422 are of the object itself."""
+    with pytest.raises(ApiRefused) as refused:
+        read(answer, asked)
+    assert type(refused.value) is kind
+    assert refused.value.code == (409 if kind is ApiConflict else answer.status)
+    assert refused.value.invalid is invalid
+
+
+@pytest.mark.parametrize("asked", VERBS)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        status(500, "InternalError"),
+        status(504, "Timeout"),
+        Answer(502, b"bad gateway"),
+        Answer(503, b""),
+        Answer(301, b""),
+        Answer(409, b"a proxy's conflict"),
+        Answer(422, b""),
+        Answer(400, b"<html>"),
+        Answer(100, b""),
+    ],
+)
+def test_what_proves_nothing(answer: Answer, asked: Asked) -> None:
+    """5xx, redirects and refusals in the words of a proxy are unknown for every verb."""
+    with pytest.raises(ApiUnavailable, match=str(answer.status)):
+        read(answer, asked)
+
+
+def test_a_refusal_says_what_and_where() -> None:
+    """One sentence with verb, kind, place and the API server's words; fields once each, none called <nil>; when to come again."""
+    causes = [{"field": "spec.template"}, {"field": "<nil>"}, {"field": "spec.template"}, {"field": "spec.outputs"}, {}]
+    with pytest.raises(ApiRefused) as refused:
+        read(status(422, "Invalid", details={"causes": causes}), CREATE)
+    assert str(refused.value) == "the API server refused to create IdempotentJob etl/night (422 Invalid): because"
+    assert refused.value.fields == ("spec.template", "spec.outputs")
+    for answer in (Answer(429, b"", "7"), status(429, details={"retryAfterSeconds": 7})):
+        with pytest.raises(ApiRefused) as busy:
+            read(answer, CREATE)
+        assert busy.value.retry_after == 7
+    with pytest.raises(ApiRefused) as never:
+        read(Answer(429, b"", "Wed, 21 Oct 2015 07:28:00 GMT"), CREATE)
+    assert never.value.retry_after is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=5,
+)
+bodies = st.binary(max_size=20) | st.fixed_dictionaries(
+    {},
+    optional={
+        "kind": st.sampled_from(["Status", "IdempotentJob"]) | json_values,
+        "reason": st.sampled_from(["NotFound", "AlreadyExists"]) | json_values,
+        "message": json_values,
+        "metadata": json_values,
+        "items": json_values,
+        "details": json_values
+        | st.fixed_dictionaries({"name": st.just("night"), "kind": st.just("idempotentjobs"), "causes": json_values}),
+    },
+).map(lambda body: json.dumps(body).encode())
+
+
+@given(st.integers(100, 599), bodies, st.none() | st.text(max_size=4), st.sampled_from(VERBS))
+def test_any_answer_is_one_of_four(code: int, content: bytes, retry_after: str | None, asked: Asked) -> None:
+    """Whatever comes is the object, None, refused or unknown; None never comes with another code than 404; 5xx is always unknown."""
+    try:
+        body = read(Answer(code, content, retry_after), asked)
+    except ApiRefused:
+        assert 400 <= code < 500
+    except ApiUnavailable:
+        pass
+    else:
+        assert (code == 404) if body is None else (200 <= code < 300)
+
+
+def test_paths() -> None:
+    """Group, core and cluster-wide kinds; a name that would be another path is no name."""
+    assert path_of(JOBS, "etl") == "/apis/sparkonce.dev/v1alpha1/namespaces/etl/idempotentjobs"
+    assert path_of(JOBS, None) == "/apis/sparkonce.dev/v1alpha1/idempotentjobs"
+    assert path_of(PODS, "etl") == "/api/v1/namespaces/etl/pods"
+    assert path_of(NAMESPACES, None) == path_of(NAMESPACES, "etl") == "/api/v1/namespaces"
+    assert path_of(PODS, "a/b?c") == "/api/v1/namespaces/a%2Fb%3Fc/pods"
+    for name in ("", ".", ".."):
+        with pytest.raises(ValueError, match="no name"):
+            path_of(PODS, name)
