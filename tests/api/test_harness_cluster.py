@@ -43,7 +43,7 @@ def test_without_go_and_without_a_cache_one_sentence_says_what_to_do(
     """Where nothing was built and there is no Go, the reason names both remedies, and it is a test's reason to be skipped."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(PartMissing, match=r"install Go .* or set KUBEBUILDER_ASSETS"):
         binary(KUBE)
     with pytest.raises(pytest.skip.Exception):

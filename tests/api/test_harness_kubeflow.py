@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.apiserver import Cluster
+from harness.api_faults import ApiProxy
+from harness.apiserver import ADMIN, Cluster
 from harness.eventually import assert_eventually
 from harness.kube_api import Json
-from harness.kubeflow import FakeKubeflow, Lie, Moment, Script
+from harness.kubeflow import Driver, FakeKubeflow, Lie, Moment, Script
 from harness.kubeflow.drivers import runs_until_stopped, waits_for, writes_outputs
 from harness.kubeflow.process import kubeflow_process
 from launch.kubeflow_scene import assignment_of, job_of
@@ -100,20 +101,23 @@ def test_a_short_success_is_written_as_kubeflow_writes_it(place: Place) -> None:
     assert (ran.environment["GREETING"], ran.exit_code) == ("it costs $5", 0)
 
 
-def test_a_status_is_written_four_times(place: Place) -> None:
-    """SUBMITTED, RUNNING, SUCCEEDING or FAILING, COMPLETED or FAILED: the states in between are stored, too."""
-    place.kubeflow.on(Script(run_seconds=0.3, exit_code=3), name="b")
-    for name, states in {"a": ["RUNNING", "COMPLETED"], "b": ["RUNNING", "FAILED"]}.items():
-        made = place.submit(name)
-        for state in states:
-            place.application(state, name=name)
-        found = place.application(*ENDED, name=name)
-        managers = [each for each in found["metadata"]["managedFields"] if each.get("subresource") == "status"]
-        assert [each["manager"] for each in managers] == ["spark-operator"]
-        assert made["metadata"]["generation"] == found["metadata"]["generation"] == 1
+def test_a_run_costs_as_many_writes_as_a_real_one(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
+    """Of one application, ended well or badly: four statuses by the Spark operator, one pod by spark-submit, two pod statuses by the
+    kubelet; no event is repeated into another write."""
+    with FakeKubeflow(api_proxy.url, ca=cluster.certificates.ca, token=ADMIN, namespace=namespace) as fake:
+        fake.on(Script(exit_code=3), name="bad")
+        place = Place(cluster, namespace, fake)
+        for name in ("good", "bad"):
+            place.submit(name)
+            place.application(*ENDED, name=name)
     assert (
-        message_of(place.application("FAILED", name="b")) == "driver container failed with ExitCode: 3, Reason: Error"
+        message_of(place.application("FAILED", name="bad")) == "driver container failed with ExitCode: 3, Reason: Error"
     )
+    for name in ("good", "bad"):
+        assert len(api_proxy.writes(path=f"/sparkapplications/{name}", agent="spark-operator")) == 4
+        assert len(api_proxy.writes(path=f"/pods/{name}-driver/status$", agent="kubelet")) == 2
+    assert len(api_proxy.writes(agent="spark-submit")) == 2
+    assert len(api_proxy.writes()) == 2 * 7
 
 
 def test_a_driver_writes_slots_by_its_assignment(place: Place, tmp_path: Path) -> None:
@@ -260,7 +264,14 @@ def test_a_twin_is_a_second_driver(place: Place) -> None:
 def test_a_node_that_is_cut_off_keeps_its_driver(place: Place) -> None:
     """Its pod stays Terminating and the driver runs on; removed by force, the driver runs on still and ends in its own time."""
     release = threading.Event()
-    place.kubeflow.on(Script(cut_off=True, code=waits_for(release)))
+
+    def heeds_its_kubelet(driver: Driver) -> int:
+        while not release.wait(0.02):
+            if driver.stop.is_set():
+                return 143
+        return 0
+
+    place.kubeflow.on(Script(cut_off=True, code=heeds_its_kubelet))
     place.submit()
     place.running_pod()
     place.api.delete(PODS, "a-driver", place.namespace)

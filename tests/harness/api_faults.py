@@ -31,7 +31,7 @@ from aiohttp import web
 
 from harness.apiserver import Cluster
 from harness.eventually import assert_eventually
-from harness.tls_session import tls_session
+from harness.tls_session import CLOSE_TIMEOUT, LOOK, tls_session
 
 START_TIMEOUT = 10.0
 """Seconds to bind a port."""
@@ -275,11 +275,15 @@ class ApiProxy:
             async def handle(incoming: web.BaseRequest) -> web.StreamResponse:
                 return await self._handle(session, incoming)
 
-            runner = web.ServerRunner(web.Server(handle), handle_signals=False, shutdown_timeout=0.1)
+            server = web.Server(handle)
+            runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.1)
             await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=ours).start()
+            site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=ours)
+            await site.start()
             self.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
             await self._stop.wait()
+            await site.stop()
+            await _ended(server)
             await runner.cleanup()
 
     async def _handle(self, session: aiohttp.ClientSession, incoming: web.BaseRequest) -> web.StreamResponse:
@@ -352,6 +356,20 @@ class ApiProxy:
                 if hushed is None or not hushed.fits(stream.request):
                     stream.lines.put_nowait(line)
         stream.lines.put_nowait(None)
+
+
+async def _ended(server: web.Server) -> None:
+    """Open watches and delayed requests end where they stand, and every connection is gone when this returns."""
+    under_way = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in under_way:
+        task.cancel()
+    await asyncio.gather(*under_way, return_exceptions=True)
+    deadline = time.monotonic() + CLOSE_TIMEOUT
+    while server.connections and time.monotonic() < deadline:
+        for each in server.connections:
+            if each.transport is not None:
+                each.transport.abort()
+        await asyncio.sleep(LOOK)
 
 
 def _until(seconds: float | None) -> float | None:

