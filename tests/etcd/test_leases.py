@@ -16,7 +16,7 @@ from time import monotonic
 import pytest
 
 from harness.etcd import Etcd
-from harness.etcd_traffic import eventually
+from harness.etcd_traffic import eventually, restart, start
 from harness.eventually import assert_eventually
 from harness.proxy import Proxy, in_front_of
 from sparkonce.errors import InvalidInput
@@ -140,7 +140,7 @@ def test_a_lease_survives_a_restart_of_etcd(own: Etcd) -> None:
     async def body(client: Client) -> None:
         lease = await client.grant(6)
         kept = client.keep(lease)
-        await asyncio.to_thread(own.one.restart)
+        await restart(own.one)
         was = kept.deadline
         await eventually(lambda: kept.deadline > was, 6)
         assert not kept.lost
@@ -223,7 +223,7 @@ def test_a_lease_is_lost_at_its_deadline_and_stays_lost(own: Etcd) -> None:
         assert kept.lost
         assert 0 <= told[0] - kept.deadline < 0.5
         own.one.kill()
-        await asyncio.to_thread(own.one.start)  # every lease has its full TTL again
+        await start(own.one)  # every lease has its full TTL again
         assert await client.remaining(lease.id) is not None
         assert kept.lost
         assert kept.deadline <= told[0]

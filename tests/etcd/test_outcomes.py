@@ -11,7 +11,7 @@ from time import monotonic
 import pytest
 
 from harness.etcd import Etcd
-from harness.etcd_traffic import Traffic, assert_honest, eventually, outcome
+from harness.etcd_traffic import Traffic, assert_honest, eventually, outcome, start
 from harness.proxy import Flow, Proxy, in_front_of
 from sparkonce.etcd.client import Client
 from sparkonce.etcd.errors import EtcdUnavailable, LeaseNotFound, failure
@@ -60,7 +60,7 @@ def test_a_killed_etcd_does_not_make_callers_wrong(own: Etcd, prefix: bytes) -> 
         await traffic.goes_well()
         own.one.kill()
         await eventually(lambda: traffic.tally()["unknown"] > 20, 20)
-        await asyncio.to_thread(own.one.start)
+        await start(own.one)
         await traffic.goes_well()
         await traffic.stop()
         await client.close()
@@ -99,7 +99,7 @@ def test_an_outage_of_40_seconds_is_over_when_etcd_is_back(own: Etcd, prefix: by
         own.one.kill()
         away_since = monotonic()
         await eventually(lambda: monotonic() - away_since > 40, 60)
-        await asyncio.to_thread(own.one.start)
+        await start(own.one)
         back = monotonic()
         await traffic.goes_well(timeout=5)
         assert monotonic() - back < 2.5 + SLACK  # gRPC's longest pause between two attempts to connect, by our option

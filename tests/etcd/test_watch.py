@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.etcd import Etcd
-from harness.etcd_traffic import eventually
+from harness.etcd_traffic import eventually, restart, start
 from harness.proxy import in_front_of
 from sparkonce.etcd.client import Client, WatchBatch
 from sparkonce.etcd.errors import EtcdUnavailable
@@ -125,7 +125,7 @@ def test_a_restart_loses_no_event(own: Etcd, prefix: bytes) -> None:
             await reader.stands()
             for _ in range(2):
                 await asyncio.to_thread(write, 20)
-                await asyncio.to_thread(own.one.restart)
+                await restart(own.one)
                 await asyncio.to_thread(write, 20)
                 await eventually(lambda: len(reader.keys) >= len(written), 20)
             assert reader.keys == written
@@ -215,7 +215,7 @@ def test_a_store_that_was_wiped_is_told_as_a_gap(own: Etcd, prefix: bytes, tmpfs
             own.one.kill()
             for data in tmpfs_path.glob("etcd-*/m0"):
                 shutil.rmtree(data)
-            await asyncio.to_thread(own.one.start)
+            await start(own.one)
             await eventually(lambda: bool(reader.gaps), 20)
             assert reader.gaps[0].revision == 1
             own.put(prefix + b"after")

@@ -197,13 +197,14 @@ class Etcd:
         (member,) = self.members
         return member
 
-    def leader(self) -> Member:
-        def look() -> Member | None:
-            return next((each for each in self.members if each.child.running and each.is_leader()), None)
+    def leader(self, *, but: Member | None = None) -> Member:
+        """Who leads, as soon as somebody does; `but`: among the others, because this one is dead or frozen."""
+        asked = [each for each in self.members if each is not but]
 
-        found = assert_eventually(look, START_TIMEOUT)
-        assert found is not None
-        return found
+        def look() -> list[Member]:
+            return [each for each in asked if each.is_leader()]
+
+        return assert_eventually(look, START_TIMEOUT)[0]
 
     # What follows asks the first member, or the one given.
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import TypeVar
 
+from harness.etcd import Member
 from harness.eventually import assert_eventually
 from sparkonce.etcd.client import Client
 from sparkonce.etcd.errors import EtcdRefused, EtcdUnavailable
@@ -24,6 +25,20 @@ T = TypeVar("T")
 async def eventually(fn: Callable[[], T], timeout: float) -> T:
     """As `assert_eventually`; the event loop goes on meanwhile, and `fn` runs beside it."""
     return await asyncio.to_thread(assert_eventually, fn, timeout)
+
+
+async def start(member: Member) -> None:
+    """Serving when this returns; the event loop goes on meanwhile.
+
+    The process itself is started here and not in a thread: it is killed when the thread that started it ends (`harness.child`).
+    """
+    member.child.start()
+    await asyncio.to_thread(member.until_ready)
+
+
+async def restart(member: Member) -> None:
+    member.kill()
+    await start(member)
 
 
 class Traffic:
