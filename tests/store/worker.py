@@ -53,9 +53,9 @@ class Worker:
         """Carries out `job(store, lease, *args)`; `fail`: failpoints for it alone."""
         self._ours.send((job, args, fail))
 
-    def answer(self) -> Any:
+    def answer(self, timeout: float = LONG) -> Any:
         """Of what was asked first; an error is raised here: Killed for a mortal that died of it, EOFError for another."""
-        if not self._ours.poll(LONG):
+        if not self._ours.poll(timeout):
             raise AssertionError(f"the process {self.pid} did not answer")
         done, value = self._ours.recv()
         if not done:
