@@ -23,7 +23,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -46,6 +46,8 @@ SILENCE = 180.0
 """Seconds without a newly opened watch after which kopf is started again."""
 LOGINS = 2.0
 """Seconds between two logins of one kopf: it logs in again at each 401, without a pause of its own."""
+AT_ONCE = 100
+"""Events handed over in one turn of the loop: a list of thousands must not keep a lease from being renewed."""
 ENDING = 15.0
 """Seconds that kopf gets to end its watches; a kopf that does not is left to the end of the thread."""
 FINALIZER = "sparkonce.dev/nobody-uses-this"
@@ -75,6 +77,8 @@ class Trigger:
         self._ever: set[str] = set()  # paths that were watched at least once
         self._listed = False
         self._last_login = -LOGINS
+        self._handed: deque[tuple[str | None, Json]] = deque()
+        self._woken = False
         self._signs = time.monotonic()
         self._requests: Counter[str] = Counter()
         self._starts = 0
@@ -207,19 +211,27 @@ class Trigger:
         self._signs = time.monotonic()
         if self._loop is None or self._stopped.is_set():
             return
+        self._handed.append((event["type"], event["object"]))
+        if self._woken:
+            return  # whoever was woken has not begun to look: it will see this one
+        self._woken = True
         try:
-            self._loop.call_soon_threadsafe(self._deliver, event["type"], event["object"])
+            self._loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:  # the other loop has ended, and this one will
             log.debug("an event came after the end")
 
-    def _deliver(self, kind: str | None, body: Json) -> None:
-        """On the loop of the operator."""
-        if self._stopped.is_set():
-            return
-        try:
-            self._hand_over(kind, body)
-        except Exception:
-            log.exception("what follows an event of %s", self._resource.plural)
+    def _deliver(self) -> None:
+        """On the loop of the operator. A wake-up for each event would hand the interpreter to and fro between the two threads."""
+        self._woken = False
+        for _ in range(AT_ONCE):
+            if not self._handed or self._stopped.is_set():
+                return
+            kind, body = self._handed.popleft()
+            try:
+                self._hand_over(kind, body)
+            except Exception:
+                log.exception("what follows an event of %s", self._resource.plural)
+        asyncio.get_running_loop().call_soon(self._deliver)
 
     async def _logged_in(self, **_: Any) -> kopf.AiohttpSession:
         """kopf asks again after each 401, at once and for ever, so the second time it waits."""
