@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import httpx
 import pytest
 
 from harness import binaries
-from harness.apiserver import STRANGER, Cluster
+from harness.apiserver import STRANGER, Cluster, folder_in_memory
 from harness.binaries import KUBE, PartMissing, binary, component
 from harness.eventually import assert_eventually
 from harness.kube_api import CONFIG_MAPS, ApiError
@@ -120,3 +123,21 @@ def test_the_ledger_is_not_the_clusters_etcd(cluster: Cluster, ledger: str) -> N
     """The ledger is an etcd of its own, and serves."""
     assert not ledger.endswith(cluster.etcd.one.address)
     assert httpx.get(f"{ledger}/health", trust_env=False).json()["health"] == "true"
+
+
+def test_what_a_killed_run_left_in_memory_is_removed() -> None:
+    """The folder of a process that is gone is removed by the next one, and that of a living process is not."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+    left, used = memory / f"sparkonce-cluster-{gone.pid}-x", memory / f"sparkonce-cluster-{os.getpid()}-x"
+    for each in (left, used):
+        each.mkdir()
+    try:
+        with folder_in_memory() as fresh:
+            assert not left.exists()
+            assert used.exists()
+            assert list(fresh.iterdir()) == []
+        assert not fresh.exists()
+    finally:
+        used.rmdir()

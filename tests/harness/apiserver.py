@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ ADMIN, STRANGER = "admin-token", "stranger-token"
 """Bearer tokens: of a member of system:masters, and of somebody known who may do nothing."""
 TOKENS = f'{ADMIN},admin,admin,"system:masters"\n{STRANGER},stranger,stranger,""\n'
 
+_FOLDER = "sparkonce-cluster-"
 _CONTROLLERS = "garbage-collector-controller,namespace-controller"
 
 
@@ -239,8 +241,15 @@ def started_cluster() -> Iterator[Cluster]:
 
 @contextmanager
 def folder_in_memory() -> Iterator[Path]:
+    """Removed afterwards; what a killed test run left there, which is memory, is removed by the next."""
     memory = Path("/dev/shm")
-    path = Path(tempfile.mkdtemp(prefix="sparkonce-cluster-", dir=memory if memory.is_dir() else None))
+    if not memory.is_dir():
+        memory = Path(tempfile.gettempdir())
+    for left in memory.glob(f"{_FOLDER}*"):
+        owner = left.name.removeprefix(_FOLDER).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    path = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=memory))
     try:
         yield path
     finally:
