@@ -200,8 +200,6 @@ def _believed(seen: Seen, assignment: Assignment, noted: Application | None, dri
     """Whether what the watches hold may be reported: it says nothing that rests on something not being there."""
     if seen.nonce != assignment.nonce or (noted is not None and noted.uid != seen.uid):
         return False
-    if noted is not None and noted.driver is not None and seen.driver is None:
-        return False  # it may have vanished
     if seen.phase not in ENDED:
         return True
     return driver is not None and seen.driver is not None and look(driver).exit_code is not None

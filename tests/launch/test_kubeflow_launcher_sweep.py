@@ -1,0 +1,220 @@
+"""What is found of an install's applications, and how one that has served its time is removed without its name becoming free."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from launch.fake_api import Died, Fault
+from launch.kubeflow_scene import JOB, NAMESPACE, job_of
+from launch.kubeflow_world import BOTH, DECLARED, DRIVER, NAME, OPAQUE, World, outcome, run
+from sparkonce.errors import LaunchUnavailable
+from sparkonce.launch.kubeflow_spec import application, settle_run
+from sparkonce.launch.kubeflow_sweep import Found
+from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused
+from sparkonce.launch.protocol import Phase, Stopped
+from sparkonce.model.assignment import Assignment
+
+
+def found(world: World, install: str = "east", **how: Any) -> list[Found]:
+    return run(world.process()[0].list_of(install, **how))
+
+
+def one(world: World) -> Found:
+    [only] = found(world)
+    return only
+
+
+def ended(world: World, assignment: Assignment) -> Found:
+    """An attempt that has run to its end."""
+    world.running(assignment)
+    world.spark.finish(NAME, 0)
+    world.spark.settle()
+    return one(world)
+
+
+# --- what is found ---
+
+
+def test_an_application_says_whose_it_is() -> None:
+    """Address, generation, attempt, nonce and fingerprint: enough to rebuild a record from, and to stop it."""
+    world = World()
+    noted = world.running(OPAQUE)
+    seen = one(world)
+    assert (seen.namespace, seen.name, seen.uid, seen.address) == (NAMESPACE, NAME, noted.uid, OPAQUE.address)
+    assert (seen.generation, seen.attempt, seen.nonce, seen.fingerprint) == (2, 3, OPAQUE.nonce, OPAQUE.fingerprint)
+    assert (seen.objects, seen.settle_run, seen.phase) == (("uid-of-a", "uid-of-b"), None, Phase.RUNNING)
+    assert (seen.placeholder, seen.stopping, seen.over) == (False, False, False)
+    assert seen.assignment.name == NAME
+    assert isinstance(run(world.process()[0].stop(seen.assignment, timeout=60)), Stopped)
+    assert (one(world).stopping, one(world).over, world.spark.alive()) == (True, True, [])
+
+
+def test_placeholders_and_settle_runs_are_told_apart() -> None:
+    """Neither is an attempt that ran."""
+    world = World()
+    world.stop(DECLARED)
+    job = settle_run(DECLARED, JOB, intent=None, run=2, namespace=NAMESPACE)
+    world.api.create(SPARK_APPLICATIONS, NAMESPACE, job)
+    placed, settling = sorted(found(world), key=lambda each: each.name)
+    assert (placed.placeholder, placed.over, placed.settle_run) == (True, True, None)
+    assert (settling.placeholder, settling.settle_run, settling.attempt) == (False, 2, 3)
+
+
+def test_what_is_not_of_this_install_is_not_found() -> None:
+    """Another install's, somebody else's, and one whose name and annotations do not fit; labels say nothing."""
+    world = World()
+    stored = world.launch(DECLARED)
+    assert found(world, "west") == []
+    annotations = stored["metadata"]["annotations"]
+    label = {"labels": stored["metadata"]["labels"]}
+    world.put("theirs", kind="sparkapplications", metadata=label)
+    world.put("so-0123456789abcdef0123-g2-a4x", kind="sparkapplications", metadata={"annotations": annotations})
+    world.put("so-ffffffffffffffffffff-g2-a3", kind="sparkapplications", metadata={"annotations": annotations})
+    relabelled = {"metadata": {"labels": {"sparkonce.dev/attempt": "9", "sparkonce.dev/key": "x"}}}
+    world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, relabelled)
+    assert [(each.name, each.attempt) for each in found(world)] == [(NAME, 3)]
+
+
+def test_namespaces_limit_what_is_listed() -> None:
+    """None means all."""
+    world = World()
+    world.launch(DECLARED)
+    assert (len(found(world, namespaces=[NAMESPACE])), found(world, namespaces=["other"])) == (1, [])
+
+
+def test_what_cannot_be_listed_is_not_nothing() -> None:
+    """No rights: told as such."""
+    with pytest.raises(LaunchUnavailable, match="cannot be listed"):
+        run(World().process({0: ApiRefused("forbidden", code=403)})[0].list_of("east"))
+
+
+# --- removing ---
+
+
+@pytest.mark.parametrize("assignment", BOTH)
+def test_an_application_is_removed_with_its_pods(assignment: Assignment) -> None:
+    """Of an opaque job a placeholder has the name from then on; asked again, nothing more is done."""
+    world = World()
+    listed = ended(world, assignment)
+    keep = assignment is OPAQUE
+    launcher, _ = world.process()
+
+    assert run(launcher.remove(listed, keep_name=keep))
+    world.api.collect()
+    world.spark.settle()
+
+    assert world.driver() is None
+    assert len(world.spark.drivers) == 1
+    left = found(world)
+    assert [each.placeholder for each in left] == ([True] if keep else [])
+    for each in [listed, *left]:
+        before = dict(world.api.objects)
+        assert run(launcher.remove(each, keep_name=keep))
+        assert world.api.objects == before
+
+
+def test_a_late_create_after_the_removal_meets_the_placeholder() -> None:
+    """An hour later, a frozen owner's: it is told that the attempt is being stopped."""
+    world = World()
+
+    async def story() -> bool:
+        launcher, kubernetes = world.process({0: Fault.FREEZES_BEFORE})
+        zombie = asyncio.ensure_future(launcher.launch(OPAQUE))
+        await kubernetes.frozen.wait()
+        await world.process()[0].launch(OPAQUE)
+        world.spark.settle()
+        world.spark.finish(NAME, 0)
+        world.spark.settle()
+        [listed] = await world.process()[0].list_of("east")
+        assert await world.process()[0].remove(listed, keep_name=True)
+        kubernetes.thawed.set()
+        return (await zombie).stopping
+
+    assert run(story())
+    world.spark.settle()
+    assert len(world.spark.drivers) == 1
+
+
+def test_a_late_create_between_removal_and_placeholder_is_stopped_on_sight() -> None:
+    """The one gap that Kubernetes leaves: the application is suspended before anybody could have submitted it, and swept later."""
+    world = World()
+    listed = ended(world, OPAQUE)
+    late = application(OPAQUE, job_of(), [], namespace=NAMESPACE)
+    launcher, kubernetes = world.process()
+
+    def slips_in() -> None:
+        if kubernetes.calls[-1] == "create sparkapplications" and world.made("sparkapplications") == 1:
+            world.api.create(SPARK_APPLICATIONS, NAMESPACE, late)
+
+    kubernetes.meanwhile = slips_in
+    assert not run(launcher.remove(listed, keep_name=True))
+    kubernetes.meanwhile = lambda: None
+    world.spark.settle()
+    assert len(world.spark.drivers) == 1
+
+    assert run(launcher.remove(one(world), keep_name=True))
+    assert one(world).placeholder
+
+
+def test_what_may_still_be_submitted_is_not_removed() -> None:
+    """An opaque application that nobody has stopped: its name would be free while a submission is under way."""
+    world = World()
+    world.running(OPAQUE)
+    before = world.application()
+    assert not run(world.process()[0].remove(one(world), keep_name=True))
+    assert (world.application(), world.spark.alive()) == (before, [DRIVER])
+    world.stop(OPAQUE)
+    assert run(world.process()[0].remove(one(world), keep_name=True))
+
+
+def test_only_what_was_found_is_removed() -> None:
+    """By its UID: what has its name since then is nobody's to remove."""
+    world = World()
+    listed = ended(world, DECLARED)
+    world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
+    world.put(NAME, kind="sparkapplications")
+    before = world.application()
+    for keep in (False, True):
+        assert run(world.process()[0].remove(listed, keep_name=keep))
+    assert world.application()["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+def test_a_finalizer_delays_the_removal() -> None:
+    """It is asked to go, and the next sweep looks again."""
+    world = World()
+    listed = ended(world, OPAQUE)
+    world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, {"metadata": {"finalizers": ["somebody.example/x"]}})
+    launcher, _ = world.process()
+    going = {"metadata": {"deletionTimestamp": world.api.stamp()}}
+    world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, going)
+    assert not run(launcher.remove(listed, keep_name=True))
+    world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
+    assert run(launcher.remove(listed, keep_name=True))
+    assert one(world).placeholder
+
+
+@pytest.mark.parametrize("fault", [each for each in Fault if "freezes" not in each])
+def test_a_removal_is_gone_on_with_from_wherever_it_stands(fault: Fault) -> None:
+    """Struck at each of its calls; the same call again: the name is taken by a placeholder, and one driver ran in all."""
+    for call in range(20):
+        world = World(seed=call)
+        listed = ended(world, OPAQUE)
+        launcher, kubernetes = world.process({call: fault})
+        first = outcome(launcher.remove(listed, keep_name=True))
+        assert isinstance(first, bool | LaunchUnavailable | Died)
+        world.late_requests_land()
+        for _ in range(3):
+            if run(world.process()[0].remove(listed, keep_name=True)):
+                break
+        world.late_requests_land()
+        world.api.collect()
+        world.spark.settle()
+        assert one(world).placeholder
+        assert (len(world.spark.drivers), world.api.list(PODS)) == (1, [])
+        if len(kubernetes.calls) <= call:
+            assert call > 2
+            return
+    raise AssertionError("a removal that makes twenty calls")
