@@ -8,7 +8,7 @@ TESTS ?= tests
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # the steps of a target have an order
-.PHONY: help setup ready demo test check format crd lock check-lock bench clean
+.PHONY: help setup ready parts demo test check format crd lock check-lock bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,9 @@ setup: ## the set-up alone: .venv, and Java 17 if there is none
 
 ready:
 	@sh scripts/setup --quiet
+
+parts: ready ## what the tests on Kubernetes start, built once from Go modules and kept outside the checkout
+	@sh scripts/cluster-parts
 
 demo: ready ## one flights job, run once and answered from the record the second time
 	@sh examples/flights/demo.sh
