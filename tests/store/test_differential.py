@@ -1,4 +1,4 @@
-"""Memory and SQLite answer any sequence of calls alike: outcomes, records, what stands beside them, history, and changes.
+"""Memory, SQLite and PostgreSQL answer any sequence of calls alike: outcomes, records, what stands beside them, history, and changes.
 
 An answer of one store is compared with that of the other; only lease ids are unlike, and are replaced by their numbers.
 """
@@ -8,23 +8,53 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkonce.blocking import run
 from sparkonce.store.lease_files import FileLease
+from sparkonce.store.ledger import Changes, Ledger
 from sparkonce.store.memory import MemoryLease, MemoryStore
+from sparkonce.store.protocol import Lease
 from sparkonce.store.sql import SqlStore
+from store.backends import Postgres
 from store.drawn import CARRIED_OUT, KEYS, Side, Step, answer, drawn, everything, known, pick
 
-EXAMPLES = 80
+EXAMPLES = {"sqlite": 80, "postgres": 15}
 """Of up to 60 calls each: some seconds."""
 
 
-def compare(folder: Path, calls: list[Step], reached: Counter[tuple[str, str]]) -> None:
+def sqlite_side(folder: Path, limits: dict[str, Any]) -> tuple[Side, Callable[[], None]]:
+    store = SqlStore(folder / "ledger.db", stale_after=1e9, synchronous="OFF", **limits)
+    return Side(store, FileLease.let_go), lambda: run(store.close())
+
+
+def postgres_side(folder: Path, limits: dict[str, Any]) -> tuple[Side, Callable[[], None]]:
+    backend = Postgres(folder)
+
+    def expire(lease: Lease) -> None:
+        backend.expire(lease)
+        run(lease.keep_alive())  # it is told, as the others are
+
+    return Side(backend.open(**limits), expire), backend.close
+
+
+SIDES = {"sqlite": sqlite_side, "postgres": postgres_side}
+
+
+def changes(side: Side, since: int) -> Changes:
+    """But for what only a store with a clock for its leases can tell."""
+    assert isinstance(side.store, Ledger)
+    return replace(side.store._changes(since), unowned=frozenset())
+
+
+def compare(folder: Path, name: str, calls: list[Step], reached: Counter[tuple[str, str]]) -> None:
     """Carries the calls out on both stores."""
     seconds = 0.0
     limits: dict[str, Any] = {
@@ -32,9 +62,9 @@ def compare(folder: Path, calls: list[Step], reached: Counter[tuple[str, str]]) 
         "monotonic": lambda: seconds,
         "max_live_keys": 2,
     }
-    sql = SqlStore(folder / "ledger.db", stale_after=1e9, synchronous="OFF", **limits)
-    memory = MemoryStore(**limits)
-    sides = one, other = Side(memory, MemoryLease.expire), Side(sql, FileLease.let_go)
+    one = Side(MemoryStore(**limits), MemoryLease.expire)
+    other, close = SIDES[name](folder, limits)
+    sides = one, other
     for side in sides:
         side.open_lease()
     for step in calls:
@@ -44,23 +74,24 @@ def compare(folder: Path, calls: list[Step], reached: Counter[tuple[str, str]]) 
         assert known(one, pick(KEYS, step.key)) == known(other, pick(KEYS, step.key)), step
         reached[step.verb, answers[0][0] if isinstance(answers[0], tuple) else str(answers[0])] += 1
     assert everything(one) == everything(other)
-    assert [memory._changes(since) for since in (0, 10)] == [sql._changes(since) for since in (0, 10)]
-    run(sql.close())
+    assert [changes(one, since) for since in (0, 10)] == [changes(other, since) for since in (0, 10)]
     for opened in other.leases:
         run(opened.revoke())
+    close()
 
 
-def test_both_stores_answer_alike(tmpfs_path: Path) -> None:
+@pytest.mark.parametrize("name", SIDES)
+def test_both_stores_answer_alike(tmpfs_path: Path, name: str) -> None:
     """Whatever is called in whatever order, both stores give the same answers and hold the same; and every verb has been carried out."""
     reached: Counter[tuple[str, str]] = Counter()
     numbers = itertools.count()
 
-    @settings(max_examples=EXAMPLES)
+    @settings(max_examples=EXAMPLES[name])
     @given(st.integers(0, 2**32))
     def examples(seed: int) -> None:
         folder = tmpfs_path / f"{next(numbers)}"
-        compare(folder, drawn(seed), reached)
-        shutil.rmtree(folder)
+        compare(folder, name, drawn(seed), reached)
+        shutil.rmtree(folder, ignore_errors=True)
 
     examples()
     print(sorted(reached.items()))

@@ -31,6 +31,7 @@ class PostgresLease(HeldLease):
         self._seconds, self._sent, self._prolong, self._end = seconds, sent, prolong, end
         self._pid = os.getpid()
         self._ended = False
+        self._answered = False  # the store said that it has ended
 
     @property
     def ended(self) -> bool:
@@ -48,11 +49,13 @@ class PostgresLease(HeldLease):
         if self._prolong(self.id):
             self._sent = max(self._sent, sent)
         else:
-            self._ended = True
+            self._ended = self._answered = True
         return not self.ended
 
     async def revoke(self) -> None:
         """StoreUnavailable: the row may still be there, until its end; the holder must act as if it had ended all the same."""
-        if os.getpid() == self._pid:
-            self._ended = True
-            self._end(self.id)
+        if self._answered or os.getpid() != self._pid:
+            return
+        self._ended = True
+        self._end(self.id)
+        self._answered = True
