@@ -12,14 +12,14 @@ from launch.kubeflow_scene import JOB, NAMESPACE, job_of
 from launch.kubeflow_world import BOTH, DECLARED, DRIVER, NAME, OPAQUE, World, outcome, run
 from sparkonce.errors import LaunchUnavailable
 from sparkonce.launch.kubeflow_spec import application, settle_run
-from sparkonce.launch.kubeflow_sweep import Found
+from sparkonce.launch.kubeflow_sweep import Found, list_of, remove
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused
 from sparkonce.launch.protocol import Phase, Stopped
 from sparkonce.model.assignment import Assignment
 
 
 def found(world: World, install: str = "east", **how: Any) -> list[Found]:
-    return run(world.process()[0].list_of(install, **how))
+    return run(list_of(world.process()[1], install, how.get("namespaces")))
 
 
 def one(world: World) -> Found:
@@ -88,7 +88,7 @@ def test_namespaces_limit_what_is_listed() -> None:
 def test_what_cannot_be_listed_is_not_nothing() -> None:
     """No rights: told as such."""
     with pytest.raises(LaunchUnavailable, match="cannot be listed"):
-        run(World().process({0: ApiRefused("forbidden", code=403)})[0].list_of("east"))
+        run(list_of(World().process({0: ApiRefused("forbidden", code=403)})[1], "east", None))
 
 
 # --- removing ---
@@ -100,9 +100,9 @@ def test_an_application_is_removed_with_its_pods(assignment: Assignment) -> None
     world = World()
     listed = ended(world, assignment)
     keep = assignment is OPAQUE
-    launcher, _ = world.process()
+    _, kubernetes = world.process()
 
-    assert run(launcher.remove(listed, keep_name=keep))
+    assert run(remove(kubernetes, listed, keep_name=keep))
     world.api.collect()
     world.spark.settle()
 
@@ -112,7 +112,7 @@ def test_an_application_is_removed_with_its_pods(assignment: Assignment) -> None
     assert [each.placeholder for each in left] == ([True] if keep else [])
     for each in [listed, *left]:
         before = dict(world.api.objects)
-        assert run(launcher.remove(each, keep_name=keep))
+        assert run(remove(kubernetes, each, keep_name=keep))
         assert world.api.objects == before
 
 
@@ -128,8 +128,8 @@ def test_a_late_create_after_the_removal_meets_the_placeholder() -> None:
         world.spark.settle()
         world.spark.finish(NAME, 0)
         world.spark.settle()
-        [listed] = await world.process()[0].list_of("east")
-        assert await world.process()[0].remove(listed, keep_name=True)
+        [listed] = await list_of(world.process()[1], "east", None)
+        assert await remove(world.process()[1], listed, keep_name=True)
         kubernetes.thawed.set()
         return (await zombie).stopping
 
@@ -143,19 +143,19 @@ def test_a_late_create_between_removal_and_placeholder_is_stopped_on_sight() -> 
     world = World()
     listed = ended(world, OPAQUE)
     late = application(OPAQUE, job_of(), [], namespace=NAMESPACE)
-    launcher, kubernetes = world.process()
+    _, kubernetes = world.process()
 
     def slips_in() -> None:
         if kubernetes.calls[-1] == "create sparkapplications" and world.made("sparkapplications") == 1:
             world.api.create(SPARK_APPLICATIONS, NAMESPACE, late)
 
     kubernetes.meanwhile = slips_in
-    assert not run(launcher.remove(listed, keep_name=True))
+    assert not run(remove(kubernetes, listed, keep_name=True))
     kubernetes.meanwhile = lambda: None
     world.spark.settle()
     assert len(world.spark.drivers) == 1
 
-    assert run(launcher.remove(one(world), keep_name=True))
+    assert run(remove(kubernetes, one(world), keep_name=True))
     assert one(world).placeholder
 
 
@@ -164,10 +164,10 @@ def test_what_may_still_be_submitted_is_not_removed() -> None:
     world = World()
     world.running(OPAQUE)
     before = world.application()
-    assert not run(world.process()[0].remove(one(world), keep_name=True))
+    assert not run(remove(world.process()[1], one(world), keep_name=True))
     assert (world.application(), world.spark.alive()) == (before, [DRIVER])
     world.stop(OPAQUE)
-    assert run(world.process()[0].remove(one(world), keep_name=True))
+    assert run(remove(world.process()[1], one(world), keep_name=True))
 
 
 def test_only_what_was_found_is_removed() -> None:
@@ -178,7 +178,7 @@ def test_only_what_was_found_is_removed() -> None:
     world.put(NAME, kind="sparkapplications")
     before = world.application()
     for keep in (False, True):
-        assert run(world.process()[0].remove(listed, keep_name=keep))
+        assert run(remove(world.process()[1], listed, keep_name=keep))
     assert world.application()["metadata"]["uid"] == before["metadata"]["uid"]
 
 
@@ -187,12 +187,12 @@ def test_a_finalizer_delays_the_removal() -> None:
     world = World()
     listed = ended(world, OPAQUE)
     world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, {"metadata": {"finalizers": ["somebody.example/x"]}})
-    launcher, _ = world.process()
+    _, kubernetes = world.process()
     going = {"metadata": {"deletionTimestamp": world.api.stamp()}}
     world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, going)
-    assert not run(launcher.remove(listed, keep_name=True))
+    assert not run(remove(kubernetes, listed, keep_name=True))
     world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
-    assert run(launcher.remove(listed, keep_name=True))
+    assert run(remove(kubernetes, listed, keep_name=True))
     assert one(world).placeholder
 
 
@@ -202,12 +202,12 @@ def test_a_removal_is_gone_on_with_from_wherever_it_stands(fault: Fault) -> None
     for call in range(20):
         world = World(seed=call)
         listed = ended(world, OPAQUE)
-        launcher, kubernetes = world.process({call: fault})
-        first = outcome(launcher.remove(listed, keep_name=True))
+        _, kubernetes = world.process({call: fault})
+        first = outcome(remove(kubernetes, listed, keep_name=True))
         assert isinstance(first, bool | LaunchUnavailable | Died)
         world.late_requests_land()
         for _ in range(3):
-            if run(world.process()[0].remove(listed, keep_name=True)):
+            if run(remove(world.process()[1], listed, keep_name=True)):
                 break
         world.late_requests_land()
         world.api.collect()

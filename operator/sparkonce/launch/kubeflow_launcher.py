@@ -9,7 +9,7 @@ with an exit code, was true once and is reported at once and without a request; 
 or ended without a driver to prove it, is reported after a look at the API server, at the application first and at its driver pod after
 it. A watch alone was not taken, because one that lags by a minute would call an attempt lost that has only just started.
 
-Ending an attempt is in kubeflow_stop.py, what becomes of applications afterwards in kubeflow_sweep.py.
+Ending an attempt is in kubeflow_stop.py, what becomes of applications afterwards is in kubeflow_sweep.py.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from sparkonce.errors import InvalidInput, LaunchRefused, LaunchUnavailable
 from sparkonce.launch.answers import asking, invalid, not_now, short
-from sparkonce.launch.kubeflow import APP_NAME_LABEL, KIND, as_map, driver_pod_name, text_of
+from sparkonce.launch.kubeflow import KIND, as_map, driver_pod_name, text_of
 from sparkonce.launch.kubeflow_observe import observe
 from sparkonce.launch.kubeflow_pod import look
 from sparkonce.launch.kubeflow_spec import Wanting, application
 from sparkonce.launch.kubeflow_stop import Stopping
-from sparkonce.launch.kubeflow_sweep import Found, list_of, remove
 from sparkonce.launch.kubernetes import (
     PODS,
     SPARK_APPLICATIONS,
@@ -180,20 +179,12 @@ class KubeflowLauncher:
         return False
 
     def _versions(self, namespace: str, assignment: Assignment) -> list[str] | None:
-        """None: there is nothing to glance at."""
+        """Of the application and its driver pod. None: there is nothing to glance at."""
         if self.applications is None or self.pods is None:
             return None
-        found = self.applications.get(namespace, assignment.name)
-        listed = [*([found] if found else []), *self.pods.labelled(namespace, APP_NAME_LABEL, assignment.name)]
-        return sorted(text_of(as_map(each.get("metadata")).get("resourceVersion")) for each in listed)
-
-    async def list_of(self, install: str, *, namespaces: Sequence[str] | None = None) -> list[Found]:
-        """All applications of this install, in these namespaces or in all. LaunchUnavailable."""
-        return await list_of(self.kubernetes, install, namespaces)
-
-    async def remove(self, found: Found, *, keep_name: bool) -> bool:
-        """After its generation was finalized. True: it is gone, and with `keep_name` (opaque jobs) its name is taken for good."""
-        return await remove(self.kubernetes, found, keep_name=keep_name)
+        application = self.applications.get(namespace, assignment.name)
+        driver = self.pods.get(namespace, driver_pod_name(assignment.name))
+        return [text_of(as_map(as_map(each).get("metadata")).get("resourceVersion")) for each in (application, driver)]
 
 
 def _believed(seen: Seen, assignment: Assignment, noted: Application | None, driver: Json | None) -> bool:

@@ -68,6 +68,7 @@ class Found:
 
 
 async def list_of(kubernetes: Kubernetes, install: str, namespaces: Sequence[str] | None) -> list[Found]:
+    """In these namespaces, or in all. LaunchUnavailable."""
     with asking("the Spark applications of this install cannot be listed"):
         listed = [
             each
@@ -118,7 +119,8 @@ def found_of(application: Mapping[str, Any], install: str) -> Found | None:
 
 
 async def remove(kubernetes: Kubernetes, found: Found, *, keep_name: bool) -> bool:
-    """False: not yet, try again at the next sweep; with `keep_name`, an application that may still be submitted is left to `stop`."""
+    """After its generation was finalized. True: it is gone, and with `keep_name` (opaque jobs) its name is taken for good. False:
+    not yet, try again at the next sweep; with `keep_name`, an application that may still be submitted is left to `stop`."""
     keep_name = keep_name and found.settle_run is None
     with asking(f"application {found.name} cannot be removed"):
         there = await kubernetes.get(SPARK_APPLICATIONS, found.namespace, found.name)
