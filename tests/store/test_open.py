@@ -43,7 +43,7 @@ def test_memory_is_a_store_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("etcd://host:2379", "comes with the operator"),
+        ("etcd:host:2379", "is no store"),
         ("postgresql://ann:12/secret@host/db", "cannot be right"),
         ("postgresql://ann:pa@secret@host/db", "cannot be right"),
         ("postgresql://ann@host:secret/db", "cannot be right"),

@@ -325,6 +325,8 @@ def test_no_generation_is_used_twice(store: IdempotencyStore, remove: Callable[[
         used.append(key.record.generation)
         key.finalize()
         assert remove(key) == Gone(used[-1])
+        for floor in range(used[-1]):
+            assert run(store.reserve(request(name), lease=key.lease, floor=floor)) == Moved()
     assert used == [1, 2, 3, 4, 5]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -150,6 +151,17 @@ def test_writes_of_a_lost_owner(backend: Backend, store: IdempotencyStore, succe
     assert run(store.release(key.record, key.claim)) == LostOwnership()
     run(store.drop(key.claim))
     assert key.view() == before
+
+
+def test_a_claim_is_its_revision_and_its_nonce(store: IdempotencyStore) -> None:
+    """Whoever knows the revision of a claim and not its nonce is not its owner: a store that was put back counts them again."""
+    key = reserved(store)
+    stranger = replace(key.claim, nonce="another")
+    assert run(store.heartbeat(stranger)) == LostOwnership()
+    assert run(store.update(key.record, stranger, key.record.changed(phase="Running"))) == LostOwnership()
+    assert run(store.finalize(key.record, stranger, result(), retention=1.0)) == LostOwnership()
+    run(store.drop(stranger))
+    assert (key.now(), key.view().claim) == (key.record, key.claim)
 
 
 def test_heartbeat_answers_what_became_of_the_key(store: IdempotencyStore) -> None:

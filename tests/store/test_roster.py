@@ -1,0 +1,55 @@
+"""Who lives on a store, as the processes say themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from sparkonce.blocking import run
+from sparkonce.store.roster import Replica, Roster
+from store.backends import BACKENDS, Backend
+from store.etcd_backend import Etcd
+
+ONE = Replica(nonce="n1", owner="pod-1", clock=1000.5, schema=1, slots=200)
+
+
+@pytest.fixture(params=["memory", "etcd"])
+def backend(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Backend]:
+    """The stores that several operators share, or that play one in tests."""
+    made = BACKENDS[request.param](tmpfs_path)
+    yield made
+    made.close()
+
+
+def test_a_replica_is_listed_while_its_lease_lives(backend: Backend) -> None:
+    """Each process is there once, as it announced itself last, and goes with its lease, however that ends."""
+    store = backend.open()
+    roster = cast(Roster, store)
+    leases = [run(store.open_lease(owner=f"pod-{n}")) for n in range(3)]
+    others = [replace(ONE, nonce=f"n{n}", owner=f"pod-{n}") for n in (2, 3)]
+    assert list(run(roster.replicas())) == []
+    for lease, replica in zip(leases, (ONE, *others), strict=True):
+        run(roster.announce(replica, lease=lease))
+    later = replace(ONE, clock=1003.5, slots=150)
+    run(roster.announce(later, lease=leases[0]))
+    assert list(run(roster.replicas())) == [later, *others]
+    run(leases[1].revoke())
+    backend.expire(leases[2])
+    assert list(run(roster.replicas())) == [later]
+
+
+@pytest.mark.parametrize("entry", [b"", b"{", b"[]", b'{"nonce": "n2"}', b'{"nonce":"n","owner":"o","clock":"soon"}'])
+def test_an_entry_that_cannot_be_read_is_left_out(tmpfs_path: Path, entry: bytes) -> None:
+    """A hint of another make hides nobody else."""
+    backend = BACKENDS["etcd"](tmpfs_path)
+    assert isinstance(backend, Etcd)
+    store = backend.open()
+    roster = cast(Roster, store)
+    run(roster.announce(ONE, lease=run(store.open_lease(owner="pod-1"))))
+    backend.cluster.put(backend.layout.replica("n2"), entry)
+    assert list(run(roster.replicas())) == [ONE]
+    backend.close()
