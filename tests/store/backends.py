@@ -154,7 +154,7 @@ class Postgres:
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {"schema": self.schema, "timeout": 30.0, "lease_seconds": 3600.0}
+        return {"schema": self.schema, "timeout": 30.0, "ttl": 3600.0, "keep": False}
 
     def expire(self, lease: Lease) -> None:
         self.sql("UPDATE leases SET ends = 0 WHERE id = %s", lease.id)

@@ -13,7 +13,7 @@ import pytest
 
 from harness.eventually import assert_eventually
 from sparkonce.blocking import run
-from sparkonce.errors import StoreUnusable
+from sparkonce.errors import StoreUnavailable, StoreUnusable
 from sparkonce.model.record import Beat
 from sparkonce.store.postgres import PostgresStore
 from sparkonce.store.protocol import Change, Finalized, Gone, IdempotencyStore, Lease, Lost, LostOwnership, Owned
@@ -43,7 +43,7 @@ def ends_of(postgres: Postgres, lease: Lease) -> float:
 
 def test_a_lease_ends_by_the_databases_clock(postgres: Postgres) -> None:
     """Without a keepalive a claim is gone from every look after the TTL, its owner's writes are refused, and the lease never comes back."""
-    store = postgres.open(lease_seconds=TTL)
+    store = postgres.open(ttl=TTL)
     silent, kept = reserved(store), reserved(store)
     began = time.monotonic()
 
@@ -61,9 +61,36 @@ def test_a_lease_ends_by_the_databases_clock(postgres: Postgres) -> None:
     assert isinstance(run(store.take_over(silent.record, lease=kept.lease, nonce=fresh())), Owned)
 
 
+def test_a_lease_is_kept_alive_though_its_process_is_busy(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody but its own thread prolongs a lease while the caller blocks for longer than the TTL, also over lost answers; when the store
+    is closed it ends by itself, and when the store says that it ended, it has."""
+    store = postgres.open(ttl=TTL, keep=True)
+    lease = lease_of(store)
+    real, tries = store._prolong, []
+
+    def sometimes(name: str) -> bool:
+        tries.append(name)
+        if len(tries) % 2:
+            raise StoreUnavailable("lost")
+        return real(name)
+
+    monkeypatch.setattr(lease, "_prolong", sometimes)
+    until = time.monotonic() + 3 * TTL
+    assert_eventually(lambda: time.monotonic() > until, 60, interval=TTL)
+    assert len(tries) > 4
+    assert lease.deadline > time.monotonic()
+    assert ends_of(postgres, lease) > 0
+    postgres.expire(lease)
+    assert_eventually(lambda: lease.deadline == -math.inf, 20)
+
+    other = lease_of(store)
+    run(store.close())
+    assert_eventually(lambda: ends_of(postgres, other) < 0, 20)
+
+
 def test_the_deadline_is_on_the_safe_side(postgres: Postgres) -> None:
     """What the holder believes ends before what the database keeps, at opening and after every keepalive; unanswered ones add nothing."""
-    store = postgres.open(lease_seconds=60.0)
+    store = postgres.open(ttl=60.0)
     lease = lease_of(store)
     for _ in range(3):
         assert run(lease.keep_alive()) is True
@@ -121,8 +148,8 @@ def test_an_ended_lease_stays_ended(postgres: Postgres) -> None:
 
 def test_a_killed_process_is_replaced_within_its_ttl(postgres: Postgres) -> None:
     """After SIGKILL of an owner a watcher hears that its key has no owner, and takes it over, within TTL + 1 s."""
-    store = postgres.open(lease_seconds=TTL)
-    owner = Worker(postgres.opening(lease_seconds=TTL))
+    store = postgres.open(ttl=TTL)
+    owner = Worker(postgres.opening(ttl=TTL, keep=True))
     try:
         record = owner.do(reserve_here, "precious").record
         since = run(store.load(record.address)).revision
@@ -154,8 +181,8 @@ async def first_unowned(store: IdempotencyStore, since: int) -> Change:
 
 def test_a_paused_owner_loses_its_key_and_writes_nothing(postgres: Postgres) -> None:
     """A process that stood still for longer than its TTL finds, woken, its lease ended and every write refused; its successor's stand."""
-    store = postgres.open(lease_seconds=TTL)
-    owner = Worker(postgres.opening(lease_seconds=TTL))
+    store = postgres.open(ttl=TTL)
+    owner = Worker(postgres.opening(ttl=TTL, keep=True))
     try:
         owned = owner.do(reserve_here, "precious")
         owner.freeze()

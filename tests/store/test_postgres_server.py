@@ -57,7 +57,7 @@ def until_answered(call: Callable[[], Any]) -> Any:
 def test_no_reserve_that_won_is_reported_lost(fragile: PostgresServer) -> None:
     """While the server is killed and started again, four callers reserve the same keys, each repeating until answered: each key has one
     owner, all agree who that is, and nothing happened twice."""
-    stores = [PostgresStore(fragile.url, timeout=5.0, lease_seconds=3600) for _ in range(CALLERS)]
+    stores = [PostgresStore(fragile.url, timeout=5.0, ttl=3600) for _ in range(CALLERS)]
     answers: list[list[tuple[Request, Any]]] = [[] for _ in stores]
     stop = threading.Event()
 
@@ -207,7 +207,7 @@ def test_an_unanswered_keepalive_adds_nothing(postgres: Postgres, line: Proxy) -
     line.delay = 0.05
     sent = time.monotonic()
     assert run(lease.keep_alive()) is True
-    assert before < lease.deadline <= sent + postgres._options["lease_seconds"] + 0.05
+    assert before < lease.deadline <= sent + postgres._options["ttl"] + 0.05
     run(store.close())
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -51,7 +52,8 @@ class PostgresStore(SqlLedger):
         *,
         install: str = "local",
         schema: str | None = None,
-        lease_seconds: float | None = None,
+        ttl: float | None = None,
+        keep: bool = True,
         timeout: float = TIMEOUT,
         max_live_keys: int = LIVE_KEYS,
         tombstones: int = TOMBSTONES,
@@ -59,12 +61,14 @@ class PostgresStore(SqlLedger):
         clock: Callable[[], float] | None = None,
         monotonic: Callable[[], float] | None = None,
     ) -> None:
-        """InvalidInput, StoreUnusable, StoreUnavailable. `schema`: None for the install's own; `lease_seconds`: None for the setting;
-        `clock` and `monotonic`: for tests, instead of the database's clock in records and in ages of touches."""
+        """InvalidInput, StoreUnusable, StoreUnavailable. `schema`: None for the install's own; `ttl`: seconds of a lease, None for
+        the setting. For tests: `keep`, whether leases are kept alive; `clock` and `monotonic`, instead of the database's clock in records
+        and in ages of touches."""
         super().__init__(max_live_keys=max_live_keys, tombstones=tombstones, poll=poll)
         address = parsed(url, timeout=timeout)
         self.url = address.shown
-        self._lease_seconds = settings.lease_seconds() if lease_seconds is None else lease_seconds
+        self._ttl = settings.lease_seconds() if ttl is None else ttl
+        self._keep, self._leases = keep, weakref.WeakSet[PostgresLease]()
         self._clock, self._monotonic = clock, monotonic
         self._database: PostgresDatabase = PostgresDatabase(
             address, schema=schema or schema_of(install), timeout=timeout
@@ -72,6 +76,9 @@ class PostgresStore(SqlLedger):
         self._database.prepare(install)
 
     async def close(self) -> None:
+        """Leases that were not revoked end by themselves."""
+        for lease in list(self._leases):
+            lease.stop()
         self._database.close()
 
     # --- the clock
@@ -98,18 +105,22 @@ class PostgresStore(SqlLedger):
     # --- leases
 
     async def open_lease(self, *, owner: str) -> PostgresLease:
-        name, seconds, sent = uuid.uuid4().hex, self._lease_seconds, time.monotonic()
+        name, sent = uuid.uuid4().hex, time.monotonic()
         with self._database.writing() as transaction:
             transaction.rows("end leases that are over")
-            transaction.rows("open lease", {"of_lease": name, "owner": owner, "seconds": seconds})
+            transaction.rows("open lease", {"of_lease": name, "owner": owner, "seconds": self._ttl})
             transaction.commit()
-        return PostgresLease(
-            name=name, owner=owner, seconds=seconds, sent=sent, prolong=self._prolong, end=self._end_lease
+        lease = PostgresLease(
+            name=name, owner=owner, seconds=self._ttl, sent=sent, prolong=self._prolong, end=self._end_lease
         )
+        self._leases.add(lease)
+        if self._keep:
+            lease.keep()
+        return lease
 
     def _prolong(self, lease: str) -> bool:
         with self._database.writing() as transaction:
-            lives = transaction.rows("prolong lease", {"of_lease": lease, "seconds": self._lease_seconds})
+            lives = transaction.rows("prolong lease", {"of_lease": lease, "seconds": self._ttl})
             transaction.commit()
         return bool(lives)
 
