@@ -233,7 +233,8 @@ class Attend:
         if record is None:
             return None
         leader = leader_of(record)
-        if record.state is not State.FINALIZED and any(v.uid == leader and v.same(record) for v in views):
+        led = any(v.uid == leader and v.same(record) for v in views)
+        if record.state is not State.FINALIZED and led and not any(_untold(v, record) for v in views):
             return None
         return await self.store.spec(address, record.generation)
 
@@ -365,3 +366,9 @@ class Attend:
         elif record.finalized_at is not None:
             seconds = max(0.0, record.finalized_at - record.created_at)
             self.meter.finalized(str(record.outcome), attempts=record.attempt, seconds=seconds)
+
+
+def _untold(view: ObjectView, record: Record) -> bool:
+    """It wants another job than the recorded one, and its status does not name the fields yet."""
+    told = view.status.get("generation") == record.generation and view.asks(view.status.get("fingerprint"))
+    return not told and not view.same(record)
