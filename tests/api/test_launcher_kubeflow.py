@@ -87,6 +87,22 @@ async def client_of(kubeconfig: Path) -> AsyncIterator[ApiClient]:
         await client.close()
 
 
+@asynccontextmanager
+async def watching(place: Place, client: ApiClient) -> AsyncIterator[KubeflowLauncher]:
+    """A launcher with the operator's own watches."""
+    watches = [kind(client, [place.namespace]) for kind in (applications, driver_pods)]
+    for each in watches:
+        each.start()
+    try:
+        await until(lambda: all(each.synced for each in watches))
+        launcher = place.launcher(client)
+        launcher.applications, launcher.pods = watches
+        yield launcher
+    finally:
+        for each in watches:
+            await each.stop()
+
+
 def play(kubeconfig: Path, scene: Callable[[ApiClient], Awaitable[None]]) -> None:
     async def story() -> None:
         async with client_of(kubeconfig) as client:
@@ -127,20 +143,16 @@ def test_a_life_seen_through_watches(kubeconfig: Path, place: Place, kubeflow: F
     asked: list[str] = []
 
     async def scene(client: ApiClient) -> None:
-        watches = [kind(client, [place.namespace]) for kind in (applications, driver_pods)]
-        for each in watches:
-            each.start()
-        await until(lambda: all(each.synced for each in watches))
-        launcher, assignment = place.launcher(client), place.attempt()
-        launcher.applications, launcher.pods = watches
-        made = await launcher.launch(assignment)
-        await until(lambda: watches[0].get(place.namespace, assignment.name) is not None)
-        client._on_call = lambda verb, kind, result: asked.append(f"{verb} {kind} {result}")
-        running = await seen_as(launcher, assignment, Phase.RUNNING)
-        ended = await seen_as(launcher, assignment, Phase.SUCCEEDED, noted_of(running))
-        assert (ended.uid, ended.driver, ended.exit_code) == (made.uid, running.driver, 0)
-        for each in watches:
-            await each.stop()
+        async with watching(place, client) as launcher:
+            assignment = place.attempt()
+            made = await launcher.launch(assignment)
+            watched = launcher.applications
+            assert watched is not None
+            await until(lambda: watched.get(place.namespace, assignment.name) is not None)
+            client._on_call = lambda verb, kind, result: asked.append(f"{verb} {kind} {result}")
+            running = await seen_as(launcher, assignment, Phase.RUNNING)
+            ended = await seen_as(launcher, assignment, Phase.SUCCEEDED, noted_of(running))
+            assert (ended.uid, ended.driver, ended.exit_code) == (made.uid, running.driver, 0)
 
     kubeflow.on(Script(run_seconds=1.0))
     play(kubeconfig, scene)
@@ -240,7 +252,10 @@ def test_a_running_attempt_is_stopped_for_good(
     kubeflow.on(Script(code=runs_until_stopped), name=assignment.name)
 
     async def scene(client: ApiClient) -> None:
-        launcher = place.launcher(client)
+        async with watching(place, client) as launcher:
+            await stops(launcher)
+
+    async def stops(launcher: KubeflowLauncher) -> None:
         await launcher.launch(assignment)
         await seen_as(launcher, assignment, Phase.RUNNING)
         answers = await asyncio.gather(*(launcher.stop(assignment, timeout=TIMEOUT) for _ in range(2)))
