@@ -11,10 +11,11 @@ from harness.kubeflow import states
 from launch.fake_api import Died, FakeApi, FakeKubernetes, FakeWatched, Fault
 from launch.fake_spark import FakeSpark
 from launch.kubeflow_scene import NAMESPACE, assignment_of, job_of, wanting
+from sparkonce.launch.kubeflow import STOPPING
 from sparkonce.launch.kubeflow_launcher import KubeflowLauncher
 from sparkonce.launch.kubeflow_spec import Wanting
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable, Json
-from sparkonce.launch.protocol import StillThere, Stopped
+from sparkonce.launch.protocol import Seen, StillThere, Stopped
 from sparkonce.model.assignment import Assignment
 from sparkonce.model.record import Application
 
@@ -131,3 +132,23 @@ def outcome(coroutine: Coroutine[Any, Any, T]) -> T | BaseException:
         return asyncio.run(coroutine)
     except (Exception, Died) as ended:
         return ended
+
+
+def ended(answer: Stopped | StillThere) -> Seen:
+    assert isinstance(answer, Stopped), answer
+    assert answer.seen is not None
+    return answer.seen
+
+
+def still_there(answer: Stopped | StillThere) -> str:
+    assert isinstance(answer, StillThere), answer
+    return answer.message
+
+
+def marked(world: World) -> bool:
+    application = world.application()
+    return application["spec"].get("suspend") is True and STOPPING in application["metadata"]["annotations"]
+
+
+def is_stub(pod: dict[str, Any] | None) -> bool:
+    return pod is not None and pod["metadata"]["labels"].get("sparkonce.dev/role") == "stub"
