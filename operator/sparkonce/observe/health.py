@@ -15,6 +15,7 @@ from aiohttp import web
 
 from sparkonce.errors import InvalidInput
 
+MAX_PORT = 65535
 Check = Callable[[], str | None]
 """None: all is well; else one sentence that says what is not."""
 
@@ -25,7 +26,7 @@ async def serve(
 ) -> AsyncIterator[None]:
     """`address`: HOST:PORT. `metrics`: the text and its content type. InvalidInput: no address, or somebody has it."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
         raise InvalidInput(f"--http is {address!r}; give HOST:PORT, such as 0.0.0.0:8080")
 
     def answers(check: Check) -> Callable[[web.Request], object]:

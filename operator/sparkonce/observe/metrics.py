@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 TAKEOVER = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 JOBS = (1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 GAUGES: Mapping[str, str] = {
+    "queue_depth": "Keys that wait for a look.",
     "queue_seconds": "Seconds for which the oldest due key has waited for a look.",
     "work_seconds": "Seconds for which the longest look at a key has gone on.",
     "lease_seconds": "Seconds until this process must stop to act; below 0 when it must not act now.",

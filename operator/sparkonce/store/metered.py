@@ -1,0 +1,57 @@
+"""A store that tells somebody, after each request, which verb it was and how it was answered: for counting, never for deciding.
+
+Any store can be wrapped; what is counted is what its caller asks for, not what the store says over the wire. The result of a request is
+the outcome's name (Owned, Changed, ...), `ok` for what was read, `False`, or the name of the error. A request whose caller was cancelled
+counts as Cancelled: nobody learned what became of it. Leases are those of the store itself; what its client does to keep them alive is
+not seen here, and neither is a watch, which is no request that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+from sparkonce.errors import SparkonceError
+from sparkonce.store import protocol
+from sparkonce.store.protocol import IdempotencyStore, Page, View
+
+
+def metered(store: IdempotencyStore, on_request: Callable[[str, str], None]) -> IdempotencyStore:
+    """The same store, and `on_request(verb, result)` after each request."""
+    return cast(IdempotencyStore, _Metered(store, on_request))
+
+
+class _Metered:
+    """Every verb by its name: the protocol, and what a store has besides, says what they are."""
+
+    def __init__(self, inner: IdempotencyStore, on_request: Callable[[str, str], None]) -> None:
+        self._inner, self._on_request = inner, on_request
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._inner, name)
+        if not inspect.iscoroutinefunction(real):
+            return real
+
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            try:
+                done = await real(*args, **kwargs)
+            except SparkonceError as error:
+                self._on_request(name, type(error).__name__)
+                raise
+            except asyncio.CancelledError:
+                self._on_request(name, "Cancelled")
+                raise
+            self._on_request(name, _result(done))
+            return done
+
+        return counted
+
+
+def _result(done: object) -> str:
+    if done is False:
+        return "False"
+    kind = type(done)
+    is_outcome = kind.__module__ == protocol.__name__ and kind not in (View, Page)
+    return kind.__name__ if is_outcome else "ok"

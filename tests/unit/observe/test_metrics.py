@@ -1,0 +1,138 @@
+"""Metrics: every method of the meter counts something, under names that Prometheus' conventions allow."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sparkonce.observe.meter import Meter, NoMeter
+from sparkonce.observe.metrics import GAUGES, TAKEOVER, Metrics
+
+UNITS = ("_total", "_seconds", "_depth", "drives", "objects", "slots_taken")
+CALLS: dict[str, tuple[Callable[[Meter], None], dict[str, float]]] = {
+    "reserved": (lambda meter: meter.reserved("Owned"), {'reservations_total{outcome="Owned"}': 1}),
+    "taken_over": (
+        lambda meter: meter.taken_over(0.2),
+        {"takeovers_total": 1, "takeover_seconds_count": 1, "takeover_seconds_sum": 0.2},
+    ),
+    "granted": (lambda meter: meter.granted("Lost"), {'attempts_total{why="Lost"}': 1}),
+    "finalized": (
+        lambda meter: meter.finalized("Succeeded", attempts=2, seconds=90.0),
+        {'finalized_total{outcome="Succeeded"}': 1, "job_seconds_sum": 90.0},
+    ),
+    "held": (lambda meter: meter.held("Partial"), {'held_total{reason="Partial"}': 1}),
+    "replayed": (
+        lambda meter: meter.replayed(executor_seconds=120.0),
+        {"replays_total": 1, "duplicates_avoided_total": 1, "executor_seconds_saved_total": 120.0},
+    ),
+    "followed": (lambda meter: meter.followed(), {"duplicates_avoided_total": 1, "replays_total": 0}),
+    "mismatched": (lambda meter: meter.mismatched(), {"mismatches_total": 1}),
+    "alarmed": (lambda meter: meter.alarmed(), {"store_rewound_total": 1}),
+    "called": (
+        lambda meter: meter.called("patch", "Pod", "ok"),
+        {'api_requests_total{kind="Pod",result="ok",verb="patch"}': 1},
+    ),
+    "stored": (
+        lambda meter: meter.stored("reserve", "Owned"),
+        {'store_requests_total{result="Owned",verb="reserve"}': 1},
+    ),
+    "conflicted": (lambda meter: meter.conflicted(), {"status_conflicts_total": 1}),
+    "triggered": (lambda meter: meter.triggered("pod"), {'events_total{kind="pod"}': 1}),
+}
+
+
+def scraped(metrics: Metrics) -> dict[str, float]:
+    """Every sample, by name and labels, without the prefix that all of them have."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(metrics.text()[0].decode()):
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+            assert sample.name.startswith("sparkonce_")
+            found[sample.name.removeprefix("sparkonce_") + (f"{{{labels}}}" if labels else "")] = sample.value
+    return found
+
+
+def test_every_method_of_the_meter_is_tried() -> None:
+    """What this file calls all of the meter's methods are all; the meter that counts nothing has them, too."""
+    named = {name for name in vars(Meter) if not name.startswith("_")}
+    assert set(CALLS) == named
+    assert {name for name in vars(NoMeter) if not name.startswith("_")} == named
+    for name in named:
+        wanted = inspect.signature(getattr(Meter, name))
+        assert inspect.signature(getattr(NoMeter, name)) == inspect.signature(getattr(Metrics, name)) == wanted
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_what_a_method_counts(method: str) -> None:
+    """One call moves exactly the samples that it is about, once."""
+    call, expected = CALLS[method]
+    metrics = Metrics()
+    call(metrics)
+    found = scraped(metrics)
+    assert {name: found[name] for name in expected} == expected
+    moved = {name for name, value in found.items() if value and not re.search(r"_created|_bucket|_count|_sum", name)}
+    assert moved == {name for name, value in expected.items() if value and not name.endswith(("_count", "_sum"))}
+    call(NoMeter())
+
+
+def test_a_takeover_whose_begin_nobody_saw_has_no_latency() -> None:
+    """It is counted, and no invented time spoils the distribution."""
+    metrics = Metrics()
+    metrics.taken_over(None)
+    found = scraped(metrics)
+    assert (found["takeovers_total"], found["takeover_seconds_count"]) == (1, 0)
+
+
+def test_the_promise_is_a_bucket() -> None:
+    """A takeover within a second, and one within a TTL of ten, can be read off the histogram."""
+    assert {1.0, 10.0} <= set(TAKEOVER)
+
+
+def test_names_and_units() -> None:
+    """Every metric is in this project's name space, says its unit, counts up only as `_total`, and explains itself."""
+    metrics = Metrics()
+    metrics.watch(lambda: dict.fromkeys(GAUGES, 1.0))
+    families = [
+        family
+        for family in text_string_to_metric_families(metrics.text()[0].decode())
+        if not family.name.endswith("_created")  # when a counter began: the library's own
+    ]
+    assert len(families) > 15
+    for family in families:
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        assert re.fullmatch(r"sparkonce_[a-z_]+", name)
+        assert name.endswith(UNITS), name
+        assert family.documentation.endswith(".")
+
+
+def test_gauges_are_read_when_somebody_scrapes() -> None:
+    """Their values are those of the scrape; one that the process does not give is left out instead of invented."""
+    values = {"drives": 1.0, "unknown": 5.0}
+    metrics = Metrics()
+    metrics.watch(lambda: values)
+    assert scraped(metrics)["drives"] == 1.0
+    values["drives"] = 7.0
+    found = scraped(metrics)
+    assert found["drives"] == 7.0
+    assert "unknown" not in found
+    assert "queue_seconds" not in found
+
+
+def test_two_meters_count_apart() -> None:
+    """Two operators in one process do not share a registry."""
+    one, other = Metrics(), Metrics()
+    one.mismatched()
+    assert (scraped(one)["mismatches_total"], scraped(other)["mismatches_total"]) == (1, 0)
+
+
+def test_the_meter_needs_no_library() -> None:
+    """What the engine imports to be counted brings no metrics library with it."""
+    script = "import sys, sparkonce.observe.meter; print('prometheus_client' in sys.modules, 'aiohttp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
