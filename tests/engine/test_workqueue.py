@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkonce.engine.workqueue import Closed, Slots, WorkQueue
+from sparkonce.engine.workqueue import Closed, Slots, WorkQueue, until_set
 
 
 class FakeTime:
@@ -425,3 +425,27 @@ def test_slots_are_limited_and_come_back() -> None:
     with pytest.raises(ValueError, match="no slot is taken"):
         slots.release()
     assert slots.taken == 0
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_cancelled_wait_is_over_also_when_the_event_comes_in_the_same_moment(turns: int) -> None:
+    """Whatever turn of the loop lies between the event and the cancelling, a worker that was cancelled does not go on waiting."""
+
+    async def scene() -> None:
+        event = asyncio.Event()
+
+        async def work() -> None:
+            while True:
+                await until_set(event, 60.0)
+                event.clear()
+
+        worker = asyncio.create_task(work())
+        await settle()
+        event.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        worker.cancel()
+        await settle()
+        assert worker.cancelled()
+
+    asyncio.run(scene())

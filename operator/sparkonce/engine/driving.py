@@ -8,7 +8,6 @@ the middle of whatever it does; what it had sent may still land, which is what e
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from sparkonce.engine.decide import Decision, Observation
 from sparkonce.engine.drive import Drive, Ended, NotOurs
 from sparkonce.engine.ownership import NotOwner, Ownership
+from sparkonce.engine.workqueue import until_set
 from sparkonce.errors import LaunchUnavailable, SparkonceError
 from sparkonce.model.record import Address, Record
 from sparkonce.store.protocol import Claim, Owned
@@ -47,6 +47,8 @@ class Running:
     decision: Decision | None = None
     """The last one, with its evidence."""
     observation: Observation | None = None
+    edition: object = None
+    """Of the leader's object, as the last look saw it."""
     _read: int = 0
     """Revision of the record as the drive knows it."""
     _told: int = 0
@@ -56,6 +58,12 @@ class Running:
         """Something changed; `revision`: of the store, when the record did."""
         self._told = max(self._told, revision or 0)
         if revision is None or revision > self._read:
+            self._wake.set()
+
+    def edited(self, edition: object) -> None:
+        """The leader's object is this edition now: what it may change (suspend, timeouts, tunable fields) is looked at anew."""
+        if edition != self.edition:
+            self.edition = edition
             self._wake.set()
 
     def read(self, record: Record) -> bool:
@@ -77,8 +85,7 @@ class Running:
 
     async def rest(self, seconds: float) -> bool:
         """Until something changed, or so long; False: nothing did."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+        await until_set(self._wake, seconds)
         woken = self._wake.is_set()
         self._wake.clear()
         return woken

@@ -29,6 +29,7 @@ from sparkonce.engine.drive import Drive, Ended
 from sparkonce.engine.prepare import Prepared, describe
 from sparkonce.engine.probing import check, probe
 from sparkonce.engine.request import Answer, Answered, answer
+from sparkonce.engine.workqueue import until_set
 from sparkonce.errors import InvalidInput, LaunchUnavailable, OutputUnavailable, StoreUnavailable
 from sparkonce.launch.local import LocalLauncher
 from sparkonce.launch.protocol import Launcher
@@ -281,8 +282,7 @@ class Embedded:
 
     async def pause(self, seconds: float) -> None:
         """Returns earlier when somebody wants something."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+        await until_set(self._wake, seconds)
         self._wake.clear()
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from sparkonce import failpoints
 from sparkonce.engine.ownership import Ownership
 from sparkonce.engine.rewinding import OUTSIDE
-from sparkonce.engine.workqueue import Closed, WorkQueue
+from sparkonce.engine.workqueue import Closed, WorkQueue, until_set
 from sparkonce.errors import SparkonceError, StoreUnavailable
 from sparkonce.model.record import SCHEMA, Address, State
 from sparkonce.store.protocol import Change, IdempotencyStore, Query
@@ -146,7 +146,8 @@ class Replica:
         self.queue.close()
         if self.attendant is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.attendant.drain(), self.settings.drain)
+                async with asyncio.timeout(self.settings.drain):
+                    await self.attendant.drain()
         failpoints.hit("replica.hand-over.before")
         await self.ownership.revoke()
 
@@ -220,8 +221,7 @@ class Replica:
             assert self.attendant is not None
             await self.attendant.swept()
             self.last_sweep = time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sweep_now.wait(), self.settings.sweep * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
+            await until_set(self._sweep_now, self.settings.sweep * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
             self._sweep_now.clear()
 
     async def unfinished(self) -> AsyncIterator[Address]:

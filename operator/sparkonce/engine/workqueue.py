@@ -32,8 +32,11 @@ class Closed(Exception):
 
 
 async def until_set(event: asyncio.Event, seconds: float | None) -> None:
+    """Or so long. Not by `asyncio.wait_for`, which before Python 3.12 forgets that it was cancelled when the event is set in the same
+    turn of the loop: a worker then lives on, and its process never ends."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 class WorkQueue(Generic[K]):

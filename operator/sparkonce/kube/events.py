@@ -94,7 +94,8 @@ class EventRecorder:
         if self._task is None:
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace)
+            async with asyncio.timeout(grace):
+                await self._idle.wait()
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
