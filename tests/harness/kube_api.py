@@ -9,6 +9,7 @@ tests do not notice and a benchmark would: the fake Spark operator therefore has
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 REQUEST_TIMEOUT = 30.0
 """Seconds: an API server that was just started on two busy cores has answered after eight."""
 MANAGER = "sparkonce-tests"
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class ApiError(Exception):
@@ -97,6 +99,13 @@ class Api:
             raise ApiError(answer.status_code, said.get("reason", ""), said.get("message", ""))
         assert isinstance(said, dict)
         return said
+
+    def metric(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and value of each series of this name, as the API server counts them."""
+        answer = self._http.get("/metrics")
+        answer.raise_for_status()
+        lines = [line for line in answer.text.splitlines() if line.startswith(name + "{")]
+        return [(dict(_LABEL.findall(line)), float(line.rpartition(" ")[2])) for line in lines]
 
     def healthy(self, path: str = "/readyz") -> bool:
         """Whether it answers so, now; False without an answer."""

@@ -1,0 +1,155 @@
+"""Three operators under load, of which one is killed, frozen or restarted: every job is started once and ends once, and no status goes back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from harness.apiserver import Cluster
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.fleet import ROWS, TTL, Applied, Fleet, failing_once, plain, rows_of, scripted, writing
+from harness.kubeflow import FakeKubeflow
+from harness.operators import OperatorProcess
+
+pytestmark = pytest.mark.slow
+Say = Callable[[str], None]
+
+STEADY = 600
+RATE = 20.0
+"""Jobs per second: about what the cluster and three operators on two cores can do, so that there is always work under way."""
+WRITES_PER_JOB = 8.0
+"""Of the operators to the API server: create of the application, statuses, events."""
+
+
+@pytest.fixture
+def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(cluster, ledger_server, namespace, install, tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def mixed(count: int, table: Path) -> list[Applied]:
+    """Opaque jobs, opaque ones that fail once, and ones with outputs, of which some fail once: in turns."""
+    fifth = count // 5
+    kinds = [
+        plain(count - 3 * fifth),
+        failing_once(fifth),
+        writing(fifth, table),
+        writing(fifth, table, name="late", fails=True),
+    ]
+    return [kind[n] for n in range(max(map(len, kinds))) for kind in kinds if n < len(kind)]
+
+
+def of(jobs: list[Applied], *names: str) -> int:
+    return sum(each.name.startswith(names) for each in jobs)
+
+
+def until_busy(fleet: Fleet, *victims: OperatorProcess, ended: int) -> None:
+    """Some jobs have ended, and each of the victims owns some that have not."""
+
+    def busy() -> None:
+        owners = Counter(fleet.owners().values())
+        assert fleet.ended() >= ended, f"{fleet.ended()} have ended\n{fleet.tails()}"
+        assert all(owners[each.pid] >= 2 for each in victims), f"{owners}\n{fleet.tails()}"
+
+    assert_eventually(busy, timeout=60)
+
+
+def all_is_well(fleet: Fleet, kubeflow: FakeKubeflow, jobs: list[Applied], table: Path) -> None:
+    fleet.audit(kubeflow)
+    assert rows_of(table) == Counter({n: of(jobs, "writes", "late") for n in ROWS})
+
+
+def test_a_killed_operator_costs_no_attempt(fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say) -> None:
+    """SIGKILL of one of three under load: its jobs end as all others do, on the attempts that they had."""
+    scripted(kubeflow)
+    victim, *_ = fleet.start(3)
+    jobs = mixed(100, table)
+    with fleet.load(jobs, per_second=RATE):
+        until_busy(fleet, victim, ended=10)
+        victim.kill()
+    took = fleet.until_ended(timeout=90)
+    say(f"{len(jobs)} jobs; the last ended {took:.1f} s after the last was applied")
+    all_is_well(fleet, kubeflow, jobs, table)
+
+
+def test_a_frozen_operator_wakes_up_and_does_no_harm(
+    fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
+) -> None:
+    """SIGSTOP of one of three under load until its lease is over and its keys are taken, then SIGCONT: what it had in mind changes
+    nothing, and it works again under another lease."""
+    scripted(kubeflow)
+    victim, *_ = fleet.start(3)
+    jobs = mixed(160, table)
+    with fleet.load(jobs, per_second=RATE):
+        until_busy(fleet, victim, ended=10)
+        victim.freeze()
+        frozen = time.monotonic()
+        assert_eventually(lambda: victim.pid not in fleet.owners().values(), timeout=TTL + 10)
+        assert_eventually(lambda: time.monotonic() > frozen + TTL + 1, timeout=TTL + 10)
+        victim.thaw()
+        assert_eventually(lambda: victim.pid in fleet.owners().values(), timeout=30)
+    took = fleet.until_ended(timeout=90)
+    say(f"{len(jobs)} jobs; the last ended {took:.1f} s after the last was applied")
+    all_is_well(fleet, kubeflow, jobs, table)
+
+
+def test_a_rolling_restart_loses_no_attempt_and_starts_none_twice(
+    fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
+) -> None:
+    """SIGTERM of each of three under load, one after the other, with its successor ready before the next one goes."""
+    scripted(kubeflow)
+    old = fleet.start(3)
+    jobs = mixed(240, table)
+    ends = []
+    with fleet.load(jobs, per_second=RATE / 2):
+        until_busy(fleet, *old, ended=10)
+        for each in old:
+            ends.append(each.terminate())
+            fleet.start(1)
+    took = fleet.until_ended(timeout=90)
+    say(f"{len(jobs)} jobs; each SIGTERM took {max(ends):.1f} s at most; the last ended {took:.1f} s after the last was applied")
+    all_is_well(fleet, kubeflow, jobs, table)
+
+
+def writes(cluster: Cluster) -> Mapping[str, float]:
+    """What was written to the API server since it started, by verb and resource, except by the fake Spark operator, the node and us."""
+    counted: Counter[str] = Counter()
+    for labels, value in cluster.api.metric("apiserver_request_total"):
+        verb, resource = labels["verb"], "/".join(filter(None, (labels["resource"], labels["subresource"])))
+        ours = resource in ("events", "idempotentjobs/status") or (resource == "sparkapplications" and verb != "APPLY")
+        if ours and verb in ("POST", "PUT", "PATCH", "APPLY", "DELETE"):
+            counted[f"{verb} {resource}"] += value
+    return counted
+
+
+def test_six_hundred_jobs_on_three_operators(fleet: Fleet, cluster: Cluster, kubeflow: FakeKubeflow, say: Say) -> None:
+    """All succeed, each on one application and one driver, with few writes to the API server for each of them."""
+    fleet.start(3)
+    before = Counter(writes(cluster))
+    jobs = plain(STEADY)
+    began = time.monotonic()
+    fleet.apply(jobs)
+    applied = time.monotonic() - began
+    fleet.until_ended(timeout=180)
+    took = time.monotonic() - began
+    for each in fleet.members:
+        each.send(signal.SIGTERM)
+    for each in fleet.members:
+        each.terminated()  # with the last events written
+    wrote = Counter(writes(cluster)) - before
+    each_job = sum(wrote.values()) / STEADY
+    say(f"{STEADY} jobs in {took:.1f} s ({STEADY / took:.1f} jobs/s; applied in {applied:.1f} s), {each_job:.2f} writes for each")
+    say(", ".join(f"{what}: {count / STEADY:.2f}" for what, count in sorted(wrote.items())) + " for each job")
+    fleet.audit(kubeflow)
+    assert each_job <= WRITES_PER_JOB

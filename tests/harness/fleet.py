@@ -1,0 +1,226 @@
+"""Several operator processes on one ledger, the jobs they are given, and everything that is asked of them afterwards.
+
+    with Fleet(cluster, ledger_server, namespace, install, tmp_path) as fleet:
+        fleet.start(3)
+        names = fleet.apply(plain(20))
+        fleet.members[0].kill()
+        fleet.until_ended(names, 30)
+        fleet.audit(names)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pyarrow import parquet
+
+from harness.apiserver import Cluster
+from harness.audit import Audit, Expected
+from harness.etcd import Etcd
+from harness.jobs import job
+from harness.kubeflow import FakeKubeflow, Script
+from harness.kubeflow.drivers import writes_outputs
+from harness.ledger_dump import claims, dump
+from harness.operators import OperatorProcess
+from harness.witness import Witness
+from sparkonce.launch.kubeflow import ATTEMPT_LABEL
+from sparkonce.launch.kubernetes import JOBS
+from sparkonce.sink.table import Table
+
+Json = dict[str, Any]
+
+TTL = 3
+"""Seconds of a lease in these tests."""
+SOON = {"initial": "0.1s", "max": "1s"}
+"""Backoff between attempts."""
+FAILS_ONCE, WRITES, WRITES_AND_FAILS = "fails-once", "writes", "writes-and-fails"
+"""Arguments by which `scripted` knows what a driver shall do."""
+ROWS = (1, 2, 3)
+"""What a driver with an output writes."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A job and what must become of it."""
+
+    body: Json
+    expected: Expected = Expected()
+
+    @property
+    def name(self) -> str:
+        return str(self.body["metadata"]["name"])
+
+
+def plain(count: int, *, name: str = "plain") -> list[Applied]:
+    """Opaque jobs that succeed."""
+    return [Applied(job(f"{name}-{n:04d}", key=f"{name}-{n}")) for n in range(count)]
+
+
+def failing_once(count: int, *, name: str = "fails") -> list[Applied]:
+    """Opaque jobs whose first attempt exits with 1, and that may be tried twice."""
+    retry = {"maxAttempts": 2, "backoff": SOON}
+    return [
+        Applied(job(f"{name}-{n:04d}", key=f"{name}-{n}", arguments=(FAILS_ONCE,), retry=retry), Expected(attempts=2))
+        for n in range(count)
+    ]
+
+
+def writing(count: int, folder: Path, *, name: str = "writes", fails: bool = False) -> list[Applied]:
+    """Jobs with one declared output each, in one table for all of them; `fails`: attempt 1 writes nothing and exits with 1."""
+    spec: Json = {
+        "outputs": [{"name": "rows", "slotLog": {"path": str(folder)}}],
+        "retry": {"maxAttempts": 3, "backoff": SOON},
+    }
+    said = WRITES_AND_FAILS if fails else WRITES
+    return [
+        Applied(
+            job(f"{name}-{n:04d}", key=f"{name}-{n}", arguments=(said,), **spec), Expected(attempts=2 if fails else 1)
+        )
+        for n in range(count)
+    ]
+
+
+def scripted(kubeflow: FakeKubeflow) -> None:
+    """The drivers of the jobs above."""
+    kubeflow.on(Script(exit_code=1), argument=FAILS_ONCE, labels={ATTEMPT_LABEL: "1"})
+    kubeflow.on(Script(code=writes_outputs(*ROWS)), argument=WRITES)
+    kubeflow.on(Script(code=writes_outputs(*ROWS)), argument=WRITES_AND_FAILS)
+    kubeflow.on(Script(exit_code=1), argument=WRITES_AND_FAILS, labels={ATTEMPT_LABEL: "1"})
+
+
+def rows_of(folder: Path) -> Counter[int]:
+    """How often each number stands in the table, as a reader sees it."""
+    numbers: Counter[int] = Counter()
+    for path in Table(folder).files():
+        numbers.update(parquet.read_table(path).column("n").to_pylist())
+    return numbers
+
+
+@dataclass
+class Fleet:
+    cluster: Cluster
+    etcd: Etcd
+    namespace: str
+    install: str
+    folder: Path
+    lease_seconds: int = TTL
+    options: Sequence[str] = ()
+    members: list[OperatorProcess] = field(default_factory=list)
+    """All that were ever started, in order."""
+    applied: dict[str, Expected] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.witness = Witness(self.cluster, self.namespace)
+
+    def __enter__(self) -> Self:
+        self.witness.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in self.members:
+            each.end()
+        self.witness.__exit__(kind, value, trace)
+
+    # processes
+
+    def add(self, **environment: str) -> OperatorProcess:
+        """Started, not waited for."""
+        process = OperatorProcess(
+            f"http://{self.etcd.one.address}",
+            self.install,
+            self.cluster.kubeconfig,
+            [self.namespace],
+            self.folder,
+            name=f"operator-{len(self.members) + 1}",
+            lease_seconds=self.lease_seconds,
+            options=self.options,
+            environment=environment,
+        )
+        self.members.append(process)
+        return process.start(wait=False)
+
+    def start(self, count: int) -> list[OperatorProcess]:
+        """So many more, ready."""
+        started = [self.add() for _ in range(count)]
+        for each in started:
+            each.wait_ready()
+        return started
+
+    def owners(self) -> Mapping[str, int]:
+        """Process id by key hash, of every key that is claimed now."""
+        return {key: int(each["owner"].rpartition("/")[2]) for key, each in claims(self.etcd, self.install).items()}
+
+    # jobs
+
+    def apply(self, jobs: Iterable[Applied]) -> list[str]:
+        """One after the other, as fast as the API server takes them. Their names."""
+        names = []
+        with self.cluster.server.client() as api:
+            for each in jobs:
+                self.applied[each.name] = each.expected
+                api.create(JOBS, each.body, self.namespace)
+                names.append(each.name)
+        return names
+
+    @contextmanager
+    def load(self, jobs: Sequence[Applied], *, per_second: float) -> Iterator[list[str]]:
+        """Applies them at this rate beside the block; all are applied when it is left."""
+        for each in jobs:
+            self.applied[each.name] = each.expected
+        stop = threading.Event()
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            began = time.monotonic()
+            try:
+                with self.cluster.server.client() as api:
+                    for number, each in enumerate(jobs):
+                        if stop.wait(max(0.0, began + number / per_second - time.monotonic())):
+                            return
+                        api.create(JOBS, each.body, self.namespace)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=work, name="load", daemon=True)
+        thread.start()
+        try:
+            yield [each.name for each in jobs]
+        except BaseException:
+            stop.set()  # nobody is going to look at the rest
+            raise
+        finally:
+            thread.join()
+        if failed:
+            raise failed[0]
+
+    def ended(self) -> int:
+        return sum(count for phase, count in self.witness.phases().items() if phase in ("Succeeded", "Failed"))
+
+    def until_ended(self, timeout: float) -> float:
+        """All that was applied; the seconds that it took from now."""
+        began = time.monotonic()
+        self.witness.until_ended(self.applied, timeout, hint=self.tails)
+        return time.monotonic() - began
+
+    def tails(self, lines: int = 25) -> str:
+        return "\n".join(f"--- {each.name}\n{each.tail(lines)}" for each in self.members[-6:])
+
+    # afterwards
+
+    def audit(self, kubeflow: FakeKubeflow | None = None) -> None:
+        """Everything agrees, for every job that was applied."""
+        found = dump(self.etcd, self.install)
+        try:
+            Audit(found, self.witness, kubeflow.runs if kubeflow is not None else None).check(self.applied)
+        except AssertionError as wrong:
+            raise AssertionError(f"{wrong}\n{self.tails()}") from wrong
