@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from harness.apiserver import ADMIN, Cluster
+from harness.apiserver import Cluster
 
 Event = dict[str, Any]
 
@@ -179,6 +179,3 @@ async def _serve(front: Front, cluster: Cluster, ready: threading.Event, stop: t
         ready.set()
         await asyncio.to_thread(stop.wait)
         await runner.cleanup()
-
-
-__all__ = ["ADMIN", "Event", "Front", "Seen", "error_event", "front_of"]

@@ -4,7 +4,7 @@ The status is a projection, the record is the truth, so a status that is not wri
 is that an old one lands on a new one: two replicas write, a reply is lost, a process freezes for an hour between its read and its
 write. So each write names the resourceVersion that it was made from, and after every conflict `make` is asked again with the object as
 it is now; it answers None when the stored status is not older (`engine.project` knows the order). A blind second try after a 409 is
-what made two finished jobs say Running in the prototype (research/kopf-active-active.md, section 11 D).
+what made two finished jobs say Running in the prototype.
 
 A write without an answer is sent again as it was: had it landed, the repeat meets a newer resourceVersion, is refused, and the next look
 finds nothing to do. Server-side apply was not taken: it merges by manager and would let two replicas' fields stand side by side.

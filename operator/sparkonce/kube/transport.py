@@ -1,7 +1,7 @@
 """One HTTP call to the API server: sent once, answered within its deadline or unknown.
 
 aiohttp directly, on the login of `kubernetes.aio`: its own request path costs 0.5-1.3 ms of CPU per call, half of it for reading proxy
-variables and .netrc again each time; this one costs 0.2-0.4 ms (docs/decisions.md), and with eight calls per job that is the operator's
+variables and .netrc again each time; this one costs 0.2-0.4 ms, and with eight calls per job that is the operator's
 largest expense. Redirects are not followed: a write is never carried to somebody else.
 
 What is not an answer is ApiUnavailable: no connection, no bytes within the deadline, an answer that was cut. Waiting for a free slot

@@ -297,7 +297,7 @@ class _Backoffs:
 
 
 def quiet_settings() -> kopf.OperatorSettings:
-    """Every setting that differs from kopf's, with its reason (research/kopf-active-active.md, section 6)."""
+    """Every setting that differs from what kopf does by itself, with its reason."""
     settings = kopf.OperatorSettings()
     settings.process.ultimate_exiting_timeout = None  # it would kill the process, not the thread
     settings.posting.enabled = False  # events are ours
