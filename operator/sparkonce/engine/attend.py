@@ -134,6 +134,8 @@ class Attend:
         view, result = await self._view(address)
         record = view.record
         views, wanted = self._views(bodies, record)
+        if record is not None and (running := self.driving.get(address)) is not None:
+            running.edited(self._edition(record))
         if alarm := await self.rewinding.check(view, address, views):
             await self.publisher.alarm(views, alarm)
             return None
@@ -324,6 +326,7 @@ class Attend:
             install=self.install,
             store_url="",
             owner=self.owner,
+            edition=self._edition,
             on_decision=running.decided,
             on_record=on_record,
             guard=self.ownership.guard,
@@ -337,6 +340,10 @@ class Attend:
             if isinstance(read, Wanted) and read.ref.uid == leader:
                 return read
         return None
+
+    def _edition(self, record: Record) -> object:
+        leader = self._leader(record)
+        return None if leader is None else (leader.ref.uid, leader.generation)
 
     def _on_owned(self, owned: Owned) -> None:
         self.driving.start(owned)

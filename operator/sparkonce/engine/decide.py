@@ -250,7 +250,22 @@ def _timed(record: Record, observation: Observation, policy: Policy, now: float)
         return _settle(
             record, Why.STALE, "it did not start", f"no driver for {observation.owner_age:.0f} s (startTimeoutSeconds)"
         )
-    return Decision(Wait(), "running", f"attempt {record.attempt} is {record.phase}", f"sparkonce cancel {record.key}")
+    until = _next_limit(record, observation, policy, now)
+    said = f"attempt {record.attempt} is {record.phase}"
+    return Decision(Wait(until), "running", said, f"sparkonce cancel {record.key}")
+
+
+def _next_limit(record: Record, observation: Observation, policy: Policy, now: float) -> float | None:
+    """When the first of the limits that are not reached yet will be, if nothing changes."""
+    limits: list[float] = []
+    if policy.active_deadline is not None:
+        limits.append(record.created_at + policy.active_deadline)
+    if observation.driver_age is not None:
+        if policy.heartbeat_timeout is not None:
+            limits.append(now + policy.heartbeat_timeout - observation.driver_age)
+    elif observation.owner_age is not None:
+        limits.append(now + policy.start_timeout - observation.owner_age)
+    return min(limits, default=None)
 
 
 def conclude(record: Record, verdict: Verdict, observation: Observation, policy: Policy, now: float) -> Decision:
@@ -298,6 +313,10 @@ _HELD: dict[Verdict, tuple[HeldReason, str]] = {
         "a sealed transaction met a slot that is closed; some of its outputs may be committed",
     ),
     Verdict.KEY_CONFLICT: (HeldReason.KEY_CONFLICT, "an output holds a commit of this key for another job"),
+    Verdict.CANNOT_PLACE: (
+        HeldReason.CANNOT_PLACE,
+        "a late request could still take the attempt's name, so it cannot be abandoned",
+    ),
     Verdict.STILL_THERE: (HeldReason.STILL_THERE, "the attempt could not be stopped; it may still run"),
 }
 

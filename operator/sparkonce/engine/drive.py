@@ -37,7 +37,7 @@ LONGEST = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """A generation's spec as the engine needs it: read once, since it never changes within a generation."""
+    """A generation's spec as the engine needs it; its policies and tunable fields may be edited while it runs."""
 
     spec: SpecBody
     policy: Policy
@@ -75,6 +75,8 @@ class Drive:
     on_decision: Callable[[Record, Decision, Observation], None] = lambda *_: None
     on_record: Callable[[Record], None] = lambda _: None
     """Each record that this drive wrote or read."""
+    edition: Callable[[Record], object] = lambda _: None
+    """Of what `describe` reads beside the record (the leader's object, as it is now): when it changes the job is described anew."""
     guard: Callable[[], None] = lambda: None
     """Called before every step with an effect; raises when this process should not act any more."""
     polled: bool = True
@@ -82,7 +84,9 @@ class Drive:
     `wait` returns when something changed, and a lease alone keeps the claim."""
     _known: Record | None = None
     """What the store itself answered last; None: to be read."""
-    _jobs: dict[int, Job] = field(default_factory=dict)
+    _specs: dict[int, SpecBody] = field(default_factory=dict)
+    _job: tuple[object, Job] | None = None
+    """With the generation and the edition that it was described by."""
     _answered: Ended | None = None
 
     async def run(self, record: Record, claim: Claim) -> Ended | NotOurs:
@@ -163,14 +167,21 @@ class Drive:
         return answer.record
 
     async def job(self, record: Record) -> Job:
-        if record.generation not in self._jobs:
+        of = record.generation, self.edition(record)
+        if self._job is None or self._job[0] != of:
+            self._job = of, self.describe(record, await self._spec(record))
+        return self._job[1]
+
+    async def _spec(self, record: Record) -> SpecBody:
+        """As recorded, which never changes within a generation."""
+        if record.generation not in self._specs:
             spec = await self.store.spec(record.address, record.generation)
             if spec is None:
                 raise StoreUnavailable(
                     f"the store has no spec for generation {record.generation} of {record.key}; try again"
                 )
-            self._jobs[record.generation] = self.describe(record, spec)
-        return self._jobs[record.generation]
+            self._specs[record.generation] = spec
+        return self._specs[record.generation]
 
     def assignment(self, record: Record, job: Job) -> Assignment:
         return Assignment(
@@ -274,9 +285,13 @@ class Drive:
             await self.stop(record, job, observation)
             await self.conclude(record, claim, job, observation, settlement=settlement)
             return
-        stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout)
+        try:
+            stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout)
+            note = stopped.message if isinstance(stopped, StillThere) else ""
+            settlement = Settlement(_opaque_verdict(record, stopped), {}, note)
+        except LaunchRefused as refused:
+            settlement = Settlement(Verdict.CANNOT_PLACE, {}, str(refused))
         failpoints.hit("engine.stop.after")
-        settlement = Settlement(_opaque_verdict(record, stopped), {})
         await self.conclude(record, claim, job, observation, settlement=settlement)
 
     async def stop(self, record: Record, job: Job, observation: Observation) -> None:
@@ -285,7 +300,8 @@ class Drive:
         seen = observation.seen
         ended = seen is not None and seen.phase in ENDED and seen.phase is not Phase.UNKNOWN
         if seen is None or (seen.nonce == record.nonce and not ended):
-            await self.launcher.stop(self.assignment(record, job), timeout=job.policy.stop_timeout)
+            with contextlib.suppress(LaunchRefused):  # its name cannot be kept taken; what comes late commits nothing
+                await self.launcher.stop(self.assignment(record, job), timeout=job.policy.stop_timeout)
         failpoints.hit("engine.stop.after")
 
     async def conclude(
