@@ -121,6 +121,7 @@ class Operator:
                 store=self.store,
                 roster=cast("Roster", self.store),
                 kubernetes=self.client,
+                launcher=self.launcher,
                 install=settings.install,
                 namespaces=settings.namespaces,
                 leads=lambda: self.replica.rank(SWEEPER) == 0,
@@ -190,7 +191,7 @@ class Operator:
                 running.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await running
-            await self.replica.hand_over()
+                await self.replica.hand_over()  # before the trigger ends, for which kopf may take its time
         finally:
             await self._close()
 
