@@ -17,7 +17,7 @@ from store.etcd_backend import Etcd
 ONE = Replica(nonce="n1", owner="pod-1", clock=1000.5, schema=1, slots=200)
 
 
-@pytest.fixture(params=["memory", "etcd"])
+@pytest.fixture(params=["memory", "etcd", "postgres"])
 def backend(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Backend]:
     """The stores that several operators share, or that play one in tests."""
     made = BACKENDS[request.param](tmpfs_path)

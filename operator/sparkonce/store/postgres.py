@@ -33,7 +33,7 @@ from sparkonce.store.postgres_address import parsed, schema_of
 from sparkonce.store.postgres_database import PostgresDatabase, RolledBack, Transaction
 from sparkonce.store.postgres_lease import PostgresLease
 from sparkonce.store.protocol import Claim, Lease, LostOwnership
-from sparkonce.store.roster import Replica
+from sparkonce.store.roster import Replica, replica_of
 from sparkonce.store.sql_ledger import KeyLook, Look, Row, SqlLedger, at
 from sparkonce.store.step import Decision, Seen
 
@@ -218,8 +218,4 @@ class PostgresStore(SqlLedger):
     async def replicas(self) -> Sequence[Replica]:
         with self._database.reading() as look:
             rows = look.rows("replicas")
-        found: list[Replica] = []
-        for row in rows:
-            with suppress(ValueError, TypeError):  # of another version: the roster is a hint
-                found.append(Replica(**json.loads(row["body"])))
-        return found
+        return [replica for row in rows if (replica := replica_of(row["body"])) is not None]

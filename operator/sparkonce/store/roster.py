@@ -6,9 +6,10 @@ fields of records may be written. Nothing that must be true rests on it. Stores 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from sparkonce.store.protocol import Lease
 
@@ -24,6 +25,21 @@ class Replica:
     schema: int
     """Of the records it writes."""
     slots: int
+
+
+def replica_of(text: str | bytes) -> Replica | None:
+    """None for an entry of another make: a hint that cannot be read is none."""
+    try:
+        said: dict[str, Any] = json.loads(text)
+        return Replica(
+            nonce=str(said["nonce"]),
+            owner=str(said["owner"]),
+            clock=float(said["clock"]),
+            schema=int(said["schema"]),
+            slots=int(said["slots"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 class Roster(Protocol):
