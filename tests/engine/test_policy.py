@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkonce.engine.policy import Policy
-from sparkonce.model.policy import OnDuplicate, OnFinalized, OnMismatch, OnUnknown
+from sparkonce.model.policy import OnDelete, OnDuplicate, OnFinalized, OnMismatch, OnUnknown
 from sparkonce.model.spec import IdempotentJob, JobSpec
 
 POLICY = Policy(declared=True, backoff_initial=10.0, backoff_max=300.0)
@@ -108,6 +108,9 @@ def test_of_a_job_that_says_everything() -> None:
         stopTimeoutSeconds=8,
         retention={"succeeded": "2d", "failed": "3h"},
         suspend=True,
+        onDelete="Detach",
+        applicationTTL={"succeeded": "2m", "failed": "3m"},
+        ttlSecondsAfterFinished=9,
     )
     expected = Policy(
         declared=True,
@@ -125,6 +128,10 @@ def test_of_a_job_that_says_everything() -> None:
         retention_succeeded=2 * 86400,
         retention_failed=3 * 3600,
         suspend=True,
+        on_delete=OnDelete.DETACH,
+        application_ttl_succeeded=120,
+        application_ttl_failed=180,
+        object_ttl=9,
     )
     assert policy == expected
     silent = job()

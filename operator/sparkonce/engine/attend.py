@@ -102,6 +102,11 @@ class Attend:
     def told(self, address: Address, revision: int) -> bool:
         return self.driving.wake(address, revision=revision)
 
+    def untold(self, address: Address, revision: int) -> bool:
+        """By what is known of the objects: in the usual case nobody is asked anything."""
+        statuses = (body.get("status") or {} for body in self.objects.of(address))
+        return any(int(status.get("ledgerRevision") or 0) < revision for status in statuses)
+
     def changed(self, hash20: str) -> None:
         """An application or a pod with this label did."""
         self.driving.wake_named(hash20)

@@ -34,6 +34,9 @@ from sparkonce.store.roster import Roster
 
 log = logging.getLogger(__name__)
 
+TELLS = 1.0
+"""Seconds for which whoever ended a generation may take to tell its objects, before others do."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaSettings:
@@ -63,6 +66,10 @@ class Attendant(Protocol):
         ...
 
     def lease_lost(self) -> None: ...
+
+    def untold(self, address: Address, revision: int) -> bool:
+        """The generation ended, was held or was forgotten at this revision, and somebody of this key has not been told."""
+        ...
 
     def unowned(self, address: Address) -> None:
         """The store told that the claim ended."""
@@ -199,6 +206,13 @@ class Replica:
         if change.unowned and not driven:
             self.attendant.unowned(change.address)
             self.look(change.address)
+        elif change.ended and not driven:
+            asyncio.get_running_loop().call_later(TELLS, self._check_told, change.address, change.revision)
+
+    def _check_told(self, address: Address, revision: int) -> None:
+        """Whoever ended a generation tells its objects; a person's command cannot, and a process may die in between."""
+        if self.attendant is not None and self.attendant.untold(address, revision):
+            self.look(address)
 
     async def _announce(self) -> None:
         while True:

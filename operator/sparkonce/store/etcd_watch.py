@@ -45,5 +45,6 @@ def changes(layout: Layout, events: Sequence[WatchEvent]) -> Iterator[Change]:
             address = layout.address_of(event.kv.key)
             at = layout.record(address)
             kinds.setdefault(at, set()).add(f"{kind} {event.kind}")
-            named[at] = Change(address, revision, unowned=kinds[at] == {"own delete"})
+            ended = "key delete" in kinds[at] or kinds[at] >= {"own delete", "key put"}
+            named[at] = Change(address, revision, unowned=kinds[at] == {"own delete"}, ended=ended)
         yield from named.values()

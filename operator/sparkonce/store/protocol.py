@@ -226,6 +226,8 @@ class Change:
     gap: bool = False
     unowned: bool = False
     """Its claim ended and its record did not change in the same step: it waits for a new owner. Told by stores that see claims end."""
+    ended: bool = False
+    """Its claim ended together with a change of its record (finalized, held), or the record went. Told as `unowned` is."""
 
 
 class IdempotencyStore(Protocol):
