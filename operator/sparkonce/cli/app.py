@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from sparkonce.cli import doctor, keys, operator, run
+from sparkonce.cli import doctor, keys, operator, restore, run
 from sparkonce.cli.exits import ExitCode, code_of_error
 from sparkonce.errors import SparkonceError
 
@@ -37,7 +37,16 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help, as of other tools: no boxes, nothing to import
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run.run, run.plan, run.render, run.rerun, run.cancel, doctor.doctor, operator.operator):
+for command in (
+    run.run,
+    run.plan,
+    run.render,
+    run.rerun,
+    run.cancel,
+    doctor.doctor,
+    restore.accept_restore,
+    operator.operator,
+):
     app.command()(command)
 app.add_typer(keys.app, name="keys")
 
@@ -62,6 +71,8 @@ def root(
 def main(arguments: Sequence[str]) -> int:
     """The exit code; raises nothing."""
     told = _Told(as_json="--json" in arguments)
+    if list(arguments[:2]) == ["doctor", "accept-restore"]:  # a doctor takes a file, so this is a command of its own
+        arguments = arguments[1:]
     try:
         code = int(app(list(arguments), prog_name="sparkonce", standalone_mode=False) or 0)
         sys.stdout.flush()

@@ -30,7 +30,11 @@ Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most
 
 @app.command("list")
 def list_keys(
-    store: options.Store = None, state: States = None, limit: Limit = 1000, as_json: options.Json = False
+    store: options.Store = None,
+    install: options.Install = None,
+    state: States = None,
+    limit: Limit = 1000,
+    as_json: options.Json = False,
 ) -> ExitCode:
     """List the keys of the ledger with what became of them.
 
@@ -40,13 +44,18 @@ def list_keys(
     from sparkonce.cli.session import session
 
     states = _states(state or [])
-    with session(store, named=False) as opened:
+    with session(store, install=install, named=False) as opened:
         list_records(opened, states=states, limit=limit, as_json=as_json)
     return ExitCode.SUCCEEDED
 
 
 @app.command()
-def show(key: options.KeyText, store: options.Store = None, as_json: options.Json = False) -> ExitCode:
+def show(
+    key: options.KeyText,
+    store: options.Store = None,
+    install: options.Install = None,
+    as_json: options.Json = False,
+) -> ExitCode:
     """Show one key: its record, its outputs, its attempts and where their logs are.
 
     Example: sparkonce keys show load-flights/flights/2013-01@1
@@ -54,13 +63,18 @@ def show(key: options.KeyText, store: options.Store = None, as_json: options.Jso
     from sparkonce.cli.records import show_record
     from sparkonce.cli.session import session
 
-    with session(store, named=False) as opened:
+    with session(store, install=install, named=False) as opened:
         show_record(opened, key, as_json=as_json)
     return ExitCode.SUCCEEDED
 
 
 @app.command()
-def history(key: options.KeyText, store: options.Store = None, as_json: options.Json = False) -> ExitCode:
+def history(
+    key: options.KeyText,
+    store: options.Store = None,
+    install: options.Install = None,
+    as_json: options.Json = False,
+) -> ExitCode:
     """Show who did what to a key, and why; also of a key that was forgotten (by its whole hash).
 
     Example: sparkonce keys history load-flights/flights/2013-01@1
@@ -68,7 +82,7 @@ def history(key: options.KeyText, store: options.Store = None, as_json: options.
     from sparkonce.cli.records import show_history
     from sparkonce.cli.session import session
 
-    with session(store, named=False) as opened:
+    with session(store, install=install, named=False) as opened:
         show_history(opened, key, as_json=as_json)
     return ExitCode.SUCCEEDED
 
@@ -78,6 +92,7 @@ def explain(
     target: options.KeyOrFile,
     *,
     store: options.Store = None,
+    install: options.Install = None,
     output: options.Outputs = None,
     param: options.Params = None,
     application: options.Application = None,
@@ -96,7 +111,7 @@ def explain(
     prepared = None
     if is_file(target):
         prepared = Asked.of(target, params=param, outputs=output, application=application).prepared()
-    with session(store, named=False) as opened:
+    with session(store, install=install, named=False) as opened:
         explain_key(opened, target, prepared, as_json=as_json)
     return ExitCode.SUCCEEDED
 
@@ -114,6 +129,7 @@ def resolve(
         bool, typer.Option("--retry", help="Grant another attempt; sending the job again runs it.")
     ] = False,
     store: options.Store = None,
+    install: options.Install = None,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> ExitCode:
@@ -127,7 +143,7 @@ def resolve(
     from sparkonce.engine import operate
 
     how = _how(succeeded=succeeded, failed=failed, retry=retry)
-    with session(store, named=False) as opened:
+    with session(store, install=install, named=False) as opened:
         record = blocking(operate.find(opened.store, key))
         _ask(f"Resolve {record.key}, held for {record.held}, as {how}?", yes=yes)
         ending = resolve_key(opened, record, how, reason=reason, as_json=as_json)
@@ -141,6 +157,7 @@ def forget(
     *,
     reason: options.Reason,
     store: options.Store = None,
+    install: options.Install = None,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> ExitCode:
@@ -155,7 +172,7 @@ def forget(
     from sparkonce.cli.session import session
     from sparkonce.engine import operate
 
-    with session(store, named=False) as opened:
+    with session(store, install=install, named=False) as opened:
         record = blocking(operate.find(opened.store, key))
         _ask(f"Forget {record.key} (generation {record.generation})?", yes=yes)
         forget_key(opened, record, reason=reason, as_json=as_json)
@@ -163,7 +180,7 @@ def forget(
 
 
 @app.command()
-def purge(store: options.Store = None, as_json: options.Json = False) -> ExitCode:
+def purge(store: options.Store = None, install: options.Install = None, as_json: options.Json = False) -> ExitCode:
     """Remove the records whose retention is over (spec.retention), with the logs of their attempts. Tables stay.
 
     Example: sparkonce keys purge
@@ -171,7 +188,7 @@ def purge(store: options.Store = None, as_json: options.Json = False) -> ExitCod
     from sparkonce.cli.decisions import purge_keys
     from sparkonce.cli.session import session
 
-    with session(store, named=False) as opened:
+    with session(store, install=install, named=False) as opened:
         purge_keys(opened, as_json=as_json)
     return ExitCode.SUCCEEDED
 

@@ -20,7 +20,17 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="The ledger: sqlite:///PATH or a path. Without it: $SPARKONCE_STORE, else one file in your data folder.",
+        help="The ledger: sqlite:///PATH or a path, or etcd://HOST:PORT of a cluster's. "
+        "Without it: $SPARKONCE_STORE, else one file in your data folder.",
+        show_default=False,
+    ),
+]
+Install = Annotated[
+    str | None,
+    typer.Option(
+        "--install",
+        metavar="ID",
+        help="Which deployment's keys, on a cluster's ledger. Without it: $SPARKONCE_INSTALL.",
         show_default=False,
     ),
 ]

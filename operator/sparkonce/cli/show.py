@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkonce.cli import words
 from sparkonce.cli.exits import ExitCode, code_of
-from sparkonce.engine.embedded import Ending
+from sparkonce.engine.embedded import NOWHERE, Ending
 from sparkonce.engine.request import Answer
 from sparkonce.model.assignment import application_name
 from sparkonce.model.key import Key
@@ -85,7 +85,7 @@ def ending_object(
         "reason": ending.reason or (record.note if record else ""),
         "unblock": ending.unblock,
         "paths": list(ending.paths),
-        "logs": str(logs_of(record, attempts)) if record else None,
+        "logs": str(logs_of(record, attempts)) if record and attempts != NOWHERE else None,
         "store": store,
         "exitCode": int(code),
     }

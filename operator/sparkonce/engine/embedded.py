@@ -49,6 +49,9 @@ KEEP_ALIVE = 5.0
 _BEGINNINGS = (Answer.NEW, Answer.TAKE_OVER, Answer.REOPEN, Answer.SUPERSEDE, Answer.FOLLOW)
 """Answers after which a request may own the key, or waits for who does."""
 
+NOWHERE = Path(os.devnull) / "attempts"
+"""The attempts' folder of a cluster: their logs are with their pods."""
+
 FOLLOW_POLL = 0.25
 """Seconds between two looks of a follower."""
 
@@ -82,6 +85,8 @@ class Embedded:
     """Folder of the attempts' folders, beside the ledger."""
     install: str = "local"
     launcher: Launcher | None = None
+    remote: bool = False
+    """Attempts run on a cluster and operators drive them: nothing is driven here."""
     on_look: OnLook = lambda *_: None
     on_leader: Callable[[Record], None] = lambda *_: None
     patience: float = field(default_factory=settings.patience)

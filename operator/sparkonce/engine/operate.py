@@ -15,14 +15,15 @@ from typing import Literal
 
 from sparkonce.engine.decide import Finalize, Observation, decide
 from sparkonce.engine.drive import Ended, Job
+from sparkonce.engine.elsewhere import as_recorded, stop_again
 from sparkonce.engine.embedded import FOLLOW_POLL, Embedded, Ending
 from sparkonce.engine.policy import Policy
 from sparkonce.engine.prepare import Prepared, describe, prepare
 from sparkonce.engine.probing import check, probe
 from sparkonce.engine.request import Answer, answer
-from sparkonce.errors import InvalidInput, RecordUnreadable, StoreUnavailable
+from sparkonce.errors import InvalidInput, LaunchRefused, RecordUnreadable, StoreUnavailable
 from sparkonce.launch.protocol import StillThere
-from sparkonce.model.record import Event, Outcome, Record, State, StopWanted, Why
+from sparkonce.model.record import Event, HeldReason, Outcome, Record, State, StopWanted, Why
 from sparkonce.model.result import Result, Verdict
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.transaction import Settlement, settle, sink_key
@@ -86,7 +87,7 @@ async def cancel(embedded: Embedded, record: Record, *, by: str, reason: str) ->
             return _said(now, now.note, f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry")
         if now.stop_wanted is None:
             await embedded.patiently(lambda: embedded.store.request_stop(now, wish))  # noqa: B023 - awaited in this very turn
-        elif view.claim is None:
+        elif view.claim is None and not embedded.remote:
             await _drive_unowned(embedded, now)
         else:
             embedded.on_look(now, None, None)
@@ -175,13 +176,17 @@ async def resolve(embedded: Embedded, record: Record, how: How, *, by: str, reas
 
 async def _resolve(embedded: Embedded, record: Record, claim: Claim, how: How, *, by: str, reason: str) -> Ending:
     engine = embedded.engine()
+    word = f"{by} said {how}: {reason}"
+    if embedded.remote and record.held is HeldReason.STILL_THERE:
+        said = "an operator tries to stop it once more; nothing can be said of an attempt that still runs"
+        freed = await stop_again(embedded, record, claim, word=word)
+        return Ending(Answer.TAKE_OVER, freed, reason=said, unblock=f"sparkonce keys show {record.key}")
     job = await engine.job(record)
     observation = await engine.observe(record, job)
     settlement = await _settle(embedded, record, job)
-    word = f"{by} said {how}: {reason}"
     if settlement.verdict in (Verdict.ALL, Verdict.COMPLETED):
         end = Finalize(Outcome.SUCCEEDED, None, "every output is committed")
-    elif settlement.verdict is Verdict.STILL_THERE:
+    elif settlement.verdict in (Verdict.STILL_THERE, Verdict.CANNOT_PLACE):
         raise InvalidInput(
             f"the attempt of {record.key} still runs and could not be stopped: {settlement.note}; end it first"
         )
@@ -238,7 +243,10 @@ async def _settle(embedded: Embedded, record: Record, job: Job) -> Settlement:
         )
     if not job.policy.declared:
         launcher = embedded.engine().launcher
-        stopped = await launcher.stop(embedded.engine().assignment(record, job), timeout=job.policy.stop_timeout)
+        try:
+            stopped = await launcher.stop(embedded.engine().assignment(record, job), timeout=job.policy.stop_timeout)
+        except LaunchRefused as refused:
+            return Settlement(Verdict.CANNOT_PLACE, {}, str(refused))
         if isinstance(stopped, StillThere):
             return Settlement(Verdict.STILL_THERE, {}, stopped.message)
         return Settlement(Verdict.UNKNOWN, {})
@@ -280,7 +288,8 @@ async def _retry(embedded: Embedded, record: Record, claim: Claim, word: str, se
             f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`"
         )
     said = f"attempt {changed.attempt} is granted"
-    return Ending(Answer.TAKE_OVER, reply.record, reason=said, unblock="send the job again to run it")
+    unblock = "an operator runs it" if embedded.remote else "send the job again to run it"
+    return Ending(Answer.TAKE_OVER, reply.record, reason=said, unblock=unblock)
 
 
 async def forget(store: IdempotencyStore, record: Record, *, by: str, reason: str) -> int:
@@ -325,7 +334,7 @@ async def explain(embedded: Embedded, record: Record) -> Explanation:
             said = replace(said, evidence=f"{said.evidence}: {why}")
         waits = "a person" if now.state is State.HELD else "nothing"
         return Explanation(said.row, said.evidence, waits, said.unblock, owner, None)
-    observation = await embedded.engine().observe(now, job)
+    observation = as_recorded(now) if embedded.remote else await embedded.engine().observe(now, job)
     decision = decide(now, observation, job.policy, await embedded.store.now())
     if owner is None:
         said = answer(view, same=True, policy=job.policy, key=now.key)

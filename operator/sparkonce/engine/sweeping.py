@@ -16,13 +16,17 @@ from sparkonce.engine.policy import Policy
 from sparkonce.errors import RecordTooNew, RecordUnreadable
 from sparkonce.launch.kubeflow_sweep import Found, list_of, remove
 from sparkonce.launch.kubernetes import Kubernetes
-from sparkonce.model.record import Address, Outcome, Record, State
+from sparkonce.launch.protocol import Launcher
+from sparkonce.model.assignment import Assignment
+from sparkonce.model.record import Address, Outcome, Record, SpecBody, State
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.store.protocol import IdempotencyStore, Query
 from sparkonce.store.roster import Roster
 
 log = logging.getLogger(__name__)
 
+STOP = 1.0
+"""Seconds for one try to stop what a finalized record left running; the next sweep goes on."""
 CLOCKS_APART = 60.0
 """Seconds by which the clocks of replicas may differ before nothing is purged."""
 
@@ -32,6 +36,7 @@ class Sweeping:
     store: IdempotencyStore
     roster: Roster
     kubernetes: Kubernetes
+    launcher: Launcher
     install: str
     namespaces: Sequence[str] | None
     leads: Callable[[], bool]
@@ -70,6 +75,9 @@ class Sweeping:
         ended = record.finalized_at if found.generation == record.generation else record.created_at
         if policy is None or ended is None:
             return
+        if not policy.declared and not found.over:  # a finalized key has no owner who would end it
+            await self.launcher.stop(_placed(found), timeout=STOP)
+            return
         succeeded = record.outcome is Outcome.SUCCEEDED and found.attempt == record.attempt
         ttl = policy.application_ttl_succeeded if succeeded else policy.application_ttl_failed
         if ended + ttl <= now and await remove(self.kubernetes, found, keep_name=not policy.declared):
@@ -96,3 +104,9 @@ class Sweeping:
             log.warning("the clocks of the replicas are %.0f s apart: nothing is purged", max(clocks) - min(clocks))
             return None
         return min(clocks)
+
+
+def _placed(found: Found) -> Assignment:
+    """With the namespace, by which the launcher finds the application."""
+    spec = SpecBody(job={"metadata": {"namespace": found.namespace}})
+    return found.assignment.model_copy(update={"spec": spec})

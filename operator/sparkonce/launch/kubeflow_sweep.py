@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from sparkonce.launch.answers import asking
 from sparkonce.launch.kubeflow import (
     FINGERPRINT,
@@ -28,11 +30,11 @@ from sparkonce.launch.kubeflow import (
     text_of,
 )
 from sparkonce.launch.kubeflow_observe import is_placeholder, observe, submission_over
-from sparkonce.launch.kubeflow_spec import Wanting, placeholder
+from sparkonce.launch.kubeflow_spec import DRIVER_ENVIRONMENT, Wanting, placeholder
 from sparkonce.launch.kubeflow_stop import Stopping
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS, AlreadyExists, Kubernetes
 from sparkonce.launch.protocol import Phase
-from sparkonce.model.assignment import Assignment
+from sparkonce.model.assignment import ENVIRONMENT, Assignment
 from sparkonce.model.record import Address, SpecBody
 
 _NAME = re.compile(
@@ -116,6 +118,15 @@ def found_of(application: Mapping[str, Any], install: str) -> Found | None:
         over=submission_over(application, assignment),
         assignment=assignment,
     )
+
+
+def told_of(application: Mapping[str, Any]) -> Assignment | None:
+    """What its driver was told, without what stayed in the ledger; None: it tells nothing (a placeholder), or it does not parse."""
+    conf = as_map(as_map(application.get("spec")).get("sparkConf"))
+    try:
+        return Assignment.model_validate_json(text_of(conf.get(f"{DRIVER_ENVIRONMENT}{ENVIRONMENT}")))
+    except ValidationError:
+        return None
 
 
 async def remove(kubernetes: Kubernetes, found: Found, *, keep_name: bool) -> bool:

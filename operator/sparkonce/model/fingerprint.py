@@ -50,6 +50,11 @@ def fingerprint(job: IdempotentJob, *, contents: Mapping[str, str] = _NOTHING, v
     return Fingerprint(version, hashlib.sha256(b"sparkonce/fingerprint/v%d\n" % version + octets).hexdigest())
 
 
+def version_of(digest: str, job: IdempotentJob) -> int | None:
+    """The version by which this is the job's fingerprint; None: it is another job's, or of a version that is not known here."""
+    return next((version for version in _VERSIONS if fingerprint(job, version=version).digest == digest), None)
+
+
 def path_digests(
     job: IdempotentJob, *, secret: bytes, contents: Mapping[str, str] = _NOTHING, version: int = CURRENT
 ) -> dict[str, str]:

@@ -25,6 +25,7 @@ class Verdict(StrEnum):
     EXITED = "Exited"
     UNKNOWN = "Unknown"
     STILL_THERE = "StillThere"
+    CANNOT_PLACE = "CannotPlace"
 
 
 class OutputResult(Value):

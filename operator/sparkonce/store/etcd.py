@@ -16,17 +16,18 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
+from sparkonce.errors import StoreUnusable
 from sparkonce.etcd.client import Client, Tls
 from sparkonce.etcd.errors import LeaseNotFound
-from sparkonce.etcd.kv import Put, Range, prefix_end
+from sparkonce.etcd.kv import Compare, Put, Range, RangeReply, prefix_end
 from sparkonce.model.record import Address, Beat, Event, Intent, Record, Report, State, StopWanted
 from sparkonce.model.result import Result
-from sparkonce.store import rules
+from sparkonce.store import restore, rules
 from sparkonce.store.etcd_keys import Layout
 from sparkonce.store.etcd_lease import EtcdLease
-from sparkonce.store.etcd_look import Look
+from sparkonce.store.etcd_look import FIRST_EPOCH, Look, epoch_of, first_of
 from sparkonce.store.etcd_read import Reading
 from sparkonce.store.etcd_room import Room, quota_used
 from sparkonce.store.etcd_step import Connection, NoRoom, Rests, Steps, Touches
@@ -51,7 +52,8 @@ from sparkonce.store.protocol import (
     Sealed,
     Updated,
 )
-from sparkonce.store.roster import Replica
+from sparkonce.store.restore import Shown
+from sparkonce.store.roster import Replica, replica_of
 from sparkonce.store.step import Decision, Seen
 
 T = TypeVar("T")
@@ -101,6 +103,23 @@ class EtcdStore(Reading):
     async def open_lease(self, *, owner: str) -> EtcdLease:
         handle = await self._connection.ask(lambda client: client.grant(self._ttl))
         return EtcdLease(self._connection, self._connection.client.keep(handle), number=handle.id, owner=owner)
+
+    # --- after a restore
+
+    async def rebuild(self, shown: Shown, *, by: str) -> bool:
+        def decide(seen: Seen, _: Look) -> Decision[bool]:
+            return restore.rebuild(seen, shown, by=by)
+
+        return await self._step(shown.address, decide, Rests(claim=True))
+
+    async def raise_epoch(self, *, seen: int) -> int:
+        key, new = self._layout.epoch, str(seen + 1).encode()
+        absent = Compare(key, "version", "=", 0)
+        stands = absent if seen == FIRST_EPOCH else Compare(key, "value", "=", str(seen).encode())
+        reply = await self._connection.ask(lambda client: client.txn([stands], [Put(key, new)], [Range(key)]))
+        if not reply.succeeded and epoch_of(first_of(cast(RangeReply, reply.replies[0]))) <= seen:
+            raise StoreUnusable(f"the epoch of {self.url} is not the one that was read; run the command again")
+        return seen + 1
 
     # --- ownership
 
@@ -270,7 +289,7 @@ class EtcdStore(Reading):
     async def replicas(self) -> Sequence[Replica]:
         prefix = self._layout.replicas()
         found = (await self._connection.range(Range(prefix, prefix_end(prefix)))).kvs
-        return [replica for kv in found if (replica := _replica(kv.value)) is not None]
+        return [replica for kv in found if (replica := replica_of(kv.value)) is not None]
 
 
 def _settled(seen: Seen, look: Look) -> Seen:
@@ -278,18 +297,3 @@ def _settled(seen: Seen, look: Look) -> Seen:
     if seen.record is None or seen.record.state is not State.FINALIZED:
         return seen
     return replace(seen, result=look.result(seen.record.generation))
-
-
-def _replica(text: bytes) -> Replica | None:
-    """None for an entry of another make: a hint that cannot be read is none."""
-    try:
-        said: dict[str, Any] = json.loads(text)
-        return Replica(
-            nonce=str(said["nonce"]),
-            owner=str(said["owner"]),
-            clock=float(said["clock"]),
-            schema=int(said["schema"]),
-            slots=int(said["slots"]),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
