@@ -42,6 +42,10 @@ def operator(
         int,
         typer.Option(envvar="SPARKONCE_SLOTS", min=1, help="New jobs that may be unfinished at once in this process."),
     ] = 200,
+    max_live_keys: Annotated[
+        int,
+        typer.Option(envvar="SPARKONCE_MAX_LIVE_KEYS", min=1, help="Keys of one realm; the next new one has to wait."),
+    ] = 100_000,
     lease_seconds: Annotated[
         int,
         typer.Option(envvar="SPARKONCE_LEASE_TTL", min=2, help="A dead process is replaced after so many seconds."),
@@ -75,6 +79,7 @@ def operator(
         namespaces=None if all_namespaces else [each for item in namespace or () for each in item.split(",") if each],
         kubeconfig=kubeconfig,
         lease_seconds=lease_seconds,
+        max_live_keys=max_live_keys,
         replica=ReplicaSettings(slots=slots, sweep=sweep_seconds, margin=margin),
     )
     asyncio.run(serve(settings, http=http, log_format=log_format, signals=(signal.SIGTERM, signal.SIGINT)))

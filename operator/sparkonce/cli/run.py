@@ -31,6 +31,9 @@ Follow = Annotated[
 ]
 
 
+APPLY = "apply the job with `kubectl apply -f FILE`"
+
+
 def run(
     file: options.File,
     *,
@@ -52,7 +55,7 @@ def run(
     from sparkonce.cli.session import session
 
     prepared = _prepared(file, param, output, application)
-    with session(store) as opened:
+    with session(store, runs=APPLY) as opened:
         embedded = opened.embedded
 
         async def work() -> Ending:
@@ -90,7 +93,7 @@ def plan(
     from sparkonce.engine.embedded import Ending
 
     prepared = _prepared(file, param, output, application)
-    with session(store) as opened:
+    with session(store, runs=APPLY) as opened:
         embedded = opened.embedded
         view, said, evidence = blocking(embedded.look(prepared))
         if view.record is None:
@@ -129,6 +132,7 @@ def rerun(
     target: options.KeyOrFile,
     *,
     store: options.Store = None,
+    install: options.Install = None,
     output: options.Outputs = None,
     param: options.Params = None,
     application: options.Application = None,
@@ -148,7 +152,9 @@ def rerun(
     prepared = _prepared(target, param, output, application) if is_file(target) else None
     if prepared is None and (param or output):
         raise InvalidInput("--param and --output fill a job file; a key stands for the job as it was sent")
-    with session(store) as opened:
+    with session(store, install=install) as opened:
+        if opened.remote:
+            return _rerun_elsewhere(opened, target, file=prepared is not None, as_json=as_json)
         again, record = _generation(opened, target, prepared, application)
 
         async def work() -> Ending:
@@ -160,10 +166,33 @@ def rerun(
         return _tell(ending, opened, key=again.key, as_json=as_json)
 
 
+def _rerun_elsewhere(opened: Session, target: str, *, file: bool, as_json: bool) -> ExitCode:
+    """On a cluster: opened here, run by an operator."""
+    from sparkonce.blocking import run as blocking
+    from sparkonce.cli.interrupt import interruptible
+    from sparkonce.engine import elsewhere, operate
+    from sparkonce.engine.embedded import Ending
+    from sparkonce.engine.request import Answer
+
+    if file:
+        raise InvalidInput("on a cluster's ledger give the key: what runs again is the job as it was applied")
+    record = blocking(operate.find(opened.store, target))
+
+    async def work() -> Ending:
+        opened_now = await elsewhere.rerun(opened.embedded, record)
+        said = f"generation {opened_now.generation} is opened, and an operator runs it"
+        return Ending(Answer.TAKE_OVER, opened_now, reason=said, unblock=f"sparkonce keys show {opened_now.key}")
+
+    ending = interruptible(opened.embedded, work, progress=opened.progress)
+    assert ending is not None  # see run
+    return _tell(ending, opened, key=None, as_json=as_json)
+
+
 def cancel(
     target: options.KeyOrFile,
     *,
     store: options.Store = None,
+    install: options.Install = None,
     param: options.Params = None,
     application: options.Application = None,
     reason: Annotated[
@@ -182,7 +211,9 @@ def cancel(
     from sparkonce.engine import operate
 
     prepared = _prepared(target, param, None, application) if is_file(target) else None
-    with session(store) as opened:
+    with session(store, install=install) as opened:
+        if opened.remote and prepared is not None:
+            raise InvalidInput("on a cluster's ledger give the key, as `sparkonce keys list` shows it")
         record = _record(opened, target, prepared)
 
         async def work() -> Ending:

@@ -68,7 +68,9 @@ async def rerun(embedded: Embedded, record: Record) -> Record:
         unblock = f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry"
     elif now.state is State.IN_PROGRESS:
         unblock = f"wait until it ends, or sparkonce cancel {now.key}"
-    raise InvalidInput(f"generation {now.generation} of {now.key} is {now.state}, so no new one is opened now; {unblock}")
+    raise InvalidInput(
+        f"generation {now.generation} of {now.key} is {now.state}, so no new one is opened now; {unblock}"
+    )
 
 
 def _request(record: Record, spec: SpecBody) -> Request:
@@ -95,5 +97,7 @@ async def stop_again(embedded: Embedded, record: Record, claim: Claim, *, word: 
     event = Event(what="Resolved", by=embedded.owner, why=word, generation=record.generation, attempt=record.attempt)
     reply = await embedded.patiently(lambda: embedded.store.update(record, claim, changed, event=event))
     if not isinstance(reply, Updated):
-        raise InvalidInput(f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`")
+        raise InvalidInput(
+            f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`"
+        )
     return reply.record

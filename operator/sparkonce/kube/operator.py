@@ -57,6 +57,8 @@ class OperatorSettings:
     realms: Mapping[str, str] = field(default_factory=dict)
     """From namespaces to realms; a namespace that is not named is its own."""
     lease_seconds: int = 10
+    max_live_keys: int = 100_000
+    """Per realm; a live key is never evicted for a new one."""
     replica: ReplicaSettings = field(default_factory=ReplicaSettings)
 
 
@@ -66,7 +68,12 @@ class Operator:
     def __init__(self, settings: OperatorSettings, *, meter: Meter | None = None) -> None:
         self.settings, self.meter = settings, meter or NoMeter()
         self.owner = f"{os.environ.get('POD_NAME') or socket.gethostname()}/{os.getpid()}"
-        self.store = open_store(settings.store, install=settings.install, ttl=settings.lease_seconds)
+        self.store = open_store(
+            settings.store,
+            install=settings.install,
+            ttl=settings.lease_seconds,
+            max_live_keys=settings.max_live_keys,
+        )
         if not hasattr(self.store, "announce"):
             raise InvalidInput(f"the operator needs a store at etcd://HOST:PORT, and {self.store.url} is none")
         self.login = Login(settings.kubeconfig)
