@@ -266,6 +266,17 @@ def test_the_status_of_a_member(server: Etcd, prefix: bytes) -> None:
     use(server, body)
 
 
+def test_an_endpoint_may_be_a_host_name(server: Etcd) -> None:
+    """An endpoint is named by its host, as services are, and not only by a literal address."""
+
+    async def body() -> None:
+        client = Client.open([server.one.address.replace("127.0.0.1", "localhost")], timeout=10.0)
+        assert (await client.status()).leader != 0
+        await client.close()
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize(
     "endpoints", [[], ["http://127.0.0.1:2379"], ["127.0.0.1"], ["127.0.0.1:"], ["a b:1"], ["::1:2379"]]
 )

@@ -21,6 +21,7 @@ from harness.eventually import assert_eventually
 from harness.proxy import Proxy, in_front_of
 from sparkonce.errors import InvalidInput
 from sparkonce.etcd.client import Client, Kept, LeaseHandle
+from sparkonce.etcd.keeper import _Held
 from sparkonce.etcd.kv import Compare, Put
 
 TTL = 2
@@ -233,6 +234,16 @@ def test_a_lease_is_lost_at_its_deadline_and_stays_lost(own: Etcd) -> None:
         assert len(told) == 1
 
     use(own.endpoints, body)
+
+
+def test_a_refresh_confirmed_too_late_is_no_refresh() -> None:
+    """An answer that arrives at the deadline or after it does not move the deadline, although nobody has looked in between."""
+    held = _Held(LeaseHandle(1, 10), None, deadline=100.0, due=90.0, sent=91.0)
+    held.answered(10, 100.0)
+    assert (held.lost, held.deadline) == (True, 100.0)
+    held = _Held(LeaseHandle(1, 10), None, deadline=100.0, due=90.0, sent=91.0)
+    held.answered(10, 99.9)
+    assert (held.lost, held.deadline) == (False, 101.0)
 
 
 def test_an_answer_after_the_deadline_does_not_bring_a_lease_back(own: Etcd) -> None:

@@ -196,7 +196,7 @@ def test_a_certificate_that_was_renewed_in_place_is_taken_up(tmp_path: Path) -> 
 
     async def body(etcd: Etcd) -> None:
         client = Client.open(etcd.endpoints, tls=tls_of(mine, "ann"), timeout=1.0)
-        kept = client.keep(await client.grant(20))
+        kept = client.keep(await client.grant(12))
         await client.txn([], [Put(b"/a", b"")])
         renewed = Certificates.make(theirs.folder)  # what etcd reads when it starts again
         etcd.one.kill()

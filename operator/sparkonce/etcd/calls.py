@@ -12,8 +12,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
@@ -35,6 +35,9 @@ PAUSE: Final = 0.05
 SHORTEST_TRY: Final = 0.25
 """Seconds: what is left of a deadline is not halved below this."""
 
+LOGINS: Final = 2
+"""New logins for one request: the first may be overtaken by another change of users, or not have reached the next member."""
+
 
 class Calls:
     def __init__(self, endpoints: Endpoints[grpc.aio.Channel], login: Login | None, *, timeout: float) -> None:
@@ -54,9 +57,11 @@ class Calls:
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
 
-    @asynccontextmanager
-    async def stream(self, rpc: Rpc[Q, R], *, refused: str | None = None) -> AsyncIterator[Stream[Q, R]]:
-        """A stream at the endpoint of the moment; `refused`: a token that etcd did not take, which a new login replaces."""
+    async def stream(self, rpc: Rpc[Q, R], *, refused: str | None = None) -> Stream[Q, R]:
+        """A stream at the endpoint of the moment, which the caller closes.
+
+        `refused`: a token that etcd did not take, which a new login replaces.
+        """
         self._belongs_here()
         token = await self._token(refused, monotonic() + self.timeout)
         self._still_open(rpc.name)
@@ -64,11 +69,8 @@ class Calls:
         method: grpc.aio.StreamStreamMultiCallable[Q, R] = endpoint.channel.stream_stream(
             rpc.path, request_serializer=rpc.asks.SerializeToString, response_deserializer=rpc.answers.FromString
         )
-        call = method(metadata=metadata(token))
-        try:
-            yield Stream(call, self._endpoints, endpoint, rpc=rpc, token=token)
-        finally:
-            call.cancel()  # grpc.aio collects no call that was forgotten
+        call = method(metadata=metadata(token, needs_leader=rpc.needs_leader))
+        return Stream(call, self._endpoints, endpoint, rpc=rpc, token=token)
 
     async def close(self) -> None:
         """Ends what is under way: its outcome is unknown to whoever waits for it."""
@@ -107,12 +109,13 @@ class Calls:
 
     async def _try(self, rpc: Rpc[Q, R], request: Q, *, deadline: float, halved: bool) -> R:
         token = await self._token(None, deadline)
-        try:
-            return await self._send(rpc, request, deadline=deadline, halved=halved, token=token)
-        except EtcdRefused as error:
-            if token is None or not login_was_refused(error):
-                raise
-        token = await self._token(token, deadline)
+        for _ in range(LOGINS):
+            try:
+                return await self._send(rpc, request, deadline=deadline, halved=halved, token=token)
+            except EtcdRefused as error:
+                if token is None or not login_was_refused(error):
+                    raise
+            token = await self._token(token, deadline)
         return await self._send(rpc, request, deadline=deadline, halved=halved, token=token)
 
     async def _token(self, refused: str | None, deadline: float) -> str | None:
@@ -137,7 +140,7 @@ class Calls:
             rpc.path, request_serializer=rpc.asks.SerializeToString, response_deserializer=rpc.answers.FromString
         )
         with _as_ours(self._endpoints, endpoint, rpc.name):
-            return await method(request, timeout=timeout, metadata=metadata(token))
+            return await method(request, timeout=timeout, metadata=metadata(token, needs_leader=rpc.needs_leader))
 
 
 class Stream(Generic[Q, R]):
@@ -170,6 +173,10 @@ class Stream(Generic[Q, R]):
     async def receive(self) -> R:
         with _as_ours(self._endpoints, self._endpoint, self._rpc.name):
             return await self._read()
+
+    def close(self) -> None:
+        """grpc.aio does not collect a call that was forgotten."""
+        self._call.cancel()
 
     async def _read(self) -> R:
         message = await self._call.read()

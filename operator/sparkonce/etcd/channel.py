@@ -34,15 +34,9 @@ OPTIONS: Final[Options] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),  # also how long one attempt to connect may hang
     ("grpc.max_reconnect_backoff_ms", 2_000),  # after a long outage a client is back within 2 s, by default within 120
-    (
-        "grpc.dns_min_time_between_resolutions_ms",
-        2_000,
-    ),  # a restarted pod has a new address; the default holds on for 30 s
+    ("grpc.dns_min_time_between_resolutions_ms", 2_000),  # a restarted pod has a new address; by default 30 s stale
     ("grpc.enable_http_proxy", 0),  # a proxy set for the process is for other traffic
-    (
-        "grpc.max_receive_message_length",
-        -1,
-    ),  # a reply that is too large would fail for ever; requests bound what comes back
+    ("grpc.max_receive_message_length", -1),  # a reply beyond it would fail for ever; requests bound their replies
     ("grpc.use_local_subchannel_pool", 1),  # the keeper has a connection of its own, behind no large reply
 )
 
@@ -142,8 +136,9 @@ class Endpoints(Generic[C]):
         return Endpoint(address, self._connect(f"dns:///{address}", credentials, options), material)
 
 
-def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
-    return (NEEDS_LEADER, ("token", token)) if token else (NEEDS_LEADER,)
+def metadata(token: str | None, *, needs_leader: bool = True) -> tuple[tuple[str, str], ...]:
+    login = (("token", token),) if token else ()
+    return (NEEDS_LEADER, *login) if needs_leader else login
 
 
 def connect_async(target: str, credentials: grpc.ChannelCredentials | None, options: Options) -> grpc.aio.Channel:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -60,7 +61,7 @@ class Watch:
             try:
                 if not self._next:
                     self._next = (await self._now()).revision + 1
-                async with self._calls.stream(wire.WATCH, refused=self._refused) as stream:
+                with closing(await self._calls.stream(wire.WATCH, refused=self._refused)) as stream:
                     batch = await self._begin(stream)
                     while not batch.gap:
                         yield batch

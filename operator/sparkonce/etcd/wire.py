@@ -25,6 +25,8 @@ class Rpc(Generic[Q, R]):
     path: str
     asks: type[Q]
     answers: type[R]
+    needs_leader: bool = True
+    """A member that has lost the others refuses it at once. It would keep it waiting, or answer what is long past."""
 
     @property
     def name(self) -> str:
@@ -38,7 +40,7 @@ REVOKE: Final = Rpc("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb
 REMAINING: Final = Rpc("/etcdserverpb.Lease/LeaseTimeToLive", pb.LeaseTimeToLiveRequest, pb.LeaseTimeToLiveResponse)
 KEEP_ALIVE: Final = Rpc("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse)
 WATCH: Final = Rpc("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse)
-STATUS: Final = Rpc("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
+STATUS: Final = Rpc("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse, needs_leader=False)
 AUTHENTICATE: Final = Rpc("/etcdserverpb.Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse)
 
 _RESULTS: Final = {
