@@ -57,7 +57,7 @@ async def _accept(url: str, install: str, namespaces: list[str] | None, kubeconf
         raise InvalidInput(f"only a store on etcd tells that it was restored, and {store.url} is none")
     client = ApiClient(Login(kubeconfig))
 
-    def told(key: str, rebuilt: bool) -> None:  # noqa: FBT001 - a callback of one fact
+    def told(key: str, rebuilt: bool) -> None:
         typer.echo(f"{key}: {'rebuilt from its application' if rebuilt else 'as the ledger has it'}", err=True)
 
     try:
