@@ -1,0 +1,206 @@
+"""Driving: a key that this process owns is driven until its end, whatever its drive raises."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from sparkonce.engine.drive import Drive, Ended, NotOurs
+from sparkonce.engine.driving import AGAIN_MAX, Driving, Running
+from sparkonce.engine.ownership import NotOwner, Ownership
+from sparkonce.errors import LaunchUnavailable, StoreUnavailable
+from sparkonce.model.record import Address, Record
+from sparkonce.store.protocol import Claim, Owned
+
+KEY = Address(realm="etl", key_hash="ab" * 32)
+
+
+def _record(revision: int = 5, *, attempt: int = 1) -> Record:
+    record = Record(
+        realm=KEY.realm,
+        key_hash=KEY.key_hash,
+        key="k",
+        generation=1,
+        attempt=attempt,
+        nonce="n",
+        fingerprint="f",
+        fingerprint_version=1,
+    )
+    return record.changed(revision=revision)
+
+
+def _owned(nonce: str = "c") -> Owned:
+    claim = Claim(address=KEY, lease="l", owner="me", revision=5, nonce=nonce)
+    return Owned(_record(), claim)
+
+
+@dataclass
+class _Alive:
+    lives: bool = True
+
+    def alive(self, room: float = 0.0) -> bool:
+        return self.lives
+
+
+@dataclass
+class _Scene:
+    """`play` is the drive's run: given how often it ran and the Running."""
+
+    play: Callable[[int, Running], Awaitable[Any]]
+    ownership: _Alive = field(default_factory=_Alive)
+    runs: list[float] = field(default_factory=list)
+    ends: list[Any] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+
+    def driving(self) -> Driving:
+        def make(running: Running) -> Drive:
+            scene = self
+
+            class One:
+                async def run(self, record: Record, claim: Claim) -> Any:
+                    scene.runs.append(time.monotonic())
+                    return await scene.play(len(scene.runs), running)
+
+            return cast(Drive, One())
+
+        return Driving(
+            cast(Ownership, self.ownership),
+            make=make,
+            on_end=lambda address, ended: self.ends.append((address, ended)),
+            on_trouble=lambda running: self.troubles.append(running.trouble),
+        )
+
+
+@pytest.mark.parametrize(
+    "problem", [StoreUnavailable("no answer"), LaunchUnavailable("no answer"), ValueError("a defect")], ids=repr
+)
+def test_a_drive_that_raised_is_driven_again_within_a_second_and_the_trouble_is_told(problem: Exception) -> None:
+    """Whatever it raised; its end is told once."""
+
+    async def play(runs: int, _: Running) -> Any:
+        if runs < 3:
+            raise problem
+        return Ended(_record(), None)
+
+    scene = _Scene(play)
+
+    async def scenario() -> None:
+        driving = scene.driving()
+        running = driving.start(_owned())
+        assert running.task is not None
+        await running.task
+        assert len(driving) == 0
+
+    asyncio.run(scenario())
+    assert len(scene.runs) == 3
+    assert max(b - a for a, b in zip(scene.runs, scene.runs[1:], strict=False)) < AGAIN_MAX
+    assert len(scene.troubles) == 2
+    assert [ended for _, ended in scene.ends] == [Ended(_record(), None)]
+
+
+def test_a_drive_without_a_lease_lets_go_and_nothing_ends() -> None:
+    """NotOwner is no trouble: somebody else goes on."""
+
+    async def play(_: int, __: Running) -> Any:
+        raise NotOwner("no lease")
+
+    scene = _Scene(play)
+
+    async def scenario() -> None:
+        running = scene.driving().start(_owned())
+        assert running.task is not None
+        await running.task
+
+    asyncio.run(scenario())
+    assert (len(scene.runs), scene.ends, scene.troubles) == (1, [(KEY, None)], [])
+
+
+def test_the_same_claim_is_driven_once_and_another_claim_replaces_the_drive() -> None:
+    """A claim that was lost and won again under another nonce must not be driven by what knew the old one."""
+    cancelled: list[int] = []
+
+    async def play(runs: int, _: Running) -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(runs)
+            raise
+
+    scene = _Scene(play)
+
+    async def scenario() -> None:
+        driving = scene.driving()
+        first = driving.start(_owned())
+        await asyncio.sleep(0.01)
+        assert driving.start(_owned()) is first
+        assert driving.start(_owned("other")) is not first
+        await asyncio.sleep(0.01)
+        assert cancelled == [1]
+        await driving.drain()
+
+    asyncio.run(scenario())
+    assert cancelled == [1, 2]
+    assert scene.ends == []
+
+
+def test_a_wake_up_says_whether_the_record_moved_and_our_own_write_is_no_news() -> None:
+    """The store tells of every write, ours too, often before it was answered."""
+
+    async def scenario() -> None:
+        running = Running(record=_record(5), claim=_owned().claim)
+        running.read(_record(5))
+        running.wake(revision=6)
+        running.read(_record(6))  # the answer to the write that the watch told of
+        assert await running.wait(1.0) is False
+        running.wake()
+        assert await running.wait(1.0) is False  # an application or a pod
+        running.wake(revision=9)
+        assert await running.wait(1.0) is True
+        assert await running.wait(0.01) is True  # nothing for so long: look at everything
+
+    asyncio.run(scenario())
+
+
+def test_what_a_look_wrote_reaches_the_drive_although_nobody_told() -> None:
+    """An attach by this very process moves the record under the drive."""
+
+    async def scenario() -> None:
+        running = Running(record=_record(5), claim=_owned().claim)
+        running.read(_record(5))
+        assert running.moved(_record(7))
+        assert not running.moved(_record(6))
+        assert running.record.revision == 7
+        assert await running.wait(1.0) is True
+
+    asyncio.run(scenario())
+
+
+def test_applications_and_pods_wake_by_the_label_that_they_carry() -> None:
+    """A label of a key that is not driven here wakes nobody."""
+    woken = asyncio.Event()
+
+    async def play(_: int, running: Running) -> Any:
+        while await running.rest(5.0):
+            woken.set()
+        return NotOurs("")
+
+    scene = _Scene(play)
+
+    async def scenario() -> None:
+        driving = scene.driving()
+        driving.start(_owned())
+        await asyncio.sleep(0.01)
+        driving.wake_named("0" * 20)
+        await asyncio.sleep(0.01)
+        assert not woken.is_set()
+        driving.wake_named(KEY.hash20)
+        await asyncio.wait_for(woken.wait(), 1.0)
+        assert driving.drop_all() == [KEY]
+        driving.wake_named(KEY.hash20)  # of a key that was dropped: nothing happens
+
+    asyncio.run(scenario())
