@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkonce.engine.workqueue import Closed, Slots, WorkQueue, until_set
+from sparkonce.engine.workqueue import Closed, WorkQueue, until_set
 
 
 class FakeTime:
@@ -412,19 +412,6 @@ def test_asyncios_own_clock_wakes_a_worker() -> None:
         assert await asyncio.wait_for(queue.get(), 10) == "a"
 
     asyncio.run(main())
-
-
-def test_slots_are_limited_and_come_back() -> None:
-    """As many as the limit are given, then none until one comes back; giving back what was not taken is refused."""
-    slots = Slots(2)
-    assert [slots.try_take() for _ in range(3)] == [True, True, False]
-    slots.release()
-    assert [slots.try_take(), slots.try_take()] == [True, False]
-    slots.release()
-    slots.release()
-    with pytest.raises(ValueError, match="no slot is taken"):
-        slots.release()
-    assert slots.taken == 0
 
 
 @pytest.mark.parametrize("turns", range(6))
