@@ -51,7 +51,7 @@ SIDES = {"sqlite": sqlite_side, "postgres": postgres_side}
 def changes(side: Side, since: int) -> Changes:
     """But for what only a store with a clock for its leases can tell."""
     assert isinstance(side.store, Ledger)
-    return replace(side.store._changes(since), unowned=frozenset())
+    return replace(side.store._changes(since), unowned=frozenset(), ended=frozenset())
 
 
 def compare(folder: Path, name: str, calls: list[Step], reached: Counter[tuple[str, str]]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from harness.eventually import assert_eventually
 from sparkonce.blocking import run
 from sparkonce.errors import StoreUnavailable, StoreUnusable
-from sparkonce.model.record import Beat
+from sparkonce.model.record import Address, Beat, HeldReason, State
 from sparkonce.store.postgres import PostgresStore
 from sparkonce.store.protocol import Change, Finalized, Gone, IdempotencyStore, Lease, Lost, LostOwnership, Owned
 from sparkonce.store.roster import Replica
@@ -248,6 +248,36 @@ def test_revoking_is_seen_at_once(postgres: Postgres) -> None:
     since = key.view().revision
     run(key.lease.revoke())
     assert store._changes(since).unowned == {key.address}
+
+
+def test_ends_that_are_no_accident_are_told_apart(postgres: Postgres) -> None:
+    """A key that is finalized, held or removed is named as ended, one whose claim was dropped as unowned, one that runs as neither."""
+    store = postgres.open()
+    runs, dropped, finalized, held, released = (reserved(store) for _ in range(5))
+    since = released.view().revision
+    runs.change(phase="Running")
+    run(store.drop(dropped.claim))
+    finalized.finalize()
+    held.change(state=State.HELD, held=HeldReason.UNKNOWN)
+    run(store.release(released.record, released.claim))
+
+    async def told() -> dict[Address | None, tuple[bool, bool]]:
+        found: dict[Address | None, tuple[bool, bool]] = {}
+        async for change in store.watch(since):
+            found[change.address] = change.unowned, change.ended
+            if len(found) == 5:
+                break
+        return found
+
+    assert asyncio.run(asyncio.wait_for(told(), 20)) == {
+        runs.address: (False, False),
+        dropped.address: (True, False),
+        finalized.address: (False, True),
+        held.address: (False, True),
+        released.address: (False, True),
+    }
+    run(store.purge(finalized.record, now=1e12))
+    assert store._changes(finalized.record.revision).ended >= {finalized.address}
 
 
 def test_rows_of_old_leases_go(postgres: Postgres) -> None:

@@ -103,6 +103,8 @@ class Changes:
     gap: bool
     unowned: frozenset[Address] = frozenset()
     """Of those seen: whose claim ended while their record did not change."""
+    ended: frozenset[Address] = frozenset()
+    """Of those seen: whose claim ended with a change of their record, or whose record went."""
 
 
 def held(lease: Lease) -> HeldLease:
@@ -240,7 +242,7 @@ class Ledger(ABC):
                 yield Change(None, look.revision, gap=True)
             else:
                 for address, revision in look.seen:
-                    yield Change(address, revision, unowned=address in look.unowned)
+                    yield Change(address, revision, unowned=address in look.unowned, ended=address in look.ended)
             since = look.revision
             await asyncio.sleep(self._poll)
 

@@ -26,13 +26,14 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from sparkonce import settings
-from sparkonce.errors import StoreUnavailable
+from sparkonce.errors import StoreUnavailable, StoreUnusable
 from sparkonce.model.record import Address
 from sparkonce.store.ledger import LIVE_KEYS, POLL, TOMBSTONES, Beside, Changes, HeldLease, held
 from sparkonce.store.postgres_address import parsed, schema_of
 from sparkonce.store.postgres_database import PostgresDatabase, RolledBack, Transaction
 from sparkonce.store.postgres_lease import PostgresLease
 from sparkonce.store.protocol import Claim, Lease, LostOwnership
+from sparkonce.store.restore import Shown, rebuild
 from sparkonce.store.roster import Replica, replica_of
 from sparkonce.store.sql_ledger import KeyLook, Look, Row, SqlLedger, at
 from sparkonce.store.step import Decision, Seen
@@ -202,9 +203,44 @@ class PostgresStore(SqlLedger):
             self._bury(transaction, address, revision)
             transaction.commit()
 
-    def _unowned(self, look: Look, since: int) -> frozenset[Address]:
-        rows = look.rows("unowned", {"since": since})
-        return frozenset(Address(realm=row["realm"], key_hash=row["key_hash"]) for row in rows)
+    def _endings(self, look: Look, since: int) -> tuple[frozenset[Address], frozenset[Address]]:
+        unowned, ended = (
+            frozenset(
+                Address(realm=row["realm"], key_hash=row["key_hash"]) for row in look.rows(statement, {"since": since})
+            )
+            for statement in ("unowned", "ended")
+        )
+        return unowned, ended
+
+    # --- after a restore
+
+    async def rebuild(self, shown: Shown, *, by: str) -> bool:
+        return self._database.repeated(lambda: self._rebuild_once(shown, by))
+
+    def _rebuild_once(self, shown: Shown, by: str) -> bool:
+        address = shown.address
+        with self._database.writing(address.realm, address.key_hash) as transaction:
+            key = KeyLook(self, address, transaction)
+            moved = transaction.row("advance")
+            seen = replace(key.seen(), next=moved["revision"], epoch=moved["epoch"])
+            done, write = rebuild(seen, shown, by=by)
+            if write is None or write.record is None:
+                return done
+            record = write.record.model_copy(update={"revision": seen.next, "epoch": seen.epoch})
+            for table in ("specs", "results", *(("intents",) if record.intent is None else ())):
+                transaction.rows(f"remove {table} of generation", at(address) | {"of": write.generation})
+            self._write(transaction, key, address, replace(write, record=record), revision=seen.next)
+            transaction.commit()
+        return done
+
+    async def raise_epoch(self, *, seen: int) -> int:
+        with self._database.writing() as transaction:
+            transaction.rows("raise epoch", {"seen": seen})
+            stands = transaction.row("meta")["epoch"]
+            if stands <= seen:
+                raise StoreUnusable(f"the epoch of {self.url} is not the one that was read; run the command again")
+            transaction.commit()
+        return seen + 1
 
     # --- the roster
 

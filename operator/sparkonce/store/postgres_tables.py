@@ -24,13 +24,14 @@ from sqlalchemy import (
     literal_column,
     select,
     text,
+    union,
     update,
 )
 from sqlalchemy.dialects import postgresql
 
 from sparkonce.model.record import State
 from sparkonce.store import sql_tables
-from sparkonce.store.sql_tables import beats, claims, gone, meta, records
+from sparkonce.store.sql_tables import beats, claims, gone, intents, meta, records, results, specs
 
 LAYOUT = 1
 """Of these tables and the shared ones. A newer one is refused; an older one will be brought up to date when the store is opened."""
@@ -62,6 +63,8 @@ _claim_lives = exists().where(leases.c.id == claims.c.lease, _lives).correlate(c
 _replica_lives = exists().where(leases.c.id == replicas.c.lease, _lives).correlate(replicas)
 _of_gone = and_(records.c.realm == gone.c.realm, records.c.key_hash == gone.c.key_hash)
 _claimed = exists().where(claims.c.realm == gone.c.realm, claims.c.key_hash == gone.c.key_hash).correlate(gone)
+_owned = exists().where(claims.c.realm == records.c.realm, claims.c.key_hash == records.c.key_hash).correlate(records)
+_in_progress: ColumnElement[str] = literal_column(f"'{State.IN_PROGRESS.value}'", Text)
 
 _OURS: dict[str, Executable] = {
     "now": select(_clock.label("now")),
@@ -94,9 +97,25 @@ _OURS: dict[str, Executable] = {
     .where(
         gone.c.revision > bindparam("since"),
         gone.c.revision > records.c.revision,
-        records.c.state == literal_column(f"'{State.IN_PROGRESS.value}'"),
+        records.c.state == _in_progress,
         ~_claimed,
     ),
+    # Held, finalized or removed: nobody owns them, and that is no accident.
+    "ended": union(
+        select(records.c.realm, records.c.key_hash).where(
+            records.c.revision > bindparam("since"), records.c.state != _in_progress, ~_owned
+        ),
+        select(gone.c.realm, gone.c.key_hash).where(
+            gone.c.revision > bindparam("since"), ~exists().where(_of_gone).correlate(gone)
+        ),
+    ),
+    "raise epoch": update(meta)
+    .where(meta.c.epoch == bindparam("seen"))
+    .values(epoch=meta.c.epoch + literal_column("1")),
+    **{
+        f"remove {table.name} of generation": delete(table).where(sql_tables.of_generation(table))
+        for table in (specs, results, intents)
+    },
     "announce": postgresql.insert(replicas)
     .values({column.name: bindparam(column.name) for column in replicas.c})
     .on_conflict_do_update(

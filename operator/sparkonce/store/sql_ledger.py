@@ -276,10 +276,10 @@ class SqlLedger(Ledger):
             meta = look.row("meta")
             revision = meta["revision"]
             rows = look.rows("changes", {"since": since}) if revision != since else []
-            unowned = self._unowned(look, since) if rows else frozenset()
+            unowned, ended = self._endings(look, since) if rows else (frozenset(), frozenset())
         seen = [(Address(realm=row["realm"], key_hash=row["key_hash"]), row["at"]) for row in rows]
-        return Changes(seen, revision, since < meta["gap"] or since > revision, unowned)
+        return Changes(seen, revision, since < meta["gap"] or since > revision, unowned, ended)
 
-    def _unowned(self, look: Look, since: int) -> frozenset[Address]:  # noqa: ARG002 - a default
-        """Of the keys that changed: those in progress whose claim ended in their newest change. None, where a store does not see that."""
-        return frozenset()
+    def _endings(self, look: Look, since: int) -> tuple[frozenset[Address], frozenset[Address]]:  # noqa: ARG002 - a default
+        """`Changes.unowned` and `Changes.ended`; nothing, where a store does not see claims end."""
+        return frozenset(), frozenset()
