@@ -113,6 +113,8 @@ class Fleet:
     folder: Path
     lease_seconds: int = TTL
     options: Sequence[str] = ()
+    kubeconfig: Path | None = None
+    """Of the operators, where it leads through something; None: the cluster's own."""
     members: list[OperatorProcess] = field(default_factory=list)
     """All that were ever started, in order."""
     applied: dict[str, Expected] = field(default_factory=dict)
@@ -138,7 +140,7 @@ class Fleet:
         process = OperatorProcess(
             f"http://{self.etcd.one.address}",
             self.install,
-            self.cluster.kubeconfig,
+            self.kubeconfig or self.cluster.kubeconfig,
             [self.namespace],
             self.folder,
             name=f"operator-{len(self.members) + 1}",
