@@ -81,7 +81,7 @@ def test_a_field_that_is_wrong(desk: Desk, change: dict[str, object], told: list
         (["--output", "orders=x"], "--output orders"),
         (["--output", "numbers"], "--output NAME=DIR"),
         (["--store", "redis://here"], "redis://here"),
-        (["--store", "postgresql://user:hidden@here/db"], "postgresql://here/db"),
+        (["--store", "mysql://user:hidden@here/db"], "mysql://here/db"),
         (["--wrong"], "`sparkonce run --help` shows how"),
     ],
 )

@@ -158,6 +158,7 @@ def forget(
     reason: options.Reason,
     store: options.Store = None,
     install: options.Install = None,
+    kubeconfig: options.Kubeconfig = None,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> ExitCode:
@@ -170,11 +171,14 @@ def forget(
     from sparkonce.blocking import run as blocking
     from sparkonce.cli.decisions import forget_key
     from sparkonce.cli.session import session
+    from sparkonce.cli.told import check_told
     from sparkonce.engine import operate
 
     with session(store, install=install, named=False) as opened:
         record = blocking(operate.find(opened.store, key))
         _ask(f"Forget {record.key} (generation {record.generation})?", yes=yes)
+        if opened.remote:
+            check_told(record, kubeconfig)
         forget_key(opened, record, reason=reason, as_json=as_json)
     return ExitCode.SUCCEEDED
 
@@ -188,7 +192,7 @@ def purge(store: options.Store = None, install: options.Install = None, as_json:
     from sparkonce.cli.decisions import purge_keys
     from sparkonce.cli.session import session
 
-    with session(store, install=install, named=False) as opened:
+    with session(store, install=install, named=False, runs="they remove expired keys by themselves") as opened:
         purge_keys(opened, as_json=as_json)
     return ExitCode.SUCCEEDED
 

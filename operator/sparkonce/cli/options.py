@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,6 +32,16 @@ Install = Annotated[
         "--install",
         metavar="ID",
         help="Which deployment's keys, on a cluster's ledger. Without it: $SPARKONCE_INSTALL.",
+        show_default=False,
+    ),
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        envvar="SPARKONCE_KUBECONFIG",
+        help="As kubectl's, on a cluster's ledger: its objects are looked at first.",
         show_default=False,
     ),
 ]
