@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from sparkonce.etcd.kv import prefix_end
@@ -35,7 +36,9 @@ BESIDE = ("spec", "result", "intent", "report", "beat")
 """What goes when the record goes."""
 
 
+@lru_cache(maxsize=4096)
 def _part(text: str) -> str:
+    """Remembered: a dozen keys of each transaction name one realm."""
     return quote(text, safe="")
 
 
