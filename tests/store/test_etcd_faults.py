@@ -35,6 +35,7 @@ from sparkonce.store.protocol import (
 )
 from store.backends import Clock
 from store.etcd_backend import Etcd, fresh_install, opened
+from store.racing import at_once
 from store.samples import Key, address_of, fresh, request, reserved, result, taken
 from store.worker import Worker
 
@@ -242,6 +243,25 @@ def test_a_revoked_lease_ends_the_doubt(shared: Etcd) -> None:
         other = shared.open()
         assert run(other.load(asked.address)).record is None
         assert shared.cluster.revision() == before
+
+
+def test_many_reserves_fail_together(shared: Etcd) -> None:
+    """While etcd does not answer, twenty callers who also want to know whether there is room are told within the time of a few requests."""
+    with behind_a_proxy(shared) as (store, line):
+        lease = run(store.open_lease(owner="me"))
+        line.black_hole()
+        calls = [partial(unanswered_reserve, store, lease, f"key-{number}") for number in range(20)]
+        since = time.monotonic()
+        assert at_once(calls) == [True] * 20
+        assert time.monotonic() - since < 10 * SHORT  # one after the other it would be 20 of them
+
+
+def unanswered_reserve(store: IdempotencyStore, lease: Lease, key: str) -> bool:
+    try:
+        run(store.reserve(request(key), lease=lease, floor=0))
+    except StoreUnavailable:
+        return True
+    return False
 
 
 # --- a lease that expires

@@ -1,8 +1,9 @@
 """The cluster's store: records in etcd, each verb one transaction that compares what its decision rested on.
 
 In the good case a verb is one request: it believes what its caller was given (the record with its revision, the claim), decides by
-the same `rules` as every other store, and lets etcd compare. `reserve` believes that the key is new. Who is wrong gets the truth in
-the same answer and decides again. Verbs that are rare, or that are given nothing to believe, look first.
+the same `rules` as every other store, and lets etcd compare. So a record is passed as it was given, never changed under its old
+revision. `reserve` believes that the key is new. Who is wrong gets the truth in the same answer and decides again. Verbs that are
+rare, or that are given nothing to believe, look first.
 
 Time: etcd tells none, so times in records are those of the process that writes them, and expiry is compared with a clock that the
 caller names (`purge`). Ages and leases need no clock of another machine. Nothing that must be true rests on any of them.

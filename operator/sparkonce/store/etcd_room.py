@@ -8,8 +8,9 @@ there is room. Counting inside the reserve's transaction was not taken: etcd can
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 from sparkonce.errors import StoreFull
 from sparkonce.etcd.errors import EtcdRefused
@@ -17,6 +18,8 @@ from sparkonce.etcd.kv import Range, prefix_end
 from sparkonce.model.record import Address
 from sparkonce.store.etcd_step import Connection
 from sparkonce.store.rules import RETRY_AFTER
+
+T = TypeVar("T")
 
 SHARE = 0.8
 """Of the quota; the rest is for finalizing what was begun, and for etcd's own revisions until they are compacted."""
@@ -56,14 +59,13 @@ class Room:
         self._clock, self._monotonic = clock, monotonic
         self._counts: dict[str, _Count] = {}
         self._size: tuple[int, float] | None = None
-        self._asking = asyncio.Lock()
+        self._asking: dict[str, asyncio.Task[Any]] = {}
 
     async def full(self, realm: str) -> float | None:
         """None while there is room, else the seconds until a key of the realm expires. StoreUnavailable."""
-        async with self._asking:  # one count for all who wait for it
-            count = self._counts.get(realm)
-            if count is None or self._stale(count):
-                count = self._counts[realm] = await self._count(realm)
+        count = self._counts.get(realm)
+        if count is None or self._stale(count):
+            count = self._counts[realm] = await self._once(f"count {realm}", lambda: self._count(realm))
         if count.live < self._limit:
             return None
         return RETRY_AFTER if count.expiry is None else max(0.0, count.expiry - self._clock())
@@ -126,12 +128,24 @@ class Room:
 
     async def near_quota(self) -> StoreFull | None:
         """What a new key is answered with while etcd is near its quota. StoreUnavailable."""
-        async with self._asking:
-            if self._size is None or self._monotonic() - self._size[1] > SIZE_KEPT:
-                self._size = await self._db_size(), self._monotonic()
+        if self._size is None or self._monotonic() - self._size[1] > SIZE_KEPT:
+            self._size = await self._once("size", self._db_size), self._monotonic()
         if self._size[0] < SHARE * self._quota:
             return None
         return quota_used(f"etcd holds {self._size[0] >> 20} MiB of its quota of {self._quota >> 20} MiB")
+
+    async def _once(self, what: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """One request for all who want to know at the same time; while etcd is down they fail together, not one after the other."""
+        task = self._asking.get(what)
+        if task is None:
+            task = self._asking[what] = asyncio.create_task(ask())
+            task.add_done_callback(lambda done: self._answered(what, done))
+        return cast(T, await asyncio.shield(task))
+
+    def _answered(self, what: str, done: asyncio.Task[Any]) -> None:
+        del self._asking[what]
+        if not done.cancelled():
+            done.exception()  # whoever waited has it; nobody may be left
 
     async def _db_size(self) -> int:
         try:
