@@ -56,7 +56,7 @@ def named_commands(text: str) -> set[str]:
     """`sparkonce keys list`, `show` names two commands; words in capitals and options are none."""
     names: set[str] = set()
     for line in text.splitlines():
-        for first, others in re.findall(r"sparkonce ((?:keys )?[a-z]+)[^`\n]*((?:`, `[a-z]+)*)", line):
+        for first, others in re.findall(r"sparkonce ((?:keys )?[a-z]+(?:-[a-z]+)*)[^`\n]*((?:`, `[a-z]+)*)", line):
             names.add(first)
             names |= {f"keys {other}" for other in re.findall(r"`, `([a-z]+)", others)}
     return names
