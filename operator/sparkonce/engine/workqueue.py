@@ -114,6 +114,10 @@ class WorkQueue(Generic[K]):
         self._closed = True
         self._changed.set()
 
+    def __len__(self) -> int:
+        """Keys that wait, due or not, and are in nobody's hands."""
+        return sum(key not in self._processing for key in self._dirty)
+
     @property
     def oldest_wait(self) -> float:
         """Seconds for which a due key has waited: too few workers, or none alive."""

@@ -39,6 +39,7 @@ from sparkonce.launch.kubernetes import Json
 from sparkonce.model.assignment import Assignment
 from sparkonce.model.record import Address
 from sparkonce.observe.meter import Meter, NoMeter
+from sparkonce.store.metered import metered
 from sparkonce.store.open import open_store
 from sparkonce.store.roster import Roster
 
@@ -75,7 +76,10 @@ class Operator:
             max_live_keys=settings.max_live_keys,
         )
         if not hasattr(self.store, "announce"):
-            raise InvalidInput(f"the operator needs a store at etcd://HOST:PORT, and {self.store.url} is none")
+            raise InvalidInput(
+                f"the operator needs a store that several processes share, at etcd://HOST:PORT, and {self.store.url} is none"
+            )
+        self.store = metered(self.store, self.meter.stored)
         self.login = Login(settings.kubeconfig)
         self.client = ApiClient(self.login, on_call=self.meter.called)
         self.recorder = EventRecorder(self.client, host=self.owner)
@@ -223,6 +227,7 @@ class Operator:
     def gauges(self) -> dict[str, float]:
         """What is read when somebody asks: queue_seconds, work_seconds, lease_seconds, drives, objects, slots_taken."""
         return {
+            "queue_depth": float(len(self.replica.queue)),
             "queue_seconds": self.replica.queue.oldest_wait,
             "work_seconds": self.replica.queue.oldest_work,
             "lease_seconds": self.replica.ownership.left,
