@@ -128,12 +128,13 @@ def _differ(what: str, found: object, wanted: object) -> Iterator[str]:
 def _forward(statuses: Iterable[Json]) -> Iterator[str]:
     """Each status beside the next one."""
     for before, after in itertools.pairwise(statuses):
+        ended = before.get("phase")  # none where somebody else wrote first
         for names in (("epoch", "ledgerRevision", "observedGeneration"), ("generation", "attempt")):
             was, became = (tuple(int(each.get(name) or 0) for name in names) for each in (before, after))
             if became < was:
-                yield f"its status went back in {names}: {was} -> {became} ({before['phase']} -> {after['phase']})"
-        if before["phase"] in FINAL and after["phase"] != before["phase"]:
-            yield f"its status ended as {before['phase']} and then became {after['phase']}"
+                yield f"its status went back in {names}: {was} -> {became} ({ended} -> {after.get('phase')})"
+        if ended in FINAL and after.get("phase") != ended:
+            yield f"its status ended as {ended} and then became {after.get('phase')}"
 
 
 def _projected(status: Json, record: Json, revision: int) -> Iterator[str]:
