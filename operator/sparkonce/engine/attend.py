@@ -48,6 +48,8 @@ from sparkonce.store.protocol import (
 
 log = logging.getLogger(__name__)
 
+NOT_SEEN = 0.2
+"""Seconds until a key is looked at again that came up before every object was seen: what they say of the ledger is not known yet."""
 MOVED = 0.01
 """Seconds until the next look after this one wrote into the record: what follows is planned from what stands there then."""
 
@@ -123,9 +125,14 @@ class Attend:
         self.reserving.stop()
         await self.driving.drain()
 
+    @property
+    def alarmed(self) -> bool:
+        return self.rewinding.alarm is not None
+
     async def swept(self) -> None:
-        await self.rewinding.look_again()
-        await self.sweeping.sweep()
+        await self.sweeping.relist()
+        if not self.alarmed:
+            await self.sweeping.sweep()
 
     # --- one look
 
@@ -136,12 +143,16 @@ class Attend:
             return None
         if self.reserving.pursues(address):
             return None
+        if not self.objects.synced:
+            return NOT_SEEN
+        own = self._knows(address)
         view, result = await self._view(address)
         record = view.record
         views, wanted = self._views(bodies, record)
         if record is not None and (running := self.driving.get(address)) is not None:
             running.edited(self._edition(record))
-        if alarm := await self.rewinding.check(view, address, views):
+        alarm = self.rewinding.alarm if own else await self.rewinding.check(view, address, views)
+        if alarm is not None:
             await self.publisher.alarm(views, alarm)
             return None
         if record is not None and record.state is State.IN_PROGRESS and self.driving.get(address) is None:
@@ -150,6 +161,11 @@ class Attend:
                 return None
             view = View(owned.record, owned.claim, view.floor, view.revision, view.epoch)
         return await self._answer(address, view, result, views, wanted)
+
+    def _knows(self, address: Address) -> bool:
+        """The store has just answered a write of this process: nothing can have seen more of the key."""
+        ended = self._ended.get(address)
+        return self.driving.get(address) is not None or (ended is not None and ended.result is not None)
 
     async def _view(self, address: Address) -> tuple[View, Result | None]:
         """The key as it stands; of a key that is driven here, as its drive wrote it last."""
@@ -182,8 +198,13 @@ class Attend:
             since = self._unowned.pop(record.address, None)
             self.meter.taken_over(None if since is None else time.monotonic() - since)
             owned = reply
-        self.driving.start(owned)
-        return owned
+        return owned if self._start(owned) else None
+
+    def _start(self, owned: Owned) -> bool:
+        """False: the alarm was raised meanwhile. The claim is kept: it is found, and driven, when the alarm ends."""
+        if not self.alarmed:
+            self.driving.start(owned)
+        return not self.alarmed
 
     async def _answer(
         self,
@@ -351,7 +372,7 @@ class Attend:
         return None if leader is None else (leader.ref.uid, leader.generation)
 
     def _on_owned(self, owned: Owned) -> None:
-        self.driving.start(owned)
+        self._start(owned)
         self.look(owned.record.address)
 
     def _on_trouble(self, running: Running) -> None:
@@ -362,7 +383,8 @@ class Attend:
 
     def stop_all(self) -> None:
         """StoreRewound: nothing is started and nothing is ended."""
-        self.driving.drop_all()
+        for address in self.driving.drop_all():
+            self.reserving.free(address)
 
     def _on_end(self, address: Address, ended: Ended | NotOurs | None) -> None:
         self.reserving.free(address)

@@ -79,6 +79,11 @@ class Attendant(Protocol):
         """The store told that the record changed. False: this process does not drive the key."""
         ...
 
+    @property
+    def alarmed(self) -> bool:
+        """The store is older than it was: nothing is written into it, so that it does not seem to have caught up."""
+        ...
+
     async def swept(self) -> None:
         """Once per sweep, after every key was put into the queue."""
         ...
@@ -217,6 +222,9 @@ class Replica:
     async def _announce(self) -> None:
         while True:
             await self.ownership.held()
+            if self.attendant is not None and self.attendant.alarmed:
+                await asyncio.sleep(self.settings.announce)
+                continue
             me = Announced(
                 nonce=self.nonce, owner=self.owner, clock=time.time(), schema=SCHEMA, slots=self.settings.slots
             )

@@ -47,13 +47,13 @@ async def accept(
     reader = Reader()
     wanted = [reader.read(each) for scope in scopes for each in await kubernetes.list(JOBS, scope)]
     jobs = [each for each in wanted if isinstance(each, Wanted)]
-    newest: dict[Address, tuple[Found, Assignment]] = {}
+    newest: dict[Address, tuple[Found, Assignment | None]] = {}
     for scope in scopes:
         for body in await kubernetes.list(SPARK_APPLICATIONS, scope):
             _see(newest, body, install)
     rebuilt: list[str] = []
-    for found, assignment in newest.values():
-        shown = _shown(found, assignment, jobs)
+    for found, told in newest.values():
+        shown = _shown(found, told, jobs)
         done = await restorable.rebuild(shown, by=by)
         on_key(shown.key, done)
         if done:
@@ -62,28 +62,36 @@ async def accept(
     return Accepted(epoch, tuple(rebuilt), len(newest) - len(rebuilt))
 
 
-def _see(newest: dict[Address, tuple[Found, Assignment]], body: Mapping[str, Any], install: str) -> None:
-    found, assignment = found_of(body, install), told_of(body)
-    if found is None or found.settle_run is not None or assignment is None:
-        return  # of somebody else, or a name that is only kept taken
+def _see(newest: dict[Address, tuple[Found, Assignment | None]], body: Mapping[str, Any], install: str) -> None:
+    found = found_of(body, install)
+    if found is None or found.settle_run is not None:
+        return  # of somebody else, or beside an attempt
     before = newest.get(found.address)
     if before is None or (before[0].generation, before[0].attempt) < (found.generation, found.attempt):
-        newest[found.address] = found, assignment
+        newest[found.address] = found, told_of(body)
 
 
-def _shown(found: Found, assignment: Assignment, jobs: Sequence[Wanted]) -> Shown:
-    """The spec of a live object that is this job; without one, what its driver was told, which is enough to settle and no more."""
-    same = [each for each in jobs if each.ref.uid in found.objects]
+def _shown(found: Found, told: Assignment | None, jobs: Sequence[Wanted]) -> Shown:
+    """The spec of a live object that is this job; without one, what its driver was told, which is enough to settle and no more; none
+    where nothing ever ran under the name."""
+    same = [each for each in jobs if each.address == found.address]
     versions = [(each, fingerprints.version_of(found.fingerprint, each.job)) for each in same]
-    leader, version = next(((each, at) for each, at in versions if at is not None), (None, None))
+    same = [each for each, version in versions if version is not None]
+    version = next((version for _, version in versions if version is not None), fingerprints.CURRENT)
+    wanting = [each for each in same if each.ref.uid in found.objects]
+    leader = next(iter([*wanting, *same]), None)
+    spec = None
+    if told is not None:
+        spec = leader.spec_body() if leader is not None else told.spec
     return Shown(
         address=found.address,
-        key=assignment.key,
+        key=leader.key.text if leader is not None else (told or found.assignment).key,
         generation=found.generation,
         attempt=found.attempt,
         nonce=found.nonce,
         fingerprint=found.fingerprint,
-        fingerprint_version=version or fingerprints.CURRENT,
-        spec=leader.spec_body() if leader is not None else assignment.spec,
-        objects=tuple(str(each.ref) for each in same),
+        fingerprint_version=version,
+        spec=spec,
+        led=leader is not None and told is not None,
+        objects=tuple(str(each.ref) for each in wanting),
     )

@@ -47,7 +47,7 @@ class Sweeping:
     """Every live object of the key shows the end in its status."""
 
     async def sweep(self) -> None:
-        await self.relist()
+        """After `relist`, and never while the store is in doubt: what it says has ended is removed here."""
         if self.leads():
             await self.applications()
             await self.purge()

@@ -52,7 +52,7 @@ class KnownJobs:
         self._bodies: dict[str, tuple[Json, Address]] = {}  # by UID
         self._keys: dict[Address, dict[str, None]] = {}  # UIDs, in the order they were seen
         self._relisted = False
-        self._newest: Witness | None = None
+        self._newest: tuple[Address, Witness] | None = None
 
     # --- what is seen
 
@@ -61,8 +61,8 @@ class KnownJobs:
         return self._relisted and self._listed()
 
     @property
-    def newest(self) -> Witness | None:
-        """Of all statuses ever seen, the one that has seen most of the ledger."""
+    def newest(self) -> tuple[Address, Witness] | None:
+        """Of all statuses ever seen, the one that has seen most of the ledger, and the key of its object."""
         return self._newest
 
     def __len__(self) -> int:
@@ -102,8 +102,8 @@ class KnownJobs:
         self._bodies[uid] = pruned, address
         self._keys.setdefault(address, {})[uid] = None
         witness = Witness.of(ObjectView.of(pruned, None))
-        if witness is not None and (self._newest is None or _seen(witness) > _seen(self._newest)):
-            self._newest = witness
+        if witness is not None and (self._newest is None or _seen(witness) > _seen(self._newest[1])):
+            self._newest = address, witness
         return address
 
     def _drop(self, uid: str) -> Address | None:

@@ -111,7 +111,7 @@ class EtcdStore(Reading):
         def decide(seen: Seen, _: Look) -> Decision[bool]:
             return restore.rebuild(seen, shown, by=by)
 
-        return await self._step(shown.address, decide, Rests(claim=True))
+        return await self._step(shown.address, decide, Rests(claim=True, floor=True))
 
     async def raise_epoch(self, *, seen: int) -> int:
         key, new = self._layout.epoch, str(seen + 1).encode()
