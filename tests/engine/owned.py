@@ -39,6 +39,8 @@ class Applications:
         self.errors: list[Exception] = []
         """Of the next launches."""
         self.unstoppable = False
+        self.driverless = False
+        """Nobody has seen their drivers yet."""
 
     async def launch(self, assignment: Assignment) -> Seen:
         if self.errors:
@@ -59,7 +61,7 @@ class Applications:
             uid=f"uid of {name}",
             nonce=assignment.nonce,
             phase=phase,
-            driver=f"driver of {name}",
+            driver=None if self.driverless else f"driver of {name}",
             exit_code=code,
             **seen,
         )

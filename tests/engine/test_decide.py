@@ -96,6 +96,9 @@ TABLE: list[tuple[str, type, Record, Observation, Policy]] = [
     ("heartbeat stale", Settle, running(), replace(RUNNING, driver_age=90.0), POLICY),
     ("it did not start", Settle, running(), replace(RUNNING, owner_age=1900.0), POLICY),
     ("running", Wait, running(), replace(RUNNING, driver_age=59.0), POLICY),
+    ("running", Wait, running(), seen(phase=Phase.STARTING), POLICY),
+    ("phase changed", Note, running(), seen(phase=Phase.HELD), POLICY),
+    ("phase changed", Note, running(phase="Held"), seen(phase=Phase.STARTING), POLICY),
     ("running", Wait, running(), replace(RUNNING, driver_age=9e9), OPAQUE),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,28 @@ def test_an_opaque_job_that_cannot_be_stopped_is_held(tmp_path: Path) -> None:
     made.applications.unstoppable = True
     made.waits = lambda: stop_wanted(made)
     assert made.held().held is HeldReason.STILL_THERE
+
+
+def test_an_attempt_that_runs_is_never_recorded_as_starting_again(tmp_path: Path) -> None:
+    """The application says that it runs, and our view of its pod, which is a watch of its own, is a moment older: the driver is noted, and
+    the phase stays."""
+    made = owner(tmp_path)
+    name = "so-" + made.granted.record.key_hash[:20] + "-g1-a1"
+    phases: list[tuple[str | None, str | None]] = []
+    views = [(Phase.RUNNING, None), (Phase.STARTING, "d1"), (Phase.STARTING, "d1"), (Phase.SUCCEEDED, "d1")]
+
+    def passes() -> None:
+        phase, driver = views.pop(0)
+        made.applications.by_name[name] = replace(made.applications.by_name[name], phase=phase, driver=driver)
+        record = made.granted.now()
+        phases.append((record.phase, record.application.driver if record.application else None))
+
+    made.applications.plays = [Phase.ACCEPTED]
+    made.applications.driverless = True
+    made.waits = passes
+
+    assert made.result().outcome is Outcome.SUCCEEDED
+    assert phases == [("Accepted", None), ("Running", None), ("Running", "d1"), ("Running", "d1")]
 
 
 def test_an_attempt_is_not_launched_before_its_time(tmp_path: Path) -> None:

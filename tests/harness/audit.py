@@ -133,6 +133,9 @@ def _forward(statuses: Iterable[Json]) -> Iterator[str]:
             was, became = (tuple(int(each.get(name) or 0) for name in names) for each in (before, after))
             if became < was:
                 yield f"its status went back in {names}: {was} -> {became} ({ended} -> {after.get('phase')})"
+        tried = [(each.get("generation"), each.get("attempt")) for each in (before, after)]
+        if (ended, after.get("phase")) == ("Running", "Pending") and tried[0] == tried[1]:
+            yield f"its status went back from Running to Pending within attempt {before['attempt']}"
         if ended in FINAL and after.get("phase") != ended:
             yield f"its status ended as {ended} and then became {after.get('phase')}"
 

@@ -2,8 +2,8 @@
 
 A test that looked at the end only would not see a status that went back and came again, or a second application that was made and
 removed. So every event of both kinds is kept, in the order in which the API server committed them. The namespace is empty when the
-watching begins; a watch that ends is resumed where it was, and one that cannot be resumed makes the witness useless, which it says
-(`missed`) instead of telling half a story.
+watching begins; a watch that ends is resumed where it was, and what an API server that was killed does not remember is read from its
+etcd. What etcd has not got, either, makes the witness useless, which it says (`missed`) instead of telling half a story.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
+import httpx
+
 from harness.apiserver import ADMIN, Cluster
 from harness.eventually import assert_eventually
 from harness.kube_api import path_of
 from harness.kubeflow.wire import PAUSE, Expired, NoAnswer, Wire
+from harness.replay import replay
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
 
 Json = dict[str, Any]
@@ -65,7 +68,7 @@ class Witness:
             assert not waited, f"{len(waited)} have not ended, such as {left}; all: {dict(self.phases())}"
 
         try:
-            assert_eventually(ended, timeout)
+            assert_eventually(ended, timeout, interval=0.1)
         except AssertionError as late:
             raise AssertionError(f"{late}\n{hint()}") from late
 
@@ -124,8 +127,27 @@ class Witness:
             except NoAnswer:
                 await asyncio.sleep(PAUSE)
             except Expired:
-                self.missed = f"the watch of {resource.plural} could not be resumed at {revision}"
-                return
+                revision = await self._catch_up(wire, resource, heard, revision)
+
+    async def _catch_up(self, wire: Wire, resource: Resource, heard: Callable[[Json], None], revision: str) -> str:
+        """From etcd. The revision from which the watch goes on."""
+        try:
+            status, found = await wire.send("GET", path_of(resource, self._namespace), who=WHO)
+        except NoAnswer:
+            return revision  # still expired: here again
+        if status != 200:
+            return revision
+        until = str(found["metadata"]["resourceVersion"])
+        try:
+            written = await asyncio.to_thread(
+                replay, self._cluster.etcd, resource, self._namespace, after=revision, until=until
+            )
+        except (httpx.HTTPError, AssertionError, KeyError) as lost:
+            self.missed = f"what {resource.plural} did between {revision} and {until} is not known: {lost!r}"
+            return until
+        for each in written:
+            heard(each)
+        return until
 
     def _job(self, found: Json) -> None:
         self.jobs[found["metadata"]["name"]] = found

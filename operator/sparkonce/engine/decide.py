@@ -228,9 +228,19 @@ def _said(record: Record, observation: Observation, policy: Policy, now: float) 
         return _settle(record, Why.PREEMPTED, "lost with its platform", seen.message or "the platform ended it")
     if seen.phase is Phase.UNKNOWN:
         return _settle(record, Why.LOST, "lost", seen.message or "it is gone and nobody saw how it ended")
-    if seen.phase not in (record.phase, Phase.FINISHING):  # what ends in a moment is not worth a write
+    if seen.phase not in (record.phase, Phase.FINISHING) and not goes_back(record, seen.phase):
+        # what ends in a moment is not worth a write
         return Decision(Note(seen), "phase changed", f"application {seen.name} is {seen.phase}")
     return _timed(record, observation, policy, now)
+
+
+def goes_back(record: Record, phase: Phase) -> bool:
+    """The record has seen the attempt further on. The application and its pod are two watches, and neither waits for the other: a pod
+    that is known to run may be seen once more as it was before."""
+    return phase in _GROWS and record.phase in _GROWS[_GROWS.index(phase) + 1 :]
+
+
+_GROWS = (Phase.ACCEPTED, Phase.STARTING, Phase.RUNNING)
 
 
 def _overdue(record: Record, policy: Policy, now: float) -> Decision | None:

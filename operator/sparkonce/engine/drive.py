@@ -244,6 +244,8 @@ class Drive:
     async def note(self, record: Record, claim: Claim, seen: Seen) -> None:
         """What was seen goes into the record before anything is concluded from it."""
         phase = seen.phase if seen.phase not in ENDED else record.phase or Phase.STARTING
+        if rows.goes_back(record, seen.phase):
+            phase = record.phase or phase
         driver = seen.driver or (record.application.driver if record.application else None)  # the first one seen stays
         changed = record.changed(application=Application(name=seen.name, uid=seen.uid, driver=driver), phase=phase)
         event = Event(what=f"Application {phase}", by=self.owner, generation=record.generation, attempt=record.attempt)
