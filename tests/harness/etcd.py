@@ -80,6 +80,8 @@ class Member:
     ) -> None:
         client, admin, peer = ports
         self.name = name
+        self.data = folder / name
+        """All that it knows; may be copied, put back or removed while it is killed."""
         self.address = f"127.0.0.1:{client}"
         self._url = f"http://127.0.0.1:{admin}"
         self._token: str | None = None
@@ -105,7 +107,7 @@ class Member:
         command = [
             *component("etcd"),
             f"--name={name}",
-            f"--data-dir={folder / name}",
+            f"--data-dir={self.data}",
             f"--listen-client-urls={scheme}://{self.address},{self._url}",
             f"--advertise-client-urls={scheme}://{self.address}",
             f"--listen-peer-urls=http://127.0.0.1:{peer}",

@@ -1,11 +1,11 @@
 """Several operator processes on one ledger, the jobs they are given, and everything that is asked of them afterwards.
 
-    with Fleet(cluster, ledger_server, namespace, install, tmp_path) as fleet:
-        fleet.start(3)
-        names = fleet.apply(plain(20))
-        fleet.members[0].kill()
-        fleet.until_ended(names, 30)
-        fleet.audit(names)
+with Fleet(cluster, ledger_server, namespace, install, tmp_path) as fleet:
+    fleet.start(3)
+    names = fleet.apply(plain(20))
+    fleet.members[0].kill()
+    fleet.until_ended(names, 30)
+    fleet.audit(names)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harness.jobs import job
 from harness.kubeflow import FakeKubeflow, Script
 from harness.kubeflow.drivers import writes_outputs
 from harness.ledger_dump import claims, dump
-from harness.operators import OperatorProcess
+from harness.operators import PROGRAM, OperatorProcess
 from harness.witness import Witness
 from sparkonce.launch.kubeflow import ATTEMPT_LABEL
 from sparkonce.launch.kubernetes import JOBS
@@ -114,9 +114,13 @@ class Fleet:
     install: str
     folder: Path
     lease_seconds: int = TTL
+    sweep_seconds: float = 120.0
+    """As usual: nothing that these tests wait for may need a sweep."""
     options: Sequence[str] = ()
     kubeconfig: Path | None = None
     """Of the operators, where it leads through something; None: the cluster's own."""
+    ledger: str = ""
+    """Its address for the operators, where it leads through something or says more; empty: the members of `etcd`."""
     members: list[OperatorProcess] = field(default_factory=list)
     """All that were ever started, in order."""
     applied: dict[str, Expected] = field(default_factory=dict)
@@ -137,18 +141,26 @@ class Fleet:
 
     # processes
 
-    def add(self, **environment: str) -> OperatorProcess:
-        """Started, not waited for."""
+    @property
+    def url(self) -> str:
+        return self.ledger or f"etcd://{','.join(self.etcd.endpoints)}"
+
+    def add(
+        self, *, program: Sequence[str] = PROGRAM, options: Sequence[str] | None = None, **environment: str
+    ) -> OperatorProcess:
+        """Started, not waited for. `options`: other ones than those of all."""
         process = OperatorProcess(
-            f"http://{self.etcd.one.address}",
+            self.url,
             self.install,
             self.kubeconfig or self.cluster.kubeconfig,
             [self.namespace],
             self.folder,
             name=f"operator-{len(self.members) + 1}",
             lease_seconds=self.lease_seconds,
-            options=self.options,
+            sweep_seconds=self.sweep_seconds,
+            options=self.options if options is None else options,
             environment=environment,
+            program=program,
         )
         self.members.append(process)
         return process.start(wait=False)

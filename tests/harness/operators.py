@@ -15,6 +15,8 @@ from pathlib import Path
 from harness.child import free_port
 from harness.eventually import assert_eventually
 
+PROGRAM = ("-m", "sparkonce")
+"""What Python runs."""
 READY = 30.0
 """Seconds: importing everything on two busy cores takes some."""
 
@@ -34,6 +36,7 @@ class OperatorProcess:
     options: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
+    program: Sequence[str] = PROGRAM
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
 
@@ -50,8 +53,7 @@ class OperatorProcess:
         self.port = free_port()
         command = [
             self.python,
-            "-m",
-            "sparkonce",
+            *self.program,
             "operator",
             "--store",
             self.ledger.replace("http://", "etcd://"),
@@ -85,6 +87,10 @@ class OperatorProcess:
             return self._get("/readyz", timeout=2.0)[0] == 200
         except (OSError, http.client.HTTPException):
             return False
+
+    def said_ready(self) -> str:
+        """What /readyz says: `ok`, or what is missing."""
+        return self._get("/readyz", timeout=5.0)[1].strip()
 
     def metrics(self) -> str:
         return self._get("/metrics", timeout=5.0)[1]
