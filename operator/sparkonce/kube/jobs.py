@@ -43,9 +43,10 @@ class KnownJobs:
         namespaces: Sequence[str] | None,
         recorder: EventRecorder,
         listed: Callable[[], bool],
-        on_change: Callable[[Address], None],
+        on_change: Callable[[Address, bool], None],
     ) -> None:
-        """`listed`: whether the trigger has handed over a first list. `on_change`: this key wants a look."""
+        """`listed`: whether the trigger has handed over a first list. `on_change`: this key wants a look; False: only for the sake of a
+        status, which somebody has written."""
         self._kubernetes, self._pages, self._reader, self._namespaces = kubernetes, pages, reader, namespaces
         self._recorder, self._listed, self._on_change = recorder, listed, on_change
         self._writer = StatusWriter(kubernetes)
@@ -79,34 +80,35 @@ class KnownJobs:
 
     def told(self, kind: str | None, body: Json) -> None:
         """An event of the trigger; a hint like any other."""
-        uid = body["metadata"]["uid"]
         if kind == "DELETED":
-            address = self._drop(uid)
+            self._drop(body["metadata"]["uid"])
         else:
-            address = self._keep(body)
-        if address is not None:
-            self._on_change(address)
+            self._keep(body)
 
-    def _keep(self, body: Json) -> Address | None:
-        """None: what is known is not older."""
+    def _keep(self, body: Json) -> None:
+        """Unless what is known is not older."""
         metadata = body["metadata"]
         uid, known = metadata["uid"], self._bodies.get(metadata["uid"])
         if known is not None and known[0]["metadata"]["resourceVersion"] == metadata["resourceVersion"]:
-            return None
+            return
         if known is not None and not _newer(metadata, known[0]["metadata"]):
-            return None
+            return
         pruned = _pruned(body)
         address = self._reader.read(pruned).address
         if known is not None and known[1] != address:  # an invalid spec became valid, or the other way round
-            self._drop(uid)
+            self._forget(uid)
         self._bodies[uid] = pruned, address
         self._keys.setdefault(address, {})[uid] = None
         witness = Witness.of(ObjectView.of(pruned, None))
         if witness is not None and (self._newest is None or _seen(witness) > _seen(self._newest[1])):
             self._newest = address, witness
-        return address
+        self._on_change(address, known is None or _asks(known[0]) != _asks(pruned))
 
-    def _drop(self, uid: str) -> Address | None:
+    def _drop(self, uid: str) -> None:
+        if (address := self._forget(uid)) is not None:
+            self._on_change(address, True)
+
+    def _forget(self, uid: str) -> Address | None:
         known = self._bodies.pop(uid, None)
         if known is None:
             return None
@@ -123,11 +125,9 @@ class KnownJobs:
             async for page, _ in self._pages.pages(JOBS, namespace):
                 for body in page:
                     left.discard(body["metadata"]["uid"])
-                    if (address := self._keep(body)) is not None:
-                        self._on_change(address)
+                    self._keep(body)
         for uid in left:
-            if (address := self._drop(uid)) is not None:
-                self._on_change(address)
+            self._drop(uid)
         self._relisted = True
 
     def told_all(self, record: Record) -> bool:
@@ -165,6 +165,11 @@ def _pruned(body: Json) -> Json:
     if annotations and APPLIED in annotations:
         metadata["annotations"] = {name: value for name, value in annotations.items() if name != APPLIED}
     return {**body, "metadata": metadata}
+
+
+def _asks(body: Json) -> tuple[object, bool]:
+    """What changes when the object asks something else, and not when its status is written."""
+    return body["metadata"].get("generation"), bool(body["metadata"].get("deletionTimestamp"))
 
 
 def _newer(one: Json, other: Json) -> bool:

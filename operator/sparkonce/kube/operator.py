@@ -147,9 +147,11 @@ class Operator:
         self.meter.triggered("job")
         self.jobs.told(kind, body)
 
-    def _look(self, address: Address) -> None:
-        """Whoever drives the key looks at once, the others behind each other."""
-        self.replica.look(address, at_once=self.attend.driving.get(address) is not None)
+    def _look(self, address: Address, edited: bool) -> None:  # noqa: FBT001 - a callback's
+        """Whoever drives the key looks at once, the others behind each other; and they leave its statuses to it."""
+        driven = self.attend.driving.get(address) is not None
+        if driven or edited:
+            self.replica.look(address, at_once=driven)
 
     def _application_changed(self, change: Change, found: Json) -> None:
         del change
