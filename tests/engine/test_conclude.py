@@ -12,7 +12,7 @@ from harness.attempts import ATTEMPT, NOW, OURS, Settled, settled_attempts
 from sparkonce.engine.decide import Finalize, Grant, Hold, Observation, conclude
 from sparkonce.engine.policy import Policy
 from sparkonce.model.policy import OnUnknown
-from sparkonce.model.record import HeldReason, Outcome, Record, Settling, StopWanted, Why
+from sparkonce.model.record import Application, HeldReason, Outcome, Record, Settling, StopWanted, Why
 from sparkonce.model.result import Verdict
 
 ENDS = (Why.PERMANENT, Why.TIMEOUT, Why.RESOLVED)
@@ -47,6 +47,7 @@ FINALIZED_HELD_GRANTED: list[tuple[str, Any, Record, Verdict, Policy]] = [
     ("settled: Stuck", HeldReason.STUCK, settled(Why.LOST), Verdict.STUCK, DECLARED),
     ("settled: KeyConflict", HeldReason.KEY_CONFLICT, settled(Why.LOST), Verdict.KEY_CONFLICT, DECLARED),
     ("settled: StillThere", HeldReason.STILL_THERE, settled(Why.LOST), Verdict.STILL_THERE, HOLDING),
+    ("settled: CannotPlace", HeldReason.CANNOT_PLACE, settled(Why.LOST), Verdict.CANNOT_PLACE, HOLDING),
     (
         "the name is taken",
         HeldReason.NAME_TAKEN,
@@ -220,7 +221,16 @@ def test_a_preempted_attempt_is_not_counted() -> None:
 def test_taken_names_are_not_counted_and_the_third_is_held() -> None:
     """An attempt whose name was taken never ran: another, uncounted, without asking onUnknown or maxAttempts; after two that did not
     count, a person decides. Success and what can only be held rule first, and a wish to end is no reason to go on."""
-    rules_first = {Verdict.ALL, Verdict.COMPLETED, Verdict.STUCK, Verdict.KEY_CONFLICT, Verdict.STILL_THERE}
+    rules_first = {
+        *(
+            Verdict.ALL,
+            Verdict.COMPLETED,
+            Verdict.STUCK,
+            Verdict.KEY_CONFLICT,
+            Verdict.STILL_THERE,
+            Verdict.CANNOT_PLACE,
+        )
+    }
     for attempt in settled_attempts():
         if attempt.verdict not in rules_first and foreign(attempt):
             action = attempt.decision.action
@@ -231,11 +241,13 @@ def test_taken_names_are_not_counted_and_the_third_is_held() -> None:
 
 
 def test_what_only_a_person_can_untangle_is_held() -> None:
-    """A stuck transaction, another job's commit, an opaque attempt that could not be stopped: held, even if somebody cancelled."""
+    """A stuck transaction, another job's commit, an opaque attempt that could not be stopped, or whose name could not be held: held,
+    even if somebody cancelled."""
     reasons = {
         Verdict.STUCK: HeldReason.STUCK,
         Verdict.KEY_CONFLICT: HeldReason.KEY_CONFLICT,
         Verdict.STILL_THERE: HeldReason.STILL_THERE,
+        Verdict.CANNOT_PLACE: HeldReason.CANNOT_PLACE,
     }
     for attempt in settled_attempts():
         if attempt.verdict in reasons:
@@ -259,11 +271,17 @@ def test_an_unknown_outcome_is_the_users_choice() -> None:
 
 
 def test_an_end_without_evidence_says_so() -> None:
-    """An unknown outcome that is called Failed or Cancelled carries "outcome unknown" in its note; no other end does."""
+    """An unknown outcome that is called Failed or Cancelled carries "outcome unknown" in its note; no other end does, and neither does
+    an attempt whose application was refused as invalid, of which it is known that nothing ran."""
     for attempt in settled_attempts():
         action = attempt.decision.action
+        refused = attempt.why is Why.PERMANENT and attempt.record.application is None
         if isinstance(action, Finalize):
-            assert ("outcome unknown" in action.note) == (attempt.verdict is Verdict.UNKNOWN)
+            assert ("outcome unknown" in action.note) == (attempt.verdict is Verdict.UNKNOWN and not refused)
+    ran = settled(Why.PERMANENT).changed(application=Application(name="so-1", uid="u1"))
+    action = conclude(ran, Verdict.UNKNOWN, Observation(seen=None), HOLDING, NOW).action
+    assert isinstance(action, Finalize)
+    assert "outcome unknown" in action.note
 
 
 def test_a_grant_is_the_next_attempt_after_the_backoff() -> None:
@@ -301,7 +319,7 @@ def model(attempt: Settled) -> tuple[str, str]:
     verdict, policy = attempt.verdict, attempt.policy
     if verdict in (Verdict.ALL, Verdict.COMPLETED):
         return "Finalize", "Succeeded"
-    if verdict in (Verdict.STUCK, Verdict.STILL_THERE, Verdict.KEY_CONFLICT):
+    if verdict in (Verdict.STUCK, Verdict.STILL_THERE, Verdict.KEY_CONFLICT, Verdict.CANNOT_PLACE):
         return "Hold", verdict
     reason, uncounted = attempt.why, attempt.record.uncounted
     if reason is Why.NAME_TAKEN:

@@ -296,7 +296,8 @@ def conclude(record: Record, verdict: Verdict, observation: Observation, policy:
     ended = _end(record, why, verdict, observation)
     counted = record.counted - (why is Why.PREEMPTED)
     more = counted < policy.max_attempts
-    if verdict is Verdict.UNKNOWN:
+    refused = why is Why.PERMANENT and record.application is None  # its application was never created
+    if verdict is Verdict.UNKNOWN and not refused:
         note = f"outcome unknown; {note}"  # whatever the end is called, it proves nothing about effects
     if verdict is Verdict.SOME and (ended is not None or not more):
         said = f"some outputs are committed and some can never be by attempt {record.attempt}; {note}"
