@@ -1,0 +1,187 @@
+"""Objects that cannot be run: each says which field is wrong, and the operator goes on with all others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness.apiserver import Cluster
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.kube_api import ApiError
+from harness.kubeflow import Script
+from harness.stage import IN_TIME, Stage, staged
+from sparkonce.launch.kubernetes import SPARK_APPLICATIONS
+
+KEYS = 40
+"""Live keys that this operator admits: more than the other tests of this module take together."""
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("stage")
+    with staged(cluster, ledger_server, folder, sweep=4.0, options=("--max-live-keys", str(KEYS))) as one:
+        yield one
+
+
+def others_run(stage: Stage, key: str) -> None:
+    """A job applied now runs."""
+    stage.send(key, key)
+    stage.until(key, "Succeeded")
+
+
+def template(**spec: Any) -> dict[str, Any]:
+    return {"template": {"spec": spec}}
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "field"),
+    [
+        ("conf", template(sparkConf={"spark.sparkonce.key": "x"}), "spec.template.spec.sparkConf"),
+        ("mode", template(mode="client"), "spec.template.spec.mode"),
+        ("kind", {"template": {"kind": "FlinkDeployment"}}, "spec.template.kind"),
+        ("tunable", {"tunableArguments": ["--threads"]}, "spec.tunableArguments[0]"),
+        ("backoff", {"retry": {"backoff": {"initial": "1h", "max": "1s"}}}, "spec.retry.backoff.initial"),
+        (
+            "output",
+            {"outputs": [{"name": "a", "iceberg": {"catalog": "c", "table": "d.t"}}]},
+            "spec.outputs",
+        ),
+        ("place", {"outputs": [{"name": "a", "slotLog": {"path": "gopher://x/y"}}]}, "spec.outputs"),
+    ],
+)
+def test_a_spec_that_is_not_valid_says_which_field(stage: Stage, case: str, change: dict[str, Any], field: str) -> None:
+    """Failed, by a condition and an event that name the field; nothing is reserved, no application is made, other jobs run."""
+    body = stage.job(f"bad-{case}", f"bad-{case}")
+    merge(body["spec"], change)
+    stage.apply(body)
+    status = stage.until(f"bad-{case}", "Failed")
+    failed = stage.condition(f"bad-{case}", "Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "InvalidSpec")
+    assert field in failed["message"], failed["message"]
+    assert field in stage.until_event(f"bad-{case}", "Failed")
+    assert "ledgerRevision" not in status
+    assert stage.applications(f"bad-{case}") == []
+    assert stage.cli("keys", "show", f"bad-{case}").returncode == 2
+    others_run(stage, f"beside-{case}")
+
+
+def merge(into: dict[str, Any], change: dict[str, Any]) -> None:
+    for name, value in change.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            merge(into[name], value)
+        else:
+            into[name] = value
+
+
+def test_a_spec_that_is_mended_runs(stage: Stage) -> None:
+    """An edit that makes it valid is all it takes; the conditions say that it failed no more."""
+    stage.send("mended", "mended", tunableArguments=["--threads"])
+    stage.until("mended", "Failed")
+    stage.edit("mended", tunableArguments=[])
+    stage.until("mended", "Succeeded", role="Leader", attempt=1)
+    assert stage.condition("mended", "Failed")["status"] == "False"
+    assert stage.condition("mended", "Complete")["status"] == "True"
+
+
+def test_a_running_job_that_is_edited_to_nonsense_runs_on(stage: Stage) -> None:
+    """Its object says what is wrong with the edit; the job is not stopped for it, and its result is there when the edit is taken back."""
+    stage.play("nonsense", Script(run_seconds=1.5))
+    stage.send("nonsense", "nonsense")
+    stage.until("nonsense", "Running")
+    stage.edit("nonsense", tunableArguments=["--threads"])
+    assert_eventually(lambda: "tunableArguments" in stage.condition("nonsense", "Reserved").get("message", ""), 20)
+    stage.until_record("nonsense", phase="Succeeded")
+    stage.edit("nonsense", tunableArguments=[])
+    stage.until("nonsense", "Succeeded", attempt=1)
+    assert len(stage.runs("nonsense")) == 1
+
+
+def test_a_key_that_is_too_long_is_refused_by_the_api_server(stage: Stage) -> None:
+    """256 characters are no key: the object is never stored, and the answer names the field."""
+    with pytest.raises(ApiError) as refused:
+        stage.apply(stage.job("long", "k" * 256))
+    assert refused.value.code == 422
+    assert "spec.idempotencyKey" in refused.value.message
+    assert stage.object("long") is None
+
+
+def test_a_template_that_the_api_server_refuses_fails_for_good(stage: Stage) -> None:
+    """A SparkApplication that is not valid (422): Failed with the field as the IdempotentJob has it, one attempt, nothing ran; a
+    duplicate is told the same without another try."""
+    body = stage.job("refused", "refused")
+    body["spec"]["template"]["spec"]["driver"] = {"cores": "many"}
+    stage.apply(body)
+    stage.until("refused", "Failed", attempt=1)
+    said = stage.condition("refused", "Failed")["message"]
+    assert "spec.template.spec.driver.cores" in said
+    assert "unknown" not in said, "nothing was created, and that is known"
+    assert "spec.template.spec.driver.cores" in stage.until_event("refused", "Failed")
+    assert stage.runs("refused") == []
+    assert stage.applications("refused") == []
+    body["metadata"]["name"] = "refused-again"
+    stage.apply(body)
+    stage.until("refused-again", "Failed", role="Replay", replayed=True)
+    others_run(stage, "beside-refused")
+
+
+def test_a_name_that_is_taken_by_a_stranger_costs_nothing(stage: Stage) -> None:
+    """A foreign SparkApplication under our name is left alone, and the next name is taken instead; the attempt is not counted."""
+    stranger(stage, "taken", 1)
+    stage.send("taken", "taken", retry={"maxAttempts": 1})
+    status = stage.until("taken", "Succeeded", attempt=2)
+    assert status["application"].endswith("-g1-a2")
+    foreign = stage.cluster.api.get(SPARK_APPLICATIONS, f"so-{stage.hash20('taken')}-g1-a1", stage.namespace)
+    assert foreign is not None
+    assert "suspend" not in foreign["spec"]
+    assert foreign["metadata"]["labels"] == {"whose": "a-stranger"}
+
+
+def test_three_taken_names_in_a_row_are_held(stage: Stage) -> None:
+    """Somebody creates applications under our names: a person is asked, by a condition and an event; one name freed and `--retry` runs it."""
+    for attempt in (1, 2, 3):
+        stranger(stage, "held", attempt)
+    stage.send("held", "held")
+    stage.until("held", "Held", attempt=3)
+    condition = stage.condition("held", "Held")
+    assert (condition["status"], condition["reason"]) == ("True", "NameTaken")
+    assert "sparkonce keys resolve" in stage.until_event("held", "Held")
+    done = stage.cli("keys", "resolve", "held", "--retry", "--reason", "they are gone", "--yes")
+    assert done.returncode == 0, done.stderr
+    stage.until("held", "Succeeded", attempt=4)
+    assert stage.condition("held", "Held")["status"] == "False"
+    assert len([run for run in stage.runs("held") if run.application.endswith("-a4")]) == 1
+
+
+def stranger(stage: Stage, key: str, attempt: int) -> None:
+    spec = stage.job("x", key)["spec"]["template"]["spec"]
+    metadata = {"name": f"so-{stage.hash20(key)}-g1-a{attempt}", "labels": {"whose": "a-stranger"}}
+    stage.cluster.api.create(SPARK_APPLICATIONS, {"metadata": metadata, "spec": spec}, stage.namespace)
+
+
+def test_a_full_realm_says_so_and_takes_the_job_when_there_is_room(stage: Stage) -> None:
+    """The newest key waits, with a condition and an event; replays go on; when a key was forgotten it runs."""
+    for number in range(KEYS - live_keys(stage)):
+        stage.send(f"fill-{number}", f"fill-{number}")
+    assert_eventually(lambda: live_keys(stage) == KEYS, IN_TIME, interval=0.2)
+    stage.until("fill-0", "Succeeded")
+    stage.send("newest", "newest")
+    stage.until("newest", "Pending")
+    waits = assert_eventually(lambda: stage.condition("newest", "Reserved"), IN_TIME)
+    assert (waits["status"], waits["reason"]) == ("False", "RealmFull")
+    assert "live keys" in stage.until_event("newest", "RealmFull")
+    stage.send("replayed", "fill-0")
+    stage.until("replayed", "Succeeded", role="Replay")
+    assert stage.applications("newest") == []
+    forget = ("keys", "forget", "fill-0", "--reason", "room is needed", "--yes")
+    assert_eventually(
+        lambda: stage.cli(*forget, "--kubeconfig", str(stage.cluster.kubeconfig)).returncode == 0, IN_TIME
+    )
+    stage.until("newest", "Succeeded", role="Leader")
+
+
+def live_keys(stage: Stage) -> int:
+    return len(json.loads(stage.cli("keys", "list", "--json").stdout)["keys"])
