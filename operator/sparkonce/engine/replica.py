@@ -99,9 +99,10 @@ class Replica:
         *,
         owner: str,
         known: Callable[[], Sequence[Address]],
+        waiting: Callable[[], Sequence[Address]],
         settings: ReplicaSettings,
     ) -> None:
-        """`known`: the addresses of every object that is known to this process."""
+        """`known`: the addresses of every object that is known to this process; `waiting`: of those that show no end yet."""
         self.store, self.roster, self.owner, self.settings = store, roster, owner, settings
         self.nonce = uuid.uuid4().hex
         self.queue: WorkQueue[Address] = WorkQueue(retry_initial=0.2, retry_max=30.0)
@@ -112,7 +113,7 @@ class Replica:
         self.members: tuple[str, ...] = (self.nonce,)
         self.last_sweep: float | None = None
         """Monotonic seconds of the end of the last one."""
-        self._known = known
+        self._known, self._waiting = known, waiting
         self._sweep_now = asyncio.Event()
         self._stopping = False
 
@@ -230,9 +231,15 @@ class Replica:
             )
             with contextlib.suppress(StoreUnavailable):
                 await self.roster.announce(me, lease=self.ownership.lease)
-                others = [other.nonce for other in await self.roster.replicas()]
-                self.members = tuple(sorted({self.nonce, *others}))
+                self._met({other.nonce for other in await self.roster.replicas()})
             await asyncio.sleep(self.settings.announce)
+
+    def _met(self, others: set[str]) -> None:
+        """Who leaves may have ended a key and told nobody: no claim of it was left, whose end would wake anybody."""
+        left = set(self.members) - others - {self.nonce}
+        self.members = tuple(sorted({self.nonce, *others}))
+        for address in self._waiting() if left else ():
+            self.look(address)
 
     async def _sweep(self) -> None:
         while True:

@@ -72,6 +72,10 @@ class KnownJobs:
     def addresses(self) -> Sequence[Address]:
         return list(self._keys)
 
+    def waiting(self) -> Sequence[Address]:
+        """Of the objects that show no end yet."""
+        return [address for body, address in self._bodies.values() if (body.get("status") or {}).get("phase") not in ENDS]
+
     def of(self, address: Address) -> Sequence[Json]:
         bodies = [self._bodies[uid][0] for uid in self._keys.get(address, ())]
         return sorted(

@@ -101,6 +101,7 @@ class Operator:
             cast("Roster", self.store),
             owner=self.owner,
             known=self.jobs.addresses,
+            waiting=self.jobs.waiting,
             settings=settings.replica,
         )
         self.rewinding = Rewinding(
