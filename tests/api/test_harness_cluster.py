@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from harness.apiserver import STRANGER, Cluster, folder_in_memory
 from harness.binaries import KUBE, PartMissing, binary, component
 from harness.eventually import assert_eventually
 from harness.kube_api import CONFIG_MAPS, ApiError
+from harness.replay import replay
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS
 
 SPEC = {"type": "Python", "sparkVersion": "4.1.1", "mainApplicationFile": "local:///x.py", "driver": {}, "executor": {}}
@@ -117,6 +119,27 @@ def test_an_api_server_can_be_killed_frozen_and_doubled(cluster: Cluster, namesp
         assert api.get(CONFIG_MAPS, "c", namespace) is not None
     second.close()
     assert cluster.api.healthy()
+
+
+def test_what_the_api_server_forgets_its_etcd_knows(cluster: Cluster, namespace: str) -> None:
+    """Each write of a custom resource between two revisions, in order, also of one that is gone since; and nothing outside of them."""
+    first = cluster.api.create(SPARK_APPLICATIONS, {"metadata": {"name": "a"}, "spec": SPEC}, namespace)
+    written = [
+        cluster.api.create(SPARK_APPLICATIONS, {"metadata": {"name": "b"}, "spec": SPEC}, namespace),
+        cluster.api.patch(SPARK_APPLICATIONS, "a", {"metadata": {"labels": {"x": "1"}}}, namespace=namespace),
+        cluster.api.patch(SPARK_APPLICATIONS, "b", {"metadata": {"labels": {"x": "2"}}}, namespace=namespace),
+    ]
+    cluster.api.delete(SPARK_APPLICATIONS, "b", namespace)
+    last = cluster.api.patch(SPARK_APPLICATIONS, "a", {"metadata": {"labels": {"x": "3"}}}, namespace=namespace)
+    cluster.api.patch(SPARK_APPLICATIONS, "a", {"metadata": {"labels": {"x": "4"}}}, namespace=namespace)
+    after, until = (each["metadata"]["resourceVersion"] for each in (first, last))
+    told = replay(cluster.etcd, SPARK_APPLICATIONS, namespace, after=after, until=until)
+    assert [_at(each) for each in told] == [_at(each) for each in [*written, last]]
+    assert replay(cluster.etcd, SPARK_APPLICATIONS, namespace, after=until, until=until) == []
+
+
+def _at(found: dict[str, Any]) -> tuple[object, ...]:
+    return tuple(found["metadata"].get(name) for name in ("name", "uid", "resourceVersion", "labels"))
 
 
 def test_the_ledger_is_not_the_clusters_etcd(cluster: Cluster, ledger: str) -> None:

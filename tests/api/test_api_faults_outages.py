@@ -1,0 +1,98 @@
+"""An API server that fails, dies or stands still under load: running applications go on, and afterwards every job has one of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.api_faults import ApiProxy
+from harness.apiserver import Cluster
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.fleet import ROWS, Fleet, failing_once, plain, rows_of, scripted, writing
+from harness.kubeflow import FakeKubeflow, Script
+
+Say = Callable[[str], None]
+
+OUTAGE = 120.0
+"""Seconds of nothing but 500: longer than every patience and every pause between two tries."""
+FROZEN = 15.0
+"""Seconds: longer than any call waits for its answer."""
+AFTERWARDS = 60.0
+"""Seconds for what is left when the API server is back: the longest pause between two tries is 30."""
+
+
+@pytest.fixture
+def fleet(
+    cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, tmp_path: Path, *, api_proxy: ApiProxy
+) -> Iterator[Fleet]:
+    with Fleet(cluster, ledger_server, namespace, install, tmp_path, kubeconfig=api_proxy.kubeconfig) as started:
+        yield started
+
+
+def passed(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    assert_eventually(lambda: time.monotonic() >= end, seconds + 5)
+
+
+@pytest.mark.slow
+def test_nothing_but_500_for_two_minutes(
+    fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, tmp_path: Path, *, say: Say
+) -> None:
+    """Jobs that have ended, that run, that end and that are applied meanwhile: each has one application per attempt in the end, and no
+    output is written twice. The operator is alive all the time and ready again by itself."""
+    scripted(kubeflow)
+    [operator] = fleet.start(1)
+    fleet.apply(plain(4, name="before"))
+    fleet.until_ended(30)
+    kubeflow.scripts.usual = Script(run_seconds=6)
+    fleet.apply(plain(6, name="running"))
+    assert_eventually(lambda: len(kubeflow.runs) == 10, 30)
+    kubeflow.scripts.usual = Script()
+    outage = api_proxy.answer(500, seconds=OUTAGE)
+    watches = api_proxy.close_watches()
+    assert watches >= 3
+    fleet.apply([*plain(4, name="new"), *failing_once(2), *writing(3, tmp_path / "table")])
+    passed(OUTAGE)
+    assert fleet.ended() == 4, fleet.witness.phases()
+    took = fleet.until_ended(AFTERWARDS)
+    say(f"{outage.hits} requests were answered 500 in {OUTAGE:g} s; all was well {took:.1f} s later")
+    assert_eventually(operator.ready, 30)
+    fleet.audit(kubeflow)
+    assert rows_of(tmp_path / "table") == dict.fromkeys(ROWS, 3)
+
+
+def test_the_api_server_is_killed_and_started_again_under_load(
+    fleet: Fleet, kubeflow: FakeKubeflow, cluster: Cluster, tmp_path: Path, *, say: Say
+) -> None:
+    """kill -9 of the API server while thirty jobs start, run and end."""
+    scripted(kubeflow)
+    kubeflow.scripts.usual = Script(run_seconds=1)
+    fleet.start(1)
+    fleet.apply([*plain(18), *failing_once(6), *writing(6, tmp_path / "table")])
+    assert_eventually(lambda: fleet.ended() >= 2, 30)
+    assert fleet.ended() < 30
+    cluster.server.restart()
+    took = fleet.until_ended(AFTERWARDS)
+    say(f"all was well {took:.1f} s after the API server was ready again")
+    fleet.audit(kubeflow)
+    assert rows_of(tmp_path / "table") == dict.fromkeys(ROWS, 6)
+
+
+def test_the_api_server_stands_still_for_a_while(
+    fleet: Fleet, kubeflow: FakeKubeflow, cluster: Cluster, *, say: Say
+) -> None:
+    """SIGSTOP of the API server for longer than a call may take, with jobs under way: what was sent and given up is done when it wakes
+    up, and what was sent again for it changes nothing."""
+    kubeflow.scripts.usual = Script(run_seconds=1)
+    fleet.start(1)
+    fleet.apply([*plain(12)])
+    assert_eventually(lambda: len(kubeflow.runs) >= 1, 30)
+    with cluster.server.frozen():
+        passed(FROZEN)
+    took = fleet.until_ended(AFTERWARDS)
+    say(f"all was well {took:.1f} s after the API server went on")
+    fleet.audit(kubeflow)
