@@ -55,6 +55,13 @@ def ledger(ledger_server: Etcd) -> str:
 
 
 @pytest.fixture
+def own_etcd(cluster: Cluster) -> Iterator[Etcd]:
+    """For the records of one test, which kills it, puts it back or fills it."""
+    with folder_in_memory() as folder, running(folder) as etcd:
+        yield etcd
+
+
+@pytest.fixture
 def install() -> str:
     """A fresh id of an install: whoever uses it sees nothing of other tests in a store that they share."""
     return f"i-{uuid.uuid4().hex[:10]}"

@@ -89,8 +89,11 @@ class OperatorProcess:
             return False
 
     def said_ready(self) -> str:
-        """What /readyz says: `ok`, or what is missing."""
-        return self._get("/readyz", timeout=5.0)[1].strip()
+        """What /readyz says: `ok`, or what is missing; empty when nobody answers."""
+        try:
+            return self._get("/readyz", timeout=2.0)[1].strip()
+        except (OSError, http.client.HTTPException):
+            return ""
 
     def metrics(self) -> str:
         return self._get("/metrics", timeout=5.0)[1]
