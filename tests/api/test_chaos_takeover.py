@@ -50,9 +50,7 @@ def takeovers(fleet: Fleet, victim: OperatorProcess, end: Callable[[], object]) 
     return taken
 
 
-def test_a_dead_owner_is_replaced_within_its_lease_and_a_second(
-    fleet: Fleet, kubeflow: FakeKubeflow, say: Say
-) -> None:
+def test_a_dead_owner_is_replaced_within_its_lease_and_a_second(fleet: Fleet, kubeflow: FakeKubeflow, say: Say) -> None:
     """Ten running jobs lose their owner to SIGKILL five times, and to SIGTERM five times: each has the next one in time, and none is
     started again."""
     kubeflow.scripts.usual = Script(run_seconds=3600)
@@ -69,7 +67,9 @@ def test_a_dead_owner_is_replaced_within_its_lease_and_a_second(
         other.terminated()
         owner = one
         assert_eventually(lambda owner=owner: set(fleet.owners().values()) == {owner.pid}, timeout=10)  # type: ignore[misc] # a default in a lambda has no type
-    say(f"{len(killed)} keys after SIGKILL: max {max(killed):.2f} s, median {statistics.median(killed):.2f} s (TTL {TTL} s)")
+    say(
+        f"{len(killed)} keys after SIGKILL: max {max(killed):.2f} s, median {statistics.median(killed):.2f} s (TTL {TTL} s)"
+    )
     say(f"{len(stopped)} keys after SIGTERM: max {max(stopped):.2f} s, median {statistics.median(stopped):.2f} s")
     assert len(killed) >= KEYS * ROUNDS
     assert max(killed) <= TTL + 1.0

@@ -1,0 +1,158 @@
+"""Operators that die at a named place: between a write and its reply, between a reply and what should follow it.
+
+Three operators at a time, each with one place where it is going to kill itself; whoever dies is replaced by one that dies elsewhere,
+until all places were died at. Jobs arrive all the while. Then outputs, ledger and API server tell the story of operators that never
+died. A place that nobody reaches fails the test: each death is proved by the log of the failpoints.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.apiserver import Cluster
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.fleet import ROWS, Applied, Fleet, failing_once, plain, rows_of, scripted, writing
+from harness.kubeflow import FakeKubeflow
+from harness.operators import OperatorProcess
+
+pytestmark = pytest.mark.slow
+Say = Callable[[str], None]
+
+AT_ONCE = 3
+WAVE = 12
+"""Jobs that are applied while fewer than so many are under way: each armed process gets some of them."""
+REQUESTS = [f"store.etcd.request.{side}" for side in ("before", "after")]
+
+PLACES: dict[str, list[tuple[str, int]]] = {
+    "an attempt": [
+        ("replica.reserve.before", 1),
+        ("replica.reserve.after", 0),
+        ("engine.launch.before", 1),
+        ("engine.launch.after", 0),
+        ("engine.note.after", 0),
+        ("engine.note.after", 3),
+        ("replica.take-over.before", 0),
+        ("replica.take-over.before", 2),
+    ],
+    "its end": [
+        ("engine.settling.before", 0),
+        ("engine.settling.after", 0),
+        ("engine.settle.fenced", 0),
+        ("engine.stop.after", 0),
+        ("engine.grant.after", 0),
+        ("engine.finalize.before", 1),
+        ("engine.finalize.after", 0),
+        ("engine.finalize.after", 2),
+    ],
+    "any request to the ledger": [(REQUESTS[n % 2], skip) for n, skip in enumerate((3, 6, 11, 16, 23, 31, 42, 57))],
+}
+"""(failpoint, how often it is passed first)."""
+
+
+@pytest.fixture
+def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(cluster, ledger_server, namespace, install, tmp_path) as started:
+        yield started
+
+
+@dataclass
+class Armed:
+    place: str
+    skips: int
+    process: OperatorProcess
+    hits: Path
+
+    @property
+    def dead(self) -> bool:
+        process = self.process.process
+        assert process is not None
+        return process.poll() is not None
+
+    def died_there(self) -> None:
+        last = self.hits.read_text().splitlines()[-1]
+        assert last == f"{self.place}=kill", f"{self.process.name} ended at {last!r}:\n{self.process.tail()}"
+
+
+def arm(fleet: Fleet, place: str, skips: int) -> Armed:
+    hits = fleet.folder / f"hits-{len(fleet.members)}.log"
+    action = f"{skips}*off->kill" if skips else "kill"
+    environment = {"SPARKONCE_FAILPOINTS": f"{place}={action}", "SPARKONCE_FAILPOINTS_LOG": str(hits)}
+    return Armed(place, skips, fleet.add(**environment), hits)
+
+
+def wave(number: int, table: Path) -> list[Applied]:
+    """One of each kind, and one more that succeeds."""
+    name = f"w{number}"
+    return [
+        *plain(2, name=f"{name}-plain"),
+        *failing_once(1, name=f"{name}-fails"),
+        *writing(1, table, name=f"{name}-writes"),
+        *writing(1, table, name=f"{name}-late", fails=True),
+    ]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_whoever_dies_is_replaced_by_one_that_goes_on(
+    fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say, where: str
+) -> None:
+    """One application for each granted attempt, one result for each job, and each row in the output once."""
+    scripted(kubeflow)
+    table = tmp_path / "table"
+    seed = random.randrange(1_000_000)
+    left = random.Random(seed).sample(PLACES[where], len(PLACES[where]))
+    say(f"order of deaths: seed {seed}")
+    armed: list[Armed] = []
+    waves = deaths = 0
+    while left or armed:
+        while left and len(armed) < AT_ONCE:
+            armed.append(arm(fleet, *left.pop()))
+        if len(armed) < AT_ONCE and len([each for each in fleet.members if running(each)]) < AT_ONCE:
+            fleet.add()
+        if len(fleet.applied) - fleet.ended() < WAVE:
+            fleet.apply(wave(waves, table))
+            waves += 1
+        before = fleet.ended()
+        assert_eventually(
+            lambda: any(each.dead for each in armed) or fleet.ended() > before,  # noqa: B023 - called here and now
+            timeout=60,
+            interval=0.1,
+        )
+        for each in [each for each in armed if each.dead]:
+            each.died_there()
+            armed.remove(each)
+            deaths += 1
+        assert waves < 60, f"nobody gets to {[(each.place, each.skips) for each in armed]}\n{fleet.tails()}"
+    took = fleet.until_ended(timeout=60)
+    say(f"{deaths} deaths, {len(fleet.applied)} jobs; the last ended {took:.1f} s after the last death")
+    fleet.audit(kubeflow)
+    assert rows_of(table) == Counter(dict.fromkeys(ROWS, 2 * waves))
+
+
+def running(process: OperatorProcess) -> bool:
+    return process.process is not None and process.process.poll() is None
+
+
+def test_a_hand_over_that_dies_before_its_lease_ends_costs_the_lease(
+    fleet: Fleet, kubeflow: FakeKubeflow, say: Say
+) -> None:
+    """Killed when every drive was let go and the lease lives: the next one waits for the lease, and starts nothing again."""
+    scripted(kubeflow)
+    first = arm(fleet, "replica.hand-over.before", 0)
+    first.process.wait_ready()
+    fleet.apply([*plain(6), *failing_once(2)])
+    assert_eventually(lambda: len(fleet.owners()) > 0, timeout=30)
+    fleet.add()
+    first.process.send(signal.SIGTERM)
+    assert_eventually(lambda: first.dead, timeout=20)
+    first.died_there()
+    took = fleet.until_ended(timeout=60)
+    say(f"the last of {len(fleet.applied)} jobs ended {took:.1f} s later")
+    fleet.audit(kubeflow)
