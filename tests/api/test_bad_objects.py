@@ -141,7 +141,7 @@ def test_a_name_that_is_taken_by_a_stranger_costs_nothing(stage: Stage) -> None:
 
 
 def test_three_taken_names_in_a_row_are_held(stage: Stage) -> None:
-    """Somebody creates applications under our names: a person is asked, by a condition and an event; one name freed and `--retry` runs it."""
+    """Somebody creates applications under our names: a person is asked, by a condition and an event, and `--retry` tries the next name."""
     for attempt in (1, 2, 3):
         stranger(stage, "held", attempt)
     stage.send("held", "held")

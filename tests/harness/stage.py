@@ -108,12 +108,16 @@ class Stage:
     def delete(self, name: str) -> None:
         self.cluster.api.delete(JOBS, name, self.namespace)
 
-    def cli(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def cli(self, *command: str, install: str | None = None) -> subprocess.CompletedProcess[str]:
         """`sparkonce …` on this stage's ledger."""
         store = f"etcd://{self.etcd.one.address}"
         return subprocess.run(
             [sys.executable, "-m", "sparkonce", *command],
-            env={**os.environ, "SPARKONCE_STORE": store, "SPARKONCE_INSTALL": self.install},
+            env={
+                **os.environ,
+                "SPARKONCE_STORE": store,
+                "SPARKONCE_INSTALL": self.install if install is None else install,
+            },
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -125,6 +129,11 @@ class Stage:
 
     def object(self, name: str) -> Json | None:
         return self.cluster.api.get(JOBS, name, self.namespace)
+
+    def uid(self, name: str) -> str:
+        found = self.object(name)
+        assert found is not None, f"there is no IdempotentJob {name}"
+        return str(found["metadata"]["uid"])
 
     def status(self, name: str) -> Json:
         found = self.object(name)

@@ -190,9 +190,10 @@ def purge(store: options.Store = None, install: options.Install = None, as_json:
     Example: sparkonce keys purge
     """
     from sparkonce.cli.decisions import purge_keys
-    from sparkonce.cli.session import session
+    from sparkonce.cli.session import local_only, session
 
-    with session(store, install=install, named=False, runs="they remove expired keys by themselves") as opened:
+    local_only(store, "they remove expired keys by themselves")
+    with session(store, install=install, named=False) as opened:
         purge_keys(opened, as_json=as_json)
     return ExitCode.SUCCEEDED
 

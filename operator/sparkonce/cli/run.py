@@ -52,10 +52,11 @@ def run(
     Example: sparkonce run load-month.yaml --param month=01
     """
     from sparkonce.cli.interrupt import interruptible
-    from sparkonce.cli.session import session
+    from sparkonce.cli.session import local_only, session
 
+    local_only(store, APPLY)
     prepared = _prepared(file, param, output, application)
-    with session(store, runs=APPLY) as opened:
+    with session(store) as opened:
         embedded = opened.embedded
 
         async def work() -> Ending:
@@ -89,11 +90,12 @@ def plan(
     from sparkonce.blocking import run as blocking
     from sparkonce.cli import show
     from sparkonce.cli.plan import plan_lines
-    from sparkonce.cli.session import session
+    from sparkonce.cli.session import local_only, session
     from sparkonce.engine.embedded import Ending
 
+    local_only(store, APPLY)
     prepared = _prepared(file, param, output, application)
-    with session(store, runs=APPLY) as opened:
+    with session(store) as opened:
         embedded = opened.embedded
         view, said, evidence = blocking(embedded.look(prepared))
         if view.record is None:

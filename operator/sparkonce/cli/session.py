@@ -45,15 +45,10 @@ class Session:
 
 
 @contextmanager
-def session(
-    url: str | None, *, install: str | None = None, named: bool = True, runs: str | None = None
-) -> Iterator[Session]:
-    """`named`: say which ledger it is. `runs`: what to do on a cluster instead of this command, which runs jobs here. InvalidInput,
-    StoreUnusable, StoreUnavailable."""
+def session(url: str | None, *, install: str | None = None, named: bool = True) -> Iterator[Session]:
+    """`named`: say which ledger it is. InvalidInput, StoreUnusable, StoreUnavailable."""
     url = default_url() if url is None else url
-    remote = url.lower().startswith("etcd:")
-    if remote and runs is not None:
-        raise InvalidInput(f"{redacted(url)} is a cluster's ledger, whose jobs are run by operators; {runs}")
+    remote = _remote(url)
     store = open_blocking(url, install=_install(install, remote=remote))
     if named:
         note(f"ledger: {store.url}")
@@ -67,6 +62,17 @@ def session(
     finally:
         progress.close()
         run(store.close())
+
+
+def local_only(url: str | None, instead: str) -> None:
+    """InvalidInput on a cluster's ledger, with what to do there instead of this command."""
+    url = default_url() if url is None else url
+    if _remote(url):
+        raise InvalidInput(f"{redacted(url)} is a cluster's ledger, whose jobs are run by operators; {instead}")
+
+
+def _remote(url: str) -> bool:
+    return url.lower().startswith("etcd:")
 
 
 def _install(said: str | None, *, remote: bool) -> str:

@@ -1,0 +1,258 @@
+"""Attempts that fail, do not start, take too long or vanish, and the person who decides what nobody can tell."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.apiserver import Cluster
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.kubeflow import Moment, Script
+from harness.kubeflow.drivers import writes_outputs
+from harness.stage import IN_TIME, Stage, held, rows, staged
+
+WITHIN = 10.0
+"""Seconds in which operators act on what a person decided; their sweep comes every five minutes."""
+VANISHES = Script(code=held(threading.Event()), vanishes=Moment.RUNNING)
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(cluster, ledger_server, tmp_path_factory.mktemp("stage"), operators=2) as one:
+        yield one
+
+
+# --- attempts
+
+
+def test_a_failed_attempt_is_tried_again_after_the_backoff(stage: Stage) -> None:
+    """Attempt 2 starts no earlier than the backoff after attempt 1, attempt 3 no earlier than twice that; then it is Failed for good."""
+    stage.play("retried", Script(exit_code=7))
+    stage.send("retried", "retried", retry={"maxAttempts": 3, "backoff": {"initial": "0.5s", "max": "10s"}})
+    status = stage.until("retried", "Failed", attempt=3)
+    first, second, third = stage.runs("retried")
+    assert first.ended is not None
+    assert second.ended is not None
+    assert second.began - first.ended >= 0.45, "less a tenth of jitter"
+    assert third.began - second.ended >= 0.9
+    assert status["result"]["failure"]["class"] == "Exited"
+    assert "7" in stage.condition("retried", "Failed")["message"]
+    stage.until_event("retried", "Failed")
+
+
+def test_an_opaque_job_is_tried_once(stage: Stage) -> None:
+    """Without a word about retries a second attempt could repeat its effects."""
+    stage.play("once", Script(exit_code=7))
+    stage.send("once", "once")
+    stage.until("once", "Failed", attempt=1)
+    assert len(stage.runs("once")) == 1
+
+
+def test_an_attempt_that_does_not_start_in_time_ends(stage: Stage) -> None:
+    """startTimeoutSeconds: no driver was ever seen, so an opaque job is held as unknown, and one that retries starts its next attempt."""
+    stage.play("unstarted", Script(submits=False))
+    stage.play("restarted", Script(submits=False), attempt="g1-a1")
+    stage.send("unstarted", "unstarted", startTimeoutSeconds=1)
+    stage.send("restarted", "restarted", startTimeoutSeconds=1, onUnknown="Retry", retry={"maxAttempts": 2})
+    stage.until("unstarted", "Held", attempt=1)
+    assert "startTimeoutSeconds" in stage.condition("unstarted", "Held")["message"]
+    stage.until("restarted", "Succeeded", attempt=2)
+    assert len(stage.runs("restarted")) == 1
+
+
+def test_a_job_that_takes_too_long_fails(stage: Stage) -> None:
+    """activeDeadlineSeconds, over all attempts: its driver is ended, and no other attempt follows."""
+    stage.play("slow", Script(code=held(threading.Event())))
+    stage.send("slow", "slow", activeDeadlineSeconds=2, retry={"maxAttempts": 5})
+    began = time.monotonic()
+    status = stage.until("slow", "Failed", attempt=1)
+    assert time.monotonic() - began >= 1.5
+    assert status["result"]["failure"]["class"] == "Timeout"
+    assert "activeDeadlineSeconds" in stage.condition("slow", "Failed")["message"]
+    assert stage.runs("slow")[0].stop.is_set()
+
+
+def test_a_deadline_that_is_edited_counts_at_once(stage: Stage) -> None:
+    """The leader's policies rule as they are now: a limit set while it runs ends it."""
+    stage.play("shortened", Script(code=held(threading.Event())))
+    stage.send("shortened", "shortened")
+    stage.until("shortened", "Running")
+    stage.edit("shortened", activeDeadlineSeconds=1)
+    stage.until("shortened", "Failed", attempt=1)
+
+
+# --- unknown outcomes
+
+
+def test_a_vanished_driver_of_an_opaque_job_is_decided_as_declared(stage: Stage) -> None:
+    """onUnknown: Hold asks a person, Retry starts the next attempt, Fail ends it; in each case the outcome is called unknown."""
+    for policy in ("Hold", "Retry", "Fail"):
+        key = f"vanished-{policy}".lower()
+        stage.play(key, VANISHES, attempt="g1-a1")
+        stage.send(key, key, onUnknown=policy, retry={"maxAttempts": 2})
+    stage.until("vanished-hold", "Held", attempt=1)
+    assert stage.condition("vanished-hold", "Held")["reason"] == "Unknown"
+    stage.until("vanished-retry", "Succeeded", attempt=2)
+    stage.until("vanished-fail", "Failed", attempt=1)
+    assert "unknown" in stage.condition("vanished-fail", "Failed")["message"]
+
+
+def test_a_vanished_driver_of_a_job_with_outputs_is_tried_again(stage: Stage, tmp_path: Path) -> None:
+    """Nobody need decide: its slot was closed, the next attempt writes the rows."""
+    stage.play("settled", Script(code=writes_outputs(1, 2)))
+    stage.play("settled", VANISHES, attempt="g1-a1")
+    stage.send("settled", "settled", outputs=rows(tmp_path))
+    status = stage.until("settled", "Succeeded", attempt=2)
+    assert status["result"]["outputs"][0]["rows"] == 2
+
+
+def hold(stage: Stage, key: str) -> str:
+    """An object of this name that is Held."""
+    stage.play(key, VANISHES, attempt="g1-a1")
+    stage.send(key, key)
+    stage.until(key, "Held", attempt=1)
+    return key
+
+
+def test_a_held_job_says_how_it_is_decided(stage: Stage) -> None:
+    """Its status, its event and the command line name the command; the key is held by nobody, and duplicates are told as well."""
+    name = hold(stage, "says")
+    assert "sparkonce keys resolve says" in stage.condition(name, "Held")["message"]
+    assert "sparkonce keys resolve says" in stage.until_event(name, "Held")
+    stage.send("says-2", "says")
+    stage.until("says-2", "Held", role="Follower")
+    assert stage.record("says")["owner"] is None
+    told = json.loads(stage.cli("keys", "explain", "says", "--json").stdout)
+    assert (told["phase"], told["waitsFor"]) == ("Held", "a person")
+    listed = stage.cli("keys", "list", "--state", "Held").stdout
+    assert "says" in listed
+    assert "vanished-retry" not in listed
+
+
+def test_a_person_who_says_succeeded_ends_it(stage: Stage) -> None:
+    """Within seconds the object and a follower show Succeeded, and that a person said so; nothing runs again."""
+    name = hold(stage, "worked")
+    stage.send("worked-2", "worked")
+    stage.until("worked-2", "Held")
+    done = stage.cli("keys", "resolve", "worked", "--succeeded", "--reason", "the table has its rows", "--yes")
+    assert done.returncode == 0, done.stderr
+    stage.until(name, "Succeeded", timeout=WITHIN, role="Leader", attempt=1)
+    stage.until("worked-2", "Succeeded", timeout=WITHIN, replayed=True)
+    assert "the table has its rows" in stage.condition(name, "Complete")["message"]
+    assert stage.condition(name, "Held")["status"] == "False"
+    assert len(stage.runs("worked")) == 1
+
+
+def test_a_person_who_says_failed_ends_it(stage: Stage) -> None:
+    """Failed, with the person's reason; a new object is told the same."""
+    name = hold(stage, "broke")
+    done = stage.cli("keys", "resolve", "broke", "--failed", "--reason", "no rows came", "--yes")
+    assert done.returncode == 0, done.stderr
+    stage.until(name, "Failed", timeout=WITHIN, attempt=1)
+    assert "no rows came" in stage.condition(name, "Failed")["message"]
+    stage.send("broke-2", "broke")
+    stage.until("broke-2", "Failed", role="Replay")
+
+
+def test_a_person_who_says_retry_has_it_run_by_an_operator(stage: Stage) -> None:
+    """The command grants attempt 2 and ends; an operator takes the key over within seconds and runs it."""
+    name = hold(stage, "again")
+    done = stage.cli("keys", "resolve", "again", "--retry", "--reason", "nothing was written", "--yes")
+    assert done.returncode == 0, done.stderr
+    stage.until(name, "Succeeded", timeout=WITHIN, role="Leader", attempt=2)
+    assert stage.attempts("again") == ["g1-a1", "g1-a2"]
+
+
+def test_resolving_a_key_that_is_not_held_is_refused(stage: Stage) -> None:
+    """One sentence, exit code 2, nothing written."""
+    stage.send("ended", "ended")
+    stage.until("ended", "Succeeded")
+    done = stage.cli("keys", "resolve", "ended", "--failed", "--reason", "no", "--yes")
+    assert done.returncode == 2
+    assert "not held" in done.stderr
+    stage.settled("ended")
+
+
+# --- cancel and rerun by command
+
+
+def test_a_running_job_is_cancelled_by_command(stage: Stage) -> None:
+    """The command waits until the owner has stopped it; object and follower say Cancelled, and who did it."""
+    stage.play("stopped", Script(code=held(threading.Event())))
+    stage.send("stopped", "stopped")
+    stage.send("stopped-2", "stopped")
+    stage.until("stopped", "Running")
+    stage.until("stopped-2", "Running")
+    done = stage.cli("cancel", "stopped", "--reason", "wrong month")
+    assert done.returncode == 0, done.stderr
+    assert stage.runs("stopped")[0].stop.is_set()
+    for name in ("stopped", "stopped-2"):
+        stage.until(name, "Cancelled", timeout=WITHIN)
+        assert "wrong month" in stage.condition(name, "Failed")["message"]
+
+
+def test_a_finished_job_is_rerun_by_command(stage: Stage) -> None:
+    """The command opens generation 2 and ends; an operator runs it, and the old objects show its result."""
+    stage.send("rerun", "rerun")
+    stage.until("rerun", "Succeeded", generation=1)
+    done = stage.cli("rerun", "rerun")
+    assert done.returncode == 0, done.stderr
+    assert "generation 2" in done.stdout
+    stage.until("rerun", "Succeeded", timeout=WITHIN, generation=2, attempt=1)
+    assert stage.attempts("rerun") == ["g1-a1", "g2-a1"]
+    assert len(stage.runs("rerun")) == 2
+    owner = [each["by"] for each in json.loads(stage.cli("keys", "history", "rerun", "--json").stdout)["events"]]
+    assert any(each.startswith("pid ") for each in owner), "the command opened it"
+
+
+def test_a_failed_rerun_takes_the_old_success_back(stage: Stage) -> None:
+    """Whoever looks at the object sees what the newest generation came to: Complete is False again, and Failed is true."""
+    stage.play("worse", Script(exit_code=1), attempt="g2-*")
+    stage.send("worse", "worse")
+    stage.until("worse", "Succeeded")
+    assert stage.cli("rerun", "worse").returncode == 0
+    stage.until("worse", "Failed", timeout=WITHIN, generation=2)
+    assert stage.condition("worse", "Complete")["status"] == "False"
+    assert stage.condition("worse", "Failed")["status"] == "True"
+
+
+def test_a_running_job_cannot_be_rerun(stage: Stage) -> None:
+    """The command says what runs and how it is ended."""
+    stage.play("busy", Script(code=held(threading.Event())))
+    stage.send("busy", "busy")
+    stage.until("busy", "Running")
+    done = stage.cli("rerun", "busy")
+    assert done.returncode == 2
+    assert "sparkonce cancel busy" in done.stderr
+    stage.settled("busy")
+
+
+def test_no_job_is_run_by_a_command_on_a_clusters_ledger(stage: Stage, tmp_path: Path) -> None:
+    """`run` says who runs jobs there; a ledger without an install is not guessed at."""
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(stage.job("local", "local")))
+    done = stage.cli("run", str(file))
+    assert done.returncode == 2
+    assert "kubectl apply" in done.stderr
+    done = stage.cli("keys", "list", install="")
+    assert done.returncode == 2
+    assert "--install" in done.stderr
+
+
+def test_explain_says_what_a_running_job_waits_for(stage: Stage) -> None:
+    """From the ledger alone: the row, the owner, the command that ends it."""
+    stage.play("explained", Script(code=held(threading.Event())))
+    stage.send("explained", "explained")
+    stage.until("explained", "Running")
+    told = json.loads(stage.cli("keys", "explain", "explained", "--json").stdout)
+    assert told["phase"] == "Running"
+    assert told["owner"]
+    assert "running" in told["row"]
+    assert told["unblock"] == "sparkonce cancel explained"
+    assert_eventually(lambda: stage.status("explained")["owner"] == told["owner"], IN_TIME)
