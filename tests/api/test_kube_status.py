@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from api.front import Front, front_of
 from api.scenes import job, run, until
 from harness.apiserver import Cluster
 from harness.kube_api import CRDS
+from sparkonce.engine.objects import Fate, ObjectRef
 from sparkonce.kube.client import ApiClient
 from sparkonce.kube.events import EventRecorder, Level
-from sparkonce.kube.gone import is_gone
+from sparkonce.kube.fate import fate_of
 from sparkonce.kube.login import Login
 from sparkonce.kube.status import Left, NoObject, StatusWriter, Written
 from sparkonce.launch.kubernetes import EVENTS, JOBS, NAMESPACES, ApiUnavailable, Json, Resource
@@ -195,14 +197,14 @@ def test_gone_is_an_answer(cluster: Cluster, kubeconfig: Path, namespace: str) -
 
     async def scene() -> None:
         async with client_of(kubeconfig) as client:
-            assert not await is_gone(client, namespace, "a", uid)
+            assert await fate_of(client, ObjectRef(uid, namespace, "a")) is Fate.THERE
             cluster.api.delete(JOBS, "a", namespace)
-            assert await is_gone(client, namespace, "a", uid)
-            assert await is_gone(client, namespace, "a", uid, scope=[namespace])
-            assert not await is_gone(client, namespace, "a", uid, scope=["another"])
-            assert not await is_gone(client, "nowhere", "a", uid)
+            assert await fate_of(client, ObjectRef(uid, namespace, "a")) is Fate.GONE
+            assert await fate_of(client, ObjectRef(uid, namespace, "a"), scope=[namespace]) is Fate.GONE
+            assert await fate_of(client, ObjectRef(uid, namespace, "a"), scope=["another"]) is Fate.THERE
+            assert await fate_of(client, ObjectRef(uid, "nowhere", "a")) is Fate.THERE
             cluster.api.create(JOBS, job("a"), namespace)
-            assert await is_gone(client, namespace, "a", uid)
+            assert await fate_of(client, ObjectRef(uid, namespace, "a")) is Fate.GONE
 
     run(scene)
 
@@ -217,16 +219,17 @@ def test_in_a_namespace_that_is_deleted_objects_are_gone_until_it_is(cluster: Cl
         async with client_of(kubeconfig) as client:
             cluster.api.delete(NAMESPACES, namespace)
             await until(lambda: cluster.api.get(JOBS, "a", namespace) is None, 40)
-            assert await is_gone(client, namespace, "a", made["metadata"]["uid"])
+            assert await fate_of(client, ObjectRef(made["metadata"]["uid"], namespace, "a")) is Fate.GONE
             cluster.api.patch(NAMESPACES, namespace, {"metadata": {"finalizers": None}})
             await until(lambda: cluster.api.get(NAMESPACES, namespace) is None, 40)
-            assert not await is_gone(client, namespace, "a", made["metadata"]["uid"])
+            assert await fate_of(client, ObjectRef(made["metadata"]["uid"], namespace, "a")) is Fate.THERE
 
     run(scene)
 
 
 def test_a_crd_that_goes_takes_nothing_with_it(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """While a CRD is being deleted its objects are deleted one by one, and the kind is still served: none of them is gone."""
+    """While a CRD is being deleted its objects are deleted one by one, and the kind is still served: none of them is gone, nor when the
+    CRD is there again; an object that was made under the new one and deleted is."""
     kind = Resource("tests.sparkonce.dev", "v1", "gizmos", "Gizmo")
     name = f"{kind.plural}.{kind.group}"
     schema = {"openAPIV3Schema": {"type": "object"}}
@@ -245,21 +248,29 @@ def test_a_crd_that_goes_takes_nothing_with_it(cluster: Cluster, kubeconfig: Pat
     async def scene() -> None:
         async with client_of(kubeconfig) as client:
             await until(lambda: cluster.serves(kind))
-            uids = {
-                each["metadata"]["name"]: cluster.api.create(kind, each, namespace)["metadata"]["uid"]
-                for each in ({"metadata": {"name": "a"}}, held)
-            }
-            assert not await is_gone(client, namespace, "a", uids["a"], resource=kind)
-            assert await is_gone(client, namespace, "b", "u", resource=kind)
+            swept_away = ObjectRef.of(cluster.api.create(kind, {"metadata": {"name": "a"}}, namespace))
+            cluster.api.create(kind, held, namespace)
+            assert await fate_of(client, swept_away, resource=kind) is Fate.THERE
+            assert await fate_of(client, ObjectRef("u", namespace, "b"), resource=kind) is Fate.GONE
             cluster.api.delete(CRDS, name)
             await until(lambda: cluster.api.get(kind, "a", namespace) is None)
-            assert not await is_gone(client, namespace, "a", uids["a"], resource=kind)
+            assert await fate_of(client, swept_away, resource=kind) is Fate.THERE
             await until_not_served(client, kind)
             cluster.api.patch(kind, "held", {"metadata": {"finalizers": None}}, namespace=namespace)
             await until(lambda: cluster.api.get(CRDS, name) is None)
             await until(lambda: not cluster.serves(kind))
             with pytest.raises(ApiUnavailable):
-                await is_gone(client, namespace, "a", uids["a"], resource=kind)
+                await fate_of(client, swept_away, resource=kind)
+            await until(lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") > swept_away.created)
+            cluster.api.create(CRDS, crd)
+            await until(lambda: cluster.serves(kind))
+            assert await fate_of(client, swept_away, resource=kind) is Fate.SWEPT_AWAY
+            made = cluster.api.create(kind, {"metadata": {"name": "a"}}, namespace)
+            assert await fate_of(client, swept_away, resource=kind) is Fate.SWEPT_AWAY
+            assert await fate_of(client, ObjectRef.of(made), resource=kind) is Fate.THERE
+            cluster.api.delete(kind, "a", namespace)
+            assert await fate_of(client, ObjectRef.of(made), resource=kind) is Fate.GONE
+            cluster.api.delete(CRDS, name)
 
     run(scene)
 

@@ -22,7 +22,7 @@ from sparkonce.engine.decide import Alarm
 from sparkonce.engine.drive import Drive, Ended, NotOurs
 from sparkonce.engine.driving import Driving, Running
 from sparkonce.engine.object_view import Json, ObjectView, uids
-from sparkonce.engine.objects import ObjectRef, Objects
+from sparkonce.engine.objects import Fate, ObjectRef, Objects
 from sparkonce.engine.ownership import Ownership
 from sparkonce.engine.policy import Policy
 from sparkonce.engine.probing import probe
@@ -146,7 +146,7 @@ class Attend:
         if not self.objects.synced:
             return NOT_SEEN
         own = self._knows(address)
-        view, result = await self._view(address)
+        view, ended = await self._view(address)
         record = view.record
         views, wanted = self._views(bodies, record)
         if record is not None and (running := self.driving.get(address)) is not None:
@@ -160,14 +160,14 @@ class Attend:
             if owned is None:
                 return None
             view = View(owned.record, owned.claim, view.floor, view.revision, view.epoch)
-        return await self._answer(address, view, result, views, wanted)
+        return await self._answer(address, view, ended, views, wanted)
 
     def _knows(self, address: Address) -> bool:
         """The store has just answered a write of this process: nothing can have seen more of the key."""
         ended = self._ended.get(address)
         return self.driving.get(address) is not None or (ended is not None and ended.result is not None)
 
-    async def _view(self, address: Address) -> tuple[View, Result | None]:
+    async def _view(self, address: Address) -> tuple[View, Ended | None]:
         """The key as it stands; of a key that is driven here, as its drive wrote it last."""
         running = self.driving.get(address)
         if running is not None:
@@ -175,12 +175,11 @@ class Attend:
             return View(record, running.claim, record.generation, record.revision, record.epoch), None
         if (ended := self._ended.pop(address, None)) is not None and ended.result is not None:
             record = ended.record
-            return View(record, None, record.generation, record.revision, record.epoch), ended.result
+            return View(record, None, record.generation, record.revision, record.epoch), ended
         view = await self.store.load(address)
-        result = None
-        if view.record is not None and view.record.state is State.FINALIZED:
-            result = await self.store.result(address, view.record.generation)
-        return view, result
+        if view.record is None or view.record.state is not State.FINALIZED:
+            return view, None
+        return view, Ended(view.record, await self.store.result(address, view.record.generation))
 
     async def _own(self, view: View, record: Record) -> Owned | None:
         """An unfinished key without an owner is taken over: no slot is needed, since what was begun must be able to end."""
@@ -200,24 +199,25 @@ class Attend:
             owned = reply
         return owned if self._start(owned) else None
 
-    def _start(self, owned: Owned) -> bool:
+    def _start(self, owned: Owned, *, opened: SpecBody | None = None) -> bool:
         """False: the alarm was raised meanwhile. The claim is kept: it is found, and driven, when the alarm ends."""
         if not self.alarmed:
-            self.driving.start(owned)
+            self.driving.start(owned, opened=opened)
         return not self.alarmed
 
     async def _answer(
         self,
         address: Address,
         view: View,
-        result: Result | None,
+        ended: Ended | None,
         views: Sequence[ObjectView],
         wanted: dict[str, Wanted],
     ) -> float | None:
-        record = view.record
+        record, result = view.record, ended.result if ended is not None else None
         if record is None and not views:
             return None
-        spec = await self._spec_if(record, views, address)
+        spec = ended.spec if ended is not None else None
+        spec = spec or await self._spec_if(record, views)
         policy = self._policy(record, spec, wanted)
         evidence = await self._evidence(record, result, spec, views)
         gone = await self._gone(record, policy, views)
@@ -256,7 +256,7 @@ class Attend:
         running = self.driving.get(address)
         return running.trouble if running is not None else ""
 
-    async def _spec_if(self, record: Record | None, views: Sequence[ObjectView], address: Address) -> SpecBody | None:
+    async def _spec_if(self, record: Record | None, views: Sequence[ObjectView]) -> SpecBody | None:
         """The recorded spec, where something here depends on it and no live object says the same."""
         if record is None:
             return None
@@ -264,7 +264,7 @@ class Attend:
         led = any(v.uid == leader and v.same(record) for v in views)
         if record.state is not State.FINALIZED and led and not any(_untold(v, record) for v in views):
             return None
-        return await self.store.spec(address, record.generation)
+        return await self.store.spec(record.address, record.generation)
 
     def _policy(self, record: Record | None, spec: SpecBody | None, wanted: dict[str, Wanted]) -> Policy | None:
         if record is None:
@@ -297,12 +297,14 @@ class Attend:
         seen = {v.uid for v in views if not v.deleting}
         if not named or seen & set(named) or record.stop_wanted is not None:
             return set()
-        gone: set[str] = set()
+        fates: dict[str, Fate] = {}
         for entry in record.objects:
-            if not await self.objects.gone(ObjectRef.parse(entry)):
+            ref = ObjectRef.parse(entry)
+            fates[ref.uid] = await self.objects.fate(ref)
+            if fates[ref.uid] is Fate.THERE:
                 break  # one that is there is enough
-            gone.add(entry.partition("/")[0])
-        return gone
+        withdrawn = Fate.GONE in fates.values()  # what was swept away wants nothing any more, but it withdraws nothing
+        return {uid for uid, fate in fates.items() if withdrawn and fate is not Fate.THERE}
 
     async def _act_on(self, record: Record, todo: Plan, wanted: dict[str, Wanted]) -> bool:
         """Writes what the objects want into the record, without a claim; True: it has changed."""
@@ -335,6 +337,7 @@ class Attend:
 
     def _drive_of(self, running: Running) -> Drive:
         address = running.record.address
+        running.edition = self._edition(running.record)
 
         def on_record(record: Record) -> None:
             before = running.record
@@ -343,7 +346,7 @@ class Attend:
             if running.read(record):
                 self.look(address)
 
-        return Drive(
+        drive = Drive(
             store=self.store,
             launcher=self.launcher,
             describe=lambda record, spec: describe(record, spec, self._leader(record)),
@@ -358,6 +361,9 @@ class Attend:
             guard=self.ownership.guard,
             polled=False,
         )
+        if running.opened is not None:
+            drive.opened(running.record, running.opened)
+        return drive
 
     def _leader(self, record: Record) -> Wanted | None:
         leader = leader_of(record)
@@ -371,8 +377,8 @@ class Attend:
         leader = self._leader(record)
         return None if leader is None else (leader.ref.uid, leader.generation)
 
-    def _on_owned(self, owned: Owned) -> None:
-        self._start(owned)
+    def _on_owned(self, owned: Owned, opened: SpecBody | None) -> None:
+        self._start(owned, opened=opened)
         self.look(owned.record.address)
 
     def _on_trouble(self, running: Running) -> None:

@@ -1,13 +1,14 @@
 """The IdempotentJob objects of a cluster, as an operator process needs them; implemented in `kube/`.
 
 What is cached was true once. Nothing is stopped, and no key is called unwanted, because of what a cache or a list does not hold: that
-takes `gone`, which asks the API server for each object by name.
+takes `fate`, which asks the API server for each object by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol
 
 from sparkonce.model.record import Address
@@ -22,20 +23,33 @@ class ObjectRef:
     uid: str
     namespace: str
     name: str
+    created: str = ""
+    """creationTimestamp (RFC 3339, UTC), which tells whether its CustomResourceDefinition is an earlier or a later one; "": not known."""
 
     def __str__(self) -> str:
-        return f"{self.uid}/{self.namespace}/{self.name}"
+        return "/".join(filter(None, (self.uid, self.namespace, self.name, self.created)))
 
     @classmethod
     def parse(cls, text: str) -> ObjectRef:
         """ValueError: not one."""
-        uid, namespace, name = text.split("/")
-        return cls(uid, namespace, name)
+        uid, namespace, name, *created = text.split("/")
+        return cls(uid, namespace, name, *created[:1])
 
     @classmethod
     def of(cls, body: Json) -> ObjectRef:
         metadata = body["metadata"]
-        return cls(metadata["uid"], metadata["namespace"], metadata["name"])
+        return cls(metadata["uid"], metadata["namespace"], metadata["name"], metadata.get("creationTimestamp") or "")
+
+
+class Fate(StrEnum):
+    """What became of an object, as live answers of the API server prove it."""
+
+    THERE = "There"
+    """Or nothing is proved."""
+    GONE = "Gone"
+    """Deleted, or being deleted, by somebody who meant it."""
+    SWEPT_AWAY = "SweptAway"
+    """It went with its CustomResourceDefinition, which is back: nobody withdrew it, and nobody can ask for it any more."""
 
 
 class Objects(Protocol):
@@ -54,8 +68,8 @@ class Objects(Protocol):
         """Asks the API server. None: it answered that this object (this UID) is not there. ApiUnavailable, ApiRefused."""
         ...
 
-    async def gone(self, ref: ObjectRef) -> bool:
-        """Proved: the API server, which serves the kind and the namespace, answered that this UID is not there, or is being deleted.
+    async def fate(self, ref: ObjectRef) -> Fate:
+        """GONE: the API server, which serves the kind and the namespace, answered that this UID is not there, or is being deleted.
         ApiUnavailable, ApiRefused."""
         ...
 

@@ -1,7 +1,7 @@
 """The IdempotentJobs of this process's namespaces, as last seen, by key; and what may be asked or done about one of them.
 
 Filled by the trigger's events and by a list of its own once per sweep, because kopf does not tell what was deleted while it was away. What
-is not here proves nothing: `gone` asks the API server. Implements `engine.objects.Objects`.
+is not here proves nothing: `fate` asks the API server. Implements `engine.objects.Objects`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 from sparkonce.engine.object_view import ObjectView
-from sparkonce.engine.objects import Json, ObjectRef
+from sparkonce.engine.objects import Fate, Json, ObjectRef
 from sparkonce.engine.rewound import Witness
 from sparkonce.engine.wanted import Reader
 from sparkonce.kube.events import EventRecorder, Level
-from sparkonce.kube.gone import is_gone
+from sparkonce.kube.fate import fate_of
 from sparkonce.kube.status import StatusWriter, Written
 from sparkonce.launch.kubernetes import JOBS, Kubernetes, Resource
 from sparkonce.model.record import Address, Record
@@ -74,7 +74,9 @@ class KnownJobs:
 
     def waiting(self) -> Sequence[Address]:
         """Of the objects that show no end yet."""
-        return [address for body, address in self._bodies.values() if (body.get("status") or {}).get("phase") not in ENDS]
+        return [
+            address for body, address in self._bodies.values() if (body.get("status") or {}).get("phase") not in ENDS
+        ]
 
     def of(self, address: Address) -> Sequence[Json]:
         bodies = [self._bodies[uid][0] for uid in self._keys.get(address, ())]
@@ -144,8 +146,8 @@ class KnownJobs:
         found = await self._kubernetes.get(JOBS, ref.namespace, ref.name)
         return None if found is None or found["metadata"]["uid"] != ref.uid else _pruned(found)
 
-    async def gone(self, ref: ObjectRef) -> bool:
-        return await is_gone(self._kubernetes, ref.namespace, ref.name, ref.uid, scope=self._namespaces)
+    async def fate(self, ref: ObjectRef) -> Fate:
+        return await fate_of(self._kubernetes, ref, scope=self._namespaces, on_found=lambda body: self.told(None, body))
 
     async def write_status(self, ref: ObjectRef, make: Callable[[Json], Json | None]) -> None:
         known = self._bodies.get(ref.uid)

@@ -44,7 +44,7 @@ class Left:
 
 @dataclass(frozen=True)
 class NoObject:
-    """There is no object of this UID under this name. Whether it is gone, `gone.is_gone` says."""
+    """There is no object of this UID under this name. Whether it is gone, `fate.fate_of` says."""
 
 
 class StatusWriter:
