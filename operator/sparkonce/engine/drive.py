@@ -50,6 +50,8 @@ class Ended:
 
     record: Record
     result: Result | None
+    spec: SpecBody | None = None
+    """As recorded, where this drive knows it."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,21 @@ class Drive:
     _job: tuple[object, Job] | None = None
     """With the generation and the edition that it was described by."""
     _answered: Ended | None = None
+    _opened: Record | None = None
+    _just: tuple[str, Seen | None] | None = None
+    """What is known of the attempt with this nonce without asking; believed once."""
+
+    def opened(self, record: Record, spec: SpecBody) -> None:
+        """This process has just opened the generation with this spec: none of it is to be read, and nothing was launched yet."""
+        self._opened, self._just = record, (record.nonce, None)
+        self._specs[record.generation] = spec
 
     async def run(self, record: Record, claim: Claim) -> Ended | NotOurs:
         """Until the end. Raises what the store, the launcher or a sink raises; the claim is kept then, and calling again goes on."""
         self._forget()
+        if self._opened is not None:
+            self._known, self._opened = self._opened, None
+            self.on_record(self._known)
         while True:
             looked = self._known or await self._look(record, claim)
             if not isinstance(looked, Record):
@@ -105,7 +118,10 @@ class Drive:
                 return self._answered
 
     def _forget(self) -> None:
+        """What was known before something failed."""
         self._known = None
+        if self._opened is None:
+            self._just = None
 
     async def _look(self, record: Record, claim: Claim) -> Record | Ended | NotOurs:
         """Reads the record, which is ours."""
@@ -198,7 +214,11 @@ class Drive:
         )
 
     async def observe(self, record: Record, job: Job) -> Observation:
-        seen = await self.launcher.observe(self.assignment(record, job), record.application)
+        just, self._just = self._just, None
+        if just is not None and just[0] == record.nonce:
+            seen = just[1]
+        else:
+            seen = await self.launcher.observe(self.assignment(record, job), record.application)
         rewound = seen is not None and seen.rewound
         if not self.polled and not job.policy.declared:  # it says nothing itself
             return Observation(seen=seen, rewound=rewound, owner_age=await self._unstarted(record, seen))
@@ -239,6 +259,7 @@ class Drive:
         if (
             fresh and not self.polled
         ):  # its UID and first phase in one write; whatever else it is, the next look decides
+            self._just = record.nonce, seen
             await self.note(record, claim, seen)
 
     async def note(self, record: Record, claim: Claim, seen: Seen) -> None:
@@ -354,7 +375,8 @@ class Drive:
             granted_at=await self.store.now(),
         )
         event = Event(what="Granted", by=self.owner, why=why, generation=record.generation, attempt=attempt)
-        await self.write(record, claim, changed, event)
+        if await self.write(record, claim, changed, event) is not None and not self.polled:
+            self._just = changed.nonce, None  # a name that is taken is seen when it is created
         failpoints.hit("engine.grant.after")
 
     async def finalize(
@@ -367,7 +389,8 @@ class Drive:
         observation: Observation,
         settlement: Settlement | None,
     ) -> None:
-        reports = await self.store.reports(record.address, record.generation)
+        silent = not self.polled and not job.policy.declared
+        reports = [] if silent else await self.store.reports(record.address, record.generation)
         now = await self.store.now()
         if end.outcome == "Succeeded":
             result = succeeded(record, end, settlement, sinks=job.sinks, reports=reports, now=now)
@@ -379,7 +402,7 @@ class Drive:
         answer = await self.store.finalize(record, claim, result, retention=retention)
         failpoints.hit("engine.finalize.after")
         if isinstance(answer, Finalized):
-            self._answered = Ended(answer.record, answer.result)
+            self._answered = Ended(answer.record, answer.result, job.spec)
 
     async def sweep(self, record: Record) -> None:
         """Staging that can never be committed; what cannot be reached now is left, and the result stands all the same."""

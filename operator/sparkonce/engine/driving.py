@@ -18,7 +18,7 @@ from sparkonce.engine.drive import Drive, Ended, NotOurs
 from sparkonce.engine.ownership import NotOwner, Ownership
 from sparkonce.engine.workqueue import until_set
 from sparkonce.errors import LaunchUnavailable, SparkonceError
-from sparkonce.model.record import Address, Record
+from sparkonce.model.record import Address, Record, SpecBody
 from sparkonce.store.protocol import Claim, Owned
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,13 @@ class Running:
     task: asyncio.Task[None] | None = None
     since: float = field(default_factory=time.monotonic)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _stirred: bool = False
+    """Woken for something else than the record."""
     decision: Decision | None = None
     """The last one, with its evidence."""
     observation: Observation | None = None
+    opened: SpecBody | None = None
+    """Its spec, where this process has just opened the generation."""
     edition: object = None
     """Of the leader's object, as the last look saw it."""
     _read: int = 0
@@ -57,6 +61,8 @@ class Running:
     def wake(self, *, revision: int | None = None) -> None:
         """Something changed; `revision`: of the store, when the record did."""
         self._told = max(self._told, revision or 0)
+        if revision is None:
+            self._stirred = True
         if revision is None or revision > self._read:
             self._wake.set()
 
@@ -64,7 +70,7 @@ class Running:
         """The leader's object is this edition now: what it may change (suspend, timeouts, tunable fields) is looked at anew."""
         if edition != self.edition:
             self.edition = edition
-            self._wake.set()
+            self.wake()
 
     def read(self, record: Record) -> bool:
         """The drive wrote or read this; False: it is what was known."""
@@ -92,9 +98,15 @@ class Running:
 
     async def wait(self, seconds: float) -> bool:
         """As a drive waits; False: nothing in the record has changed."""
-        if not await self.rest(seconds):
-            return True  # long enough to look at everything again
-        return self._told > self._read  # as it is now: our own write may have been told before it was answered
+        end = time.monotonic() + seconds
+        while await self.rest(max(0.0, end - time.monotonic())):
+            if self._told > self._read:
+                return True
+            if self._stirred:
+                self._stirred = False
+                return False
+            # our own write was told before it was answered
+        return True  # long enough to look at everything again
 
 
 class Driving:
@@ -118,14 +130,14 @@ class Driving:
     def get(self, address: Address) -> Running | None:
         return self._running.get(address)
 
-    def start(self, owned: Owned) -> Running:
-        """Drives a key that this process has just claimed, or finds that it still claims."""
+    def start(self, owned: Owned, *, opened: SpecBody | None = None) -> Running:
+        """Drives a key that this process has just claimed, or finds that it still claims; `opened`: with this spec it opened it."""
         address = owned.record.address
         if (there := self._running.get(address)) is not None:
             if there.claim == owned.claim:
                 return there
             self._drop(address)
-        running = Running(record=owned.record, claim=owned.claim)
+        running = Running(record=owned.record, claim=owned.claim, opened=opened)
         self._running[address] = running
         self._named.setdefault(address.hash20, set()).add(address)
         running.task = asyncio.create_task(self._drive(running), name=f"drive {address.hash20}")

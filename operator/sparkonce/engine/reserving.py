@@ -20,7 +20,7 @@ from sparkonce.engine.requests import Opening, Plan, Standing
 from sparkonce.engine.wanted import Reader, Wanted
 from sparkonce.engine.workqueue import Slots
 from sparkonce.errors import StoreFull, StoreUnavailable
-from sparkonce.model.record import Address
+from sparkonce.model.record import Address, SpecBody
 from sparkonce.observe.meter import Meter
 from sparkonce.store.protocol import IdempotencyStore, Owned, Refused, Request, View
 
@@ -32,7 +32,8 @@ ASK_AGAIN = (0.1, 2.0)
 
 @dataclass(kw_only=True)
 class Reserving:
-    """`on_owned` drives what was won; `look` puts a key into the queue; `on_full` is told the sentence of a full realm."""
+    """`on_owned` drives what was won, with its spec where this request wrote it; `look` puts a key into the queue; `on_full` is told the
+    sentence of a full realm."""
 
     store: IdempotencyStore
     objects: Objects
@@ -41,7 +42,7 @@ class Reserving:
     meter: Meter
     slots: Slots
     new_nonce: Callable[[], str]
-    on_owned: Callable[[Owned], None]
+    on_owned: Callable[[Owned, SpecBody | None], None]
     on_full: Callable[[Address, str], None]
     look: Callable[[Address], None]
     _slotted: set[Address] = field(default_factory=set)
@@ -95,7 +96,7 @@ class Reserving:
         try:
             reply = await ask()
         except StoreUnavailable:
-            self._pursue(request.address, ask)
+            self._pursue(request, ask)
             return None
         except StoreFull as full:
             self.free(request.address)
@@ -103,12 +104,13 @@ class Reserving:
             self.on_full(request.address, str(full))
             return full.retry_after
         failpoints.hit("replica.reserve.after")
-        return self._answered(request.address, reply)
+        return self._answered(request, reply)
 
-    def _answered(self, address: Address, reply: object) -> float | None:
+    def _answered(self, request: Request, reply: object) -> float | None:
+        address = request.address
         self.meter.reserved(type(reply).__name__)
         if isinstance(reply, Owned):
-            self.on_owned(reply)
+            self.on_owned(reply, request.spec if reply.record.nonce == request.nonce else None)
             return None
         self.free(address)
         if isinstance(reply, Refused):
@@ -116,7 +118,9 @@ class Reserving:
         self.look(address)  # somebody was first: what this object is to the key stands there now
         return None
 
-    def _pursue(self, address: Address, ask: Callable[[], Awaitable[object]]) -> None:
+    def _pursue(self, request: Request, ask: Callable[[], Awaitable[object]]) -> None:
+        address = request.address
+
         async def repeat() -> None:
             pause = ASK_AGAIN[0]
             reply: object = None
@@ -132,7 +136,7 @@ class Reserving:
                 break
             del self._pursued[address]
             if isinstance(reply, Owned) and self.ownership.alive():
-                self._answered(address, reply)
+                self._answered(request, reply)
             else:
                 self.free(address)
                 self.look(address)
