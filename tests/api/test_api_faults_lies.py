@@ -1,0 +1,173 @@
+"""A Spark operator that lags, lies or submits twice: the driver pod and the outputs decide, and what nobody saw is settled as declared.
+
+Every row of a table is a job; all of a test's jobs run side by side, since that is also how they would meet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.apiserver import Cluster
+from harness.audit import Expected
+from harness.etcd import Etcd
+from harness.fleet import ROWS, SOON, Applied, Fleet, rows_of
+from harness.jobs import job
+from harness.kubeflow import FakeKubeflow, Lie, Moment, Script
+from harness.kubeflow.drivers import runs_until_stopped, writes_outputs
+from harness.kubeflow.script import Code, Driver
+from harness.ledger_dump import dump
+from sparkonce.launch.kubeflow import ATTEMPT_LABEL
+
+IN_TIME = 40.0
+"""Seconds for all jobs of a test: less than the minute by which a status lags."""
+LAG = 60.0
+TWICE = {"retry": {"maxAttempts": 2, "backoff": SOON}}
+RETRY, FAIL = {"onUnknown": "Retry", **TWICE}, {"onUnknown": "Fail"}
+STOPS_SOON = {"stopTimeoutSeconds": 8}
+"""A Spark operator that has not said the end of a driver gets a quarter of it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    script: Script
+    outcome: str = "Succeeded"
+    attempts: int = 1
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    drivers: int = 1
+    """That ran, of all attempts."""
+
+
+@pytest.fixture
+def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(cluster, ledger_server, namespace, install, tmp_path) as started:
+        yield started
+
+
+def run(fleet: Fleet, kubeflow: FakeKubeflow, cases: Mapping[str, Case], *, honest: Script, **spec: Any) -> None:
+    """A job for each case, whose first attempt is scripted; the attempts after it are `honest`."""
+    fleet.start(1)
+    for name, case in cases.items():
+        kubeflow.on(honest, argument=name)
+        kubeflow.on(case.script, argument=name, labels={ATTEMPT_LABEL: "1"})
+    fleet.apply(
+        Applied(
+            job(name, key=name, arguments=(name,), **{**spec, **case.spec}),
+            Expected(case.outcome, attempts=case.attempts),
+        )
+        for name, case in cases.items()
+    )
+    fleet.until_ended(IN_TIME)
+
+
+def drivers(fleet: Fleet, kubeflow: FakeKubeflow) -> dict[str, int]:
+    """How many ran, by the first argument of their application."""
+    jobs = {each["metadata"]["name"]: each["spec"]["arguments"][0] for each in fleet.witness.applications.values()}
+    return dict(Counter(jobs[each.application] for each in kubeflow.runs))
+
+
+OPAQUE = {
+    "completed-and-exit-1": Case(Script(lie=Lie.COMPLETED, exit_code=1), "Failed", spec=STOPS_SOON),
+    "already-exist-and-lives": Case(Script(submissions=2, run_seconds=2)),
+    "already-exist-and-exit-1": Case(Script(submissions=2, run_seconds=1, exit_code=1), "Failed"),
+    "not-found-and-lives": Case(Script(lie=Lie.NOT_FOUND, run_seconds=2)),
+    "not-found-and-exit-1": Case(Script(lie=Lie.NOT_FOUND, run_seconds=1, exit_code=1), "Failed"),
+    "silent": Case(Script(lie=Lie.SILENT, run_seconds=0.5)),
+    "lags": Case(Script(lag_seconds=LAG, run_seconds=0.5)),
+    "lags-and-exit-1": Case(Script(lag_seconds=LAG, exit_code=1), attempts=2, spec={**TWICE, **STOPS_SOON}, drivers=2),
+    "twin": Case(Script(twin=True, run_seconds=0.5), drivers=2),
+}
+
+
+def test_the_driver_pod_is_right_about_an_opaque_job(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
+    """Whatever the status says or fails to say for a minute, the job ends as its driver pod does, and not before it; no attempt is made
+    that the exit code does not call for. A second pod under another name, which runs as well, is not what the attempt is judged by."""
+    run(fleet, kubeflow, OPAQUE, honest=Script())
+    fleet.audit()
+    assert drivers(fleet, kubeflow) == {name: case.drivers for name, case in OPAQUE.items()}
+
+
+VANISHED = Script(vanishes=Moment.RUNNING, run_seconds=60)
+NOT_SUBMITTED = Script(submission_error="no route to host")
+ALREADY_EXISTS = Script(submissions=2, vanishes=Moment.RUNNING, run_seconds=60)
+UNKNOWN = {
+    "vanished-retry": Case(VANISHED, attempts=2, spec=RETRY, drivers=2),
+    "vanished-fail": Case(VANISHED, "Failed", spec=FAIL),
+    "not-submitted-retry": Case(NOT_SUBMITTED, attempts=2, spec=RETRY),
+    "not-submitted-fail": Case(NOT_SUBMITTED, "Failed", spec=FAIL, drivers=0),
+    "already-exists-retry": Case(ALREADY_EXISTS, attempts=2, spec=RETRY, drivers=2),
+    "already-exists-fail": Case(ALREADY_EXISTS, "Failed", spec=FAIL),
+}
+
+
+def test_an_outcome_that_nobody_saw_is_what_the_job_declared(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
+    """An opaque job whose driver pod vanished, or that was never seen to be submitted: onUnknown tries again, or fails for good."""
+    run(fleet, kubeflow, UNKNOWN, honest=Script(), stopTimeoutSeconds=20)
+    fleet.audit()
+    ran = drivers(fleet, kubeflow)
+    assert {name: ran.get(name, 0) for name in UNKNOWN} == {name: case.drivers for name, case in UNKNOWN.items()}
+
+
+HELD = {
+    "vanished": Case(VANISHED, "Held"),
+    "not-submitted": Case(NOT_SUBMITTED, "Held", drivers=0),
+    "already-exists": Case(ALREADY_EXISTS, "Held"),
+}
+
+
+def test_an_outcome_that_nobody_saw_is_held_where_nothing_is_declared(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
+    """The same without onUnknown: a person decides, nothing runs again, and nobody owns the key."""
+    run(fleet, kubeflow, HELD, honest=Script(), **TWICE)
+    found = dump(fleet.etcd, fleet.install)
+    held = {
+        each.value["key"]: (each.value["state"], each.value.get("held"), each.value["attempt"])
+        for each in found.records.values()
+    }
+    assert held == dict.fromkeys(HELD, ("Held", "Unknown", 1))
+    assert not found.claims
+    assert len(fleet.witness.applications) == len(HELD)
+    assert {name: fleet.witness.phase(name) for name in HELD} == dict.fromkeys(HELD, "Held")
+
+
+def writes_and(exit_code: int) -> Code:
+    def code(driver: Driver) -> int:
+        writes_outputs(*ROWS)(driver)
+        return exit_code
+
+    return code
+
+
+WRITES = writes_and(0)
+NOTHING_WRITTEN = "wrote-nothing"
+DECLARED = {
+    "completed-and-exit-1": Case(Script(lie=Lie.COMPLETED, exit_code=1), attempts=2, drivers=2),
+    "already-exist": Case(Script(submissions=2, code=WRITES)),
+    "not-found": Case(Script(lie=Lie.NOT_FOUND, code=WRITES)),
+    "silent": Case(Script(lie=Lie.SILENT, code=WRITES)),
+    "lags": Case(Script(lag_seconds=LAG, code=WRITES)),
+    "twin": Case(Script(twin=True, code=WRITES), drivers=2),
+    "vanished-before-its-commit": Case(Script(vanishes=Moment.RUNNING, code=runs_until_stopped), attempts=2, drivers=2),
+    "vanished-after-its-commit": Case(Script(vanishes=Moment.ENDED, code=WRITES)),
+    "wrote-and-exit-1": Case(Script(code=writes_and(1))),
+    "not-submitted": Case(NOT_SUBMITTED, attempts=2),
+    NOTHING_WRITTEN: Case(Script(), "Failed"),
+}
+
+
+def test_the_outputs_are_right_about_a_job_that_declares_them(
+    fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path
+) -> None:
+    """What is committed is the result, whatever status, pod or exit code said; what is not is tried again; each row is there once."""
+    table = tmp_path / "table"
+    outputs = [{"name": "rows", "slotLog": {"path": str(table)}}]
+    run(fleet, kubeflow, DECLARED, honest=Script(code=WRITES), outputs=outputs, **TWICE)
+    fleet.audit()
+    assert drivers(fleet, kubeflow) | {"not-submitted": 1} == {name: case.drivers for name, case in DECLARED.items()}
+    assert rows_of(table) == dict.fromkeys(ROWS, len(DECLARED) - 1)
+    failed = fleet.witness.jobs[NOTHING_WRITTEN]["status"]["result"]["failure"]
+    assert failed["class"] == "NoEffect", failed
