@@ -1,0 +1,159 @@
+"""etcd is away, or dies under load: what runs goes on, nothing is started twice, and everything ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.apiserver import Cluster, folder_in_memory
+from harness.etcd import Etcd, Member, running
+from harness.eventually import assert_eventually
+from harness.fleet import ROWS, Applied, Fleet, failing_once, plain, rows_of, scripted, writing
+from harness.jobs import job
+from harness.kubeflow import FakeKubeflow, Script
+from harness.kubeflow.drivers import waits_for
+
+pytestmark = pytest.mark.slow
+Say = Callable[[str], None]
+
+SOON = 90.0
+"""Seconds for what takes ten on a quiet machine."""
+WAITS = "waits"
+LOAD = 50
+RATE = 12.0
+"""Jobs per second."""
+
+
+@pytest.fixture
+def fleet(cluster: Cluster, own_etcd: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(cluster, own_etcd, namespace, install, tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def three(cluster: Cluster, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    """On three members."""
+    with (
+        folder_in_memory() as folder,
+        running(folder, members=3) as etcd,
+        Fleet(cluster, etcd, namespace, install, tmp_path) as started,
+    ):
+        yield started
+
+
+def mixed(count: int, table: Path) -> list[Applied]:
+    """Opaque jobs, some that fail once, some with outputs."""
+    fifth = count // 5
+    kinds = [plain(count - 2 * fifth), failing_once(fifth), writing(fifth, table)]
+    return [kind[n] for n in range(max(map(len, kinds))) for kind in kinds if n < len(kind)]
+
+
+def killed(member: Member) -> None:
+    member.kill()
+
+
+def back(member: Member) -> None:
+    member.thaw()
+    if not member.child.running:
+        member.start()
+    member.until_ready()
+
+
+@contextmanager
+def away(member: Member, how: Callable[[Member], None]) -> Iterator[None]:
+    how(member)
+    try:
+        yield
+    finally:
+        back(member)
+
+
+AWAY = {"killed": killed, "frozen": Member.freeze}
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds"),
+    [("killed", 8.0), ("frozen", 40.0)],
+    ids=["killed", "frozen"],
+)
+def test_an_outage_under_running_jobs(
+    fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, how: str, seconds: float
+) -> None:
+    """etcd is away for longer than leases live: nothing that runs is stopped, jobs that are applied meanwhile wait, and when it is back
+    every job is concluded from the one run that it had, also those whose drivers ended meanwhile."""
+    scripted(kubeflow)
+    over, later = threading.Event(), threading.Event()
+    kubeflow.on(Script(code=waits_for(over)), argument="ends-meanwhile")
+    kubeflow.on(Script(code=waits_for(later)), argument="ends-later")
+    table = tmp_path / "table"
+    fleet.start(2)
+    first = fleet.apply(plain(3))
+    running = [
+        Applied(job(f"{said}-{n}", key=f"{said}-{n}", arguments=(said,)))
+        for said in ("ends-meanwhile", "ends-later")
+        for n in range(3)
+    ]
+    fleet.apply(running)
+    fleet.witness.until_ended(first, SOON, hint=fleet.tails)
+    assert_eventually(lambda: {fleet.witness.phase(each.name) for each in running} == {"Running"}, SOON)
+    with away(fleet.etcd.one, AWAY[how]):
+        began = time.monotonic()
+        over.set()
+        waits = fleet.apply(failing_once(2) + writing(2, table))
+        assert_eventually(lambda: not any(each.ready() for each in fleet.members), SOON)
+        assert_eventually(lambda: time.monotonic() - began > seconds, 2 * seconds)
+        assert {fleet.witness.phase(name) for name in waits} <= {"", "Pending"}
+        assert len(kubeflow.runs) == len(first) + len(running)
+    later.set()
+    for each in fleet.members:
+        each.wait_ready(SOON)
+    took = fleet.until_ended(SOON)
+    assert took < SOON
+    fleet.audit(kubeflow)
+    assert rows_of(table) == Counter(dict.fromkeys(ROWS, 2))
+
+
+def test_etcd_is_killed_under_load(fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say) -> None:
+    """SIGKILL of etcd and start again, three times while jobs are applied and run: each job has the one application per attempt and the
+    one end that it would have had."""
+    scripted(kubeflow)
+    table = tmp_path / "table"
+    fleet.start(3)
+    jobs = mixed(LOAD, table)
+    with fleet.load(jobs, per_second=RATE):
+        for ended in (5, 15, 25):
+            assert_eventually(lambda ended=ended: fleet.ended() >= ended, SOON)  # type: ignore[misc]  # the loop's own
+            fleet.etcd.one.restart()
+    ended_well(fleet, kubeflow, say, table)
+
+
+def ended_well(fleet: Fleet, kubeflow: FakeKubeflow, say: Say, table: Path) -> None:
+    say(f"{LOAD} jobs; the last ended {fleet.until_ended(SOON):.1f} s after the last was applied")
+    fleet.audit(kubeflow)
+    leads = {name: fleet.witness.jobs[name]["status"]["role"] for name in fleet.applied}
+    assert set(leads.values()) == {"Leader"}, leads
+    assert rows_of(table) == Counter(dict.fromkeys(ROWS, LOAD // 5))
+
+
+@pytest.mark.parametrize("how", sorted(AWAY))
+def test_the_leader_of_three_members(three: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, how: str, say: Say) -> None:
+    """The leading member is killed, or frozen, under load; another one leads, and the old one comes back later: nobody lost a key that it
+    had won, and no job was started twice."""
+    scripted(kubeflow)
+    table = tmp_path / "table"
+    three.start(3)
+    jobs = mixed(LOAD, table)
+    with three.load(jobs, per_second=RATE):
+        assert_eventually(lambda: three.ended() >= 5, SOON)
+        leader = three.etcd.leader()
+        with away(leader, AWAY[how]):
+            assert three.etcd.leader(but=leader) is not leader
+            since = three.ended()
+            assert_eventually(lambda: three.ended() >= since + 10, SOON)
+    ended_well(three, kubeflow, say, table)
