@@ -97,6 +97,7 @@ class Attend:
             on_owned=self._on_owned,
             on_full=self.publisher.refused,
             look=self.look,
+            in_doubt=lambda: self.alarmed,
         )
 
     # --- what the replica tells

@@ -10,6 +10,7 @@ then driven; until then nobody here does anything else about the key. Slots limi
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ NO_SLOT = 0.5
 ASK_AGAIN = (0.1, 2.0)
 """Seconds between two repetitions of an unanswered request: the first, and the longest."""
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(kw_only=True)
 class Reserving:
@@ -45,6 +48,8 @@ class Reserving:
     on_owned: Callable[[Owned, SpecBody | None], None]
     on_full: Callable[[Address, str], None]
     look: Callable[[Address], None]
+    in_doubt: Callable[[], bool] = lambda: False
+    """The store is older than it was: nothing is asked of it."""
     _slotted: set[Address] = field(default_factory=set)
     _pursued: dict[Address, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -127,12 +132,14 @@ class Reserving:
             while True:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, ASK_AGAIN[1])
+                if self.in_doubt():
+                    continue  # it would be written into a store that is not the one that was asked
                 try:
                     reply = await ask()
                 except StoreUnavailable:
                     continue
-                except StoreFull:
-                    reply = None
+                except Exception as answered:  # noqa: BLE001 - an answer, or a defect: neither may hold the key for ever
+                    log.warning("key %s: %s", address.hash20, answered)
                 break
             del self._pursued[address]
             if isinstance(reply, Owned) and self.ownership.alive():
