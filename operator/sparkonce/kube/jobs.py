@@ -7,6 +7,7 @@ is not here proves nothing: `fate` asks the API server. Implements `engine.objec
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 
 ENDS = frozenset({"Succeeded", "Failed", "Cancelled", "Mismatch", "Expired"})
 """Phases after which an object waits for nothing."""
+LATELY = 5.0
+"""Seconds for which an object that was there may be named as an owner without asking again: what is made for one that has gone
+meanwhile is collected, as it would be if it went a moment later."""
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -51,6 +55,7 @@ class KnownJobs:
         self._recorder, self._listed, self._on_change = recorder, listed, on_change
         self._writer = StatusWriter(kubernetes)
         self._bodies: dict[str, tuple[Json, Address]] = {}  # by UID
+        self._lived: dict[str, float] = {}  # by UID: when the API server said that it is there (monotonic)
         self._keys: dict[Address, dict[str, None]] = {}  # UIDs, in the order they were seen
         self._relisted = False
         self._newest: tuple[Address, Witness] | None = None
@@ -99,6 +104,8 @@ class KnownJobs:
             return
         if known is not None and not _newer(metadata, known[0]["metadata"]):
             return
+        if metadata.get("deletionTimestamp"):
+            self._lived.pop(uid, None)
         pruned = _pruned(body)
         address = self._reader.read(pruned).address
         if known is not None and known[1] != address:  # an invalid spec became valid, or the other way round
@@ -115,6 +122,7 @@ class KnownJobs:
             self._on_change(address, True)
 
     def _forget(self, uid: str) -> Address | None:
+        self._lived.pop(uid, None)
         known = self._bodies.pop(uid, None)
         if known is None:
             return None
@@ -144,7 +152,19 @@ class KnownJobs:
 
     async def live(self, ref: ObjectRef) -> Json | None:
         found = await self._kubernetes.get(JOBS, ref.namespace, ref.name)
-        return None if found is None or found["metadata"]["uid"] != ref.uid else _pruned(found)
+        self._lived.pop(ref.uid, None)
+        if found is None or found["metadata"]["uid"] != ref.uid:
+            return None
+        if ref.uid in self._bodies and "deletionTimestamp" not in found["metadata"]:
+            self._lived[ref.uid] = time.monotonic()
+        return _pruned(found)
+
+    async def lives(self, ref: ObjectRef) -> bool:
+        """It is there, and not being deleted: as the API server said within `LATELY`, or says now."""
+        if time.monotonic() - self._lived.get(ref.uid, -LATELY) < LATELY:
+            return True
+        live = await self.live(ref)
+        return live is not None and "deletionTimestamp" not in live["metadata"]
 
     async def fate(self, ref: ObjectRef) -> Fate:
         return await fate_of(self._kubernetes, ref, scope=self._namespaces, on_found=lambda body: self.told(None, body))

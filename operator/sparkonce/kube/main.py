@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Sequence
@@ -49,5 +50,7 @@ async def serve(
                 serve_health(http, ready=operator.ready, healthy=healthy, metrics=metrics.text)
             )
         log.info("operator %s of install %s on %s", operator.owner, settings.install, operator.store.url)
+        gc.collect()
+        gc.freeze()  # modules and schemas, which never go: the collector need not walk them again and again
         await operator.run(stop)
     log.info("handed over")

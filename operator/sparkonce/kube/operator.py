@@ -173,8 +173,7 @@ class Operator:
             read = self.reader.read(body)
             if not isinstance(read, Wanted):
                 continue
-            live = await self.jobs.live(read.ref)
-            if live is not None and "deletionTimestamp" not in live["metadata"]:
+            if await self.jobs.lives(read.ref):
                 ref = read.ref
                 wanting.append(
                     Wanting(name=ref.name, namespace=ref.namespace, uid=ref.uid, on_delete=read.policy.on_delete)

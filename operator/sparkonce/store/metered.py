@@ -46,6 +46,7 @@ class _Metered:
             self._on_request(name, _result(done))
             return done
 
+        self.__dict__[name] = counted
         return counted
 
 
