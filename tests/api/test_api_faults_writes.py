@@ -113,6 +113,23 @@ def test_somebody_else_writes_into_the_objects_all_the_time(
         assert "rival" in fleet.witness.jobs[name]["metadata"]["labels"]  # what is somebody else's is left alone
 
 
+def test_statuses_that_cannot_be_written_delay_nobody_else(
+    fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
+) -> None:
+    """Every status write of forty jobs is answered 500, by a webhook that is down, say: the forty run, and three other jobs show their
+    ends as soon as ever. When it is up again, the forty are told."""
+    down = api_proxy.answer(500, method="PATCH", path=r"/idempotentjobs/sick-\d+/status$")
+    fleet.start(1)
+    fleet.apply(plain(40, name="sick"))
+    assert_eventually(lambda: len(kubeflow.runs) == 40, SOON)
+    assert_eventually(lambda: down.hits >= 80, SOON)
+    well = fleet.apply(plain(3, name="well"))
+    fleet.witness.until_ended(well, 10, hint=fleet.tails)
+    down.clear()
+    fleet.until_ended(SOON)
+    fleet.audit(kubeflow)
+
+
 def test_too_many_requests_are_asked_again_when_the_api_server_said(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:

@@ -28,6 +28,9 @@ ENDS = frozenset({"Succeeded", "Failed", "Cancelled", "Mismatch", "Expired"})
 LATELY = 5.0
 """Seconds for which an object that was there may be named as an owner without asking again: what is made for one that has gone
 meanwhile is collected, as it would be if it went a moment later."""
+PATIENCE = 1.0
+"""Seconds for which one status write is tried. A look waits for it, and other keys wait for looks: what is not written in this time is
+written by the next look at the key."""
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -53,7 +56,7 @@ class KnownJobs:
         status, which somebody has written."""
         self._kubernetes, self._pages, self._reader, self._namespaces = kubernetes, pages, reader, namespaces
         self._recorder, self._listed, self._on_change = recorder, listed, on_change
-        self._writer = StatusWriter(kubernetes)
+        self._writer = StatusWriter(kubernetes, patience=PATIENCE)
         self._bodies: dict[str, tuple[Json, Address]] = {}  # by UID
         self._lived: dict[str, float] = {}  # by UID: when the API server said that it is there (monotonic)
         self._keys: dict[Address, dict[str, None]] = {}  # UIDs, in the order they were seen
