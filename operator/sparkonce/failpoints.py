@@ -32,6 +32,7 @@ NAMES: dict[str, str] = {
     "store.sql.commit.after": "the transaction is committed and nobody was told",
     "store.etcd.request.before": "before a request of the store to etcd",
     "store.etcd.request.after": "etcd has answered a request and nobody was told",
+    "store.etcd.reserve.before": "there is room for a new key, and it is not asked for yet",
     "engine.reserve.before": "the request is known to be new and not reserved",
     "engine.reserve.after": "the key is reserved, attempt 1 is granted, nothing is launched",
     "engine.launch.before": "an attempt is granted and its application not created",

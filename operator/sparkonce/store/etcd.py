@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar, cast
 
+from sparkonce import failpoints
 from sparkonce.errors import StoreUnusable
 from sparkonce.etcd.client import Client, Tls
 from sparkonce.etcd.errors import LeaseNotFound
@@ -137,6 +138,7 @@ class EtcdStore(Reading):
             return rules.reserve(seen, request, lease=own.id, owner=own.owner, ended=own.ended, floor=floor, full=full)
 
         new = Look(layout=self._layout, address=address, record=None, claim=None, floor=floor)
+        failpoints.hit("store.etcd.reserve.before")
         try:
             done = await self._leased(own, lambda: self._step(address, decide, Rests(claim=True, floor=True), new))
         except NoRoom as room:

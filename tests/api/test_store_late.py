@@ -1,0 +1,115 @@
+"""Answers of etcd that come too late or never, and drives that die: no key is held by what nobody goes on with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.apiserver import Cluster
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.fleet import Applied, Fleet, plain
+from harness.kubeflow import FakeKubeflow
+from harness.ledger_dump import claims, dump
+from harness.operators import OperatorProcess
+from harness.proxy import Flow, Proxy, in_front_of
+
+Json = dict[str, Any]
+
+SOON = 60.0
+"""Seconds for what takes a few on a quiet machine."""
+POINT = "store.etcd.reserve.before"
+LONG_TTL = 30
+"""Seconds of a lease that outlives a lost reply."""
+
+
+@pytest.fixture
+def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(cluster, ledger_server, namespace, install, tmp_path) as started:
+        yield started
+
+
+@contextmanager
+def reserve_without_a_reply(fleet: Fleet, line: Proxy, one: Applied) -> Iterator[None]:
+    """The key of this job is reserved in etcd by the operator behind the line, which is not told; within the block nothing from etcd
+    reaches it. It reserves only after a second, in which the line is spoilt."""
+    fleet.apply([one])
+    assert_eventually(lambda: POINT in (fleet.folder / "hits").read_text(), SOON, interval=0.005)
+    line.replies = Flow.DROP
+    assert_eventually(lambda: len(claims(fleet.etcd, fleet.install)) == 1, SOON)
+    yield
+    line.cut()
+    line.heal()
+
+
+def slow_to_reserve(fleet: Fleet) -> OperatorProcess:
+    hits = fleet.folder / "hits"
+    hits.touch()
+    operator = fleet.add(SPARKONCE_FAILPOINTS=f"{POINT}=1*sleep(1000)", SPARKONCE_FAILPOINTS_LOG=str(hits))
+    operator.wait_ready()
+    return operator
+
+
+def reserved_once(fleet: Fleet) -> str:
+    """Nonce of the claim that stands: of the request that won."""
+    (claim,) = claims(fleet.etcd, fleet.install).values()
+    return str(claim["nonce"])
+
+
+def test_a_reserve_whose_reply_is_lost_is_driven(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
+    """etcd did it and the reply vanished, while the lease lives: the repetition with the same nonce is told that it owns the key, and
+    drives it. Nobody takes anything over."""
+    fleet.lease_seconds = LONG_TTL
+    with in_front_of(fleet.etcd.one.address) as line:
+        fleet.ledger = f"etcd://{line.address}"
+        operator = slow_to_reserve(fleet)
+        with reserve_without_a_reply(fleet, line, plain(1)[0]):
+            won = reserved_once(fleet)
+            assert not kubeflow.runs
+        fleet.until_ended(SOON)
+        (record,) = dump(fleet.etcd, fleet.install).records.values()
+        assert record.value["nonce"] == won
+        metrics = operator.metrics()
+        assert 'sparkonce_reservations_total{outcome="Owned"} 1.0' in metrics
+        assert "sparkonce_takeovers_total 0.0" in metrics
+        fleet.audit(kubeflow)
+
+
+def test_a_reserve_whose_owner_lost_its_lease_is_released(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
+    """etcd did it, the reply vanished, and so did the lease: the claim goes with the lease, the key is taken over under the next one, and
+    runs on the attempt that was granted first."""
+    with in_front_of(fleet.etcd.one.address) as line:
+        fleet.ledger = f"etcd://{line.address}"
+        slow_to_reserve(fleet)
+        with reserve_without_a_reply(fleet, line, plain(1)[0]):
+            won = reserved_once(fleet)
+            assert_eventually(lambda: not claims(fleet.etcd, fleet.install), SOON)
+            assert not kubeflow.runs
+        fleet.until_ended(SOON)
+        (record,) = dump(fleet.etcd, fleet.install).records.values()
+        assert record.value["nonce"] == won
+        fleet.audit(kubeflow)
+
+
+def test_a_drive_that_raised_is_driven_again(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
+    """Whatever a drive dies of, at any of its steps: its owner drives the key on within a second, and the job ends as it would have."""
+    points = ("engine.launch.before", "engine.launch.after", "engine.note.after", "engine.finalize.before")
+    hits = fleet.folder / "hits"
+    operator = fleet.add(
+        SPARKONCE_FAILPOINTS=";".join(f"{point}=1*raise" for point in points), SPARKONCE_FAILPOINTS_LOG=str(hits)
+    )
+    operator.wait_ready()
+    fleet.apply(plain(1))
+    fleet.until_ended(SOON)
+    assert {f"{point}=raise" for point in points} <= set(hits.read_text().split())
+    (events,) = dump(fleet.etcd, fleet.install).events.values()
+    gaps = [after["at"] - before["at"] for before, after in pairwise(events)]
+    assert max(gaps) < 2.0, events  # with what the job itself takes
+    assert operator.log.read_text().count("trying again") == len(points)
+    assert "sparkonce_takeovers_total 0.0" in operator.metrics()
+    fleet.audit(kubeflow)
