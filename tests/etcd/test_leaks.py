@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.child import free_port
 from harness.etcd import Etcd
 from sparkonce.etcd.client import Client
 from sparkonce.etcd.kv import Range
@@ -51,3 +52,21 @@ def test_cancelled_calls_cost_no_memory(server: Etcd, prefix: bytes, say: Callab
         await client.close()
 
     asyncio.run(body())
+
+
+def test_a_cancelled_call_that_is_not_answered_ends_without_a_word() -> None:
+    """Its caller is gone: asyncio has no error to complain of when nobody was there to hear that there was no answer."""
+    complaints: list[object] = []
+
+    async def body() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        client = Client.open([f"127.0.0.1:{free_port()}"], timeout=0.3)
+        call = asyncio.create_task(client.range(Range(b"/nobody")))
+        await asyncio.sleep(0.05)
+        call.cancel()
+        await client.close()  # waits for what is under way
+        del call
+        gc.collect()
+
+    asyncio.run(body())
+    assert complaints == []

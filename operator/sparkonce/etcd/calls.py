@@ -54,8 +54,13 @@ class Calls:
         deadline = monotonic() + (self.timeout if timeout is None else timeout)
         task = asyncio.create_task(self._ask(rpc, request, deadline=deadline, repeat=repeat))
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._over)
         return await asyncio.shield(task)
+
+    def _over(self, task: asyncio.Task[object]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # of a caller that was cancelled nobody is left to hear it, and asyncio would complain of that
 
     async def stream(self, rpc: Rpc[Q, R], *, refused: str | None = None) -> Stream[Q, R]:
         """A stream at the endpoint of the moment, which the caller closes.
