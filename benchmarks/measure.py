@@ -50,6 +50,8 @@ class Goal:
     """A ratio where there is a raw side to compare with and `absolute` is not set, else in the row's unit."""
     text: str
     absolute: bool = False
+    least: bool = False
+    """The number is the least that is good enough, not the most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,10 @@ class Row:
 
     @property
     def verdict(self) -> Verdict | None:
-        return None if self.goal is None else verdict(self.judged, at_most=self.goal.at_most)
+        if self.goal is None:
+            return None
+        sign = -1 if self.goal.least else 1
+        return verdict([sign * value for value in self.judged], at_most=sign * self.goal.at_most)
 
     def dump(self) -> dict[str, Any]:
         """For the JSON file: everything that the table shows, and what it was made from."""

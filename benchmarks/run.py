@@ -1,6 +1,7 @@
 """What exactly-once costs: `make bench`, or `python benchmarks/run.py --only reserve`.
 
-Three parts (output, reserve, replay), each in a module of its own that says what is timed. Here: the options, where the bytes go, the
+Five parts (output, reserve, replay, etcd, operator), each in a module of its own that says what is timed. Here: the options, where the
+bytes go, the
 table, and the file with everything in it. Progress goes to standard error, one line per pair; drawing a bar while measuring was
 not taken, because a thread that draws is measured too. Exits with 0 when everything was measured and every effect was right, met or not:
 a goal that is missed on a busy machine is no defect of the build.
@@ -31,7 +32,7 @@ from sparkonce.errors import SparkonceError
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PARTS = ("output", "reserve", "replay")
+PARTS = ("output", "reserve", "replay", "etcd", "operator")
 WIDTH = 140
 """Columns of the table where there is no terminal to ask."""
 
@@ -49,10 +50,18 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--pairs", type=_number, default=10, help=f"counted ones (10); below {LEAST_PAIRS} nothing is met"
     )
+    parser.add_argument("--jobs", type=_number, default=300, help="of each run of the operator part (300)")
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="the operator's memory at 10,000 finished and 1,000 active jobs, instead of at 1,000 and 100: half an hour",
+    )
     parser.add_argument(
         "--json", type=Path, metavar="PATH", help="where everything is written (benchmarks/results/DATE.json)"
     )
-    return parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    asked.finished, asked.active = (10_000, 1_000) if asked.memory else (1_000, 100)
+    return asked
 
 
 def _number(text: str) -> int:
@@ -70,7 +79,16 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
     scratch.mkdir()
     if name == "output":
         return Output(scratch, asked.rows, asked.pairs, say)
-    return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)
+    if name in ("reserve", "replay"):
+        return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)
+    sys.path.insert(1, str(ROOT / "tests"))  # servers are started as tests start them
+    if name == "etcd":
+        from operator_reserve import OperatorReserve
+
+        return OperatorReserve(scratch, asked.pairs, say)
+    from operator_jobs import OperatorJobs
+
+    return OperatorJobs(scratch, asked.pairs, say, jobs=asked.jobs, finished=asked.finished, active=asked.active)
 
 
 def main(arguments: list[str]) -> int:
