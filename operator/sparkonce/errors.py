@@ -33,6 +33,10 @@ class StoreFull(SparkonceError):
         """Seconds until the next record of the realm expires, or a default when none does."""
 
 
+class QuotaUsed(StoreFull):
+    """The store itself is nearly full, whatever the realm holds: what is left of it is for finalizing what was begun."""
+
+
 class RecordUnreadable(SparkonceError):
     """The record of this key does not parse. It exists: the key is never treated as unseen."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import random
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from harness import etcd, proxy
+from harness.ballast import FLAGS, QUOTA, fill, fill_up, make_room
 from harness.eventually import assert_eventually
 from sparkonce.blocking import run
 from sparkonce.errors import StoreFull, StoreUnavailable
@@ -340,19 +340,10 @@ def test_a_lease_is_honoured_at_least_as_long_as_it_says(shared: Etcd) -> None:
 # --- a full etcd
 
 
-QUOTA = 16 * 1024**2
-
-
-def fill(cluster: etcd.Etcd, share: float) -> None:
-    """With keys of somebody else's, until the database has this share of its quota."""
-    while int(cluster.one.post("maintenance/status", {})["dbSize"]) < share * QUOTA:
-        cluster.put(f"/ballast/{fresh()}".encode(), b"x" * 400_000)
-
-
 def test_finalize_lands_near_the_quota(tmpfs_path: Path) -> None:
     """At 80 % of etcd's quota new keys are refused with a time to wait, known ones are answered, and what runs is updated and finalized.
     When etcd takes nothing at all, a reserve is refused likewise, and a finalize is to be repeated; it lands when there is room."""
-    with etcd.running(tmpfs_path, flags=[f"--quota-backend-bytes={QUOTA}"]) as cluster, ExitStack() as stack:
+    with etcd.running(tmpfs_path, flags=FLAGS) as cluster, ExitStack() as stack:
         seconds = [0.0]
         store = opened(cluster.endpoints, "full", quota=QUOTA, timeout=SOON, monotonic=lambda: seconds[0])
         stack.callback(lambda: run(store.close()))
@@ -378,19 +369,3 @@ def test_finalize_lands_near_the_quota(tmpfs_path: Path) -> None:
         seconds[0] += 6.0
         assert keys[1].finalize().state is State.FINALIZED
         assert isinstance(run(store.reserve(request("new"), lease=keys[1].lease, floor=0)), Owned)
-
-
-def fill_up(cluster: etcd.Etcd) -> None:
-    """Until etcd raises its alarm."""
-    with pytest.raises(AssertionError, match="database space exceeded"):
-        fill(cluster, 2.0)
-
-
-def make_room(cluster: etcd.Etcd) -> None:
-    """As a person does: delete, compact, defragment, disarm."""
-    everything = {"key": base64.b64encode(b"/ballast/").decode(), "range_end": base64.b64encode(b"/ballast0").decode()}
-    cluster.one.post("kv/deleterange", everything)
-    cluster.compact(cluster.revision())
-    cluster.one.post("maintenance/defragment", {})
-    member = cluster.one.post("maintenance/status", {})["header"]["member_id"]
-    cluster.one.post("maintenance/alarm", {"action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": member})

@@ -21,6 +21,7 @@ from sparkonce.engine.project_running import iso
 from sparkonce.engine.requests import Plan, Standing
 from sparkonce.engine.status_order import next_status
 from sparkonce.engine.wanted import Invalid, Wanted
+from sparkonce.errors import QuotaUsed, StoreFull
 from sparkonce.model.record import Address, Record, SpecBody, State
 from sparkonce.model.result import Result
 from sparkonce.model.spec import IdempotentJob
@@ -56,11 +57,12 @@ class Publisher:
     meter: Meter
     clock: Callable[[], float] = time.time
     """Unix seconds; of times that people read and of TTLs, never of an order."""
-    _refused: dict[Address, str] = field(default_factory=dict)
+    _refused: dict[Address, Trouble] = field(default_factory=dict)
 
-    def refused(self, address: Address, why: str) -> None:
-        """The store has no room for this key."""
-        self._refused[address] = why
+    def refused(self, address: Address, full: StoreFull) -> None:
+        """There is no room for this key."""
+        reason = "StoreFull" if isinstance(full, QuotaUsed) else "RealmFull"
+        self._refused[address] = Trouble(reason, str(full))
 
     async def publish(self, looked: Looked, objects: Sequence[tuple[ObjectView, Wanted | None]]) -> float | None:
         """Seconds until an object is due to be deleted, or None. ApiUnavailable, ApiRefused: some may not have been told."""
@@ -103,8 +105,7 @@ class Publisher:
     def _trouble(self, looked: Looked, wanted: Wanted | None) -> Trouble | None:
         if looked.trouble:
             return Trouble("Trouble", looked.trouble)
-        full = self._refused.get(wanted.address) if wanted is not None and looked.view.record is None else None
-        return None if full is None else Trouble("RealmFull", full)
+        return self._refused.get(wanted.address) if wanted is not None and looked.view.record is None else None
 
     async def _write(
         self,

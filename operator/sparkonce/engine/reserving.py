@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class Reserving:
-    """`on_owned` drives what was won, with its spec where this request wrote it; `look` puts a key into the queue; `on_full` is told the
-    sentence of a full realm."""
+    """`on_owned` drives what was won, with its spec where this request wrote it; `look` puts a key into the queue; `on_full` is told why
+    there is no room."""
 
     store: IdempotencyStore
     objects: Objects
@@ -46,7 +46,7 @@ class Reserving:
     slots: Slots
     new_nonce: Callable[[], str]
     on_owned: Callable[[Owned, SpecBody | None], None]
-    on_full: Callable[[Address, str], None]
+    on_full: Callable[[Address, StoreFull], None]
     look: Callable[[Address], None]
     in_doubt: Callable[[], bool] = lambda: False
     """The store is older than it was: nothing is asked of it."""
@@ -106,7 +106,7 @@ class Reserving:
         except StoreFull as full:
             self.free(request.address)
             self.meter.reserved("Full")
-            self.on_full(request.address, str(full))
+            self.on_full(request.address, full)
             return full.retry_after
         failpoints.hit("replica.reserve.after")
         return self._answered(request, reply)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from sparkonce.errors import StoreFull
+from sparkonce.errors import QuotaUsed
 from sparkonce.etcd.errors import EtcdRefused
 from sparkonce.etcd.kv import Range, prefix_end
 from sparkonce.model.record import Address
@@ -126,7 +126,7 @@ class Room:
                 return
             start = page.kvs[-1].key + b"\0"
 
-    async def near_quota(self) -> StoreFull | None:
+    async def near_quota(self) -> QuotaUsed | None:
         """What a new key is answered with while etcd is near its quota. StoreUnavailable."""
         if self._size is None or self._monotonic() - self._size[1] > SIZE_KEPT:
             self._size = await self._once("size", self._db_size), self._monotonic()
@@ -154,8 +154,8 @@ class Room:
             return 0  # a user who may not ask how large it is still learns from etcd when it is full
 
 
-def quota_used(what: str) -> StoreFull:
-    return StoreFull(
+def quota_used(what: str) -> QuotaUsed:
+    return QuotaUsed(
         f"{what}: no new key is taken, so that running jobs can be finalized; compact and defragment etcd, or raise its quota",
         retry_after=RETRY_AFTER,
     )
