@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,6 +104,7 @@ def test_somebody_else_writes_into_the_objects_all_the_time(
 ) -> None:
     """Status writes meet newer objects again and again; each is made anew from the object as it is, and all jobs show their ends."""
     kubeflow.scripts.usual = Script(run_seconds=0.5)
+    api_proxy.delay(0.5, method="PATCH", path=STATUSES, times=12)  # so that the rival is surely quicker than some
     fleet.start(1)
     names = fleet.apply(plain(6))
     with rival(cluster, namespace, names):
@@ -133,14 +135,15 @@ def test_statuses_that_cannot_be_written_delay_nobody_else(
 def test_too_many_requests_are_asked_again_when_the_api_server_said(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:
-    """429 with `Retry-After: 2` on every create: four jobs ask twice where they would have asked five times, and then run once."""
+    """429 with `Retry-After: 2` on every create: each job asks again after two seconds and not before, and then runs once."""
     refused = api_proxy.answer(429, method="POST", path=CREATES, retry_after=2)
     fleet.start(1)
-    fleet.apply(plain(4))
-    assert_eventually(lambda: refused.hits >= 8, SOON)
+    fleet.apply(plain(1))
+    assert_eventually(lambda: refused.hits >= 3, SOON)
     refused.clear()
     fleet.until_ended(SOON)
-    assert refused.hits <= 12
+    asked = [each.at for each in api_proxy.asked(method="POST", path=CREATES)]
+    assert all(later - earlier > 1.9 for earlier, later in itertools.pairwise(asked)), asked
     fleet.audit(kubeflow)
 
 

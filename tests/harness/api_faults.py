@@ -52,6 +52,8 @@ class Request:
     """What the client was answered; None: nothing (yet)."""
     delivered: bool = False
     """The API server answered it, whatever the client was told."""
+    at: float = field(default_factory=time.monotonic)
+    """When it came (monotonic seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,6 +108,12 @@ class Running:
             # our own write was told before it was answered
         return True  # long enough to look at everything again
 
+    async def refrain(self, seconds: float) -> None:
+        """So long, because somebody asked for it; only a change of the record is more urgent (a stop may be wanted)."""
+        end = time.monotonic() + seconds
+        while self._told <= self._read and (left := end - time.monotonic()) > 0:
+            await self.rest(left)
+
 
 class Driving:
     """`make` builds the drive of a key; `on_end` is told what became of it."""
@@ -178,7 +184,8 @@ class Driving:
         self._on_trouble(running)
         launching = isinstance(problem, LaunchUnavailable)
         asked = (problem.retry_after or 0.0) if isinstance(problem, LaunchUnavailable) else 0.0
-        await running.rest(max(pause, min(asked, REFUSED_MAX)))
+        await running.refrain(min(asked, REFUSED_MAX))
+        await running.rest(max(0.0, pause - asked))
         return min(2 * pause, LAUNCH_MAX if launching else AGAIN_MAX)
 
     def wake(self, address: Address, *, revision: int | None = None) -> bool:
