@@ -33,6 +33,7 @@ from sparkonce.engine.rewinding import Rewinding
 from sparkonce.engine.sweeping import Sweeping
 from sparkonce.engine.wanted import NO_REALM, Reader, Wanted, describe
 from sparkonce.engine.workqueue import Slots
+from sparkonce.errors import RecordTooNew, RecordUnreadable
 from sparkonce.launch.protocol import Launcher
 from sparkonce.model.policy import OnDelete
 from sparkonce.model.record import Address, Outcome, Record, SpecBody, State, StopWanted, Why
@@ -146,6 +147,13 @@ class Attend:
             return None
         if not self.objects.synced:
             return NOT_SEEN
+        try:
+            return await self._look(address, bodies)
+        except (RecordTooNew, RecordUnreadable) as problem:  # it is there, and nothing is done about it here
+            await self.publisher.unreadable([ObjectView.of(body, None) for body in bodies], problem)
+            raise
+
+    async def _look(self, address: Address, bodies: Sequence[Json]) -> float | None:
         own = self._knows(address)
         view, ended = await self._view(address)
         record = view.record

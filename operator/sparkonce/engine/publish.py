@@ -21,7 +21,7 @@ from sparkonce.engine.project_running import iso
 from sparkonce.engine.requests import Plan, Standing
 from sparkonce.engine.status_order import next_status
 from sparkonce.engine.wanted import Invalid, Wanted
-from sparkonce.errors import QuotaUsed, StoreFull
+from sparkonce.errors import QuotaUsed, RecordTooNew, RecordUnreadable, StoreFull
 from sparkonce.model.record import Address, Record, SpecBody, State
 from sparkonce.model.result import Result
 from sparkonce.model.spec import IdempotentJob
@@ -161,6 +161,13 @@ class Publisher:
         trouble = Trouble("StoreRewound", why, unknown=True)
         for view in objects:
             await self._without_record(view, trouble)
+
+    async def unreadable(self, objects: Sequence[ObjectView], problem: RecordTooNew | RecordUnreadable) -> None:
+        """Told to those that nobody has told anything: a process that can read the record may have said more."""
+        trouble = Trouble(type(problem).__name__, str(problem), unknown=True)
+        for view in objects:
+            if not view.status:
+                await self._without_record(view, trouble)
 
     async def _without_record(self, view: ObjectView, trouble: Trouble) -> None:
         now = iso(self.clock())
