@@ -83,6 +83,23 @@ def test_a_killed_operator_costs_no_attempt(fleet: Fleet, kubeflow: FakeKubeflow
     all_is_well(fleet, kubeflow, jobs, table)
 
 
+def test_all_operators_killed_at_once_cost_no_attempt(
+    fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
+) -> None:
+    """SIGKILL of all three in one moment, with drivers that end while nobody looks: those that start next finish what was begun."""
+    scripted(kubeflow)
+    fleet.start(3)
+    jobs = mixed(50, table)
+    with fleet.load(jobs, per_second=RATE):
+        until_busy(fleet, *fleet.members, ended=3)
+        for each in fleet.members:
+            each.send(signal.SIGKILL)
+        fleet.start(3)
+    took = fleet.until_ended(timeout=90)
+    say(f"{len(jobs)} jobs; the last ended {took:.1f} s after the next three were ready")
+    all_is_well(fleet, kubeflow, jobs, table)
+
+
 def test_a_frozen_operator_wakes_up_and_does_no_harm(
     fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
 ) -> None:

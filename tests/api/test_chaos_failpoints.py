@@ -160,3 +160,20 @@ def test_a_hand_over_that_dies_before_its_lease_ends_costs_the_lease(
     took = fleet.until_ended(timeout=60)
     say(f"the last of {len(fleet.applied)} jobs ended {took:.1f} s later")
     fleet.audit(kubeflow)
+
+
+def test_a_result_that_nobody_was_told_is_told_by_those_who_stay(
+    fleet: Fleet, kubeflow: FakeKubeflow, say: Say
+) -> None:
+    """Killed between the end in the ledger and the status: no claim is left whose end would wake anybody, nobody starts and nobody sweeps,
+    and the other operator finds it all the same."""
+    scripted(kubeflow)
+    fleet.start(1)
+    one = arm(fleet, "engine.finalize.after", 2)
+    one.process.wait_ready()
+    fleet.apply(plain(16))
+    assert_eventually(lambda: one.dead, timeout=30)
+    one.died_there()
+    took = fleet.until_ended(timeout=20)
+    say(f"the last of {len(fleet.applied)} jobs ended {took:.1f} s after the death")
+    fleet.audit(kubeflow)
