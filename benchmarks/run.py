@@ -1,10 +1,10 @@
 """What exactly-once costs: `make bench`, or `python benchmarks/run.py --only reserve`.
 
 Five parts (output, reserve, replay, etcd, operator), each in a module of its own that says what is timed. Here: the options, where the
-bytes go, the
-table, and the file with everything in it. Progress goes to standard error, one line per pair; drawing a bar while measuring was
-not taken, because a thread that draws is measured too. Exits with 0 when everything was measured and every effect was right, met or not:
-a goal that is missed on a busy machine is no defect of the build.
+bytes go, the table, and the file with everything in it. Progress goes to standard error, one line per pair; drawing a bar while measuring
+was not taken, because a thread that draws is measured too. Exits with 0 when everything was measured and every effect was right, met or
+not: a goal that is missed on a busy machine is no defect of the build. The last two parts need etcd and a Kubernetes API server, as the
+tests do; where these can be neither found nor built the parts are left out, and the output says so.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from sparkonce.errors import SparkonceError
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PARTS = ("output", "reserve", "replay", "etcd", "operator")
+SERVED = ("etcd", "operator")
+"""Parts that start servers, as tests start them."""
+sys.path.insert(1, str(ROOT / "tests"))
 WIDTH = 140
 """Columns of the table where there is no terminal to ask."""
 
@@ -81,7 +84,6 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
         return Output(scratch, asked.rows, asked.pairs, say)
     if name in ("reserve", "replay"):
         return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)
-    sys.path.insert(1, str(ROOT / "tests"))  # servers are started as tests start them
     if name == "etcd":
         from operator_reserve import OperatorReserve
 
@@ -89,6 +91,19 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
     from operator_jobs import OperatorJobs
 
     return OperatorJobs(scratch, asked.pairs, say, jobs=asked.jobs, finished=asked.finished, active=asked.active)
+
+
+def missing(name: str) -> str:
+    """Why the part cannot be measured here; empty: it can."""
+    if name not in SERVED:
+        return ""
+    from harness.binaries import PartMissing, find  # with the path that follows SERVED
+
+    try:
+        find("kube-apiserver")
+    except PartMissing as absent:
+        return str(absent)
+    return ""
 
 
 def main(arguments: list[str]) -> int:
@@ -105,6 +120,9 @@ def main(arguments: list[str]) -> int:
         found |= {"fileSystem": {"kind": disk.kind, "device": disk.device, "inMemory": disk.in_memory}, "parts": {}}
         say(f"writing to {disk}, {cores()} cores, load {os.getloadavg()[0]:.1f}")
         for name in names:
+            if why := missing(name):
+                notes.append(f"{name}: not measured: {why}")
+                continue
             chosen = part(name, Path(scratch, name), asked)
             table, used = metered(chosen.measure)
             rows += table
