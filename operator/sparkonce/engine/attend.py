@@ -35,6 +35,7 @@ from sparkonce.engine.wanted import NO_REALM, Reader, Wanted, describe
 from sparkonce.engine.workqueue import Slots
 from sparkonce.errors import RecordTooNew, RecordUnreadable
 from sparkonce.launch.protocol import Launcher
+from sparkonce.model.fingerprint import UnknownFingerprintVersion
 from sparkonce.model.policy import OnDelete
 from sparkonce.model.record import Address, Outcome, Record, SpecBody, State, StopWanted, Why
 from sparkonce.model.result import Result
@@ -149,9 +150,11 @@ class Attend:
             return NOT_SEEN
         try:
             return await self._look(address, bodies)
-        except (RecordTooNew, RecordUnreadable) as problem:  # it is there, and nothing is done about it here
+        except (RecordTooNew, RecordUnreadable, UnknownFingerprintVersion) as unread:
+            # It is there, and nothing is done about it here.
+            problem = RecordTooNew(str(unread)) if isinstance(unread, UnknownFingerprintVersion) else unread
             await self.publisher.unreadable([ObjectView.of(body, None) for body in bodies], problem)
-            raise
+            raise problem from unread
 
     async def _look(self, address: Address, bodies: Sequence[Json]) -> float | None:
         own = self._knows(address)

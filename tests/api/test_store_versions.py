@@ -1,0 +1,180 @@
+"""Operators of two versions on one ledger: nothing is dropped, nothing is fought over, and what is too new is left alone.
+
+The other version is a fixture (`harness/next_version.py`). The previous commit's wheel is not run beside this one: there is no earlier
+operator yet.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.apiserver import Cluster
+from harness.audit import Expected
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.fleet import SOON as BACKOFF
+from harness.fleet import TTL, Applied, Fleet, failing_once, plain, scripted
+from harness.jobs import job
+from harness.kubeflow import FakeKubeflow, Script
+from harness.kubeflow.drivers import waits_for
+from harness.ledger_dump import dump
+from harness.next_version import FIELD, MIN_READER, PROGRAM, VALUE
+from harness.operators import OperatorProcess
+from sparkonce.launch.kubeflow import ATTEMPT_LABEL
+from sparkonce.launch.kubernetes import JOBS
+from sparkonce.model.record import SCHEMA
+
+Json = dict[str, Any]
+
+SOON = 60.0
+"""Seconds for what takes a few on a quiet machine."""
+QUIET = 4.0
+"""Seconds in which several sweeps pass."""
+SWEEP = 1.0
+WAITS, FAILS_LATE = "waits", "fails-late"
+
+
+@pytest.fixture
+def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(cluster, ledger_server, namespace, install, tmp_path, sweep_seconds=SWEEP) as started:
+        yield started
+
+
+@pytest.fixture
+def go(kubeflow: FakeKubeflow) -> Iterator[threading.Event]:
+    """Set: the drivers of waiting jobs end."""
+    scripted(kubeflow)
+    event = threading.Event()
+    kubeflow.on(Script(code=waits_for(event)), argument=WAITS)
+    kubeflow.on(Script(code=waits_for(event)), argument=FAILS_LATE)
+    kubeflow.on(Script(code=waits_for(event, lambda _: 1)), argument=FAILS_LATE, labels={ATTEMPT_LABEL: "1"})
+    yield event
+    event.set()
+
+
+def waiting(name: str) -> list[Applied]:
+    retry = {"maxAttempts": 2, "backoff": BACKOFF}
+    fails = job(f"{name}-fails", key=f"{name}-fails", arguments=(FAILS_LATE,), retry=retry)
+    return [
+        *(Applied(job(f"{name}-{n}", key=f"{name}-{n}", arguments=(WAITS,))) for n in range(3)),
+        Applied(fails, Expected(attempts=2)),
+    ]
+
+
+def next_version(fleet: Fleet, *, min_reader: int = 1) -> OperatorProcess:
+    return fleet.add(program=PROGRAM, **{MIN_READER: str(min_reader)})
+
+
+def records(fleet: Fleet) -> dict[str, Json]:
+    """By key."""
+    return {each.value["key"]: each.value for each in dump(fleet.etcd, fleet.install).records.values()}
+
+
+def newer(fleet: Fleet) -> set[str]:
+    """Keys whose records say what only the next version says, all of it."""
+    return {
+        key for key, record in records(fleet).items() if (record["schema"], record.get(FIELD)) == (SCHEMA + 1, VALUE)
+    }
+
+
+def until_running(fleet: Fleet, jobs: list[Applied]) -> None:
+    assert_eventually(lambda: {fleet.witness.phase(each.name) for each in jobs} == {"Running"}, SOON)
+
+
+def quiet(fleet: Fleet) -> None:
+    """Several sweeps change nothing: no record, no object."""
+
+    def stands() -> object:
+        objects = fleet.cluster.api.list(JOBS, fleet.namespace)
+        entries = dump(fleet.etcd, fleet.install).records
+        return (
+            {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in objects},
+            {key: entry.revision for key, entry in entries.items()},
+        )
+
+    before, since = stands(), time.monotonic()
+    assert_eventually(lambda: time.monotonic() > since + QUIET, 2 * QUIET)
+    assert stands() == before
+
+
+def test_two_versions_side_by_side(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
+    """Jobs run on this version and the next at once, and are handed from each to the other and back: what the next version wrote into a
+    record stays, through attempts, followers and the end; every job ends once; and then both are quiet."""
+    ours = fleet.add()
+    theirs = next_version(fleet)
+    for each in (ours, theirs):
+        each.wait_ready()
+    fleet.apply([*plain(8), *failing_once(2)])
+    passed = [*waiting("passed"), *waiting("back")]
+    fleet.apply(passed)
+    until_running(fleet, passed)
+    owners = Counter(fleet.owners().values())
+    assert set(owners) == {ours.pid, theirs.pid}, f"one of them does all the work: {owners}"
+
+    before = newer(fleet)
+    assert before
+    theirs.kill()
+    assert_eventually(lambda: Counter(fleet.owners().values()) == {ours.pid: len(passed)}, SOON)
+    follower = job("follower", key="passed-0", arguments=(WAITS,))
+    fleet.cluster.api.create(JOBS, follower, fleet.namespace)
+    assert_eventually(lambda: fleet.witness.phase("follower") == "Running", SOON)
+    assert newer(fleet) >= before
+    successor = next_version(fleet)
+    successor.wait_ready()
+    ours.kill()
+    assert_eventually(lambda: Counter(fleet.owners().values()) == {successor.pid: len(passed)}, SOON)
+    heir = fleet.add()
+    heir.wait_ready()
+    go.set()
+    fleet.until_ended(SOON)
+    assert newer(fleet) >= before | {each.body["spec"]["idempotencyKey"] for each in passed}
+    assert_eventually(lambda: fleet.witness.phase("follower") == "Succeeded", SOON)
+    fleet.audit(kubeflow)
+    quiet(fleet)
+
+
+def test_a_record_that_is_too_new(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
+    """A record that needs a newer reader is left as it is by this version, which says so in its log and to an object that nobody has told
+    anything, and goes on with all other keys. The next version, when it is back, ends what it had begun."""
+    theirs = next_version(fleet, min_reader=2)
+    theirs.wait_ready()
+    jobs = waiting("theirs")
+    fleet.apply(jobs)
+    until_running(fleet, jobs)
+    ours = fleet.add()
+    ours.wait_ready()
+    theirs.kill()
+    assert_eventually(lambda: not fleet.owners(), TTL + SOON)
+    before = records(fleet)
+    assert all(record["minReader"] == 2 for record in before.values())
+
+    fleet.apply([*plain(3), *failing_once(1)])
+    late = job("late", key="theirs-0", arguments=(WAITS,))
+    fleet.cluster.api.create(JOBS, late, fleet.namespace)
+
+    def told() -> None:
+        status = fleet.witness.jobs["late"].get("status") or {}
+        reserved = [each for each in status.get("conditions", ()) if each["type"] == "Reserved"]
+        assert [(each["status"], each["reason"]) for each in reserved] == [("Unknown", "RecordTooNew")]
+        assert "upgrade sparkonce" in status["message"]
+
+    assert_eventually(told, SOON)
+    assert "needs a reader of version 2, this is 1; upgrade sparkonce" in ours.log.read_text()
+    others = [name for name in fleet.applied if not name.startswith("theirs")]
+    fleet.witness.until_ended(others, SOON, hint=fleet.tails)
+    quiet(fleet)
+    assert {key: records(fleet)[key] for key in before} == before
+    assert not fleet.owners()
+
+    next_version(fleet, min_reader=2).wait_ready()
+    go.set()
+    fleet.until_ended(SOON)
+    assert_eventually(lambda: fleet.witness.phase("late") == "Succeeded", SOON)
+    fleet.audit(kubeflow)

@@ -1,0 +1,42 @@
+"""The operator of a version to come, as far as its records show it: run this file instead of `python -m sparkonce`.
+
+It writes schema + 1 with a field that this version does not know, and says that a reader of version MIN_READER is needed (1: any).
+Everything else is this version. An earlier version cannot stand in for it: there is none yet that runs on a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparkonce.store.step import Seen
+
+MIN_READER = "SPARKONCE_TEST_MIN_READER"
+FIELD, VALUE = "lineage", {"of": "a version to come", "since": 2}
+PROGRAM = (__file__,)
+"""What Python runs."""
+
+
+def main() -> int:
+    from sparkonce.cli import app
+    from sparkonce.engine import replica
+    from sparkonce.model import record as records
+    from sparkonce.store import rules
+
+    needed = int(os.environ.get(MIN_READER, "1"))
+    records.READER = needed
+    replica.SCHEMA = records.SCHEMA + 1  # type: ignore[attr-defined]  # announced
+    written = rules._written
+
+    def newer(seen: Seen, record: records.Record) -> records.Record:
+        change = {"schema_": records.SCHEMA + 1, "min_reader": needed, FIELD: VALUE}
+        return written(seen, record.model_copy(update=change))
+
+    rules._written = newer
+    return app.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
