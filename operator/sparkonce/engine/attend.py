@@ -11,6 +11,7 @@ nothing else is done about the key. Source: DESIGN sections 4 to 7.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 
 NOT_SEEN = 0.2
 """Seconds until a key is looked at again that came up before every object was seen: what they say of the ledger is not known yet."""
+UNPLACED = 0.3
+"""Seconds until a new generation is told of without its application: in the usual case that exists by then, and one status says both."""
 MOVED = 0.01
 """Seconds until the next look after this one wrote into the record: what follows is planned from what stands there then."""
 
@@ -152,9 +155,10 @@ class Attend:
             return await self._look(address, bodies)
         except (RecordTooNew, RecordUnreadable, UnknownFingerprintVersion) as unread:
             # It is there, and nothing is done about it here.
-            problem = RecordTooNew(str(unread)) if isinstance(unread, UnknownFingerprintVersion) else unread
-            await self.publisher.unreadable([ObjectView.of(body, None) for body in bodies], problem)
-            raise problem from unread
+            await self.publisher.unreadable([ObjectView.of(body, None) for body in bodies], unread)
+            if isinstance(unread, UnknownFingerprintVersion):
+                raise RecordTooNew(str(unread)) from unread
+            raise
 
     async def _look(self, address: Address, bodies: Sequence[Json]) -> float | None:
         own = self._knows(address)
@@ -390,8 +394,17 @@ class Attend:
         return None if leader is None else (leader.ref.uid, leader.generation)
 
     def _on_owned(self, owned: Owned, opened: SpecBody | None) -> None:
-        self._start(owned, opened=opened)
-        self.look(owned.record.address)
+        address = owned.record.address
+        if self._start(owned, opened=opened):
+            asyncio.get_running_loop().call_later(UNPLACED, self._tell_unplaced, address)
+        else:
+            self.look(address)
+
+    def _tell_unplaced(self, address: Address) -> None:
+        """An application that exists has put the key into the queue, and one that cannot be made has, too; what is left waits."""
+        running = self.driving.get(address)
+        if running is not None and running.record.application is None:
+            self.look(address)
 
     def _on_trouble(self, running: Running) -> None:
         decision = running.decision

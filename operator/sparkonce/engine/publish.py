@@ -21,7 +21,7 @@ from sparkonce.engine.project_running import iso
 from sparkonce.engine.requests import Plan, Standing
 from sparkonce.engine.status_order import next_status
 from sparkonce.engine.wanted import Invalid, Wanted
-from sparkonce.errors import QuotaUsed, RecordTooNew, RecordUnreadable, StoreFull
+from sparkonce.errors import QuotaUsed, RecordUnreadable, StoreFull
 from sparkonce.model.record import Address, Record, SpecBody, State
 from sparkonce.model.result import Result
 from sparkonce.model.spec import IdempotentJob
@@ -162,9 +162,10 @@ class Publisher:
         for view in objects:
             await self._without_record(view, trouble)
 
-    async def unreadable(self, objects: Sequence[ObjectView], problem: RecordTooNew | RecordUnreadable) -> None:
+    async def unreadable(self, objects: Sequence[ObjectView], problem: Exception) -> None:
         """Told to those that nobody has told anything: a process that can read the record may have said more."""
-        trouble = Trouble(type(problem).__name__, str(problem), unknown=True)
+        reason = "RecordUnreadable" if isinstance(problem, RecordUnreadable) else "RecordTooNew"
+        trouble = Trouble(reason, str(problem), unknown=True)
         for view in objects:
             if not view.status:
                 await self._without_record(view, trouble)
