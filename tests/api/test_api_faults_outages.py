@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from harness.eventually import assert_eventually
 from harness.fleet import ROWS, Fleet, failing_once, plain, rows_of, scripted, writing
 from harness.kubeflow import FakeKubeflow, Script
 
+CREATES = r"/sparkapplications$"
+GIVEN_UP = r'(?m)^sparkonce_api_requests_total{kind="SparkApplication",result="unavailable",verb="create"} (\S+)$'
 Say = Callable[[str], None]
 
 OUTAGE = 120.0
@@ -83,16 +86,21 @@ def test_the_api_server_is_killed_and_started_again_under_load(
 
 
 def test_the_api_server_stands_still_for_a_while(
-    fleet: Fleet, kubeflow: FakeKubeflow, cluster: Cluster, *, say: Say
+    fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, *, say: Say
 ) -> None:
-    """SIGSTOP of the API server for longer than a call may take, with jobs under way: what was sent and given up is done when it wakes
-    up, and what was sent again for it changes nothing."""
+    """SIGSTOP of the API server for longer than a call may take, with creates on their way: they are given up, they land when it wakes up,
+    whoever looked or created again meanwhile, and each job has one application."""
     kubeflow.scripts.usual = Script(run_seconds=1)
-    fleet.start(1)
-    fleet.apply([*plain(12)])
-    assert_eventually(lambda: len(kubeflow.runs) >= 1, 30)
+    slow = api_proxy.delay(5, method="POST", path=CREATES, times=4)  # they arrive when it stands still
+    [operator] = fleet.start(1)
+    fleet.apply(plain(12))
+    assert_eventually(lambda: slow.hits == 4, 30)
     with cluster.server.frozen():
         passed(FROZEN)
     took = fleet.until_ended(AFTERWARDS)
-    say(f"all was well {took:.1f} s after the API server went on")
+    creates = api_proxy.asked(method="POST", path=CREATES)
+    say(f"{len(creates)} creates; all was well {took:.1f} s after the API server went on")
+    given_up = re.search(GIVEN_UP, operator.metrics())
+    assert given_up is not None
+    assert float(given_up[1]) >= 4
     fleet.audit(kubeflow)
