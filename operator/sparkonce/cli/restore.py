@@ -46,15 +46,21 @@ def accept_restore(
 
 
 async def _accept(url: str, install: str, namespaces: list[str] | None, kubeconfig: Path | None) -> None:
-    from sparkonce.engine.restoring import accept
-    from sparkonce.kube.client import ApiClient
-    from sparkonce.kube.login import Login
-    from sparkonce.store.etcd import EtcdStore
-    from sparkonce.store.open import open_store
+    from sparkonce.store.open import open_store, redacted
 
+    if not url.lower().startswith("etcd://"):
+        raise InvalidInput(f"only a ledger at etcd://HOST:PORT tells that it was restored, and {redacted(url)} is none")
+    try:
+        from sparkonce.engine.restoring import accept
+        from sparkonce.kube.client import ApiClient
+        from sparkonce.kube.login import Login
+        from sparkonce.store.etcd import EtcdStore
+    except ModuleNotFoundError as missing:
+        raise InvalidInput(
+            f"accepting a restored ledger needs {missing.name}, which is not installed; install sparkonce[operator]"
+        ) from None
     store = open_store(url, install=install)
-    if not isinstance(store, EtcdStore):
-        raise InvalidInput(f"only a store on etcd tells that it was restored, and {store.url} is none")
+    assert isinstance(store, EtcdStore)  # by its address
     client = ApiClient(Login(kubeconfig))
 
     def told(key: str, rebuilt: bool) -> None:
