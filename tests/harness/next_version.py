@@ -32,7 +32,7 @@ def main() -> int:
 
     def newer(seen: Seen, record: records.Record) -> records.Record:
         change = {"schema_": records.SCHEMA + 1, "min_reader": needed, FIELD: VALUE}
-        return written(seen, record.model_copy(update=change))
+        return written(seen, record).model_copy(update=change)
 
     rules._written = newer
     return app.main(sys.argv[1:])
