@@ -1,4 +1,4 @@
-"""What tests of `kube/` share: how a coroutine is run, waited for, and where the front is."""
+"""What tests of `kube/` share: how a coroutine is run and waited for."""
 
 from __future__ import annotations
 

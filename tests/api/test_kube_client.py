@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from api.front import Front, front_of
 from api.scenes import job, run
+from harness.api_faults import ApiProxy
 from harness.apiserver import STRANGER, Cluster
 from harness.kube_api import CONFIG_MAPS
 from sparkonce.kube.client import ApiClient
@@ -43,12 +43,6 @@ async def client_of(kubeconfig: Path, **limits: Any) -> AsyncIterator[tuple[ApiC
         yield client, calls
     finally:
         await client.close()
-
-
-@pytest.fixture
-def front(cluster: Cluster) -> Iterator[Front]:
-    with front_of(cluster) as made:
-        yield made
 
 
 def document(name: str, **spec: Any) -> dict[str, Any]:
@@ -203,16 +197,16 @@ def test_a_new_token_is_found(cluster: Cluster, namespace: str) -> None:
     run(scene)
 
 
-def test_a_create_whose_reply_was_lost_has_landed(cluster: Cluster, front: Front, namespace: str) -> None:
+def test_a_create_whose_reply_was_lost_has_landed(api_proxy: ApiProxy, namespace: str) -> None:
     """The caller is told that nothing is known, the create was sent once, and the object is there: the same create again is told so."""
 
     async def scene() -> None:
-        async with client_of(cluster.kubeconfig_for(front.url)) as (client, calls):
-            front.lose_reply = lambda request: request.method == "POST"
+        async with client_of(api_proxy.kubeconfig) as (client, calls):
+            lost = api_proxy.lose_reply(method="POST", times=None)
             with pytest.raises(ApiUnavailable):
                 await client.create(JOBS, namespace, document("a"))
-            assert front.count("POST") == 1
-            front.lose_reply = lambda request: False
+            assert api_proxy.count(method="POST") == 1
+            lost.clear()
             with pytest.raises(AlreadyExists):
                 await client.create(JOBS, namespace, document("a"))
             assert [result for *_, result in calls] == ["unavailable", "exists"]
@@ -221,12 +215,12 @@ def test_a_create_whose_reply_was_lost_has_landed(cluster: Cluster, front: Front
 
 
 @pytest.mark.parametrize("code", [500, 502, 503, 504])
-def test_a_server_error_proves_nothing(cluster: Cluster, front: Front, namespace: str, code: int) -> None:
+def test_a_server_error_proves_nothing(api_proxy: ApiProxy, namespace: str, code: int) -> None:
     """5xx is unknown for every verb, and no verb is sent twice."""
 
     async def scene() -> None:
-        async with client_of(cluster.kubeconfig_for(front.url)) as (client, _):
-            front.status = lambda request: code
+        async with client_of(api_proxy.kubeconfig) as (client, _):
+            api_proxy.answer(code)
             for call in (
                 client.create(JOBS, namespace, document("a")),
                 client.get(JOBS, namespace, "a"),
@@ -237,7 +231,7 @@ def test_a_server_error_proves_nothing(cluster: Cluster, front: Front, namespace
             ):
                 with pytest.raises(ApiUnavailable, match=str(code)):
                     await call
-            assert len(front.requests) == 6
+            assert api_proxy.count() == 6
 
     run(scene)
 
@@ -267,26 +261,23 @@ def test_a_frozen_api_server_is_no_answer(cluster: Cluster, kubeconfig: Path, na
     run(scene)
 
 
-def test_at_most_so_many_writes_at_a_time(cluster: Cluster, front: Front, namespace: str) -> None:
+def test_at_most_so_many_writes_at_a_time(api_proxy: ApiProxy, namespace: str) -> None:
     """Of twenty creates at once no more than `writes` are under way, and all land."""
-    under_way, most = set[int](), 0
+    api_proxy.delay_reply(0.1, method="POST")
+    most = 0
 
-    def slow(request: Any) -> None:
+    async def count() -> None:
         nonlocal most
-        if request.method == "POST":
-            under_way.add(id(request))
-            most = max(most, len(under_way))
-
-    def done(request: Any) -> bool:
-        under_way.discard(id(request))
-        return False
-
-    front.status, front.lose_reply = slow, done
+        while True:
+            most = max(most, sum(each.status is None for each in api_proxy.asked(method="POST")))
+            await asyncio.sleep(0.005)
 
     async def scene() -> None:
-        async with client_of(cluster.kubeconfig_for(front.url), writes=3) as (client, _):
+        counting = asyncio.create_task(count())
+        async with client_of(api_proxy.kubeconfig, writes=3) as (client, _):
             await asyncio.gather(*(client.create(JOBS, namespace, document(f"j{number}")) for number in range(20)))
             assert len(await client.list(JOBS, namespace)) == 20
+        counting.cancel()
 
     run(scene)
     assert most == 3

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from api.front import Front, error_event, front_of
 from api.scenes import run, until
+from harness.api_faults import ApiProxy, error_event
 from harness.apiserver import Cluster
 from harness.kube_api import CONFIG_MAPS, CRDS
 from sparkonce.kube.client import ApiClient
@@ -60,16 +60,6 @@ def make(cluster: Cluster, namespace: str, *names: str, labels: dict[str, str] |
 
 def names(informer: Informer, namespace: str, *known: str) -> list[str]:
     return [name for name in known if informer.get(namespace, name) is not None]
-
-
-@pytest.fixture
-def front(cluster: Cluster) -> Iterator[Front]:
-    with front_of(cluster) as made:
-        yield made
-
-
-def behind(cluster: Cluster, front: Front) -> Path:
-    return cluster.kubeconfig_for(front.url)
 
 
 def test_lists_in_pages_then_follows(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
@@ -122,18 +112,18 @@ def test_two_namespaces_of_three(cluster: Cluster, kubeconfig: Path, namespace: 
 
 @pytest.mark.parametrize("event", [None, error_event(410, "Expired"), error_event(500), error_event(429)])
 def test_a_broken_stream_loses_nothing(
-    cluster: Cluster, front: Front, namespace: str, event: dict[str, Any] | None
+    cluster: Cluster, api_proxy: ApiProxy, namespace: str, event: dict[str, Any] | None
 ) -> None:
     """After a closed stream, a 410 and ERROR events of other codes the informer goes on, and tells what came and went meanwhile."""
     make(cluster, namespace, "a", "b")
     again = Pace(first=0.3, cap=0.5)
 
     async def scene() -> None:
-        async with watching(behind(cluster, front), namespace, pace=again) as (informer, told):
-            await until(lambda: informer.synced and front.watching)
+        async with watching(api_proxy.kubeconfig, namespace, pace=again) as (informer, told):
+            await until(lambda: informer.synced and api_proxy.watching())
             told.clear()
-            assert front.inject(event) == 1
-            await until(lambda: not front.watching)
+            assert (api_proxy.inject(event) if event else api_proxy.close_watches()) == 1
+            await until(lambda: not api_proxy.watching())
             make(cluster, namespace, "c")
             cluster.api.delete(CONFIG_MAPS, "a", namespace)
             await until(lambda: ("added", "c") in told and ("deleted", "a") in told)
@@ -144,24 +134,26 @@ def test_a_broken_stream_loses_nothing(
     run(scene)
 
 
-def test_what_was_deleted_while_the_version_expired_is_told(cluster: Cluster, front: Front, namespace: str) -> None:
+def test_what_was_deleted_while_the_version_expired_is_told(
+    cluster: Cluster, api_proxy: ApiProxy, namespace: str
+) -> None:
     """While the API server answers 410 to the watch itself, objects go and one is made again under its name: both are told."""
     make(cluster, namespace, "a", "b")
 
     async def scene() -> None:
-        async with watching(behind(cluster, front), namespace) as (informer, told):
-            await until(lambda: informer.synced and front.watching)
+        async with watching(api_proxy.kubeconfig, namespace) as (informer, told):
+            await until(lambda: informer.synced and api_proxy.watching())
             told.clear()
-            front.status = lambda request: 503
-            front.inject(None)
+            down = api_proxy.answer(503)
+            api_proxy.close_watches()
             await until(lambda: not informer.synced)
             cluster.api.delete(CONFIG_MAPS, "a", namespace)
             cluster.api.delete(CONFIG_MAPS, "b", namespace)
             make(cluster, namespace, "b")
-            front.status = lambda request: 410 if "watch" in request.query and not front.watching else None
-            expired = front.count("GET", watch=True)
-            await until(lambda: front.count("GET", watch=True) > expired + 1)
-            front.status = lambda request: None
+            down.clear()
+            expired = api_proxy.answer(410, watch=True)
+            await until(lambda: expired.hits >= 2)
+            expired.clear()
             await until(lambda: informer.synced)
             assert [each for each in told if each[0] != "relisted"] == [
                 ("deleted", "b"),
@@ -173,42 +165,41 @@ def test_what_was_deleted_while_the_version_expired_is_told(cluster: Cluster, fr
 
 
 @pytest.mark.parametrize("code", [500, 504, 429, 403, 401, 404])
-def test_errors_for_a_while(cluster: Cluster, front: Front, namespace: str, code: int) -> None:
+def test_errors_for_a_while(cluster: Cluster, api_proxy: ApiProxy, namespace: str, code: int) -> None:
     """While every call is answered with an error the cache stays and `synced` is False; afterwards it is up to date again."""
     make(cluster, namespace, "a")
 
     async def scene() -> None:
-        async with watching(behind(cluster, front), namespace) as (informer, told):
-            await until(lambda: informer.synced and front.watching)
-            front.status = lambda request: code
-            before = len(front.requests)
-            front.inject(None)
-            await until(lambda: len(front.requests) > before + 6)
+        async with watching(api_proxy.kubeconfig, namespace) as (informer, told):
+            await until(lambda: informer.synced and api_proxy.watching())
+            failing = api_proxy.answer(code)
+            api_proxy.close_watches()
+            await until(lambda: failing.hits > 6)
             assert not informer.synced
             assert informer.get(namespace, "a") is not None
             assert [each for each in told if each[0] == "deleted"] == []
             make(cluster, namespace, "b")
-            front.status = lambda request: None
+            failing.clear()
             await until(lambda: ("added", "b") in told)
             await until(lambda: informer.synced)
 
     run(scene)
 
 
-def test_silence_is_noticed(cluster: Cluster, front: Front, namespace: str) -> None:
+def test_silence_is_noticed(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
     """A stream that is open and brings nothing for `silence` seconds is opened again, from where it was: nothing is missed."""
     pace = Pace(first=0.05, cap=0.5, silence=1.0)
 
     async def scene() -> None:
-        front.silent = True
-        async with watching(behind(cluster, front), namespace, pace=pace) as (_, told):
-            await until(lambda: front.watching)
+        api_proxy.hush()
+        async with watching(api_proxy.kubeconfig, namespace, pace=pace) as (_, told):
+            await until(api_proxy.watching)
             make(cluster, namespace, "a")
-            await until(lambda: front.count("GET", watch=True) >= 2)
+            await until(lambda: api_proxy.count(watch=True) >= 2)
             assert told == []
-            front.silent = False
+            api_proxy.clear()
             await until(lambda: told == [("added", "a")])
-            assert front.count("GET", watch=False) == 1  # it was resumed, not listed again
+            assert api_proxy.count(watch=False) == 1  # it was resumed, not listed again
 
     run(scene)
 

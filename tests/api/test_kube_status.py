@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from api.front import Front, front_of
 from api.scenes import job, run, until
+from harness.api_faults import ApiProxy
 from harness.apiserver import Cluster
 from harness.kube_api import CRDS
 from sparkonce.engine.objects import Fate, ObjectRef
@@ -31,12 +31,6 @@ async def client_of(kubeconfig: Path) -> AsyncIterator[ApiClient]:
         yield client
     finally:
         await client.close()
-
-
-@pytest.fixture
-def front(cluster: Cluster) -> Iterator[Front]:
-    with front_of(cluster) as made:
-        yield made
 
 
 def forward(revision: int, **status: Any) -> Any:
@@ -132,42 +126,34 @@ def test_a_frozen_writer_gives_up(cluster: Cluster, kubeconfig: Path, namespace:
     assert status_of(cluster, namespace) == {"ledgerRevision": 9, "phase": "Succeeded"}
 
 
-def test_a_lost_reply_is_one_write(cluster: Cluster, front: Front, namespace: str) -> None:
+def test_a_lost_reply_is_one_write(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
     """The status landed and its reply was lost: the repeat is refused for its old version, and the next look finds nothing to do."""
     made = cluster.api.create(JOBS, job("a"), namespace)
-    lost: list[str] = []
-
-    def lose(request: Any) -> bool:
-        if request.method != "PATCH" or lost:
-            return False
-        lost.append(request.path)
-        return True
-
-    front.lose_reply = lose
+    lost = api_proxy.lose_reply(method="PATCH")
 
     async def scene() -> None:
-        async with client_of(cluster.kubeconfig_for(front.url)) as client:
+        async with client_of(api_proxy.kubeconfig) as client:
             writer = StatusWriter(client, first=0.01)
             make = forward(1, phase="Running")
             assert isinstance(await writer.write(namespace, "a", made["metadata"]["uid"], make, fresh=made), Left)
 
     run(scene)
-    assert lost
-    assert front.count("PATCH") == 2
+    assert lost.hits == 1
+    assert api_proxy.count(method="PATCH") == 2
     assert status_of(cluster, namespace) == {"ledgerRevision": 1, "phase": "Running"}
 
 
-def test_patience_ends(cluster: Cluster, front: Front, namespace: str) -> None:
+def test_patience_ends(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
     """An API server that answers 500 or 429 for longer than its patience ends a write with the error, after several tries."""
     uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
 
     async def scene() -> None:
-        async with client_of(cluster.kubeconfig_for(front.url)) as client:
-            front.status = lambda request: 500
+        async with client_of(api_proxy.kubeconfig) as client:
+            api_proxy.answer(500)
             writer = StatusWriter(client, patience=0.5, first=0.05, cap=0.1)
             with pytest.raises(ApiUnavailable):
                 await writer.write(namespace, "a", uid, forward(1))
-            assert len(front.requests) > 3
+            assert api_proxy.count() > 3
 
     run(scene)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from api.front import Front, error_event, front_of
 from api.scenes import job, run, until
+from harness.api_faults import ApiProxy, error_event
 from harness.apiserver import Cluster
 from harness.kube_api import CRDS
 from sparkonce.kube.login import Login
@@ -40,17 +40,6 @@ async def triggered(kubeconfig: Path, *namespaces: str, **more: Any) -> AsyncIte
         await trigger.stop()
 
 
-@pytest.fixture
-def front(cluster: Cluster) -> Iterator[Front]:
-    with front_of(cluster) as made:
-        yield made
-
-
-@pytest.fixture
-def behind(cluster: Cluster, front: Front) -> Path:
-    return cluster.kubeconfig_for(front.url)
-
-
 def test_tells_what_is_there_and_what_happens(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
     """Objects that were there are told of with type None, then each change of one of them, in its order; other namespaces are not."""
     cluster.api.create(JOBS, job("a"), namespace)
@@ -73,16 +62,16 @@ def test_tells_what_is_there_and_what_happens(cluster: Cluster, kubeconfig: Path
     run(scene)
 
 
-def test_three_triggers_write_nothing(cluster: Cluster, front: Front, behind: Path, namespace: str) -> None:
+def test_three_triggers_write_nothing(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
     """Three triggers see objects made, changed, finalized and deleted, also with kopf's own finalizer on them: the API server gets not
     one write from them, and no object has another version than the test gave it."""
     cluster.api.create(JOBS, job("before", finalizers=[KOPFS, "tests.sparkonce.dev/ours"]), namespace)
 
     async def scene() -> None:
         async with (
-            triggered(behind) as (one, of_one),
-            triggered(behind) as (two, of_two),
-            triggered(behind, namespace) as (three, of_three),
+            triggered(api_proxy.kubeconfig) as (one, of_one),
+            triggered(api_proxy.kubeconfig) as (two, of_two),
+            triggered(api_proxy.kubeconfig, namespace) as (three, of_three),
         ):
             told = [of_one, of_two, of_three]
             await until(lambda: all(each.seen_first_list for each in (one, two, three)))
@@ -97,7 +86,7 @@ def test_three_triggers_write_nothing(cluster: Cluster, front: Front, behind: Pa
             await until(lambda: all(sum(name.startswith("job-") for _, name in each) == 30 for each in told))
             await until(lambda: all(("MODIFIED", "before") in each for each in told))  # it is being deleted
             await asyncio.sleep(1.5)  # longer than kopf's workers live: whatever they do at their end is done
-            assert front.writes == []
+            assert api_proxy.asked(method="^(?!GET$)") == []
             assert {method for each in (one, two, three) for method in each.requests} == {"GET"}
             stored_now = {each["metadata"]["name"]: each["metadata"] for each in cluster.api.list(JOBS, namespace)}
             assert {name: stored_now[name]["resourceVersion"] for name in versions} == versions
@@ -112,16 +101,16 @@ def test_three_triggers_write_nothing(cluster: Cluster, front: Front, behind: Pa
 
 @pytest.mark.parametrize("event", [None, error_event(410, "Expired"), error_event(500), error_event(429)])
 def test_a_broken_stream_ends_nothing(
-    cluster: Cluster, front: Front, behind: Path, namespace: str, event: dict[str, Any] | None
+    cluster: Cluster, api_proxy: ApiProxy, namespace: str, event: dict[str, Any] | None
 ) -> None:
     """After a closed stream, a 410 and ERROR events that kopf itself dies of, what comes later is told."""
     cluster.api.create(JOBS, job("a"), namespace)
 
     async def scene() -> None:
-        async with triggered(behind, namespace) as (trigger, told):
-            await until(lambda: trigger.seen_first_list and front.watching)
-            assert front.inject(event) == 1
-            await until(lambda: front.count("GET", watch=True) >= 2)
+        async with triggered(api_proxy.kubeconfig, namespace) as (trigger, told):
+            await until(lambda: trigger.seen_first_list and api_proxy.watching())
+            assert (api_proxy.inject(event) if event else api_proxy.close_watches()) == 1
+            await until(lambda: api_proxy.count(watch=True) >= 2)
             cluster.api.create(JOBS, job("b"), namespace)
             await until(lambda: any(name == "b" for _, name in told))
             listed_again = told.count((None, "a")) == 2
@@ -133,21 +122,18 @@ def test_a_broken_stream_ends_nothing(
 
 
 @pytest.mark.parametrize("code", [500, 429, 403, 401, 404])
-def test_errors_for_a_while_end_nothing(
-    cluster: Cluster, front: Front, behind: Path, namespace: str, code: int
-) -> None:
+def test_errors_for_a_while_end_nothing(cluster: Cluster, api_proxy: ApiProxy, namespace: str, code: int) -> None:
     """While every call is answered with an error nothing is told; afterwards all is, and each error was met more than once."""
 
     async def scene() -> None:
-        async with triggered(behind, namespace) as (trigger, told):
-            await until(lambda: trigger.seen_first_list and front.watching)
-            front.status = lambda request: code
-            before = len(front.requests)
-            front.inject(None)
-            await until(lambda: len(front.requests) >= before + 2)
+        async with triggered(api_proxy.kubeconfig, namespace) as (trigger, told):
+            await until(lambda: trigger.seen_first_list and api_proxy.watching())
+            failing = api_proxy.answer(code)
+            api_proxy.close_watches()
+            await until(lambda: failing.hits >= 2)
             cluster.api.create(JOBS, job("a"), namespace)
             assert told == []
-            front.status = lambda request: None
+            failing.clear()
             await until(lambda: any(name == "a" for _, name in told), 30)
 
     run(scene)
@@ -168,11 +154,11 @@ def test_an_api_server_that_is_killed_comes_back(cluster: Cluster, kubeconfig: P
     run(scene)
 
 
-def test_a_watch_that_is_not_opened_again_is_dead(front: Front, behind: Path, namespace: str) -> None:
+def test_a_watch_that_is_not_opened_again_is_dead(api_proxy: ApiProxy, namespace: str) -> None:
     """kopf whose watch is open and was not opened anew for `silence` seconds is ended and started again."""
 
     async def scene() -> None:
-        async with triggered(behind, namespace, silence=1.5) as (trigger, _):
+        async with triggered(api_proxy.kubeconfig, namespace, silence=1.5) as (trigger, _):
             await until(lambda: trigger.restarts >= 2, 30)
             assert trigger.seen_first_list
 

@@ -63,9 +63,11 @@ class Which:
     method: str = ""
     path: str = ""
     agent: str = ""
+    watch: bool | None = None
+    """Watches, or all but watches; None: both."""
 
     def fits(self, request: Request) -> bool:
-        return all(
+        return self.watch in (None, request.watch) and all(
             re.search(pattern, text)
             for pattern, text in ((self.method, request.method), (self.path, request.path), (self.agent, request.agent))
         )
@@ -157,12 +159,13 @@ class ApiProxy:
         method: str = "",
         path: str = "",
         agent: str = "",
+        watch: bool | None = None,
         times: int | None = None,
         seconds: float | None = None,
         retry_after: int | None = None,
     ) -> Fault:
         """Such requests are answered so (429, 500, 503) and never delivered: `times`, or for `seconds`, or until cleared."""
-        which = Which(method=method, path=path, agent=agent)
+        which = Which(method=method, path=path, agent=agent, watch=watch)
         return self._add(Fault(Act.ANSWER, which, times, _until(seconds), status=status, retry_after=retry_after))
 
     def lose_request(self, *, method: str = "", path: str = "", agent: str = "", times: int | None = 1) -> Fault:
@@ -214,12 +217,12 @@ class ApiProxy:
 
     # what was asked
 
-    def asked(self, *, method: str = "", path: str = "", agent: str = "") -> list[Request]:
-        which = Which(method=method, path=path, agent=agent)
+    def asked(self, *, method: str = "", path: str = "", agent: str = "", watch: bool | None = None) -> list[Request]:
+        which = Which(method=method, path=path, agent=agent, watch=watch)
         return [each for each in list(self.requests) if which.fits(each)]
 
-    def count(self, *, method: str = "", path: str = "", agent: str = "") -> int:
-        return len(self.asked(method=method, path=path, agent=agent))
+    def count(self, *, method: str = "", path: str = "", agent: str = "", watch: bool | None = None) -> int:
+        return len(self.asked(method=method, path=path, agent=agent, watch=watch))
 
     def writes(self, *, path: str = "", agent: str = "") -> list[Request]:
         """Those that the API server got and that were to change something."""
