@@ -84,7 +84,7 @@ def test_a_dead_owner_is_replaced_within_its_lease_and_a_second(fleet: Fleet, ku
         assert set(fleet.owners().values()) == {owner.pid}
         killed += takeovers(fleet, owner, signal.SIGKILL)
         shares = Counter(fleet.owners().values())
-        owner, leaving = sorted(heirs, key=lambda each: shares[each.pid])  # noqa: B023 - called here and now
+        owner, leaving = sorted(heirs, key=lambda each: shares[each.pid])
         stopped += takeovers(fleet, leaving, signal.SIGTERM)
         leaving.terminated()
         assert set(fleet.owners().values()) == {owner.pid}
