@@ -22,7 +22,7 @@ COMMIT = 0.2
 
 
 def fill(cluster: Etcd, share: float) -> None:
-    """Until the database has this share of its quota, and hardly more: half of what is missing is written at a time, and then waited for."""
+    """Until the database has this share of its quota, and hardly more: half of what is missing is written, then waited for."""
     while (missing := share * QUOTA - _size(cluster)) > 0:
         for _ in range(max(1, int(missing / PIECE / 2))):
             cluster.put(f"{PREFIX}{uuid.uuid4().hex}".encode(), b"x" * PIECE)
