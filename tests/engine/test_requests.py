@@ -201,7 +201,11 @@ def test_an_object_as_the_api_server_returns_it() -> None:
     """An object is taken apart as it is: name, edits, status, what it asks, and whether it is being deleted."""
     wanted = Wanted.of(body(), realm="etl")
     got = ObjectView.of(body(), wanted, record=record())
-    assert (str(got.ref), got.generation, got.resource_version) == ("u1/etl/flights-2013-01/2026-11-21T10:00:00Z", 3, "77")
+    assert (str(got.ref), got.generation, got.resource_version) == (
+        "u1/etl/flights-2013-01/2026-11-21T10:00:00Z",
+        3,
+        "77",
+    )
     assert (got.created, got.deleting, got.status) == ("2026-11-21T10:00:00Z", False, STATUS)
     assert (got.key, got.key_hash, got.policy) == (wanted.key.text, wanted.key.key_hash, wanted.policy)
     assert got.fingerprint == wanted.fingerprint() and got.asks(wanted.fingerprint(1)) and not got.asks(None)
