@@ -1,4 +1,4 @@
-"""Operators that die at a named place: between a write and its reply, between a reply and what should follow it.
+"""Operators that die, or freeze, at a named place: between a write and its reply, between a reply and what should follow it.
 
 Three operators at a time, each with one place where it is going to kill itself; whoever dies is replaced by one that dies elsewhere,
 until all places were died at. Jobs arrive all the while. Then outputs, ledger and API server tell the story of operators that never
@@ -61,6 +61,24 @@ def plan(where: str, rng: random.Random) -> list[tuple[str, int]]:
     return rng.sample(deaths, len(deaths))
 
 
+FREEZES = [
+    [
+        ("replica.reserve.before", 1),
+        ("engine.launch.before", 0),
+        ("engine.launch.after", 1),
+        ("engine.finalize.before", 0),
+    ],
+    [("engine.settling.before", 0), ("engine.settling.after", 0), ("engine.stop.after", 0), ("engine.grant.after", 0)],
+    [
+        ("replica.reserve.after", 0),
+        ("engine.note.after", 2),
+        ("engine.settle.fenced", 0),
+        ("store.etcd.request.before", 60),
+    ],
+]
+"""(failpoint, how often it is passed first), those that are frozen at the same time together."""
+
+
 @pytest.fixture
 def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
     with Fleet(cluster, ledger_server, namespace, install, tmp_path) as started:
@@ -80,14 +98,20 @@ class Armed:
         assert process is not None
         return process.poll() is not None
 
-    def died_there(self) -> None:
+    @property
+    def frozen(self) -> bool:
+        assert not self.dead, f"{self.process.name} ended:\n{self.process.tail()}"
+        state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state == "T"
+
+    def came_there(self, action: str) -> None:
         last = self.hits.read_text().splitlines()[-1]
-        assert last == f"{self.place}=kill", f"{self.process.name} ended at {last!r}:\n{self.process.tail()}"
+        assert last == f"{self.place}={action}", f"{self.process.name} came to {last!r}:\n{self.process.tail()}"
 
 
-def arm(fleet: Fleet, place: str, skips: int) -> Armed:
+def arm(fleet: Fleet, place: str, skips: int, *, action: str = "kill") -> Armed:
     hits = fleet.folder / f"hits-{len(fleet.members)}.log"
-    action = f"{skips}*off->kill" if skips else "kill"
+    action = f"{skips}*off->1*{action}" if skips else f"1*{action}"
     environment = {"SPARKONCE_FAILPOINTS": f"{place}={action}", "SPARKONCE_FAILPOINTS_LOG": str(hits)}
     return Armed(place, skips, fleet.add(**environment), hits)
 
@@ -130,7 +154,7 @@ def test_whoever_dies_is_replaced_by_one_that_goes_on(
             interval=0.1,
         )
         for each in [each for each in armed if each.dead]:
-            each.died_there()
+            each.came_there("kill")
             armed.remove(each)
             deaths += 1
         assert waves < 60, f"nobody gets to {[(each.place, each.skips) for each in armed]}\n{fleet.tails()}"
@@ -156,7 +180,7 @@ def test_a_hand_over_that_dies_before_its_lease_ends_costs_the_lease(
     fleet.add()
     first.process.send(signal.SIGTERM)
     assert_eventually(lambda: first.dead, timeout=20)
-    first.died_there()
+    first.came_there("kill")
     took = fleet.until_ended(timeout=60)
     say(f"the last of {len(fleet.applied)} jobs ended {took:.1f} s later")
     fleet.audit(kubeflow)
@@ -173,7 +197,40 @@ def test_a_result_that_nobody_was_told_is_told_by_those_who_stay(
     one.process.wait_ready()
     fleet.apply(plain(16))
     assert_eventually(lambda: one.dead, timeout=30)
-    one.died_there()
+    one.came_there("kill")
     took = fleet.until_ended(timeout=20)
     say(f"the last of {len(fleet.applied)} jobs ended {took:.1f} s after the death")
     fleet.audit(kubeflow)
+
+
+@pytest.mark.parametrize("places", FREEZES, ids=["begin", "end", "between"])
+def test_whoever_froze_somewhere_goes_on_and_changes_nothing(
+    fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say, places: list[tuple[str, int]]
+) -> None:
+    """Each stops itself in the middle of a step, its lease ends, its keys are taken and brought to their end by others. Then it goes on
+    where it stood: with the create, the grant, the result it had in mind."""
+    scripted(kubeflow)
+    table = tmp_path / "table"
+    (steady,) = fleet.start(1)
+    frozen = [arm(fleet, *place, action="stop") for place in places]
+    waves = 0
+    while not all(each.frozen for each in frozen):
+        assert waves < 60, f"nobody gets to {[each.place for each in frozen if not each.frozen]}\n{fleet.tails()}"
+        fleet.apply(wave(waves, table))
+        waves += 1
+        fleet.some_end()
+    for each in frozen:
+        each.came_there("stop")
+    fleet.until_ended(timeout=60)
+    assert set(fleet.owners().values()) <= {steady.pid}
+    for each in frozen:
+        each.process.thaw()
+    fleet.apply(wave(waves, table))
+    waves += 1
+    took = fleet.until_ended(timeout=60)
+    for each in frozen:
+        each.process.wait_ready()
+        each.process.terminate()
+    say(f"{len(frozen)} frozen, {len(fleet.applied)} jobs; the last ended {took:.1f} s after all went on")
+    fleet.audit(kubeflow)
+    assert rows_of(table) == Counter(dict.fromkeys(ROWS, 2 * waves))

@@ -10,6 +10,7 @@ with Fleet(cluster, ledger_server, namespace, install, tmp_path) as fleet:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from pyarrow import parquet
 from harness.apiserver import Cluster
 from harness.audit import Audit, Expected
 from harness.etcd import Etcd
+from harness.eventually import assert_eventually
 from harness.jobs import job
 from harness.kubeflow import FakeKubeflow, Script
 from harness.kubeflow.drivers import writes_outputs
@@ -221,6 +223,12 @@ class Fleet:
 
     def ended(self) -> int:
         return sum(count for phase, count in self.witness.phases().items() if phase in ("Succeeded", "Failed"))
+
+    def some_end(self, seconds: float = 2.0) -> None:
+        """Returns when something has ended, and after so long anyway."""
+        before = self.ended()
+        with contextlib.suppress(AssertionError):
+            assert_eventually(lambda: self.ended() > before, seconds, interval=0.1)
 
     def until_ended(self, timeout: float) -> float:
         """All that was applied; the seconds that it took from now."""
