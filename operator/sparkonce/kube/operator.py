@@ -1,8 +1,8 @@
 """One operator process, put together: store, API server, watches, launcher, engine, and the order in which it starts and ends.
 
 It starts nothing before it has seen every object once and holds a lease, so that a store older than the objects' statuses is noticed
-first. On SIGTERM it hands over: the trigger ends, drives are let go while their applications go on, the lease is revoked last; a
-successor then adopts within a second. Nothing here decides anything.
+first. On SIGTERM it hands over: nothing is taken in any more, drives are let go while their applications go on, the lease is revoked
+last; a successor then adopts within a second. Watches and kopf, which may take their time, end after that. Nothing here decides anything.
 """
 
 from __future__ import annotations
