@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -182,6 +184,38 @@ def test_errors_for_a_while(cluster: Cluster, api_proxy: ApiProxy, namespace: st
             failing.clear()
             await until(lambda: ("added", "b") in told)
             await until(lambda: informer.synced)
+
+    run(scene)
+
+
+def test_new_credentials_lose_nothing(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    """A login that changes while a watch is open (a service account's token does each hour): the stream is opened anew with it within the
+    deadline of a call, and what happens then is told."""
+    path = tmp_path / "kubeconfig"
+    path.write_bytes(cluster.kubeconfig.read_bytes())
+
+    async def scene() -> None:
+        clock = time.monotonic()
+        login = Login(path, clock=lambda: clock)
+        client = ApiClient(login, limits=Limits(deadline=1))
+        informer = Informer(client, CONFIG_MAPS, namespaces=[namespace], index=LABEL, pace=QUICK)
+        informer.start()
+        try:
+            await until(lambda: informer.synced)
+            make(cluster, namespace, "before")
+            await until(lambda: names(informer, namespace, "before"))
+            document = json.loads(path.read_text())
+            document["clusters"][0]["cluster"]["server"] = cluster.url.replace("127.0.0.1", "localhost")
+            path.write_text(json.dumps(document))
+            clock += 61.0
+            assert await client.get(CONFIG_MAPS, namespace, "before") is not None
+            opened = informer.quiet
+            await until(lambda: informer.quiet < opened, timeout=10)
+            make(cluster, namespace, "after")
+            await until(lambda: names(informer, namespace, "after"), timeout=10)
+        finally:
+            await informer.stop()
+            await client.close()
 
     run(scene)
 

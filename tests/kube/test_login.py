@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 import trustme
 from kubernetes.aio.config import incluster_config
 
+from sparkonce.kube import login as login_module
 from sparkonce.kube.login import LOOK_AGAIN, NOT_SOONER, Access, Login, NoLogin
 
 
@@ -150,3 +154,22 @@ def test_a_pods_service_account(tmp_path: Path, ca: Path, clock: Clock, monkeypa
     token.write_text("t2\n")
     clock.now += LOOK_AGAIN + 1
     assert access(login).authorization == "bearer t2"
+
+
+def test_two_threads_are_the_same_to_the_api_server(tmp_path: Path, ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trigger's thread and the operator's read the credentials in the same moment, and get equal ones: else each would take the
+    other's for new, and drop all connections."""
+    path = kubeconfig(tmp_path / "k", ca, {"token": "t1"})
+    together = threading.Barrier(2)
+    made = vars(login_module)["RESTClientObject"]
+
+    def slowly(configuration: Any) -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.2)  # both are here, or one waits for the other
+        return made(configuration)
+
+    monkeypatch.setattr(login_module, "RESTClientObject", slowly)
+    login = Login(path)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: access(login), range(2))
+    assert one == other

@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 import os
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class Login:
         self._loader: Any = None  # keeps what a credential program answered, until that expires
         self._changed: int | None = None  # when the kubeconfig was, in ns
         self._contexts: dict[str, ssl.SSLContext] = {}
+        self._one = threading.Lock()
 
     async def access(self) -> Access:
         """NoLogin, if nothing could ever be read."""
@@ -129,11 +131,13 @@ class Login:
         )
 
     def _context(self, configuration: Any) -> ssl.SSLContext:
-        """The same object as long as the files say the same, so that connections are kept."""
+        """The same object as long as the files say the same, so that connections are kept; the trigger asks from a thread of its own,
+        and two objects for one file would each look like new credentials to the other."""
         digest = hashlib.sha256(repr((configuration.verify_ssl, configuration.ca_cert_data)).encode())
         for name in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file):
             digest.update(b"|" + (Path(name).read_bytes() if name else b""))
         key = digest.hexdigest()
-        if key not in self._contexts:
-            self._contexts = {key: RESTClientObject(configuration).ssl_context}
-        return self._contexts[key]
+        with self._one:
+            if key not in self._contexts:
+                self._contexts = {key: RESTClientObject(configuration).ssl_context}
+            return self._contexts[key]

@@ -12,8 +12,8 @@ turns out to be closed, and nothing else; every DELETE of ours names a UID, so t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -52,6 +52,8 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._access: Access | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._streams: dict[aiohttp.ClientSession, set[aiohttp.StreamReader]] = {}
+        """Open ones, by their session."""
         self._closed = False
 
     async def call(
@@ -83,7 +85,8 @@ class Transport:
                 response = await session.get(url, timeout=timeout, allow_redirects=False)
             async with response:
                 if response.status == 200:
-                    yield response.content
+                    with self._streaming(session, response.content):
+                        yield response.content
                 else:
                     yield Answer(response.status, await response.read(), response.headers.get("Retry-After"))
         except (aiohttp.ClientError, OSError, TimeoutError, NoLogin) as error:
@@ -111,11 +114,26 @@ class Transport:
             self._session, self._access = session_for(access), access
         return self._session, URL(access.server + path, encoded=True)
 
+    @contextmanager
+    def _streaming(self, session: aiohttp.ClientSession, reader: aiohttp.StreamReader) -> Iterator[None]:
+        readers = self._streams.setdefault(session, set())
+        readers.add(reader)
+        try:
+            yield
+        finally:
+            readers.discard(reader)
+            if not readers:
+                self._streams.pop(session, None)
+
     def _retire(self, session: aiohttp.ClientSession) -> None:
+        """Streams are ended first: aiohttp closes a session's connections without a word to who reads from one, for ever."""
+
         async def later() -> None:
             try:
                 await asyncio.sleep(self._limits.deadline)
             finally:
+                for reader in list(self._streams.get(session, ())):
+                    reader.set_exception(aiohttp.ClientConnectionError("the credentials have changed"))
                 await session.close()
 
         task = asyncio.create_task(later())
