@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -104,7 +105,8 @@ def test_operators_that_know_nothing_adopt(fleet: Fleet, kubeflow: FakeKubeflow,
     fleet.start(1)
     (heir,) = [each for each in fleet.members if each not in victims]
     assert_eventually(lambda: Counter(fleet.owners().values()) == {heir.pid: len(jobs)}, SOON)
-    assert "sparkonce_takeovers_total 5.0" in heir.metrics()
+    taken = re.search(r"^sparkonce_takeovers_total (\S+)", heir.metrics(), re.MULTILINE)
+    assert taken is not None and float(taken[1]) >= len(jobs)  # more, if its own lease ran out on a busy machine
     go.set()
     fleet.until_ended(SOON)
     fleet.audit(kubeflow)

@@ -100,6 +100,7 @@ def test_a_drive_that_raised_is_driven_again(fleet: Fleet, kubeflow: FakeKubeflo
     """Whatever a drive dies of, at any of its steps: its owner drives the key on within a second, and the job ends as it would have."""
     points = ("engine.launch.before", "engine.launch.after", "engine.note.after", "engine.finalize.before")
     hits = fleet.folder / "hits"
+    fleet.lease_seconds = LONG_TTL
     operator = fleet.add(
         SPARKONCE_FAILPOINTS=";".join(f"{point}=1*raise" for point in points), SPARKONCE_FAILPOINTS_LOG=str(hits)
     )
