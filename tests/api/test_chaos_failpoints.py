@@ -213,6 +213,8 @@ def test_whoever_froze_somewhere_goes_on_and_changes_nothing(
     table = tmp_path / "table"
     (steady,) = fleet.start(1)
     frozen = [arm(fleet, *place, action="stop") for place in places]
+    for each in frozen:
+        assert_eventually(lambda each=each: each.frozen or each.process.ready(), timeout=60, interval=0.1)  # type: ignore[misc] # a default in a lambda has no type
     waves = 0
     while not all(each.frozen for each in frozen):
         assert waves < 60, f"nobody gets to {[each.place for each in frozen if not each.frozen]}\n{fleet.tails()}"
