@@ -13,12 +13,14 @@ from engine.owned import Lossy, Owner, owner
 from harness.arrow_stage import table_of
 from sparkonce import failpoints
 from sparkonce.blocking import run
-from sparkonce.engine.drive import NotOurs
+from sparkonce.engine.drive import Ended, NotOurs
 from sparkonce.errors import LaunchRefused, LaunchUnavailable, OutputCorrupt, StoreUnavailable
 from sparkonce.failpoints import FailpointError
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import HeldReason, Outcome, StopWanted, Why
+from sparkonce.model.record import HeldReason, Outcome, Record, StopWanted, Why
+from sparkonce.model.result import Result
+from sparkonce.store.protocol import Claim
 
 
 def writing(folder: Path, *outputs: str, phase: Phase = Phase.SUCCEEDED, **spec: Any) -> Owner:
@@ -372,3 +374,30 @@ def test_an_output_whose_staging_cannot_be_swept_does_not_change_the_result(
 
     monkeypatch.setattr("sparkonce.sink.slots.SlotLog.sweep", corrupt)
     assert made.result().outcome is Outcome.SUCCEEDED
+
+
+def test_a_follower_that_attaches_in_the_last_moment_is_read_before_the_end(tmp_path: Path) -> None:
+    """Where changes are told, the drive believes the record that it read last. The finalize that meets a newer one is not sent again as
+    it was: the record is read, the follower is in it, and the second finalize lands."""
+    made = owner(tmp_path, plays=(Phase.SUCCEEDED,))
+    sent: list[int] = []
+
+    class Busy:
+        """The real store, to which somebody attaches just before the first finalize."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(made.store, name)
+
+        async def finalize(self, record: Record, claim: Claim, result: Result, *, retention: float) -> object:
+            sent.append(record.revision)
+            assert len(sent) < 5, f"the same again and again: {sent}"
+            if len(sent) == 1:
+                await made.store.attach(record, "a-follower")
+            return await made.store.finalize(record, claim, result, retention=retention)
+
+    drive = made.drive(Busy())
+    drive.polled = False
+    ended = run(drive.run(made.granted.record, made.granted.claim))
+    assert isinstance(ended, Ended)
+    assert "a-follower" in ended.record.objects
+    assert len(sent) == 2

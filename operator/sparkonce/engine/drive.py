@@ -399,6 +399,7 @@ class Drive:
             result = failed(record, end, observation, settlement, now)
             retention = job.policy.retention_failed
         failpoints.hit("engine.finalize.before")
+        self._known = None  # whatever is answered: a follower may have attached, and then there is more to read
         answer = await self.store.finalize(record, claim, result, retention=retention)
         failpoints.hit("engine.finalize.after")
         if isinstance(answer, Finalized):
