@@ -16,6 +16,7 @@ from harness.eventually import assert_eventually
 from harness.kubeflow import Moment, Script
 from harness.kubeflow.drivers import writes_outputs
 from harness.stage import IN_TIME, Stage, held, rows, staged
+from sparkonce.launch.kubernetes import PODS
 
 WITHIN = 10.0
 """Seconds in which operators act on what a person decided; their sweep comes every five minutes."""
@@ -256,3 +257,27 @@ def test_explain_says_what_a_running_job_waits_for(stage: Stage) -> None:
     assert "running" in told["row"]
     assert told["unblock"] == "sparkonce cancel explained"
     assert_eventually(lambda: stage.status("explained")["owner"] == told["owner"], IN_TIME)
+
+
+# --- what cannot be stopped
+
+
+def test_an_attempt_that_cannot_be_stopped_is_held_until_it_is_gone(stage: Stage) -> None:
+    """Its node hears nothing, so its pod stays: Held(StillThere), whatever a person says about its outcome, because it may still run.
+    A decision has it stopped once more; when the pod is gone, that ends it."""
+    stage.play("stays", Script(code=held(threading.Event()), cut_off=True))
+    stage.send("stays", "stays", stopTimeoutSeconds=1)
+    stage.until("stays", "Running")
+    done = stage.cli("cancel", "stays", "--reason", "wrong input")
+    assert done.returncode == 5, done.stderr
+    stage.until("stays", "Held")
+    assert stage.condition("stays", "Held")["reason"] == "StillThere"
+    again = stage.cli("keys", "resolve", "stays", "--failed", "--reason", "give it up", "--yes")
+    assert "once more" in again.stdout, again.stderr
+    stage.until_events("stays", "Held", 2)
+    assert stage.record("stays")["phase"] == "Held"
+    (run,) = stage.runs("stays")
+    stage.cluster.api.delete(PODS, run.pod, stage.namespace, grace=0)
+    stage.cli("keys", "resolve", "stays", "--failed", "--reason", "its pod is gone", "--yes")
+    stage.until("stays", "Cancelled", timeout=WITHIN)
+    assert len(stage.runs("stays")) == 1

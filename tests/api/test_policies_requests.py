@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,8 @@ from harness.apiserver import Cluster
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.kubeflow import Script
-from harness.stage import IN_TIME, Stage, held, staged
+from harness.kubeflow.drivers import writes_outputs
+from harness.stage import IN_TIME, Stage, held, rows, staged
 
 
 @pytest.fixture(scope="module")
@@ -234,3 +237,28 @@ def test_a_suspended_job_that_is_deleted_is_cancelled(stage: Stage) -> None:
     assert stage.applications("dropped") == []
     assert len(stage.applications("dropped", placeholders=True)) == 1
     assert stage.runs("dropped") == []
+
+
+# --- a result that is gone
+
+
+def test_a_result_that_is_gone_is_said_and_run_again_only_on_purpose(stage: Stage, tmp_path: Path) -> None:
+    """A new object of a finished job whose table was deleted: ResultGone instead of Complete, and an event; nothing runs until
+    `sparkonce rerun`. The object that was told its result before keeps what it was told."""
+    stage.play("gone", Script(code=writes_outputs(1, 2)))
+    stage.send("gone-1", "gone", outputs=rows(tmp_path / "table"))
+    stage.until("gone-1", "Succeeded")
+    shutil.rmtree(tmp_path / "table")
+    stage.send("gone-2", "gone", outputs=rows(tmp_path / "table"))
+    stage.until("gone-2", "Succeeded", role="Replay")
+    assert stage.condition("gone-2", "ResultGone")["status"] == "True"
+    assert stage.condition("gone-2", "Complete")["status"] == "False"
+    assert "sparkonce rerun gone" in stage.until_event("gone-2", "ResultGone")
+    stage.settled("gone-1", "gone-2")
+    assert stage.condition("gone-1", "Complete")["status"] == "True"
+    assert len(stage.runs("gone")) == 1
+    assert stage.cli("rerun", "gone").returncode == 0
+    for name in ("gone-1", "gone-2"):
+        stage.until(name, "Succeeded", generation=2)
+        assert stage.condition(name, "Complete")["status"] == "True"
+    assert stage.condition("gone-2", "ResultGone")["status"] == "False"

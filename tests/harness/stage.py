@@ -261,6 +261,10 @@ class Stage:
 
         return assert_eventually(look, IN_TIME)
 
+    def until_events(self, name: str, reason: str, count: int) -> None:
+        """Once so many events of this reason were told about the object."""
+        assert_eventually(lambda: int(self.events(name).get(reason, {}).get("count", 0)) >= count, IN_TIME)
+
     def logs(self) -> str:
         return "\n".join(each.tail(40) for each in self.operators)
 

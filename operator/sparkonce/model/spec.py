@@ -129,7 +129,7 @@ class JobSpec(Part):
     ttl_seconds_after_finished: Annotated[StrictInt, Field(ge=0)] | None = None
     """When the IdempotentJob object itself is removed; the record stays for its retention. Never if absent."""
     suspend: StrictBool = False
-    """Start nothing, and stop what runs, until it is false again."""
+    """Start no attempt until it is false again; one that runs goes on."""
     tunable_arguments: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=255)], ...], Field(max_length=64)
     ] = ()
