@@ -77,7 +77,7 @@ def _is_of(body: Mapping[str, Any], asked: Asked) -> bool:
     kind = body.get("kind")
     match asked.verb:
         case "delete":
-            return kind in {"Status", asked.resource.kind}
+            return kind in ("Status", asked.resource.kind)
         case "list":
             return isinstance(body.get("items"), list) and isinstance(body.get("metadata"), dict)
         case "discover":
