@@ -138,12 +138,13 @@ def test_times_move_when_statuses_flip(of: ObjectView, life: list[Any]) -> None:
 def test_only_an_answer_names_what_was_asked(of: ObjectView, life: list[Any]) -> None:
     """A status answers its object exactly when its standing does: whoever may still open a generation is left unanswered, and who
     was answered once stays so."""
-    for before, at, _, status in live(of, life):
+    for before, at, known, status in live(of, life):
         if at is None or not before.fingerprints:
             continue
         ask = asked(before, at.record)
         after = asked(replace(before, status=status), at.record)
-        if place(at, before).standing in UNANSWERED:
+        placed = place(at, before, leader=known.get("leader"), evidence=known.get("evidence"))
+        if placed.standing in UNANSWERED:
             assert (after.answered, after.number) == (ask.answered, ask.number)
         assert after.known or not ask.known
         assert after.number == ask.number
