@@ -224,7 +224,3 @@ class Driving:
         tasks = [running.task for running in self._running.values() if running.task is not None]
         self.drop_all()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def orphans(self, claimed: set[Address]) -> set[Address]:
-        """Keys that this process claims and does not drive."""
-        return claimed - set(self._running)

@@ -111,8 +111,6 @@ class Replica:
         )
         self.attendant: Attendant | None = None
         self.members: tuple[str, ...] = (self.nonce,)
-        self.last_sweep: float | None = None
-        """Monotonic seconds of the end of the last one."""
         self._known, self._waiting = known, waiting
         self._sweep_now = asyncio.Event()
         self._stopping = False
@@ -249,7 +247,6 @@ class Replica:
                 self.look(address)
             assert self.attendant is not None
             await self.attendant.swept()
-            self.last_sweep = time.monotonic()
             await until_set(self._sweep_now, self.settings.sweep * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
             self._sweep_now.clear()
 
