@@ -92,7 +92,9 @@ def test_a_dead_owner_is_replaced_within_its_lease_and_a_second(fleet: Fleet, ku
     say(f"after SIGTERM, {said(stopped)}")
     assert len(killed) == KEYS * ROUNDS
     assert max(each.after for each in killed) <= TTL + 1.0
-    assert statistics.median(each.by for each in stopped) <= GRACEFUL  # without a hand-over all would wait for the lease
+    assert (
+        statistics.median(each.by for each in stopped) <= GRACEFUL
+    )  # without a hand-over all would wait for the lease
     assert max(each.after for each in stopped) <= GRACEFUL * SLACK
     end.set()
     fleet.until_ended(timeout=60)
