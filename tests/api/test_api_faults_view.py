@@ -18,7 +18,7 @@ from harness.eventually import assert_eventually
 from harness.fleet import Fleet, plain
 from harness.kube_api import CRDS
 from harness.kubeflow import FakeKubeflow, Script
-from harness.kubeflow.drivers import waits_for
+from harness.kubeflow.drivers import waits_for, waits_unless_stopped
 from harness.ledger_dump import dump
 from harness.operators import OperatorProcess
 from sparkonce.launch.kubernetes import JOBS, NAMESPACES, SPARK_APPLICATIONS
@@ -89,6 +89,7 @@ def test_the_crd_is_deleted_and_comes_back(
     """All objects go with their kind, and three running applications go on, also when the kind is back without them. Of the objects that
     are applied anew one is deleted, which is meant; one gets the result of the run that was begun before; and the job that nobody
     asks for any more ends in the ledger. Each has one application."""
+    kubeflow.scripts.usual = Script(code=waits_unless_stopped(end))
     [operator] = fleet.start(1)
     jobs = {each.name: each.body for each in plain(3)}
     withdrawn, awaited, _ = jobs
@@ -108,15 +109,16 @@ def test_the_crd_is_deleted_and_comes_back(
     assert_eventually(lambda: phase(cluster, awaited, fleet.namespace) == "Running", SOON)
     assert_eventually(lambda: phase(cluster, withdrawn, fleet.namespace) == "Running", SOON)
     cluster.api.delete(JOBS, withdrawn, fleet.namespace)
-    assert_eventually(lambda: len(stopped(cluster, fleet.namespace)) == 1, SOON)
+
+    def outcomes() -> list[str]:
+        records = dump(fleet.etcd, fleet.install).records.values()
+        return sorted(str(each.value["outcome"]) for each in records if each.value.get("outcome"))
+
+    assert_eventually(lambda: outcomes() == ["Cancelled"], SOON)
+    assert len(stopped(cluster, fleet.namespace)) == 1
     end.set()
     assert_eventually(lambda: phase(cluster, awaited, fleet.namespace) == "Succeeded", SOON)
-
-    def ended() -> None:
-        records = dump(fleet.etcd, fleet.install).records.values()
-        assert sorted(str(each.value.get("outcome")) for each in records) == ["Cancelled", "Succeeded", "Succeeded"]
-
-    assert_eventually(ended, SOON)
+    assert_eventually(lambda: outcomes() == ["Cancelled", "Succeeded", "Succeeded"], SOON)
     assert len(fleet.witness.applications) == 3
     assert len(kubeflow.runs) == 3
 

@@ -74,6 +74,18 @@ def waits_for(event: threading.Event, then: Code | None = None) -> Code:
     return code
 
 
+def waits_unless_stopped(event: threading.Event) -> Code:
+    """Runs until the test sets the event, and ends by SIGTERM when its pod is deleted before."""
+
+    def code(driver: Driver) -> int:
+        while not event.wait(POLL):
+            if driver.stop.is_set():
+                return 143
+        return 0
+
+    return code
+
+
 def runs_until_stopped(driver: Driver) -> int:
     """A driver that never ends by itself."""
     driver.stop.wait()
