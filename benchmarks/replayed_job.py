@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ FILES = 8
 ROWS = 800
 
 
-def stage(frame: Any, folder: str) -> Written:
+def stage(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
     path, schema = Path(folder.removeprefix("file://")), {"name": "n", "type": "long", "nullable": True, "metadata": {}}
     path.mkdir(parents=True)
     for part in range(FILES):

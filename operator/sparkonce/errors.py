@@ -89,6 +89,14 @@ class OutputUnsupported(SparkonceError):
     """This kind of output does not exist in this version; never replaced by another kind."""
 
 
+class OutputChanged(SparkonceError):
+    """The table was dropped, made anew or changed so that what was staged does not fit any more; nothing was committed."""
+
+
+class ExpectationUnmet(SparkonceError):
+    """What was written is not what `spec.outputs[].expect` demands; nothing was committed."""
+
+
 class RowsLost(SparkonceError):
     """The rows counted while writing differ from the rows in the written files; nothing was committed."""
 

@@ -20,6 +20,7 @@ from sparkonce.launch.protocol import Phase
 from sparkonce.model.assignment import Assignment
 from sparkonce.model.record import HeldReason, Outcome, Record, StopWanted, Why
 from sparkonce.model.result import Result
+from sparkonce.sink.protocol import PLAIN
 from sparkonce.store.protocol import Claim
 
 
@@ -31,7 +32,7 @@ def writing(folder: Path, *outputs: str, phase: Phase = Phase.SUCCEEDED, **spec:
         job = made.job(assignment)
         for name in made.granted.sinks():
             sink, key = job._sink(name)
-            job._stage(sink, key, table_of(9))
+            job._stage(sink, key, table_of(9), PLAIN)
             job.write(table_of(1, 2, 3), name)
         return phase
 

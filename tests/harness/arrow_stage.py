@@ -7,6 +7,7 @@ files go through.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sparkonce.sink.staging import Written
 _SPARK_TYPES = {pa.int64(): "long", pa.int32(): "integer", pa.float64(): "double", pa.string(): "string"}
 
 
-def arrow_stage(frame: pa.Table, folder: str) -> Written:
+def arrow_stage(frame: pa.Table, folder: str, _partition_by: Sequence[str] = ()) -> Written:
     """A `Stager` for pyarrow tables of the few types that tests use."""
     path = Path(folder.removeprefix("file://"))
     path.mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +157,7 @@ def test_a_slot_without_files_still_has_a_schema(spark: SparkSession, key: SinkK
 
     schema = numbers(spark, 0, 1).selectExpr("id", "'x' as name").schema
 
-    def nothing(frame: Any, folder: str) -> Written:
+    def nothing(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
         return Written(rows=0, data_schema=schema.json())
 
     sink = SlotLog(FolderObjects(table), name="orders", stage=nothing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from sparkonce.errors import Fenced, OutputUnsupported, RowsLost
 from sparkonce.sink.objects import FolderObjects
 from sparkonce.sink.protocol import SinkKey, Slot
 from sparkonce.sink.slots import SlotLog
-from sparkonce.sink.staging import FOOTER_GUESS, Written, staged_files
+from sparkonce.sink.staging import FOOTER_GUESS, Stager, Written, staged_files
 
 
-def sink_with(table: Path, stage: Callable[[Any, str], Written]) -> SlotLog:
+def sink_with(table: Path, stage: Stager) -> SlotLog:
     return SlotLog(FolderObjects(table), name="orders", stage=stage)
 
 
@@ -64,7 +64,7 @@ def test_other_rows_have_another_digest(sink: SlotLog, key: SinkKey) -> None:
 def test_a_footer_larger_than_the_first_read(table: Path, key: SinkKey) -> None:
     """Thousands of columns make a footer that one read of the usual size does not hold."""
 
-    def wide(frame: Any, folder: str) -> Written:
+    def wide(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
         path = Path(folder.removeprefix("file://"))
         path.mkdir(parents=True)
         parquet.write_table(pa.table({f"column{n}": [1, 2, 3] for n in range(1500)}), path / "part-0.parquet")
@@ -79,7 +79,7 @@ def test_a_footer_larger_than_the_first_read(table: Path, key: SinkKey) -> None:
 def test_only_data_counts(table: Path, key: SinkKey) -> None:
     """Markers, checksums and a committer's leftovers are no files of the table, whatever they hold."""
 
-    def littering(frame: Any, folder: str) -> Written:
+    def littering(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
         written = arrow_stage(frame, folder)
         path = Path(folder.removeprefix("file://"))
         for name in (
@@ -96,8 +96,8 @@ def test_only_data_counts(table: Path, key: SinkKey) -> None:
     assert len(stage(sink_with(table, littering), key, 1, 2).files) == 2
 
 
-def damaged(damage: Callable[[Path], object]) -> Callable[[Any, str], Written]:
-    def stage(frame: Any, folder: str) -> Written:
+def damaged(damage: Callable[[Path], object]) -> Stager:
+    def stage(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
         written = arrow_stage(frame, folder)
         damage(Path(folder.removeprefix("file://")))
         return written
@@ -146,7 +146,7 @@ def test_an_encrypted_footer_is_refused(table: Path, key: SinkKey) -> None:
 def test_an_error_of_the_stager_passes_through(table: Path, key: SinkKey) -> None:
     """The job's own error reaches the job as it is; what it had written is gone."""
 
-    def failing(frame: Any, folder: str) -> Written:
+    def failing(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
         arrow_stage(frame, folder)
         raise ZeroDivisionError("the job's own")
 
@@ -158,7 +158,7 @@ def test_an_error_of_the_stager_passes_through(table: Path, key: SinkKey) -> Non
 def test_a_write_that_was_swept_under_says_fenced(sink: SlotLog, table: Path, key: SinkKey) -> None:
     """A zombie whose slot was closed and whose files were swept while it wrote is told so, and not that rows were lost."""
 
-    def overtaken(frame: Any, folder: str) -> Written:
+    def overtaken(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
         written = arrow_stage(frame, folder)
         run(sink.fence(key, 2, fingerprint="f", by="settle"))
         assert run(sink.sweep(key)).folders == 1
@@ -172,7 +172,7 @@ def test_a_write_that_was_swept_under_says_fenced(sink: SlotLog, table: Path, ke
 def test_no_rows_and_no_files_is_a_write(table: Path, key: SinkKey) -> None:
     """An empty result is a result: its slot names no file."""
 
-    def nothing(frame: Any, folder: str) -> Written:
+    def nothing(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
         return Written(rows=0, data_schema="{}")
 
     slot = stage(sink_with(table, nothing), key)

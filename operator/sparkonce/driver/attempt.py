@@ -16,6 +16,7 @@ from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job
 from sparkonce.errors import AttemptEnded, InvalidInput, NotInJob, StoreUnavailable
 from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, Assignment
+from sparkonce.model.output import Expect
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import OnRerun
@@ -60,6 +61,7 @@ def from_environment(environment: Mapping[str, str], *, stager: Stager | None = 
         sinks_of(spec, assignment.spec.base, stager=stager),
         DirectChannel(store, assignment),
         interval=min(BEAT, timeout / 4) if timeout else BEAT,
+        expected=expected_of(spec),
     )
     with contextlib.suppress(StoreUnavailable):  # silence proves nothing, and an attempt never ends for it
         if not job.channel.renew({}):
@@ -92,6 +94,11 @@ def join(folder: Path, assignment: Assignment) -> None:
     fcntl.flock(lock, fcntl.LOCK_SH)
     if (folder / "stopped").exists():
         raise AttemptEnded(f"attempt {assignment.attempt} of {assignment.key} was stopped before it began")
+
+
+def expected_of(job: IdempotentJob) -> dict[str, Expect]:
+    """What each declared output's commit must fulfil, by the output's name."""
+    return {output.name: output.expect for output in job.resolved_outputs}
 
 
 def sinks_of(job: IdempotentJob, base: str | None, *, stager: Stager | None = None) -> dict[str, Sink]:

@@ -16,7 +16,7 @@ import contextlib
 import json
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
@@ -27,14 +27,19 @@ from sparkonce.driver.channel import Channel
 from sparkonce.driver.heartbeat import Heartbeat
 from sparkonce.errors import (
     AttemptEnded,
+    ExpectationUnmet,
     Fenced,
     InvalidInput,
     KeyConflict,
+    OutputChanged,
     OutputUnavailable,
     StoreUnavailable,
     UndeclaredOutput,
 )
 from sparkonce.model.assignment import Assignment
+from sparkonce.model.expect import missing_columns, too_few_rows
+from sparkonce.model.output import Expect
+from sparkonce.model.record import Why
 from sparkonce.model.result import VALUES_LIMIT
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
@@ -46,6 +51,8 @@ from sparkonce.sink.protocol import (
     SinkKey,
     Slot,
     SlotState,
+    Stuck,
+    WriteOptions,
 )
 from sparkonce.sink.transaction import commit_all, intent_of, sink_key
 from sparkonce.store.protocol import Sealed
@@ -80,10 +87,17 @@ class Job:
     """In the place of a job whose key has its result (`sparkonce.job`) stands one that says True."""
 
     def __init__(
-        self, assignment: Assignment, sinks: Mapping[str, Sink], channel: Channel, *, interval: float = 2.0
+        self,
+        assignment: Assignment,
+        sinks: Mapping[str, Sink],
+        channel: Channel,
+        *,
+        interval: float = 2.0,
+        expected: Mapping[str, Expect] | None = None,
     ) -> None:
         self.assignment, self.channel = assignment, channel
         self._sinks = dict(sinks)
+        self._expected = dict(expected or {})
         self._rows = 0
         self._values: dict[str, Any] = {}
         self._outputs_written: set[str] = set()
@@ -109,22 +123,28 @@ class Job:
     def outputs(self) -> tuple[str, ...]:
         return tuple(self._sinks)
 
-    def write(self, frame: DataFrame, output: str) -> Written:
+    def write(
+        self, frame: DataFrame, output: str, *, partition_by: Sequence[str] = (), merge_schema: bool = False
+    ) -> Written:
         """Writes the rows as this job's one effect on this output.
 
-        UndeclaredOutput; InvalidInput: this job has written the output already; Fenced: its slot is closed, nothing is or will be
+        partition_by: columns; folders of the table are named after them, and readers skip those that a filter rules out.
+        merge_schema: adds columns that a Delta or Iceberg table does not have yet (slot logs merge when they are read).
+        UndeclaredOutput; InvalidInput: this job has written the output already, or the columns do not fit; ExpectationUnmet;
+        OutputChanged: the table was changed under the write; Fenced: its slot is closed, nothing is or will be
         visible; KeyConflict; RowsLost; OutputUnavailable: unknown, whoever comes next finds out."""
         sink, key = self._sink(output)
-        written = self._write(sink, key, frame)
+        options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema)
+        written = self._write(sink, key, frame, options)
         self._outputs_written.add(output)
         self.heartbeat.beat()
         failpoints.hit("driver.write.done")
         return written
 
-    def _write(self, sink: Sink, key: SinkKey, frame: DataFrame) -> Written:
+    def _write(self, sink: Sink, key: SinkKey, frame: DataFrame, options: WriteOptions) -> Written:
         if (found := self._committed(sink, key)) is not None:
             return found
-        slot = self._stage(sink, key, frame)
+        slot = self._stage(sink, key, frame, options)
         try:
             decision = run(sink.commit(key, slot))
         except OutputUnavailable:
@@ -194,11 +214,29 @@ class Job:
         same = slot.fingerprint == self.assignment.fingerprint
         return self._written(sink, AlreadyCommitted(slot) if same else Conflicting(slot))
 
-    def _stage(self, sink: Sink, key: SinkKey, frame: DataFrame) -> Slot:
+    def _stage(self, sink: Sink, key: SinkKey, frame: DataFrame, options: WriteOptions) -> Slot:
+        expected = self._expected.get(sink.name, Expect())
+        self._expect(sink, missing_columns(expected, frame.columns) if expected.columns else None)
         failpoints.hit("driver.stage.before")
-        slot = sink.stage(frame, key, self.attempt, fingerprint=self.assignment.fingerprint)
+        slot = sink.stage(frame, key, self.attempt, fingerprint=self.assignment.fingerprint, options=options)
         failpoints.hit("driver.stage.after")
+        try:
+            self._expect(sink, too_few_rows(expected, slot.rows))
+        except ExpectationUnmet:
+            with contextlib.suppress(OutputUnavailable):
+                run(sink.discard(key, slot))
+            raise
         return slot
+
+    def _expect(self, sink: Sink, unmet: str | None) -> None:
+        """Tells the ledger that the job's own expectation ends it, then its author."""
+        if unmet is None:
+            return
+        said = (
+            f"output {sink.name} is not as spec.outputs[{sink.name}].expect wants it: {unmet}; nothing of it is visible"
+        )
+        self.report("permanent-error", message=said[:MESSAGE_LIMIT], failure=Why.EXPECTATION)
+        raise ExpectationUnmet(said)
 
     def _written(self, sink: Sink, decision: Decision) -> Written:
         match decision:
@@ -207,6 +245,8 @@ class Job:
                     f"attempt {slot.token} of {self.key} can never commit to {sink.name}: its slot was closed by {slot.closed_by}; "
                     "nothing of it is visible there"
                 )
+            case Stuck(_, why):
+                raise OutputChanged(f"attempt {self.attempt} of {self.key} cannot commit to {sink.name}: {why}")
             case Conflicting():
                 raise KeyConflict(
                     f"output {sink.name} ({sink.uri}) holds a commit of {self.key} for another job; use another key or output"
@@ -226,7 +266,10 @@ class Transaction:
         self.written: dict[str, Written] = {}
         """By output; complete after the block."""
 
-    def write(self, frame: DataFrame, output: str) -> None:
+    def write(
+        self, frame: DataFrame, output: str, *, partition_by: Sequence[str] = (), merge_schema: bool = False
+    ) -> None:
+        """As `Job.write`, visible when the block has ended well."""
         job = self._job
         sink, key = job._sink(output)  # noqa: SLF001 - one module, two halves of one thing
         if not self._open:
@@ -236,7 +279,8 @@ class Transaction:
         if (found := job._committed(sink, key)) is not None:  # noqa: SLF001 - see above
             self.written[output] = found
         else:
-            self._staged[output] = job._stage(sink, key, frame)  # noqa: SLF001 - see above
+            options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema)
+            self._staged[output] = job._stage(sink, key, frame, options)  # noqa: SLF001 - see above
         job._outputs_written.add(output)  # noqa: SLF001 - see above
 
     def __enter__(self) -> Self:

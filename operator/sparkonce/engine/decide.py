@@ -31,6 +31,7 @@ class Observation:
     rewound: bool = False
     """An application of our install whose nonce the record does not know: the store is older than it was."""
     permanent_error: str | None = None
+    permanent_why: Why = Why.PERMANENT
     """As the attempt's driver reported it."""
     driver_age: float | None = None
     """Seconds since the driver touched the attempt; None: it never did."""
@@ -211,7 +212,7 @@ def _said(record: Record, observation: Observation, policy: Policy, now: float) 
     assert seen is not None  # _contradicted answered for None
     if observation.permanent_error is not None:
         said = observation.permanent_error or "the driver reported a permanent error"
-        return _settle(record, Why.PERMANENT, "permanent error", said)
+        return _settle(record, observation.permanent_why, "permanent error", said)
     if seen.phase is Phase.SUCCEEDED:
         if not policy.declared:
             return Decision(
@@ -340,7 +341,7 @@ def _end(record: Record, why: Why, verdict: Verdict, observation: Observation) -
     """The reason not to try again, if there is one."""
     if why in (Why.CANCELLED, Why.SUPERSEDED) or _wants_end(record, observation):
         return Outcome.CANCELLED
-    if why in (Why.PERMANENT, Why.TIMEOUT, Why.RESOLVED):
+    if why in (Why.PERMANENT, Why.EXPECTATION, Why.TIMEOUT, Why.RESOLVED):
         return Outcome.FAILED
     if why is Why.COMPLETED and verdict is Verdict.NONE:
         return Outcome.FAILED  # NoEffect: it ended well and wrote nothing; again would do the same

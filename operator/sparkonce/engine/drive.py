@@ -23,7 +23,7 @@ from sparkonce.engine.policy import Policy
 from sparkonce.errors import LaunchRefused, OutputCorrupt, OutputUnavailable, StoreUnavailable
 from sparkonce.launch.protocol import ENDED, Launcher, Phase, Seen, StillThere
 from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Application, Beat, Event, Record, Settling, SpecBody, State, Why
+from sparkonce.model.record import Application, Beat, Event, Record, Report, Settling, SpecBody, State, Why
 from sparkonce.model.result import Result, Verdict
 from sparkonce.sink.protocol import Sink
 from sparkonce.sink.transaction import Settlement, settle, sink_key
@@ -231,6 +231,7 @@ class Drive:
             seen=seen,
             rewound=rewound,
             permanent_error=str(errors[0].body.get("message", "")) if errors else None,
+            permanent_why=_permanent_why(errors),
             driver_age=driver.age if driver and driver.nonce == record.nonce else None,
             owner_age=age if self.polled else await self._unstarted(record, seen),
             progress=driver.progress if driver and driver.nonce == record.nonce else {},
@@ -425,3 +426,9 @@ def _opaque_verdict(record: Record, stopped: object) -> Verdict:
     if seen.phase is Phase.SUCCEEDED:
         return Verdict.COMPLETED
     return Verdict.EXITED if seen.phase is Phase.FAILED_KNOWN else Verdict.UNKNOWN
+
+
+def _permanent_why(errors: Sequence[Report]) -> Why:
+    """A word that a later driver said and we do not know is a permanent error all the same."""
+    said = errors[0].body.get("failure") if errors else None
+    return Why.EXPECTATION if said == Why.EXPECTATION else Why.PERMANENT

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparkonce.blocking import run
-from sparkonce.driver.attempt import BEAT, sinks_of
+from sparkonce.driver.attempt import BEAT, expected_of, sinks_of
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job, Written
 from sparkonce.engine import prepare as preparing
@@ -270,7 +270,9 @@ def _held(embedded: Embedded, prepared: Prepared, lease: Lease, begun: _Begun) -
     if seen is not None:
         run(begun.drive.note(record, begun.claim, seen))
     channel = _Kept(embedded, told, lease)
-    held = Job(told, sinks_of(prepared.job, prepared.spec.base), channel, interval=BEAT)
+    held = Job(
+        told, sinks_of(prepared.job, prepared.spec.base), channel, interval=BEAT, expected=expected_of(prepared.job)
+    )
     if not channel.renew({}):
         raise AttemptEnded(f"attempt {told.attempt} of {told.key} is over before its block began; run the cell again")
     held.heartbeat.start()

@@ -24,7 +24,7 @@ def output_result(sink: Sink, slot: Slot) -> OutputResult:
         commit=f"{slot.sink_key}/{slot.token}",
         rows=slot.rows,
         bytes=slot.bytes,
-        files=len(slot.files),
+        files=slot.file_count,
         digest=slot_digest(layout.encode(slot)),
     )
 

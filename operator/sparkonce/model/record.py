@@ -36,6 +36,7 @@ class Why(StrEnum):
     COMPLETED = "Completed"  # the application says it ended well
     EXITED = "Exited"  # the driver exited non-zero
     PERMANENT = "Permanent"  # the driver reported a permanent error, or the application was refused as invalid
+    EXPECTATION = "Expectation"  # the driver wrote something else than spec.outputs[].expect demands
     LOST = "Lost"  # it vanished, or was never seen
     PREEMPTED = "Preempted"  # its platform ended it; not counted
     STALE = "Stale"  # no heartbeat

@@ -20,7 +20,7 @@ import rfc8785
 from pydantic import ValidationError
 
 from sparkonce.errors import OutputCorrupt
-from sparkonce.sink.protocol import SLOT_SCHEMA, SinkKey, Slot
+from sparkonce.sink.protocol import LISTED_SCHEMA, SinkKey, Slot
 
 SLOTS = "_idem"
 DATA = "_data"
@@ -83,9 +83,9 @@ def decode(data: bytes, *, where: str, sink_key: str, token: int) -> Slot:
         schema = None
     if not isinstance(schema, int):
         raise _corrupt(where, "it is not the JSON of a slot")
-    if schema > SLOT_SCHEMA:
+    if schema > LISTED_SCHEMA:
         raise OutputCorrupt(
-            f"the slot {where} has schema {schema} and this version reads up to {SLOT_SCHEMA}; upgrade sparkonce"
+            f"the slot {where} has schema {schema} and this version reads up to {LISTED_SCHEMA}; upgrade sparkonce"
         )
     try:
         slot = Slot.model_validate_json(data)

@@ -15,6 +15,7 @@ Source: research notes on exactly-once output; Kleppmann's fencing argument, wit
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SLOT_SCHEMA = 1
+LISTED_SCHEMA = 2
+"""Of a slot whose files stand in a list beside it: a reader that knows schema 1 alone must not take it for an empty one."""
+FILES_IN_SLOT = 32
+"""Files that a slot names itself. A slot is sealed whole in the ledger, whose values are small, and goes whole into a table's commit."""
 
 
 class OnRerun(StrEnum):
@@ -40,6 +45,8 @@ class SinkKey(Value):
     key_hash: str
     output: str
     generation: int
+    batch: int | None = None
+    """Of a stream: each micro-batch is an effect of its own."""
 
     @property
     def lineage(self) -> str:
@@ -47,7 +54,8 @@ class SinkKey(Value):
         return f"{self.key_hash}-{self.output}"
 
     def __str__(self) -> str:
-        return f"{self.lineage}-g{self.generation}"
+        batch = "" if self.batch is None else f"-b{self.batch}"
+        return f"{self.lineage}-g{self.generation}{batch}"
 
 
 class SlotState(StrEnum):
@@ -64,6 +72,18 @@ class DataFile(Value):
     """Algorithm and hex digest of what identifies the file's content."""
 
 
+class Listing(Value):
+    """Where the files of a slot are named, when they are too many to stand in it: a create-once object in the output's own store."""
+
+    path: str
+    """Relative to the table, with `/`. Its content is the JSON list of the data files."""
+    digest: str
+    """SHA-256 (hex) of that content."""
+    files: int
+    bytes: int
+    """Of all the files together."""
+
+
 class Slot(Value):
     """One decision, as it stands in the output. Its bytes are canonical JSON, so that a roll-forward writes the same ones."""
 
@@ -75,10 +95,15 @@ class Slot(Value):
     """Drawn per write call: it alone proves "my own commit"."""
     fingerprint: str = ""
     files: tuple[DataFile, ...] = ()
+    """Empty where `listing` is set; `sink.listing.files_of` returns them in either case."""
+    listing: Listing | None = None
     rows: int = 0
     on_rerun: OnRerun = OnRerun.REPLACE
     data_schema: str = ""
     """Spark's JSON schema: a reader of an empty table needs it."""
+    table: str | None = None
+    """Identity of the table that it was staged for, where tables have one (Delta, Iceberg): a table that was dropped and made anew is
+    another one, to which a sealed slot is never rolled forward."""
     application: str = ""
     """Spark's application id, for a person."""
     committed_at: float = 0.0
@@ -87,7 +112,11 @@ class Slot(Value):
 
     @property
     def bytes(self) -> int:
-        return sum(f.bytes for f in self.files)
+        return self.listing.bytes if self.listing else sum(f.bytes for f in self.files)
+
+    @property
+    def file_count(self) -> int:
+        return self.listing.files if self.listing else len(self.files)
 
 
 @dataclass(frozen=True)
@@ -118,7 +147,31 @@ class Conflicting:
     slot: Slot
 
 
-Decision = Committed | AlreadyCommitted | FencedOff | Conflicting
+@dataclass(frozen=True)
+class Stuck:
+    """The slot can never be committed although nothing fences it: the table was dropped, or changed so that the files do not fit.
+
+    Nothing of it is visible. A sealed slot that is stuck leaves its transaction half done: a person decides (Held)."""
+
+    slot: Slot
+    why: str
+    """One sentence: what is wrong, where, what to do."""
+
+
+Decision = Committed | AlreadyCommitted | FencedOff | Conflicting | Stuck
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """How one write lays out its rows; no part of what the key is for."""
+
+    partition_by: tuple[str, ...] = ()
+    """Columns that folders are named after. A table that exists keeps its own; other columns are then refused."""
+    merge_schema: bool = False
+    """Adds new columns to a table that exists. Slot logs merge when they are read, whatever this says."""
+
+
+PLAIN = WriteOptions()
 
 
 class Evidence(StrEnum):
@@ -134,6 +187,49 @@ class Evidence(StrEnum):
 class Swept:
     folders: int
     bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """One commit that stands in a table, as its evidence shows it."""
+
+    slot: Slot
+    files: tuple[DataFile, ...]
+    """Of the slot, wherever they are named."""
+    commit: str
+    """What a person finds it by: the slot's path, the table's version or snapshot."""
+    visible: bool
+    """Readers see its rows; otherwise a later generation replaced them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedFolder:
+    """What one write call staged."""
+
+    path: str
+    """Relative to the table, with `/`."""
+    sink_key: str
+    token: int
+    nonce: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """A table as a listing shows it at one moment: jobs that commit meanwhile may be seen in part."""
+
+    kind: str
+    uri: str
+    effects: tuple[Effect, ...]
+    staged: tuple[StagedFolder, ...]
+    """All of them, those of committed slots too."""
+    present: Mapping[str, int]
+    """Path (relative to the table) -> bytes of every data file that a listing shows."""
+    live: tuple[str, ...]
+    """Paths of the files whose rows readers see, as often as they see them."""
+    unreadable: tuple[str, ...] = ()
+    """A sentence for each piece of evidence that does not parse."""
 
 
 class Sink(Protocol):
@@ -162,13 +258,16 @@ class Sink(Protocol):
         below. The caller compares the slot's fingerprint."""
         ...
 
-    def stage(self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str) -> Slot:
+    def stage(
+        self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
+    ) -> Slot:
         """Runs the DataFrame into a private folder and returns the slot that would commit it. RowsLost when the count differs; Fenced
-        when it failed and its slot was closed meanwhile (its files may have been swept under it)."""
+        when it failed and its slot was closed meanwhile (its files may have been swept under it). InvalidInput, before the DataFrame
+        runs, when its columns do not fit the table."""
         ...
 
     async def commit(self, key: SinkKey, slot: Slot) -> Decision:
-        """Rule R, then create-if-absent. Also rolls a sealed slot forward."""
+        """Rule R, then create-if-absent (a table: one commit that fails if any other came in between). Also rolls a sealed slot forward."""
         ...
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:
@@ -177,6 +276,10 @@ class Sink(Protocol):
 
     async def discard(self, key: SinkKey, slot: Slot) -> None:
         """Deletes the staging folder of a write that never sent a commit and never can (nothing sealed it)."""
+        ...
+
+    async def inventory(self) -> Inventory:
+        """Everything that stands in the table and in its staging, of all keys: what an audit compares. Reads, never writes."""
         ...
 
     async def sweep(self, key: SinkKey) -> Swept:

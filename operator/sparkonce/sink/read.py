@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkonce import blocking
 from sparkonce.errors import FilesMissing, NothingCommitted
+from sparkonce.sink.listing import files_of
 from sparkonce.sink.open import local_folder
 from sparkonce.sink.table import Table, missing_files
 
@@ -37,7 +38,7 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
             f"{len(missing)} committed file(s) of {folder} are not there as they were written, the first is {missing[0]}; "
             "restore them from a backup, or rerun the job that wrote them"
         )
-    files = [table.objects.where(file.path) for slot in slots for file in slot.files]
+    files = [table.objects.where(file.path) for slot in slots for file in blocking.run(files_of(table.objects, slot))]
     schemas = {json.dumps(_shape(slot.data_schema)): slot.data_schema for slot in slots}
     return _frame(spark, files, list(schemas.values()))
 

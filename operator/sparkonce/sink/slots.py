@@ -22,21 +22,26 @@ from sparkonce import blocking
 from sparkonce.errors import Fenced, OutputUnavailable, OutputUnsafe, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.sink import layout
+from sparkonce.sink.listing import with_files
 from sparkonce.sink.objects import Objects
 from sparkonce.sink.protocol import (
+    PLAIN,
     AlreadyCommitted,
     Committed,
     Conflicting,
     Decision,
     Evidence,
     FencedOff,
+    Inventory,
     OnRerun,
     SinkKey,
     Slot,
     SlotState,
     Swept,
+    WriteOptions,
     slot_digest,
 )
+from sparkonce.sink.slots_inventory import inventory
 from sparkonce.sink.staging import Stager, stage_with_spark, staged_files
 from sparkonce.sink.table import missing_files, write_snapshot
 
@@ -94,12 +99,27 @@ class SlotLog:
                 await self._objects.persist([layout.slot_path(key, found.token)])
         return found
 
-    def stage(self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str) -> Slot:
+    def stage(
+        self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
+    ) -> Slot:
         nonce = secrets.token_hex(16)
         folder = layout.staging_folder(key, token, nonce)
         try:
-            written = self._stage(frame, self._objects.where(folder))
+            written = self._stage(frame, self._objects.where(folder), options.partition_by)
             files = blocking.run(staged_files(self._objects, folder, expected=written.rows))
+            slot = Slot(
+                state=SlotState.COMMITTED,
+                sink_key=str(key),
+                token=token,
+                nonce=nonce,
+                fingerprint=fingerprint,
+                rows=written.rows,
+                on_rerun=self._on_rerun,
+                data_schema=written.data_schema,
+                application=written.application,
+                committed_at=time.time(),
+            )
+            return blocking.run(with_files(self._objects, slot, folder, files))
         except BaseException as error:
             # No slot names the nonce and nobody else knows it: these files can never be committed.
             with contextlib.suppress(SparkonceError):
@@ -110,19 +130,6 @@ class SlotLog:
                     f"attempt {token} of {key} was taken over while it wrote; nothing of it is visible"
                 ) from error
             raise
-        return Slot(
-            state=SlotState.COMMITTED,
-            sink_key=str(key),
-            token=token,
-            nonce=nonce,
-            fingerprint=fingerprint,
-            files=files,
-            rows=written.rows,
-            on_rerun=self._on_rerun,
-            data_schema=written.data_schema,
-            application=written.application,
-            committed_at=time.time(),
-        )
 
     async def commit(self, key: SinkKey, slot: Slot) -> Decision:
         if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
@@ -146,6 +153,9 @@ class SlotLog:
 
     async def discard(self, key: SinkKey, slot: Slot) -> None:
         await self._objects.delete_folder(layout.staging_folder(key, slot.token, slot.nonce))
+
+    async def inventory(self) -> Inventory:
+        return await inventory(self._objects, self.kind)
 
     async def sweep(self, key: SinkKey) -> Swept:
         folders = size = 0

@@ -15,6 +15,7 @@ Refused: changing the session's configuration. The job goes on using it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,12 +47,13 @@ class Written:
 
 
 class Stager(Protocol):
-    def __call__(self, frame: Any, folder: str, /) -> Written:
-        """Writes `*.parquet` files into a folder that does not exist yet; `folder` is `file:///...`, not percent-encoded."""
+    def __call__(self, frame: Any, folder: str, partition_by: Sequence[str], /) -> Written:
+        """Writes `*.parquet` files into a folder that does not exist yet, in Hive's layout (`day=2024-05-01/`) for the columns to
+        partition by; `folder` is a URL as Hadoop's file systems read it, not percent-encoded."""
         ...
 
 
-def stage_with_spark(frame: Any, folder: str) -> Written:
+def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) -> Written:
     """Spark's own errors (duplicate columns, types that Parquet has not, a job that fails) pass through."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
@@ -59,7 +61,7 @@ def stage_with_spark(frame: Any, folder: str) -> Written:
     counted = Observation()
     observed = frame.observe(counted, count(lit(1)).alias("rows"))
     writer = observed.write.mode("errorifexists").option("parquet.page.write-checksum.enabled", "true")
-    writer.parquet(folder)
+    writer.parquet(folder, partitionBy=list(partition_by) or None)
     return Written(
         rows=counted.get["rows"],
         data_schema=frame.schema.json(),

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from sparkonce import blocking
 from sparkonce.sink import layout
+from sparkonce.sink.listing import files_of
 from sparkonce.sink.objects import FolderObjects, Objects
 from sparkonce.sink.protocol import OnRerun, Slot, SlotState
 
@@ -132,7 +133,7 @@ async def missing_files(objects: Objects, slots: Iterable[Slot]) -> list[str]:
     """Paths that the slots name and that are not there with their recorded size: one listing per folder, nothing is read.
 
     A hint for a person: what a listing does not show may be there all the same on some stores, never on a file system."""
-    named = {file.path: file.bytes for slot in slots for file in slot.files}
+    named = {file.path: file.bytes for slot in slots for file in await files_of(objects, slot)}
     for folder in dict.fromkeys(path.rpartition("/")[0] for path in list(named)):
         for each in await objects.list(folder):
             if named.get(each.path) == each.bytes:
@@ -156,4 +157,5 @@ class Table:
 
     def files(self) -> list[str]:
         """Absolute paths of the files that hold the table's rows. Errors as `slots`."""
-        return [str(self.folder.absolute() / file.path) for slot in self.slots() for file in slot.files]
+        files = [file for slot in self.slots() for file in blocking.run(files_of(self.objects, slot))]
+        return [str(self.folder.absolute() / file.path) for file in files]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sparkonce import failpoints
 from sparkonce.model.record import Intent
 from sparkonce.model.result import Verdict
-from sparkonce.sink.protocol import Conflicting, Decision, FencedOff, Sink, SinkKey, Slot
+from sparkonce.sink.protocol import Conflicting, Decision, FencedOff, Sink, SinkKey, Slot, Stuck
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ async def commit_all(
         if decisions:
             failpoints.hit("driver.tx.between")
         decisions[name] = await sinks[name].commit(sink_key(key_hash, generation, sinks[name]), slot)
-        if isinstance(decisions[name], FencedOff | Conflicting):
+        if isinstance(decisions[name], FencedOff | Conflicting | Stuck):
             break
     return decisions
 
@@ -70,6 +70,8 @@ async def settle(
     if intent is not None:
         sealed = {name: Slot.model_validate(slot) for name, slot in intent.slots.items()}
         for name, decision in (await commit_all(named, key_hash, generation, sealed)).items():
+            if isinstance(decision, Stuck):
+                return Settlement(Verdict.STUCK, found, f"output {name}: {decision.why}")
             if isinstance(decision, FencedOff):
                 return Settlement(
                     Verdict.STUCK, found, f"output {name}: the sealed slot {decision.slot.token} is closed"

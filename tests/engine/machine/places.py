@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.machine.process import Effect, ask
@@ -19,7 +19,7 @@ from sparkonce.model.record import Application
 from sparkonce.sink.objects import FolderObjects, Listed, Tail
 from sparkonce.sink.protocol import DataFile, OnRerun, SinkKey, Slot
 from sparkonce.sink.slots import SlotLog
-from sparkonce.sink.staging import Written
+from sparkonce.sink.staging import Stager, Written
 from sparkonce.store.sql import SqlStore
 
 if TYPE_CHECKING:
@@ -107,10 +107,10 @@ class Objects:
         await self._effect("delete_folder", prefix, lambda: run(self.real.delete_folder(prefix)))
 
 
-def stager(objects: Objects) -> Callable[[Any, str], Written]:
+def stager(objects: Objects) -> Stager:
     """Writes a driver's name into each of its files."""
 
-    def stage(frame: Any, folder: str) -> Written:
+    def stage(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
         for part in range(PARTS):
             path = f"{folder}/part-{part}"
             while True:  # a task of Spark is tried again

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.arrow_stage import arrow_stage, table_of
 from harness.kubeflow.script import Code, Driver
-from sparkonce.driver.attempt import assignment_of, sinks_of
+from sparkonce.driver.attempt import assignment_of, expected_of, sinks_of
 from sparkonce.driver.channel import Channel
 from sparkonce.driver.context import Job
 from sparkonce.model.assignment import ENVIRONMENT, Assignment
@@ -49,7 +49,12 @@ def job_of(driver: Driver, channel: Channel | None = None) -> Job:
     """What `sparkonce.current()` gives a driver of its own process; its heartbeat is not started."""
     assignment = assignment_in(driver)
     job = IdempotentJob.of(assignment.spec.job)
-    return Job(assignment, sinks_of(job, assignment.spec.base, stager=arrow_stage), channel or SilentChannel())
+    return Job(
+        assignment,
+        sinks_of(job, assignment.spec.base, stager=arrow_stage),
+        channel or SilentChannel(),
+        expected=expected_of(job),
+    )
 
 
 def writes_outputs(*numbers: int, channel: Callable[[Driver], Channel] | None = None) -> Code:
