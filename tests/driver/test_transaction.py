@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,28 @@ def test_an_undeclared_output_ends_the_block(tmp_path: Path) -> None:
     with pytest.raises(UndeclaredOutput):
         transact(attempt.job(), A, (table_of(2), "z"))
     assert (attempt.slots("a"), attempt.staged("a")) == ([], [])
+
+
+def test_a_write_that_failed_ends_the_transaction_although_its_error_was_caught(tmp_path: Path) -> None:
+    """All outputs or none: the other one is not committed, unless the failed write was repeated in the block."""
+    attempt = granted(tmp_path, "a", "b")
+    for repeated in (False, True):
+        job = attempt.job()
+
+        def together(job: Job = job, repeated: bool = repeated) -> None:
+            with job.transaction() as tx:
+                with contextlib.suppress(AttributeError):
+                    tx.write(None, "a")  # type: ignore[arg-type]  # a frame that cannot be staged
+                tx.write(*B)
+                if repeated:
+                    tx.write(*A)
+
+        if repeated:
+            together()
+        else:
+            with pytest.raises(InvalidInput, match="the write of a failed inside this transaction"):
+                together()
+        assert (attempt.committed("a") is not None, attempt.committed("b") is not None) == (repeated, repeated)
 
 
 def test_a_write_outside_the_block_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sparkonce.model.policy import OnUnknown
 from sparkonce.model.record import Application, HeldReason, Outcome, Record, Settling, StopWanted, Why
 from sparkonce.model.result import Verdict
 
-ENDS = (Why.PERMANENT, Why.TIMEOUT, Why.RESOLVED)
+ENDS = (Why.PERMANENT, Why.EXPECTATION, Why.TIMEOUT, Why.RESOLVED)
 NO_EFFECT = (Verdict.NONE, Verdict.EXITED, Verdict.UNKNOWN)
 """The verdicts after which an end other than Succeeded may be named: of declared outputs only None."""
 

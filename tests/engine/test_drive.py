@@ -304,6 +304,23 @@ def test_a_permanent_error_fails_for_good_with_its_message(tmp_path: Path) -> No
     assert (result.failure.class_, result.failure.message) == ("Permanent", "no such column: fare")
 
 
+def test_an_unmet_expectation_fails_for_good_under_its_own_name(tmp_path: Path) -> None:
+    """One attempt of three, Failed(Expectation); a word of a later driver that we do not know is a permanent error."""
+    for said, failure in (("Expectation", "Expectation"), ("Weather", "Permanent")):
+        made = owner(tmp_path / said, "orders")
+
+        def play(assignment: Assignment, said: str = said, made: Owner = made) -> Phase:
+            made.job(assignment).report("permanent-error", message="too few rows", failure=said)
+            return Phase.FAILED_KNOWN
+
+        made.applications.plays = [play]
+        result = made.result()
+
+        assert result.failure is not None
+        assert (result.outcome, made.applications.launched) == (Outcome.FAILED, [1])
+        assert (result.failure.class_, result.failure.message) == (failure, "too few rows")
+
+
 def test_a_permanent_error_after_half_of_the_outputs_is_for_a_person(tmp_path: Path) -> None:
     """Some outputs are committed: never Failed, never another attempt, Held(Partial)."""
     made = owner(tmp_path, "a", "b")

@@ -61,6 +61,7 @@ OBSERVATION: Fields = {
     "seen": [None, SEEN],
     "rewound": [False, True],
     "permanent_error": [None, "no such column", ""],
+    "permanent_why": [Why.PERMANENT, Why.EXPECTATION],
     "driver_age": [None, 5.0, 500.0],
     "owner_age": [None, 5.0, 5000.0],
     "gone": [False, True],

@@ -262,6 +262,8 @@ class Transaction:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._open = False
+        self._broken: set[str] = set()
+        """Outputs whose write failed inside the block and was not repeated."""
         self._staged: dict[str, Slot] = {}
         self.written: dict[str, Written] = {}
         """By output; complete after the block."""
@@ -276,12 +278,14 @@ class Transaction:
             raise InvalidInput(
                 "a transaction writes inside its own block: `with job.transaction() as tx:`; nothing was staged"
             )
+        self._broken.add(output)
         if (found := job._committed(sink, key)) is not None:  # noqa: SLF001 - see above
             self.written[output] = found
         else:
             options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema)
             self._staged[output] = job._stage(sink, key, frame, options)  # noqa: SLF001 - see above
         job._outputs_written.add(output)  # noqa: SLF001 - see above
+        self._broken.discard(output)
 
     def __enter__(self) -> Self:
         self._open = True
@@ -291,9 +295,14 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
-        if kind is not None:
+        if kind is not None or self._broken:
             with contextlib.suppress(OutputUnavailable):  # the block's own error is what its author must see
                 self._discard()
+            if kind is None:
+                raise InvalidInput(
+                    f"the write of {', '.join(sorted(self._broken))} failed inside this transaction, which commits all or none: "
+                    "none was committed; let the error end the block"
+                )
             return
         if self._staged:
             failpoints.hit("driver.seal.before")
