@@ -23,7 +23,7 @@ import secrets
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -60,6 +60,8 @@ class Listed:
     path: str
     """Relative to the table, with `/`."""
     bytes: int
+    modified: float = field(default=0.0, compare=False)
+    """Unix seconds, the store's clock. For a person; decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,11 @@ class StoreObjects:
         cut = len(self._full(""))
         try:
             chunks = obstore.list(self._store, prefix=self._full(prefix))
-            found = [Listed(each["path"][cut:], each["size"]) for chunk in chunks for each in chunk]
+            found = [
+                Listed(each["path"][cut:], each["size"], each["last_modified"].timestamp())
+                for chunk in chunks
+                for each in chunk
+            ]
         except FileNotFoundError:
             return ()
         except (BaseError, OSError, ValueError) as error:

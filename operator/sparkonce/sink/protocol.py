@@ -213,6 +213,10 @@ class StagedFolder:
     nonce: str
     files: int
     bytes: int
+    unreachable: bool = False
+    """Nobody can commit it any more (its token is closed, or another write is committed): `sweep` deletes it."""
+    modified: float = 0.0
+    """Unix seconds, the store's clock: when its newest object was written; 0 where that is not known. Decides nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
