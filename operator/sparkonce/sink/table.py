@@ -69,7 +69,7 @@ async def decided(objects: Objects) -> Decided:
     numbers = sorted(
         n for path in paths if path.startswith(f"{layout.SNAPSHOTS}/") and (n := layout.numbered(path)) is not None
     )
-    committed, closed = await _newest_snapshot(objects, numbers)
+    committed, closed = await newest_snapshot(objects, numbers)
     unlisted = 0
     for path in paths:
         sink_key, token = path.split("/")[1], layout.numbered(path)
@@ -115,7 +115,8 @@ async def _write(objects: Objects, known: Decided) -> bool:
     return created
 
 
-async def _newest_snapshot(objects: Objects, numbers: list[int]) -> tuple[dict[str, Slot], set[str]]:
+async def newest_snapshot(objects: Objects, numbers: list[int]) -> tuple[dict[str, Slot], set[str]]:
+    """Its committed slots by path, and the paths of the closed ones; nothing when no snapshot of these numbers can be read."""
     for number in reversed(numbers):
         data = await objects.get(layout.snapshot_path(number))
         try:
