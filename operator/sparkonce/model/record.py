@@ -67,7 +67,9 @@ class HeldReason(StrEnum):
 class Value(BaseModel):
     """Frozen, camelCase outside, unknown fields kept."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="allow", alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="constants"
+    )
 
     def dump(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
