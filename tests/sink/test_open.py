@@ -58,11 +58,11 @@ def test_stores_are_refused(location: str) -> None:
         open_sink(declared(location), base="/jobs")
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+@pytest.mark.parametrize("kind", ["iceberg", "parquet"])
 def test_other_kinds_are_refused(kind: str) -> None:
     """Never a fallback: the sentence names the field, and what to write instead."""
     with pytest.raises(
-        OutputUnsupported, match=rf"^spec\.outputs\[orders\]\.{kind}: this version writes slotLog outputs only"
+        OutputUnsupported, match=rf"^spec\.outputs\[orders\]\.{kind}: this version writes slotLog and delta outputs only"
     ):
         open_sink(declared("/lake/orders", kind=kind), base="/jobs")
 

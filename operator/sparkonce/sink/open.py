@@ -19,6 +19,7 @@ from sparkonce.sink.slots import SlotLog
 from sparkonce.sink.staging import Stager
 
 SLOT_LOG = "slotLog"
+DELTA = "delta"
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
@@ -48,9 +49,9 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
     stage: what writes the rows; Spark by default.
     durable: see FolderObjects.
     InvalidInput, OutputUnsupported: one sentence with the field; nothing was touched."""
-    if output.kind != SLOT_LOG:
+    if output.kind not in (SLOT_LOG, DELTA):
         raise OutputUnsupported(
-            f"{output.field}: this version writes {SLOT_LOG} outputs only; declare `slotLog: {{path: ...}}` instead"
+            f"{output.field}: this version writes {SLOT_LOG} and {DELTA} outputs only; declare `slotLog: {{path: ...}}` instead"
         )
     if not _NAME.match(output.name):
         raise InvalidInput(
@@ -58,6 +59,14 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
         )
     folder = local_folder(output.location, base=base, field=f"{output.field}.path")
     objects = FolderObjects(folder, durable=durable)
+    if output.kind == DELTA:
+        try:
+            from sparkonce.sink.delta import open_delta
+        except ModuleNotFoundError:
+            raise OutputUnsupported(
+                f"{output.field}: the package deltalake is not installed; run `pip install sparkonce[delta]`"
+            ) from None
+        return open_delta(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
     return SlotLog(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
 
 

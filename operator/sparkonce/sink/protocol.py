@@ -104,6 +104,10 @@ class Slot(Value):
     table: str | None = None
     """Identity of the table that it was staged for, where tables have one (Delta, Iceberg): a table that was dropped and made anew is
     another one, to which a sealed slot is never rolled forward."""
+    partition_by: tuple[str, ...] | None = None
+    """Columns that its folders are named after and its files lack, where a table must be told (Delta)."""
+    merge_schema: bool | None = None
+    """Whether its commit may add columns to the table: whoever rolls it forward must know, too."""
     application: str = ""
     """Spark's application id, for a person."""
     committed_at: float = 0.0
