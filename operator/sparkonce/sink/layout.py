@@ -20,7 +20,7 @@ import rfc8785
 from pydantic import ValidationError
 
 from sparkonce.errors import OutputCorrupt
-from sparkonce.sink.protocol import LISTED_SCHEMA, SinkKey, Slot
+from sparkonce.sink.protocol import STREAM_SCHEMA, SinkKey, Slot
 
 SLOTS = "_idem"
 DATA = "_data"
@@ -28,7 +28,7 @@ SNAPSHOTS = f"{SLOTS}/_snapshot"
 
 _TOKEN = re.compile(r"(\d{10})\.json$")
 _FOLDER = re.compile(r"(\d{10})-([0-9a-z]+)$")
-_SINK_KEY = re.compile(r"(.+)-g(\d+)$")
+_SINK_KEY = re.compile(r"(.+)-g(\d+)(?:-b(\d+))?$")
 
 
 def slots_folder(key: SinkKey | str) -> str:
@@ -64,9 +64,15 @@ def staged(folder: str) -> tuple[int, str] | None:
 
 
 def lineage_of(sink_key: str) -> tuple[str, int] | None:
-    """What a rerun replaces, and the generation: see `SinkKey`."""
+    """What a rerun replaces, and the generation, whatever the batch: see `SinkKey`."""
     match = _SINK_KEY.match(sink_key)
     return (match[1], int(match[2])) if match else None
+
+
+def batch_of(sink_key: str) -> int | None:
+    """The batch whose slots these are; None for a key of its own, and for a stream's opening."""
+    match = _SINK_KEY.match(sink_key)
+    return int(match[3]) if match and match[3] else None
 
 
 def encode(slot: Slot) -> bytes:
@@ -83,9 +89,9 @@ def decode(data: bytes, *, where: str, sink_key: str, token: int) -> Slot:
         schema = None
     if not isinstance(schema, int):
         raise _corrupt(where, "it is not the JSON of a slot")
-    if schema > LISTED_SCHEMA:
+    if schema > STREAM_SCHEMA:
         raise OutputCorrupt(
-            f"the slot {where} has schema {schema} and this version reads up to {LISTED_SCHEMA}; upgrade sparkonce"
+            f"the slot {where} has schema {schema} and this version reads up to {STREAM_SCHEMA}; upgrade sparkonce"
         )
     try:
         slot = Slot.model_validate_json(data)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SLOT_SCHEMA = 1
 LISTED_SCHEMA = 2
 """Of a slot whose files stand in a list beside it: a reader that knows schema 1 alone must not take it for an empty one."""
+STREAM_SCHEMA = 3
+"""Of a slot in a stream's chain: it means what it means only together with the others."""
 FILES_IN_SLOT = 32
 """Files that a slot names itself. A slot is sealed whole in the ledger, whose values are small, and goes whole into a table's commit."""
 
@@ -84,6 +86,33 @@ class Listing(Value):
     """Of all the files together."""
 
 
+class StreamPart(StrEnum):
+    """What a committed slot is in a stream's chain."""
+
+    OPENING = "opening"
+    """Under the sink key without a batch: binds the stream to one checkpoint. It is no effect."""
+    BATCH = "batch"
+    END = "end"
+    """In the place of the batch after the last one: nothing comes after it. It is the stream's result."""
+
+
+class StreamMark(Value):
+    """Of a committed slot of a stream: its place in the chain, and all that stands there up to it (see `sparkonce.sink.stream`)."""
+
+    part: StreamPart
+    query_id: str
+    """Of the checkpoint, as Spark drew it: another checkpoint is another query."""
+    first_batch: int
+    last_batch: int | None = None
+    """The newest batch that is committed once this slot stands; None before the first."""
+    input: str = ""
+    """SHA-256 (hex) of the checkpoint's plan of this batch: the same number with another plan holds other rows."""
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+
+
 class Slot(Value):
     """One decision, as it stands in the output. Its bytes are canonical JSON, so that a roll-forward writes the same ones."""
 
@@ -108,6 +137,8 @@ class Slot(Value):
     """Columns that its folders are named after and its files lack, where a table must be told (Delta)."""
     merge_schema: bool | None = None
     """Whether its commit may add columns to the table: whoever rolls it forward must know, too."""
+    stream: StreamMark | None = None
+    """Where the slot is a part of a stream."""
     application: str = ""
     """Spark's application id, for a person."""
     committed_at: float = 0.0
