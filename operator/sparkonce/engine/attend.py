@@ -22,13 +22,12 @@ from sparkonce import failpoints
 from sparkonce.engine.decide import Alarm
 from sparkonce.engine.drive import Drive, Ended, NotOurs
 from sparkonce.engine.driving import Driving, Running
-from sparkonce.engine.object_view import Json, ObjectView, uids
-from sparkonce.engine.objects import Fate, ObjectRef, Objects
+from sparkonce.engine.looking import Looking
+from sparkonce.engine.object_view import Json, ObjectView
+from sparkonce.engine.objects import Objects
 from sparkonce.engine.ownership import Ownership
-from sparkonce.engine.policy import Policy
-from sparkonce.engine.probing import probe
 from sparkonce.engine.publish import Looked, Publisher
-from sparkonce.engine.requests import Plan, Standing, leader_of, plan
+from sparkonce.engine.requests import Plan, Standing, plan
 from sparkonce.engine.reserving import Reserving
 from sparkonce.engine.rewinding import Rewinding
 from sparkonce.engine.sweeping import Sweeping
@@ -38,10 +37,8 @@ from sparkonce.errors import RecordTooNew, RecordUnreadable
 from sparkonce.launch.protocol import Launcher
 from sparkonce.model.fingerprint import UnknownFingerprintVersion
 from sparkonce.model.policy import OnDelete
-from sparkonce.model.record import Address, Outcome, Record, SpecBody, State, StopWanted, Why
-from sparkonce.model.result import Result
+from sparkonce.model.record import Address, Record, SpecBody, State, StopWanted, Why
 from sparkonce.observe.meter import Meter
-from sparkonce.sink.protocol import Evidence
 from sparkonce.store.protocol import (
     Attached,
     IdempotencyStore,
@@ -80,11 +77,13 @@ class Attend:
     """Puts a key into the queue, at once."""
     new_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
     driving: Driving = field(init=False)
+    looking: Looking = field(init=False)
     _ended: dict[Address, Ended] = field(default_factory=dict)
     _unowned: dict[Address, float] = field(default_factory=dict)
     """Keys whose claim ended, and when (monotonic): for the latency of a takeover."""
 
     def __post_init__(self) -> None:
+        self.looking = Looking(store=self.store, objects=self.objects, reader=self.reader)
         self.driving = Driving(
             self.ownership,
             make=self._drive_of,
@@ -164,9 +163,9 @@ class Attend:
         own = self._knows(address)
         view, ended = await self._view(address)
         record = view.record
-        views, wanted = self._views(bodies, record)
+        views, wanted = self.looking.views(bodies, record)
         if record is not None and (running := self.driving.get(address)) is not None:
-            running.edited(self._edition(record))
+            running.edited(self.looking.edition(record))
         alarm = self.rewinding.alarm if own else await self.rewinding.check(view, address, views)
         if alarm is not None:
             await self.publisher.alarm(views, alarm)
@@ -233,10 +232,10 @@ class Attend:
         if record is None and not views:
             return None
         spec = ended.spec if ended is not None else None
-        spec = spec or await self._spec_if(record, views)
-        policy = self._policy(record, spec, wanted)
-        evidence = await self._evidence(record, result, spec, views)
-        gone = await self._gone(record, policy, views)
+        spec = spec or await self.looking.spec_if(record, views)
+        policy = self.looking.policy(record, spec, wanted)
+        evidence = await self.looking.evidence(record, result, spec, views)
+        gone = await self.looking.gone(record, policy, views)
         on_delete = policy.on_delete if policy is not None else OnDelete.STOP
         todo = plan(view, views, leader=policy, evidence=evidence, gone=gone, on_delete=on_delete)
         if record is not None and await self._act_on(record, todo, wanted):
@@ -258,69 +257,9 @@ class Attend:
         due = await self.publisher.publish(looked, [(v, wanted.get(v.uid)) for v in views])
         return min((seconds for seconds in (again, due) if seconds is not None), default=None)
 
-    def _views(self, bodies: Sequence[Json], record: Record | None) -> tuple[list[ObjectView], dict[str, Wanted]]:
-        views: list[ObjectView] = []
-        wanted: dict[str, Wanted] = {}
-        for body in bodies:
-            read = self.reader.read(body)
-            if isinstance(read, Wanted):
-                wanted[read.ref.uid] = read
-            views.append(ObjectView.of(body, read if isinstance(read, Wanted) else None, record=record))
-        return views, wanted
-
     def _trouble(self, address: Address) -> str:
         running = self.driving.get(address)
         return running.trouble if running is not None else ""
-
-    async def _spec_if(self, record: Record | None, views: Sequence[ObjectView]) -> SpecBody | None:
-        """The recorded spec, where something here depends on it and no live object says the same."""
-        if record is None:
-            return None
-        leader = leader_of(record)
-        led = any(v.uid == leader and v.same(record) for v in views)
-        if record.state is not State.FINALIZED and led and not any(_untold(v, record) for v in views):
-            return None
-        return await self.store.spec(record.address, record.generation)
-
-    def _policy(self, record: Record | None, spec: SpecBody | None, wanted: dict[str, Wanted]) -> Policy | None:
-        if record is None:
-            return None
-        leader = wanted.get(leader_of(record) or "")
-        if leader is not None and leader.same(record):
-            return leader.policy
-        return None if spec is None else describe(record, spec, None).policy
-
-    async def _evidence(
-        self, record: Record | None, result: Result | None, spec: SpecBody | None, views: Sequence[ObjectView]
-    ) -> dict[str, Evidence]:
-        """Whether a recorded result still stands, asked when somebody is told of it who was not told before."""
-        if (
-            record is None
-            or result is None
-            or record.outcome is not Outcome.SUCCEEDED
-            or spec is None
-            or not result.outputs
-        ):
-            return {}
-        late = [v for v in views if not v.wanting(record) and v.status.get("ledgerRevision") != record.revision]
-        return await probe(record, result, describe(record, spec, None).sinks) if late else {}
-
-    async def _gone(self, record: Record | None, policy: Policy | None, views: Sequence[ObjectView]) -> set[str]:
-        """UIDs that the record names and the API server says are gone; asked only when none of them is in sight."""
-        if record is None or record.state is not State.IN_PROGRESS or policy is None:
-            return set()
-        named = uids(record)
-        seen = {v.uid for v in views if not v.deleting}
-        if not named or seen & set(named) or record.stop_wanted is not None:
-            return set()
-        fates: dict[str, Fate] = {}
-        for entry in record.objects:
-            ref = ObjectRef.parse(entry)
-            fates[ref.uid] = await self.objects.fate(ref)
-            if fates[ref.uid] is Fate.THERE:
-                break  # one that is there is enough
-        withdrawn = Fate.GONE in fates.values()  # what was swept away wants nothing any more, but it withdraws nothing
-        return {uid for uid, fate in fates.items() if withdrawn and fate is not Fate.THERE}
 
     async def _act_on(self, record: Record, todo: Plan, wanted: dict[str, Wanted]) -> bool:
         """Writes what the objects want into the record, without a claim; True: it has changed."""
@@ -353,7 +292,7 @@ class Attend:
 
     def _drive_of(self, running: Running) -> Drive:
         address = running.record.address
-        running.edition = self._edition(running.record)
+        running.edition = self.looking.edition(running.record)
 
         def on_record(record: Record) -> None:
             before = running.record
@@ -365,13 +304,13 @@ class Attend:
         drive = Drive(
             store=self.store,
             launcher=self.launcher,
-            describe=lambda record, spec: describe(record, spec, self._leader(record)),
+            describe=lambda record, spec: describe(record, spec, self.looking.leader(record)),
             wait=running.wait,
             new_nonce=self.new_nonce,
             install=self.install,
             store_url="",
             owner=self.owner,
-            edition=self._edition,
+            edition=self.looking.edition,
             on_decision=running.decided,
             on_record=on_record,
             guard=self.ownership.guard,
@@ -380,18 +319,6 @@ class Attend:
         if running.opened is not None:
             drive.opened(running.record, running.opened)
         return drive
-
-    def _leader(self, record: Record) -> Wanted | None:
-        leader = leader_of(record)
-        for body in self.objects.of(record.address):
-            read = self.reader.read(body)
-            if isinstance(read, Wanted) and read.ref.uid == leader:
-                return read
-        return None
-
-    def _edition(self, record: Record) -> object:
-        leader = self._leader(record)
-        return None if leader is None else (leader.ref.uid, leader.generation)
 
     def _on_owned(self, owned: Owned, opened: SpecBody | None) -> None:
         address = owned.record.address
@@ -431,9 +358,3 @@ class Attend:
         elif record.finalized_at is not None:
             seconds = max(0.0, record.finalized_at - record.created_at)
             self.meter.finalized(str(record.outcome), attempts=record.attempt, seconds=seconds)
-
-
-def _untold(view: ObjectView, record: Record) -> bool:
-    """It wants another job than the recorded one, and its status does not name the fields yet."""
-    told = view.status.get("generation") == record.generation and view.asks(view.status.get("fingerprint"))
-    return not told and not view.same(record)
