@@ -22,9 +22,11 @@ from pydantic import ValidationError
 
 from sparkonce import blocking
 from sparkonce.sink import layout
+from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.listing import files_of
-from sparkonce.sink.objects import FolderObjects, Objects
-from sparkonce.sink.protocol import OnRerun, Slot, SlotState
+from sparkonce.sink.objects import Objects
+from sparkonce.sink.protocol import Slot, SlotState
+from sparkonce.sink.stream import shown
 
 SNAPSHOT_SCHEMA = 1
 SNAPSHOT_AFTER = 64
@@ -34,18 +36,19 @@ SNAPSHOTS_KEPT = 3
 
 
 def visible(slots: Iterable[Slot]) -> list[Slot]:
-    """The committed slots whose rows are in the table, in the order of their sink keys' lineage and generation."""
-    lineages: dict[str, list[tuple[int, Slot]]] = {}
+    """The committed slots whose rows are in the table, in the order of their sink keys' lineage, generation and batch.
+
+    What a rerun replaces, and when: see `stream.shown`."""
+    lineages: dict[str, dict[int, list[Slot]]] = {}
     for slot in slots:
         lineage, generation = layout.lineage_of(slot.sink_key) or (slot.sink_key, 0)
         if slot.state is SlotState.COMMITTED:
-            lineages.setdefault(lineage, []).append((generation, slot))
-    seen = []
-    for _, committed in sorted(lineages.items()):
-        committed.sort(key=lambda each: each[0])
-        first = max((at for at, (_, slot) in enumerate(committed) if slot.on_rerun is OnRerun.REPLACE), default=0)
-        seen += [slot for _, slot in committed[first:]]
-    return seen
+            lineages.setdefault(lineage, {}).setdefault(generation, []).append(slot)
+    return [
+        slot
+        for _, generations in sorted(lineages.items())
+        for slot in shown([committed for _, committed in sorted(generations.items())])
+    ]
 
 
 @dataclass(frozen=True)

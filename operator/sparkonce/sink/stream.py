@@ -1,0 +1,279 @@
+"""A stream's slots: one chain of decisions, so that each micro-batch is one effect and an attempt that was taken over ends for all of them.
+
+    <key>          the opening: binds the stream to one checkpoint (Spark's query id) and to its first batch
+    <key>-b<n>     batch n, for n = first, first + 1, ...
+    <key>-b<k+1>   after the last batch k: the end, which is the stream's result
+
+Each *place* of the chain (the opening, then one per number) is a sink key of its own with slots of its own, so rule R holds in it: at most
+one slot of a place is committed, and a token commits only when all lower slots of the place are closed. That bars an attempt that was
+taken over from places that were fenced; it says nothing of the places after them, which are endless and cannot all be closed. So:
+
+**Chain rule: token s commits in a place only after it has seen the place before it committed, as the opening or a batch, by a token <= s.**
+
+What follows, and nothing in it is about time:
+
+1. The committed places are one piece, from the opening on; an end is the last of them. (By the rule a place is committed only after the
+   one before it, and no slot ever changes.) So "is place p committed?" is true up to some p and false beyond: the last one is found by
+   doubling and halving, in a few looks, however long the stream is. A look is a hint; what it misses costs a step of `close`.
+2. Tokens never fall along the chain. (By the rule, one place after the other.)
+3. `close(t)` walks to the first place p that is not committed and fills its slots below t. Then no token below t commits anything, ever:
+   not in p, whose slots below t are closed; and in no place q after p, since then p would be committed first (1) by a token u that is at
+   most the token at q (2), so u < t; but p's slots below t are closed. Not before p either: those places are committed, and rule R lets
+   no second slot of theirs be. When p is the opening itself, the same holds with the opening as p.
+   If somebody commits p while it is being closed, the walk goes on with the place after it.
+4. An attempt that wakes after a takeover is therefore refused in the place it works at (its slot is closed, or the place is taken) and
+   in every later one. Places of the successor's batches stay open to the successor, and to nobody below it.
+
+The chain rule is checked against slots that never change, so checking before the create is as good as checking inside it. Two processes
+with one token (twins) meet in the same slot, whose create only one of them wins; the other reads whose batch stands there.
+
+The number of a batch alone does not say which rows it holds: a checkpoint that was put back to an older state plans the number anew. So
+a batch carries the digest of the checkpoint's plan of it (`input`), and a batch that is delivered again with another plan is refused.
+
+Refused: guessing. A number that leaves a gap, another query id, or a batch after the end is one sentence for a person, never a merge.
+Not taken: one long-lived lock per stream, or a fence object that each batch reads first. A frozen writer passes a check that it made
+before it froze; a slot's create does not.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sparkonce.sink.protocol import (
+    STREAM_SCHEMA,
+    AlreadyCommitted,
+    Committed,
+    Decision,
+    FencedOff,
+    OnRerun,
+    SinkKey,
+    Slot,
+    SlotState,
+    StreamMark,
+    StreamPart,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sparkonce.sink.protocol import Sink
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The committed places of a stream, as far as they are known: everything up to `last` stands for ever."""
+
+    opening: Slot
+    last: Slot
+    """The opening, the newest batch, or the end."""
+
+    @property
+    def query_id(self) -> str:
+        return mark(self.opening).query_id
+
+    @property
+    def ended(self) -> bool:
+        return mark(self.last).part is StreamPart.END
+
+    @property
+    def batches(self) -> int:
+        return mark(self.last).batches
+
+    @property
+    def last_batch(self) -> int | None:
+        return mark(self.last).last_batch
+
+    @property
+    def next(self) -> int:
+        """The number that the next batch must have; after the end, where the end stands."""
+        told = mark(self.last)
+        return told.first_batch if told.last_batch is None else told.last_batch + 1
+
+    def followed_by(self, slot: Slot) -> Chain:
+        """With the slot that is committed in the next place."""
+        return Chain(self.opening, slot)
+
+
+def mark(slot: Slot) -> StreamMark:
+    """Its place. ValueError: it is no slot of a stream."""
+    if slot.stream is None:
+        raise ValueError(f"slot {slot.token} of {slot.sink_key} is no part of a stream")
+    return slot.stream
+
+
+def place(key: SinkKey, number: int) -> SinkKey:
+    """The sink key of one batch."""
+    return key.model_copy(update={"batch": number})
+
+
+def opening_of(
+    key: SinkKey, token: int, *, query_id: str, first_batch: int, fingerprint: str, on_rerun: OnRerun
+) -> Slot:
+    """What binds the stream to its checkpoint."""
+    told = StreamMark(part=StreamPart.OPENING, query_id=query_id, first_batch=first_batch)
+    return _slot(key, token, told, fingerprint=fingerprint, on_rerun=on_rerun)
+
+
+def batch_of(chain: Chain, number: int, slot: Slot, *, plan: str) -> Slot:
+    """A staged slot as the batch that follows `chain`. `plan`: see `StreamMark.input`."""
+    before = mark(chain.last)
+    told = StreamMark(
+        part=StreamPart.BATCH,
+        query_id=chain.query_id,
+        first_batch=before.first_batch,
+        last_batch=number,
+        input=plan,
+        batches=before.batches + 1,
+        rows=before.rows + slot.rows,
+        bytes=before.bytes + slot.bytes,
+        files=before.files + slot.file_count,
+    )
+    return slot.model_copy(update={"stream": told, "schema_": STREAM_SCHEMA})
+
+
+def empty_batch(chain: Chain, key: SinkKey, number: int, token: int, *, plan: str) -> Slot:
+    """A batch that has no rows for this output."""
+    first = chain.opening
+    told = mark(first)
+    bare = _slot(place(key, number), token, told, fingerprint=first.fingerprint, on_rerun=first.on_rerun)
+    return batch_of(chain, number, bare, plan=plan)
+
+
+def end_of(chain: Chain, key: SinkKey, token: int, *, by: str, data_schema: str = "") -> Slot:
+    """What ends the stream after `chain`: the totals, and the number of the last batch."""
+    told = mark(chain.last).model_copy(update={"part": StreamPart.END})
+    first = chain.opening
+    slot = _slot(place(key, chain.next), token, told, fingerprint=first.fingerprint, on_rerun=first.on_rerun)
+    return slot.model_copy(update={"application": by, "data_schema": data_schema or chain.last.data_schema})
+
+
+def _slot(key: SinkKey, token: int, told: StreamMark, *, fingerprint: str, on_rerun: OnRerun) -> Slot:
+    return Slot(
+        schema_=STREAM_SCHEMA,
+        state=SlotState.COMMITTED,
+        sink_key=str(key),
+        token=token,
+        nonce=secrets.token_hex(16),
+        fingerprint=fingerprint,
+        on_rerun=on_rerun,
+        stream=told,
+        committed_at=time.time(),
+    )
+
+
+async def walk(sink: Sink, key: SinkKey, opening: Slot) -> Chain:
+    """The chain as far as it can be seen now: a hint at its end, and only there. Errors as `Sink.find`."""
+    first = mark(opening).first_batch
+    newest, known, step = opening, first - 1, 1
+    missing: int | None = None
+    while missing is None or missing - known > 1:
+        looked = known + step if missing is None else (known + missing) // 2
+        found = await sink.find(place(key, looked))
+        if found is None:
+            missing = looked
+        else:
+            newest, known, step = found, looked, step * 2
+    return Chain(opening, newest)
+
+
+async def close(sink: Sink, key: SinkKey, opening: Slot, token: int, *, fingerprint: str, by: str) -> Chain:
+    """Bars every token below `token` from every place of the stream, for ever (3 above); the chain as it stands then.
+
+    It grows afterwards only by tokens that are not below. Errors as `Sink.fence`; then nothing is known, and it may be called again."""
+    chain = await walk(sink, key, opening)
+    while not chain.ended:
+        found = await sink.fence(place(key, chain.next), token, fingerprint=fingerprint, by=by)
+        if found is None:
+            break
+        chain = chain.followed_by(found)
+    return chain
+
+
+async def commit(sink: Sink, key: SinkKey, chain: Chain, slot: Slot) -> Decision:
+    """Commits a batch, or an end, in the place after `chain`. FencedOff names the slot that bars it, which may be the one before.
+
+    ValueError: the slot is not of that place, or the chain has its end."""
+    if chain.ended or slot.sink_key != str(place(key, chain.next)):
+        raise ValueError(f"{slot.sink_key} does not follow {chain.last.sink_key}")
+    if chain.last.token > slot.token:  # the chain rule
+        return FencedOff(chain.last)
+    return await sink.commit(place(key, chain.next), slot)
+
+
+async def finish(
+    sink: Sink, key: SinkKey, chain: Chain, token: int, *, by: str, data_schema: str = ""
+) -> tuple[Chain, Slot | None]:
+    """Ends the stream after its last batch, whoever committed that. The chain with its end, and None; or as far as it got, and the slot
+    that bars this token. Errors as `Sink.commit`: unknown, it may be called again."""
+    while not chain.ended:
+        decision = await commit(sink, key, chain, end_of(chain, key, token, by=by, data_schema=data_schema))
+        if not isinstance(decision, Committed | AlreadyCommitted):
+            return chain, decision.slot
+        chain = chain.followed_by(decision.slot)
+    return chain, None
+
+
+async def settled(
+    sink: Sink, key: SinkKey, opening: Slot, attempt: int, *, fingerprint: str, by: str, end: bool
+) -> tuple[Slot | None, bool]:
+    """What stands of a stream once attempt `attempt` and all before it are barred: its newest slot, or None without any batch; and
+    whether that is its end.
+
+    end: somebody wants the stream to end here. Then the end is written after the last batch: what was committed is the result. Without
+    any batch there is nothing to keep, and "nothing" is final."""
+    chain = await close(sink, key, opening, attempt + 1, fingerprint=fingerprint, by=by)
+    if end and chain.batches and opening.fingerprint == fingerprint:
+        # The settler's own token is that of the attempt which will not be granted; a higher one stands there only if a ledger was lost.
+        chain, _ = await finish(sink, key, chain, max(attempt + 1, chain.last.token), by=by)
+    return (chain.last if chain.batches or chain.ended else None), chain.ended
+
+
+async def recorded(sink: Sink, key: SinkKey, opening: Slot) -> tuple[Slot, ...]:
+    """Every committed slot after the opening, in order; the last one is the end if there is one. Errors as `Sink.find`."""
+    found: list[Slot] = []
+    chain = Chain(opening, opening)
+    while not chain.ended:
+        slot = await sink.find(place(key, chain.next))
+        if slot is None:
+            break
+        found.append(slot)
+        chain = chain.followed_by(slot)
+    return tuple(found)
+
+
+def shown(generations: Sequence[Sequence[Slot]]) -> list[Slot]:
+    """What readers see of one output of a key: the committed slots with rows, of its generations in their order.
+
+    A generation that says Replace replaces what was before it once it is *complete*: its one slot is committed, or its stream has its
+    end. Until then readers go on with what was there before: a rerun that has just begun is no reason to show them a table with less in
+    it. Only where nothing was there before do they see a stream grow. Generations that say Append are shown as they grow."""
+    full = [slots for slots in generations if any(not _is_opening(slot) for slot in slots)]
+    first = max((at for at, slots in enumerate(full) if _replaces(slots) and _complete(slots)), default=0)
+    seen: list[Slot] = []
+    for at, slots in enumerate(full[first:]):
+        if at == 0 or not _replaces(slots):
+            seen += _with_rows(slots)
+    return seen
+
+
+def _is_opening(slot: Slot) -> bool:
+    return slot.stream is not None and slot.stream.part is StreamPart.OPENING
+
+
+def _replaces(slots: Sequence[Slot]) -> bool:
+    return slots[0].on_rerun is OnRerun.REPLACE
+
+
+def _complete(slots: Sequence[Slot]) -> bool:
+    return any(slot.stream is None or slot.stream.part is StreamPart.END for slot in slots)
+
+
+def _with_rows(slots: Sequence[Slot]) -> list[Slot]:
+    """Of one generation. A stream that ended without rows is its end: it has the schema of the empty table."""
+    plain = [slot for slot in slots if slot.stream is None]
+    parts = sorted((slot for slot in slots if slot.stream is not None), key=lambda slot: mark(slot).last_batch or 0)
+    batches = [slot for slot in parts if mark(slot).part is StreamPart.BATCH and slot.data_schema]
+    return plain + (batches or [slot for slot in parts if mark(slot).part is StreamPart.END])
