@@ -1,7 +1,7 @@
 """Operators of two versions on one ledger: nothing is dropped, nothing is fought over, and what is too new is left alone.
 
-The other version is a fixture (`harness/next_version.py`). The previous commit's wheel is not run beside this one: there is no earlier
-operator yet.
+The other version is the previous commit's wheel (`harness/previous_version.py`), and a fixture that is a version to come
+(`harness/next_version.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ from harness.audit import Expected
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.fleet import SOON as BACKOFF
-from harness.fleet import TTL, Applied, Fleet, failing_once, plain, scripted
+from harness.fleet import TTL, Applied, Fleet, failing_once, plain, rows_of, scripted, writing
 from harness.jobs import job
 from harness.kubeflow import FakeKubeflow, Script
 from harness.kubeflow.drivers import waits_for
 from harness.ledger_dump import dump
 from harness.next_version import FIELD, MIN_READER, PROGRAM, VALUE
 from harness.operators import OperatorProcess
+from harness.previous_version import previous
 from sparkonce.launch.kubeflow import ATTEMPT_LABEL
 from sparkonce.launch.kubernetes import JOBS
 from sparkonce.model.record import SCHEMA
@@ -148,6 +149,42 @@ def test_two_versions_side_by_side(fleet: Fleet, kubeflow: FakeKubeflow, go: thr
     assert_eventually(lambda: fleet.witness.phase("follower") == "Succeeded", SOON)
     fleet.audit(kubeflow)
     quiet(fleet)
+
+
+def test_the_previous_commit_beside_this_one(
+    fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path, *, say: Callable[[str], None]
+) -> None:
+    """As in a rolling upgrade that is rolled back: jobs run on both, are handed from the old one to the new one and back; every job ends
+    once, on one application per attempt, and then both are quiet."""
+    old = previous(tmp_path / "previous")
+    ours, theirs = fleet.add(), fleet.add(**old.environment)
+    for each in (ours, theirs):
+        each.wait_ready()
+    fleet.apply(
+        [
+            *plain(8),
+            *failing_once(2),
+            *writing(2, tmp_path / "table"),
+            *writing(2, tmp_path / "table", fails=True, name="late"),
+        ]
+    )
+    passed = both_own(fleet, ours, theirs)
+    theirs.kill()
+    assert_eventually(lambda: Counter(fleet.owners().values()) == {ours.pid: len(passed)}, SOON)
+    successor = fleet.add(**old.environment)
+    successor.wait_ready()
+    ours.kill()
+    assert_eventually(lambda: Counter(fleet.owners().values()) == {successor.pid: len(passed)}, SOON)
+    heir = fleet.add()
+    heir.wait_ready()
+    go.set()
+    fleet.until_ended(SOON)
+    fleet.audit(kubeflow)
+    assert set(rows_of(tmp_path / "table").values()) == {4}
+    quiet(fleet)
+    say(
+        f"commit {old.commit[:12]} and this one: {len(fleet.applied)} jobs, of which {len(passed)} were handed over twice"
+    )
 
 
 def test_a_record_that_is_too_new(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:

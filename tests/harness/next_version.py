@@ -1,7 +1,7 @@
 """The operator of a version to come, as far as its records show it: run this file instead of `python -m sparkonce`.
 
 It writes schema + 1 with a field that this version does not know, and says that a reader of version MIN_READER is needed (1: any).
-Everything else is this version. An earlier version cannot stand in for it: there is none yet that runs on a cluster.
+Everything else is this version.
 """
 
 from __future__ import annotations
