@@ -11,7 +11,8 @@ from obstore.store import MemoryStore
 from harness.arrow_stage import arrow_stage
 from harness.spark import spark
 from sparkonce import failpoints
-from sparkonce.sink.objects import FolderObjects, Objects, StoreObjects
+from sparkonce.sink.folder_objects import FolderObjects
+from sparkonce.sink.objects import Objects, StoreObjects
 from sparkonce.sink.protocol import OnRerun, SinkKey
 from sparkonce.sink.slots import SlotLog
 

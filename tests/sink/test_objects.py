@@ -18,7 +18,8 @@ from harness.slots import committing
 from sparkonce.blocking import run
 from sparkonce.errors import OutputUnavailable, OutputUnsafe
 from sparkonce.sink import layout
-from sparkonce.sink.objects import FolderObjects, Listed, Objects, Tail
+from sparkonce.sink.folder_objects import FolderObjects
+from sparkonce.sink.objects import Listed, Objects, Tail
 from sparkonce.sink.protocol import Committed, SinkKey
 from sparkonce.sink.slots import SlotLog
 

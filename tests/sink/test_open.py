@@ -48,21 +48,63 @@ def test_opening_touches_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "location", ["s3://bucket/orders", "gs://b/o", "abfss://c@a.dfs/o", "hdfs://n/o", "S3A://bucket/o"]
+    ("location", "uri"),
+    [
+        ("s3://bucket/orders", "s3a://bucket/orders"),
+        ("S3A://bucket//orders/", "s3a://bucket/orders"),
+        ("s3a://my.bucket/year=2024/my orders", "s3a://my.bucket/year=2024/my orders"),
+        ("s3://bucket", "s3a://bucket"),
+        ("gs://b_1/a/b", "gs://b_1/a/b"),
+        ("az://c/orders", "abfss://c@account.dfs.core.windows.net/orders"),
+        ("abfs://c@a.dfs.core.windows.net/orders", "abfss://c@a.dfs.core.windows.net/orders"),
+        ("abfss://c@a.dfs.core.chinacloudapi.cn/o", "abfss://c@a.dfs.core.chinacloudapi.cn/o"),
+    ],
 )
-def test_stores_are_refused(location: str) -> None:
-    """What is not a local folder is refused by the name of its field; it is never taken for a relative path."""
+def test_places_on_stores(location: str, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each spelling of a place is one URI, the one that Hadoop's connectors read; no store is asked for it."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")
+    assert open_sink(declared(location), base="/jobs").uri == uri
+
+
+@pytest.mark.parametrize("location", ["hdfs://n/o", "http://bucket.example/o", "s3:bucket/o", "S4://b/o"])
+def test_other_schemes_are_refused(location: str) -> None:
+    """They are refused by the name of their field, with those that there are; never taken for a relative path."""
     with pytest.raises(
-        OutputUnsupported, match=r"^spec\.outputs\[orders\]\.slotLog\.path: this version knows local folders only"
+        OutputUnsupported, match=r"^spec\.outputs\[orders\]\.slotLog\.path: `\w+:` is no place .* s3://"
     ):
         open_sink(declared(location), base="/jobs")
+
+
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        ("s3://", "name of a bucket alone"),
+        ("s3://KEY:SECRET@bucket/o", "name of a bucket alone"),
+        ("s3://bucket?token=SECRET", "name of a bucket alone"),
+        ("gs://bucket/o?token=SECRET", "must be without '\\?'"),
+        ("s3://bucket/a%20b", "must be without '%'"),
+        ("s3://bucket/{revision}", "must be without '{'"),
+        ("s3://bucket/a//b", "empty, `.` or `..` part"),
+        ("s3://bucket/a/../b", "empty, `.` or `..` part"),
+        ("az://container/o", "names no storage account"),
+        ("abfss://container@account:SECRET/o", "write abfss://"),
+    ],
+)
+def test_bad_places_on_stores(location: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused in a sentence with the field that repeats nothing secret."""
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(InvalidInput, match=rf"^spec\.outputs\[orders\]\.slotLog\.path.*{why}") as raised:
+        open_sink(declared(location), base="/jobs")
+    assert "SECRET" not in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "parquet"])
 def test_other_kinds_are_refused(kind: str) -> None:
     """Never a fallback: the sentence names the field, and what to write instead."""
     with pytest.raises(
-        OutputUnsupported, match=rf"^spec\.outputs\[orders\]\.{kind}: this version writes slotLog and delta outputs only"
+        OutputUnsupported,
+        match=rf"^spec\.outputs\[orders\]\.{kind}: this version writes slotLog and delta outputs only",
     ):
         open_sink(declared("/lake/orders", kind=kind), base="/jobs")
 

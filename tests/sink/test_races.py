@@ -21,7 +21,7 @@ from harness.eventually import assert_eventually
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of, sink_in
 from sparkonce.blocking import run
 from sparkonce.sink import layout
-from sparkonce.sink.objects import FolderObjects
+from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
 from sparkonce.sink.table import Table
 

@@ -17,7 +17,8 @@ from harness.slots import Unanswered, committing
 from sparkonce.blocking import run
 from sparkonce.errors import OutputCorrupt, OutputUnavailable, OutputUnsafe
 from sparkonce.sink import layout
-from sparkonce.sink.objects import FolderObjects, Objects, StoreObjects
+from sparkonce.sink.folder_objects import FolderObjects
+from sparkonce.sink.objects import Objects, StoreObjects
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
     Committed,

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from harness.arrow_stage import table_of
 from sparkonce.blocking import run
 from sparkonce.errors import FilesMissing, InvalidInput, NothingCommitted, OutputUnsupported
-from sparkonce.sink.objects import FolderObjects
+from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.protocol import Committed, Evidence, FencedOff, OnRerun, SinkKey, Slot
 from sparkonce.sink.read import read
 from sparkonce.sink.slots import SlotLog, digest_of

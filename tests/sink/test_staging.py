@@ -14,7 +14,7 @@ from pyarrow import parquet
 from harness.arrow_stage import arrow_stage, table_of
 from sparkonce.blocking import run
 from sparkonce.errors import Fenced, OutputUnsupported, RowsLost
-from sparkonce.sink.objects import FolderObjects
+from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.protocol import SinkKey, Slot
 from sparkonce.sink.slots import SlotLog
 from sparkonce.sink.staging import FOOTER_GUESS, Stager, Written, staged_files

@@ -16,7 +16,8 @@ from harness.slots import committing
 from sparkonce.blocking import run
 from sparkonce.errors import OutputCorrupt
 from sparkonce.sink import layout
-from sparkonce.sink.objects import FolderObjects, Objects, StoreObjects
+from sparkonce.sink.folder_objects import FolderObjects
+from sparkonce.sink.objects import Objects, StoreObjects
 from sparkonce.sink.protocol import OnRerun, SinkKey, Slot, SlotState
 from sparkonce.sink.slots import SlotLog
 from sparkonce.sink.table import (

@@ -4,55 +4,31 @@
 else may be repeated. Methods are `async` because the sink's verbs are; they block for milliseconds and never suspend
 (`sparkonce.blocking`).
 
-Refused: overwriting. No verb here changes an object, so no caller can.
+obstore sends a create again by itself when its answer was lost. The second one then meets the object of the first, so `False` may mean
+"my own": a caller that cares compares what stands there (slots carry a nonce for this). What is never wrong is `True`.
 
-Local folders do not use obstore's own create. It writes a temporary file, links it to its name and never calls fsync: after a
-power cut the name may stand with nothing behind it, and a slot that cannot be read stops its key. So `FolderObjects` writes, fsyncs,
-*then* links, then fsyncs the folders up to the table and the one that holds it. Linking first and fsyncing afterwards was not taken:
-it leaves exactly that window open.
-A process that dies in between leaves a temporary file named `<object>#<digits>`, which obstore's listing hides (a name of its own
-temporary files) and nobody reads.
+Refused: overwriting. No verb here changes an object, so no caller can.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-import secrets
-import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import LocalStore, ObjectStore
+from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError
+from obstore.store import ObjectStore
 
-from sparkonce.errors import OutputUnavailable, OutputUnsafe
+from sparkonce.errors import OutputUnavailable
 
-SYNC_THREADS = 8
-"""fsyncs of data files under way at once: a disk reorders them, more threads than its queue is deep gain nothing."""
+DELETE_THREADS = 8
+"""Deletes under way at once: a store takes a round trip for each."""
 
-_DELETE_TRIES = 5
-"""Others may delete the same folder, or a zombie may still write to it; what then remains is left to the next sweep."""
-
-_REASONS = {
-    errno.EACCES: "permission denied",
-    errno.EPERM: "permission denied",
-    errno.ENOSPC: "no space is left there",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.ENOTDIR: "a part of that path is a file, not a folder",
-    errno.EISDIR: "it is a folder, not a file",
-    errno.EROFS: "the file system is read-only",
-    errno.ENOENT: "it does not exist",
-    errno.ELOOP: "its symbolic links go in circles",
-    errno.ENAMETOOLONG: "the path is too long",
-}
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
-"""What file systems without hard links answer to link(2)."""
+_NO_CONTAINER = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
+"""How stores say that not the object is missing but everything."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +98,21 @@ class Objects(Protocol):
 class StoreObjects:
     """Objects of any store that obstore speaks, below a prefix. Stores answer a create only when it is durable."""
 
-    def __init__(self, store: ObjectStore, prefix: str, *, uri: str) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        prefix: str,
+        *,
+        uri: str,
+        hadoop: str | None = None,
+        reason: Callable[[Exception], str] | None = None,
+    ) -> None:
+        """hadoop: the table's URL as Spark takes it, where that differs from `uri`. reason: an error of this store in a person's words."""
         self._store, self._prefix, self.uri = store, prefix.strip("/"), uri
+        self._hadoop, self._reason = hadoop or uri, reason or first_line
 
     def where(self, path: str) -> str:
-        return f"{self.uri}/{path}"
+        return f"{self._hadoop}/{path}"
 
     async def create(self, path: str, data: bytes) -> bool:
         try:
@@ -134,25 +120,31 @@ class StoreObjects:
         except AlreadyExistsError:
             return False
         except (BaseError, OSError, ValueError) as error:
-            raise self._unavailable("create", path, error) from error
+            raise self._unavailable("create", path, error) from None
         return True
 
     async def get(self, path: str) -> bytes | None:
         try:
             return bytes(obstore.get(self._store, self._full(path)).bytes())
-        except FileNotFoundError:
-            return None
         except (BaseError, OSError, ValueError) as error:
-            raise self._unavailable("read", path, error) from error
+            if is_absent(error):
+                return None
+            raise self._unavailable("read", path, error) from None
 
     async def tail(self, path: str, length: int) -> Tail | None:
         try:
-            found = obstore.get(self._store, self._full(path), options={"range": {"suffix": length}})
+            try:
+                found = obstore.get(self._store, self._full(path), options={"range": {"suffix": length}})
+            except NotSupportedError:  # Azure: the end must be counted from the beginning
+                size = obstore.head(self._store, self._full(path))["size"]
+                if size == 0:
+                    return Tail(b"", 0)
+                found = obstore.get(self._store, self._full(path), options={"range": (max(0, size - length), size)})
             return Tail(bytes(found.bytes()), found.meta["size"])
-        except FileNotFoundError:
-            return None
         except (BaseError, OSError, ValueError) as error:
-            raise self._unavailable("read", path, error) from error
+            if is_absent(error):
+                return None
+            raise self._unavailable("read", path, error) from None
 
     async def list(self, prefix: str) -> tuple[Listed, ...]:
         cut = len(self._full(""))
@@ -163,164 +155,60 @@ class StoreObjects:
                 for chunk in chunks
                 for each in chunk
             ]
-        except FileNotFoundError:
-            return ()
         except (BaseError, OSError, ValueError) as error:
-            raise self._unavailable("list", prefix, error) from error
+            if is_absent(error):
+                return ()
+            raise self._unavailable("list", prefix, error) from None
         return tuple(sorted(found, key=lambda each: each.path))
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
         cut = len(self._full(""))
         try:
             found = obstore.list_with_delimiter(self._store, prefix=self._full(prefix))
-        except FileNotFoundError:
-            return ()
         except (BaseError, OSError, ValueError) as error:
-            raise self._unavailable("list", prefix, error) from error
+            if is_absent(error):
+                return ()
+            raise self._unavailable("list", prefix, error) from None
         return tuple(sorted(each[cut:] for each in found["common_prefixes"]))
 
     async def persist(self, paths: Iterable[str]) -> None:
         """A store's answer is durable."""
 
     async def delete(self, path: str) -> None:
-        try:
-            obstore.delete(self._store, self._full(path))
-        except FileNotFoundError:
-            return
-        except (BaseError, OSError, ValueError) as error:
-            raise self._unavailable("delete", path, error) from error
+        self._delete(path)
 
     async def delete_folder(self, prefix: str) -> None:
-        for each in await self.list(prefix):
-            await self.delete(each.path)
+        if not prefix:
+            raise ValueError("a table is never deleted as a whole")
+        listed = await self.list(prefix)
+        with ThreadPoolExecutor(DELETE_THREADS) as pool:
+            list(pool.map(lambda each: self._delete(each.path), listed))
+
+    def _delete(self, path: str) -> None:
+        try:
+            obstore.delete(self._store, self._full(path))
+        except (BaseError, OSError, ValueError) as error:
+            if not is_absent(error):
+                raise self._unavailable("delete", path, error) from None
 
     def _full(self, path: str) -> str:
         return f"{self._prefix}/{path}" if self._prefix else path
 
     def _unavailable(self, verb: str, path: str, error: Exception) -> OutputUnavailable:
-        return OutputUnavailable(f"cannot {verb} {self.where(path)}: {_reason(error)}")
+        # `from None` where this is raised: a store's own text holds addresses, and some of those hold credentials.
+        return OutputUnavailable(f"cannot {verb} {self.where(path)}: {self._reason(error)}")
 
 
-class FolderObjects(StoreObjects):
-    """Objects of a table in a local folder (or a mounted one), which need not exist yet: only `create` makes folders.
-
-    `durable=False` leaves every fsync out. Crashes of processes are survived all the same, power cuts are not. For tests and benchmarks
-    that measure something else; never for data."""
-
-    def __init__(self, folder: Path, *, durable: bool = True) -> None:
-        if not folder.is_absolute():
-            raise ValueError(f"{folder} is not an absolute path")
-        # One store for the whole file system: obstore wants an existing folder, and looking at a table must not create it.
-        super().__init__(LocalStore(), str(folder), uri=folder.as_uri())
-        self._folder, self._durable = folder, durable
-
-    def where(self, path: str) -> str:
-        return f"file://{self._folder / path}"
-
-    async def create(self, path: str, data: bytes) -> bool:
-        final = self._folder / path
-        temporary = final.with_name(f"{final.name}#{secrets.randbits(63)}")
-        try:
-            if final.exists():
-                return False
-            self._make_folders(final.parent)
-            try:
-                with temporary.open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    if self._durable:
-                        os.fsync(file.fileno())
-                if not _link(temporary, final):
-                    return False
-            finally:
-                temporary.unlink(missing_ok=True)
-            self._sync_folders(final.parent)
-        except OSError as error:
-            raise self._unavailable("create", path, error) from error
-        return True
-
-    async def persist(self, paths: Iterable[str]) -> None:
-        if not self._durable:
-            return
-        files = [self._folder / path for path in paths]
-        try:
-            with ThreadPoolExecutor(SYNC_THREADS) as pool:
-                list(pool.map(_fsync, files))
-            for parent in dict.fromkeys(file.parent for file in files):
-                self._sync_folders(parent)
-        except OSError as error:
-            raise self._unavailable("flush to disk", "", error) from error
-
-    async def delete_folder(self, prefix: str) -> None:
-        """Also files that a listing hides, and the folders themselves."""
-        if not prefix:
-            raise ValueError("a table is never deleted as a whole")
-        folder = self._folder / prefix
-        for left in reversed(range(_DELETE_TRIES)):
-            try:
-                shutil.rmtree(folder)
-            except OSError as error:
-                if error.errno == errno.ENOENT and str(error.filename) == str(folder):
-                    return
-                if left == 0 or error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
-                    raise self._unavailable("delete", prefix, error) from error
-            else:
-                return
-
-    def _make_folders(self, folder: Path) -> None:
-        missing = []
-        while not folder.exists():
-            missing.append(folder)
-            folder = folder.parent
-        for each in reversed(missing):
-            each.mkdir(exist_ok=True)
-            if self._durable:
-                _fsync(each.parent)
-
-    def _sync_folders(self, folder: Path) -> None:
-        """Each folder up to the table, whoever made it, and the folder that holds the table."""
-        if not self._durable:
-            return
-        while folder != self._folder:
-            _fsync(folder)
-            folder = folder.parent
-        _fsync(folder)
-        try:
-            _fsync(folder.parent)
-        except PermissionError:
-            return  # somebody else's folder, which we may pass and not open: whoever made the table there has synced it
+def is_absent(error: Exception) -> bool:
+    """Nothing stands at that path. A bucket that is missing is no such answer: the address may be wrong."""
+    return isinstance(error, FileNotFoundError) and not no_container(error)
 
 
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def no_container(error: Exception) -> bool:
+    """The bucket, or container, itself is missing."""
+    return _NO_CONTAINER.search(str(error)) is not None
 
 
-def _link(temporary: Path, final: Path) -> bool:
-    try:
-        os.link(temporary, final)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno in _NO_LINKS:
-            raise OutputUnsafe(
-                f"{final.parent} is on a file system without hard links, so nothing can be created there only if it is absent; "
-                "put the output on another one"
-            ) from None
-        raise
-    return True
-
-
-def _reason(error: Exception) -> str:
-    """A few words of a person's language."""
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        return "the store refuses these credentials"
-    number = error.errno if isinstance(error, OSError) else None
-    if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
-        number = int(found[1])
-    if number is not None:
-        return _REASONS.get(number, os.strerror(number).lower())
+def first_line(error: Exception) -> str:
+    """What an error of a store begins with."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from sparkonce.errors import InvalidInput, OutputUnsupported
-from sparkonce.sink.objects import FolderObjects
+from sparkonce.sink.location import objects_at
 from sparkonce.sink.protocol import OnRerun, Sink
 from sparkonce.sink.slots import SlotLog
 from sparkonce.sink.staging import Stager
@@ -21,9 +19,7 @@ from sparkonce.sink.staging import Stager
 SLOT_LOG = "slotLog"
 DELTA = "delta"
 
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-_GLOB = re.compile(r"[*?\[\]{}\\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +30,7 @@ class Declared:
     kind: str
     """The field that is set: slotLog, delta, iceberg."""
     location: str
-    """A path or a `file://` URI; a relative path is relative to the job file's folder."""
+    """A path, a `file://` URI or the URL of a place on a store; a relative path is relative to the job file's folder."""
     on_rerun: OnRerun = OnRerun.REPLACE
 
     @property
@@ -48,7 +44,8 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
     base: the folder that relative paths are relative to; None where there is none.
     stage: what writes the rows; Spark by default.
     durable: see FolderObjects.
-    InvalidInput, OutputUnsupported: one sentence with the field; nothing was touched."""
+    InvalidInput, OutputUnsupported: one sentence with the field; OutputUnavailable: settings of a store that make no sense. Nothing was
+    touched."""
     if output.kind not in (SLOT_LOG, DELTA):
         raise OutputUnsupported(
             f"{output.field}: this version writes {SLOT_LOG} and {DELTA} outputs only; declare `slotLog: {{path: ...}}` instead"
@@ -57,8 +54,7 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
         raise InvalidInput(
             f"spec.outputs[{output.name}].name becomes part of paths; use letters, digits, `-`, `_` and `.`, a letter or digit first"
         )
-    folder = local_folder(output.location, base=base, field=f"{output.field}.path")
-    objects = FolderObjects(folder, durable=durable)
+    objects = objects_at(output.location, base=base, field=f"{output.field}.path", durable=durable)
     if output.kind == DELTA:
         try:
             from sparkonce.sink.delta import open_delta
@@ -68,34 +64,3 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
             ) from None
         return open_delta(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
     return SlotLog(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
-
-
-def local_folder(location: str, *, base: str | None = None, field: str) -> Path:
-    """The absolute path that a location means. InvalidInput and OutputUnsupported name `field`."""
-    path = location
-    if scheme := _SCHEME.match(location):
-        url = urlsplit(location)
-        if scheme[1].lower() != "file":
-            raise OutputUnsupported(
-                f"{field}: this version knows local folders only, and {location} is not one; give a path or a file:// URI"
-            )
-        if url.netloc not in ("", "localhost") or url.query or url.fragment:
-            raise InvalidInput(f"{field}: {location} is not the URI of a local folder; write file:///folder")
-        path = unquote(url.path)
-    if not path.strip() or "\0" in path:
-        raise InvalidInput(f"{field} is empty; give the folder of the table")
-    if _GLOB.search(path):
-        # Spark expands these when it reads: a file would be read as often as a pattern finds it.
-        raise InvalidInput(
-            f"{field}: {location} holds one of * ? [ ] {{ }} \\, which Spark reads as patterns; rename it"
-        )
-    if not path.startswith("/"):
-        if base is None:
-            raise InvalidInput(
-                f"{field}: {location} is relative and there is no job file to be relative to; write the full path"
-            )
-        path = f"{Path(base).absolute()}/{path}"
-    try:
-        return Path(path).resolve()  # obstore refuses `..`, and what it means is up to the links before it
-    except (OSError, RuntimeError):
-        raise InvalidInput(f"{field}: the symbolic links of {location} go in circles; give another folder") from None

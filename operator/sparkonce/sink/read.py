@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sparkonce import blocking
 from sparkonce.errors import FilesMissing, NothingCommitted
 from sparkonce.sink.listing import files_of
-from sparkonce.sink.open import local_folder
+from sparkonce.sink.location import local_folder
 from sparkonce.sink.table import Table, missing_files
 
 if TYPE_CHECKING:

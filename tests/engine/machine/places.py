@@ -16,7 +16,8 @@ from sparkonce.errors import LaunchUnavailable, OutputUnavailable, RowsLost, Sto
 from sparkonce.launch.protocol import Seen, Stopped
 from sparkonce.model.assignment import Assignment
 from sparkonce.model.record import Application
-from sparkonce.sink.objects import FolderObjects, Listed, Tail
+from sparkonce.sink.folder_objects import FolderObjects
+from sparkonce.sink.objects import Listed, Tail
 from sparkonce.sink.protocol import DataFile, OnRerun, SinkKey, Slot
 from sparkonce.sink.slots import SlotLog
 from sparkonce.sink.staging import Stager, Written

@@ -36,7 +36,7 @@ from sparkonce.errors import (
 from sparkonce.model.assignment import application_name
 from sparkonce.model.policy import OnFinalized, OnMismatch
 from sparkonce.model.record import Address, Record, State
-from sparkonce.sink.objects import FolderObjects
+from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.protocol import Sink
 from sparkonce.store.lease_files import FileLease
 from sparkonce.store.protocol import IdempotencyStore, Lease
