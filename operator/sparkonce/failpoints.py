@@ -57,6 +57,11 @@ NAMES: dict[str, str] = {
     "driver.stage.after": "the files are staged and not committed",
     "driver.commit.after": "the slot is committed and the driver does not know yet",
     "driver.write.done": "one output is committed, the driver goes on",
+    "driver.stream.open.before": "a stream's first batch was delivered, its opening is not committed",
+    "driver.stream.opened": "the opening is committed, no batch is",
+    "driver.stream.batch": "a batch is committed, or was found so, and Spark was not told",
+    "driver.stream.end.before": "a stream's query has ended, its end is not committed",
+    "driver.stream.ended": "the end of a stream is committed, its driver goes on",
     "driver.seal.before": "all outputs of a transaction are staged, nothing is sealed",
     "driver.seal.after": "the transaction is sealed, no slot is committed",
     "driver.tx.between": "some slots of a sealed transaction are committed, some are not",
@@ -66,6 +71,13 @@ NAMES: dict[str, str] = {
     "sink.slots.create.before": "before the attempt's own slot is created",
     "sink.slots.create.after": "after the attempt's own slot was created",
     "sink.slots.sweep.before": "before a staging folder of a closed slot is deleted",
+    "sink.iceberg.created": "the Iceberg table exists and has no snapshot yet",
+    "sink.iceberg.staged": "the rows and their slot lie beside the table, no commit was sent",
+    "sink.iceberg.commit.before": "the commit is put together and not sent to the catalog",
+    "sink.iceberg.commit.after": "the catalog has made the commit and nobody here knows it yet",
+    "sink.iceberg.fence.before": "the fence is put together and not sent to the catalog",
+    "sink.iceberg.fence.after": "the catalog has set the fence and nobody here knows it yet",
+    "sink.iceberg.sweep.before": "before a staging folder that can never be committed is deleted",
 }
 """Every point, and the state of the world when it is hit."""
 

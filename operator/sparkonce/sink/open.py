@@ -18,6 +18,7 @@ from sparkonce.sink.staging import Stager
 
 SLOT_LOG = "slotLog"
 DELTA = "delta"
+ICEBERG = "iceberg"
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
 
@@ -30,7 +31,8 @@ class Declared:
     kind: str
     """The field that is set: slotLog, delta, iceberg."""
     location: str
-    """A path, a `file://` URI or the URL of a place on a store; a relative path is relative to the job file's folder."""
+    """A path, a `file://` URI or the URL of a place on a store; a relative path is relative to the job file's folder. Iceberg:
+    `<catalog>.<namespace>.<table>`."""
     on_rerun: OnRerun = OnRerun.REPLACE
 
     @property
@@ -46,13 +48,28 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
     durable: see FolderObjects.
     InvalidInput, OutputUnsupported: one sentence with the field; OutputUnavailable: settings of a store that make no sense. Nothing was
     touched."""
-    if output.kind not in (SLOT_LOG, DELTA):
+    if output.kind not in (SLOT_LOG, DELTA, ICEBERG):
         raise OutputUnsupported(
-            f"{output.field}: this version writes {SLOT_LOG} and {DELTA} outputs only; declare `slotLog: {{path: ...}}` instead"
+            f"{output.field}: this version writes {SLOT_LOG}, {DELTA} and {ICEBERG} outputs only; declare `slotLog: {{path: ...}}` instead"
         )
     if not _NAME.match(output.name):
         raise InvalidInput(
             f"spec.outputs[{output.name}].name becomes part of paths; use letters, digits, `-`, `_` and `.`, a letter or digit first"
+        )
+    if output.kind == ICEBERG:
+        try:
+            from sparkonce.sink.iceberg import open_iceberg
+        except ModuleNotFoundError:
+            raise OutputUnsupported(
+                f"{output.field}: the package pyiceberg is not installed; run `pip install sparkonce[iceberg]`"
+            ) from None
+        return open_iceberg(
+            output.location,
+            name=output.name,
+            field=output.field,
+            on_rerun=output.on_rerun,
+            stage=stage,
+            durable=durable,
         )
     objects = objects_at(output.location, base=base, field=f"{output.field}.path", durable=durable)
     if output.kind == DELTA:

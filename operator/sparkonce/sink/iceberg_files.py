@@ -1,0 +1,94 @@
+"""The data files of an Iceberg table: which ones readers see, and what became of those that they do not see any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+
+from sparkonce.sink.iceberg_catalog import asking
+from sparkonce.sink.iceberg_evidence import Mark, lineage_of, marks
+from sparkonce.sink.protocol import OnRerun, SinkKey
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+
+def live(table: Table) -> list[DataFile]:
+    """What readers of `main` see, a file as often as it is listed. OutputUnavailable."""
+    head = table.metadata.current_snapshot()
+    if head is None:
+        return []
+    with asking(f"cannot read the manifests of {table.location()}"):
+        return [
+            entry.data_file
+            for manifest in head.manifests(table.io)
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            if entry.data_file.content == DataFileContent.DATA
+        ]
+
+
+def rewritten(table: Table, paths: Iterable[str]) -> set[str] | None:
+    """Those of the paths whose rows a compaction put into other files; None: the snapshots that would tell have expired.
+
+    OutputUnavailable."""
+    left, moved = set(paths), set()
+    head = table.metadata.current_snapshot()
+    for snapshot in ancestors_of(head, table.metadata):
+        if not left:
+            return moved
+        gone = _removed_by(table, snapshot) & left
+        left -= gone
+        if snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE:
+            moved |= gone
+    return None if left else moved
+
+
+def superseded(metadata: TableMetadata, key: SinkKey) -> list[Mark]:
+    """Commits of earlier generations whose rows a Replace of this key takes out: those that no Replace in between took out.
+
+    Commits whose evidence cannot be read raise."""
+    generations: dict[int, list[Mark]] = {}
+    for mark in of_lineage(metadata, key):
+        generation = lineage_of(mark.sink_key)[1]
+        if generation < key.generation:
+            generations.setdefault(generation, []).append(mark)
+    found: list[Mark] = []
+    for _, committed in sorted(generations.items()):
+        if any(mark.on_rerun is OnRerun.REPLACE for mark in committed):
+            found = []
+        found += committed
+    return found
+
+
+def replaced_by(metadata: TableMetadata, key: SinkKey) -> int | None:
+    """The later generation that stands in the place of this one's rows."""
+    later = [
+        lineage_of(mark.sink_key)[1]
+        for mark in of_lineage(metadata, key)
+        if mark.on_rerun is OnRerun.REPLACE and lineage_of(mark.sink_key)[1] > key.generation
+    ]
+    return max(later, default=None)
+
+
+def of_lineage(metadata: TableMetadata, key: SinkKey) -> Iterable[Mark]:
+    for mark in marks(metadata):
+        if isinstance(mark, Mark):
+            if lineage_of(mark.sink_key)[0] == key.lineage:
+                yield mark
+        elif f".{key.lineage}-g" in str(mark):
+            raise mark
+
+
+def _removed_by(table: Table, snapshot: Snapshot) -> set[str]:
+    with asking(f"cannot read the manifests of {table.location()}"):
+        return {
+            entry.data_file.file_path
+            for manifest in snapshot.manifests(table.io)
+            if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.has_deleted_files()
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+            if entry.status == ManifestEntryStatus.DELETED
+        }

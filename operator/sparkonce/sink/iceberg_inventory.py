@@ -1,0 +1,134 @@
+"""What stands in an Iceberg table, of all keys: for an audit. Reads, never writes.
+
+Rows of other writers of the table are left out: a file counts when it lies in a folder of ours. A commit whose files a compaction has
+rewritten is visible all the same; its rows are then in files that this list does not name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sparkonce.errors import OutputCorrupt
+from sparkonce.sink import layout
+from sparkonce.sink.iceberg_evidence import Mark, Standing, lineage_of, marks, sha256, standing
+from sparkonce.sink.iceberg_files import live
+from sparkonce.sink.iceberg_layout import DATA, MARK, SLOT, sink_key_of, token_and_nonce
+from sparkonce.sink.listing import NAME, files_of
+from sparkonce.sink.objects import Listed, Objects
+from sparkonce.sink.protocol import Effect, Inventory, OnRerun, StagedFolder
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+
+@dataclass
+class _Folder:
+    files: int = 0
+    bytes: int = 0
+    modified: float = 0.0
+    paths: list[Listed] = field(default_factory=list)
+
+
+async def inventory(table: Table, objects: Objects, *, kind: str, uri: str) -> Inventory:
+    """OutputUnavailable. Evidence that cannot be read is one sentence of `unreadable`."""
+    effects, unreadable = await _effects(table, objects)
+    folders = _folders(await objects.list(DATA))
+    present = {
+        each.path: each.bytes for folder in folders.values() for each in folder.paths if each.path.endswith(".parquet")
+    }
+    own = f"{table.location()}/"
+    seen = (file.file_path.removeprefix(own) for file in live(table))
+    standings: dict[str, Standing | None] = {}
+    staged = []
+    for path, folder in folders.items():
+        token, nonce = token_and_nonce(path) or (0, "")
+        sink_key = sink_key_of(path) or ""
+        if sink_key not in standings:
+            standings[sink_key] = _standing(table, sink_key)
+        staged.append(
+            StagedFolder(
+                path=path,
+                sink_key=sink_key,
+                token=token,
+                nonce=nonce,
+                files=folder.files,
+                bytes=folder.bytes,
+                unreachable=_unreachable(standings[sink_key], token, nonce),
+                modified=folder.modified,
+            )
+        )
+    return Inventory(
+        kind=kind,
+        uri=uri,
+        effects=tuple(effects),
+        staged=tuple(staged),
+        present=present,
+        live=tuple(path for path in seen if path.startswith(f"{DATA}/{MARK}")),
+        unreadable=tuple(unreadable),
+    )
+
+
+async def _effects(table: Table, objects: Objects) -> tuple[list[Effect], list[str]]:
+    found: list[Mark] = []
+    unreadable: list[str] = []
+    for each in marks(table.metadata):
+        if isinstance(each, Mark):
+            found.append(each)
+        else:
+            unreadable.append(str(each))
+    effects = []
+    for mark in found:
+        data = await objects.get(mark.slot)
+        try:
+            if data is None or sha256(data) != mark.digest:
+                what = "is gone" if data is None else "is not the one that was committed"
+                raise OutputCorrupt(f"the slot {objects.where(mark.slot)} {what}; restore it from a backup")
+            slot = layout.decode(data, where=objects.where(mark.slot), sink_key=mark.sink_key, token=mark.token)
+            files = await files_of(objects, slot)
+        except OutputCorrupt as error:
+            unreadable.append(str(error))
+            continue
+        commit = f"snapshot {mark.snapshot}"
+        effects.append(Effect(slot=slot, files=files, commit=commit, visible=not _replaced(mark, found)))
+    return effects, unreadable
+
+
+def _replaced(mark: Mark, others: list[Mark]) -> bool:
+    lineage, generation = lineage_of(mark.sink_key)
+    return any(
+        other.on_rerun is OnRerun.REPLACE
+        and lineage_of(other.sink_key)[0] == lineage
+        and lineage_of(other.sink_key)[1] > generation
+        for other in others
+    )
+
+
+def _folders(listed: tuple[Listed, ...]) -> dict[str, _Folder]:
+    folders: dict[str, _Folder] = {}
+    for each in listed:
+        path = "/".join(each.path.split("/")[:3])
+        if sink_key_of(path) is None:
+            continue
+        folder = folders.setdefault(path, _Folder())
+        folder.files += 1
+        folder.bytes += each.bytes
+        folder.modified = max(folder.modified, each.modified)
+        if not each.path.endswith((f"/{NAME}", f"/{SLOT}")):
+            folder.paths.append(each)
+    return folders
+
+
+def _standing(table: Table, sink_key: str) -> Standing | None:
+    try:
+        return standing(table.metadata, sink_key)
+    except OutputCorrupt:
+        return None
+
+
+def _unreachable(at: Standing | None, token: int, nonce: str) -> bool:
+    if at is None:
+        return False
+    if at.committed is not None:
+        return at.committed.nonce != nonce
+    return token < at.barred_below
