@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from sparkonce.cli import doctor, keys, operator, restore, run
+from sparkonce.cli import audit, doctor, keys, operator, restore, run, sweep
 from sparkonce.cli.exits import ExitCode, code_of_error
 from sparkonce.errors import SparkonceError
 
@@ -43,6 +43,8 @@ for command in (
     run.render,
     run.rerun,
     run.cancel,
+    audit.audit,
+    sweep.sweep,
     doctor.doctor,
     restore.accept_restore,
     operator.operator,

@@ -1,0 +1,124 @@
+"""What an audit can find, how grave it is, and what a person does about it. Pure.
+
+A *defect* breaks a promise: rows twice, rows missing, an effect that the ledger denies. What wants *attention* is no broken promise: it
+costs space, or waits for a person. A *note* is what an auditor ought to know and nobody needs to act on. Only defects make an audit fail:
+a store that survived kills has staging to sweep, and is right.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sparkonce.sink.protocol import SinkKey
+
+
+class Severity(StrEnum):
+    DEFECT = "defect"
+    ATTENTION = "attention"
+    NOTE = "note"
+
+
+class Kind(StrEnum):
+    DOUBLE_COMMIT = "double commit"
+    DUPLICATE_ROWS = "duplicate rows"
+    UNKNOWN_ROWS = "unknown rows"
+    HIDDEN_ROWS = "hidden rows"
+    MISSING_FILE = "missing file"
+    CHANGED_FILE = "changed file"
+    WRONG_ROW_COUNT = "wrong row count"
+    MISSING_BATCH = "missing batch"
+    UNREADABLE = "unreadable"
+    SLOT_WITHOUT_RECORD = "slot without record"
+    RECORD_WITHOUT_SLOT = "record without slot"
+    LEDGER_BEHIND = "ledger behind"
+    DIGEST_DIFFERS = "digest differs"
+    OTHER_JOB = "other job's commit"
+    EFFECT_OF_FAILED = "effect of a failed run"
+    MOVED = "moved"
+    SAME_ROWS = "same rows"
+    ORPHAN_STAGING = "orphan staging"
+    HELD = "held"
+    RETENTION_DUE = "retention due"
+    NOT_SEEN = "not seen"
+    NOTHING_THERE = "nothing there"
+    OPEN_STAGING = "open staging"
+    FOREIGN_FILES = "foreign files"
+    REWRITTEN = "rewritten"
+
+
+SEVERITY = dict.fromkeys(Kind, Severity.DEFECT) | {
+    Kind.MOVED: Severity.ATTENTION,
+    Kind.SAME_ROWS: Severity.ATTENTION,
+    Kind.ORPHAN_STAGING: Severity.ATTENTION,
+    Kind.HELD: Severity.ATTENTION,
+    Kind.RETENTION_DUE: Severity.ATTENTION,
+    Kind.NOT_SEEN: Severity.ATTENTION,
+    Kind.NOTHING_THERE: Severity.ATTENTION,
+    Kind.OPEN_STAGING: Severity.NOTE,
+    Kind.FOREIGN_FILES: Severity.NOTE,
+    Kind.REWRITTEN: Severity.NOTE,
+}
+
+STEADY = frozenset({Kind.HELD, Kind.RETENTION_DUE, Kind.NOT_SEEN, Kind.NOTHING_THERE})
+"""Kinds that rest on one answer: a second look could not tell them from what a running job does meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    kind: Kind
+    table: str = ""
+    """URI of the table; empty: the ledger's."""
+    subject: str
+    """What it is about: a path in the table, a sink key, a key's hash. With kind and table it is the finding's identity."""
+    what: str
+    todo: str
+    key_hash: str = ""
+    """Whose record has a part in it."""
+
+    @property
+    def severity(self) -> Severity:
+        return SEVERITY[self.kind]
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        return self.kind, self.table, self.subject
+
+    @property
+    def where(self) -> str:
+        """For a person."""
+        if "/" in self.subject and ":" not in self.subject:
+            return f"{self.table}/{self.subject}"
+        return self.table or self.subject
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "severity": str(self.severity),
+            "kind": str(self.kind),
+            "table": self.table,
+            "subject": self.subject,
+            "what": self.what,
+            "todo": self.todo,
+        }
+
+
+def in_order(findings: list[Finding]) -> list[Finding]:
+    """The gravest first."""
+    severities, kinds = list(Severity), list(Kind)
+    return sorted(findings, key=lambda f: (severities.index(f.severity), kinds.index(f.kind), f.table, f.subject))
+
+
+_SINK_KEY = re.compile(r"([^-]+)-(.+)-g(\d+)(?:-b(\d+))?$")
+
+
+def sink_key_of(text: str) -> SinkKey | None:
+    """From the text of a sink key; None: nobody's. A key's hash has no hyphen."""
+    match = _SINK_KEY.fullmatch(text)
+    if match is None:
+        return None
+    key_hash, output, generation, batch = match.groups()
+    return SinkKey(
+        key_hash=key_hash, output=output, generation=int(generation), batch=None if batch is None else int(batch)
+    )

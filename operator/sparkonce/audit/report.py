@@ -1,0 +1,163 @@
+"""What an audit found and what it cost: one value, from which the table for people, the JSON and the page are made. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkonce.audit.findings import Finding, Kind, Severity, in_order
+from sparkonce.audit.tables import day_of, orphans
+from sparkonce.sink.protocol import Inventory
+
+SCHEMA = 1
+MILLION = 1_000_000
+ENOUGH = 500
+"""Files from which on a slope means something."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSummary:
+    kind: str
+    uri: str
+    effects: int
+    visible: int
+    """Effects whose rows readers see."""
+    files: int
+    """Of visible effects."""
+    rows: int
+    bytes: int
+    staged: int
+    """Folders that no commit names."""
+    staged_bytes: int
+    days: Mapping[str, int]
+    """UTC day -> commits."""
+
+    @classmethod
+    def of(cls, table: Inventory) -> TableSummary:
+        shown = [effect for effect in table.effects if effect.visible]
+        left = list(orphans(table))
+        return cls(
+            kind=table.kind,
+            uri=table.uri,
+            effects=len(table.effects),
+            visible=len(shown),
+            files=sum(len(effect.files) for effect in shown),
+            rows=sum(effect.slot.rows for effect in shown),
+            bytes=sum(file.bytes for effect in shown for file in effect.files),
+            staged=len(left),
+            staged_bytes=sum(each.bytes for each in left),
+            days=dict(sorted(Counter(day for effect in table.effects if (day := day_of(effect))).items())),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    seconds: float
+    listing_seconds: float
+    """Of that: inventories."""
+    reading_seconds: float
+    """Of that: data files."""
+    files: int
+    """That were read."""
+    peak_bytes: int
+    """Resident memory of this process, at most."""
+    base_bytes: int
+    """Before the audit began."""
+
+    @property
+    def files_per_second(self) -> float:
+        return self.files / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_per_million(self) -> float | None:
+        """If the rest goes on like these files; None where they are too few to say."""
+        return self.seconds / self.files * MILLION if self.files >= ENOUGH else None
+
+    @property
+    def bytes_per_million(self) -> float | None:
+        """As `seconds_per_million`; memory that was there before does not grow."""
+        if self.files < ENOUGH:
+            return None
+        return self.base_bytes + (self.peak_bytes - self.base_bytes) / self.files * MILLION
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "files_per_second": self.files_per_second,
+            "seconds_per_million_files": self.seconds_per_million,
+            "bytes_per_million_files": self.bytes_per_million,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    started: float
+    """Unix seconds."""
+    tables: tuple[TableSummary, ...]
+    findings: tuple[Finding, ...]
+    """The gravest first."""
+    cost: Cost
+    ledger: str | None
+    """URL; None: no ledger was asked."""
+    keys: int = 0
+    """Records that were compared."""
+    looked_again: int = 0
+    """Findings of the first look that a second one did not confirm."""
+    deep: bool = False
+
+    @property
+    def defects(self) -> tuple[Finding, ...]:
+        return tuple(each for each in self.findings if each.severity is Severity.DEFECT)
+
+    @property
+    def complete(self) -> bool:
+        """Everything that was asked for was looked at."""
+        return not any(each.kind in (Kind.NOT_SEEN, Kind.NOTHING_THERE) for each in self.findings)
+
+    @property
+    def clean(self) -> bool:
+        return self.complete and not self.defects
+
+    def counts(self) -> dict[str, int]:
+        """Findings by kind, in the order of the findings."""
+        return dict(Counter(str(each.kind) for each in in_order(list(self.findings))))
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        what = f"{len(self.tables)} table(s), {self.effects} commits, {self.rows} rows in {self.cost.files} files"
+        if self.ledger is not None:
+            what += f", {self.keys} keys"
+        if self.defects:
+            return f"{len(self.defects)} defect(s) in {what}"
+        return f"no defect in {what}" if self.complete else f"not everything could be looked at; no defect in {what}"
+
+    @property
+    def effects(self) -> int:
+        return sum(table.effects for table in self.tables)
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables)
+
+    def dump(self) -> dict[str, Any]:
+        """As `--json` writes it."""
+        return {
+            "schema": SCHEMA,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
+            "verdict": self.verdict,
+            "clean": self.clean,
+            "complete": self.complete,
+            "defects": len(self.defects),
+            "ledger": self.ledger,
+            "keys": self.keys,
+            "deep": self.deep,
+            "notConfirmed": self.looked_again,
+            "tables": [asdict(table) for table in self.tables],
+            "findings": [finding.dump() for finding in self.findings],
+            "counts": self.counts(),
+            "cost": self.cost.dump(),
+        }
