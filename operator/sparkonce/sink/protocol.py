@@ -269,6 +269,8 @@ class Inventory:
     """Paths of the files whose rows readers see, as often as they see them."""
     unreadable: tuple[str, ...] = ()
     """A sentence for each piece of evidence that does not parse."""
+    location: str = ""
+    """URL that the paths are below, where `uri` is none (the name of a table in a catalog)."""
 
 
 class Sink(Protocol):
