@@ -78,6 +78,15 @@ NAMES: dict[str, str] = {
     "sink.iceberg.fence.before": "the fence is put together and not sent to the catalog",
     "sink.iceberg.fence.after": "the catalog has set the fence and nobody here knows it yet",
     "sink.iceberg.sweep.before": "before a staging folder that can never be committed is deleted",
+    "sink.delta.noted": "a fence is noted beside a Delta table and not in its log",
+    "sink.delta.fence.before": "before the log entry of a fence is created",
+    "sink.delta.fence.after": "after the log entry of a fence was created",
+    "sink.delta.table.before": "before version 0 of a Delta table is created",
+    "sink.delta.table.after": "a Delta table exists and has no rows",
+    "sink.delta.commit.before": "before the log entry that commits a slot is created",
+    "sink.delta.commit.after": "after the log entry that commits a slot was created",
+    "sink.delta.checkpoint.before": "a log entry stands, and a checkpoint is due",
+    "sink.delta.sweep.before": "before a staging folder that can never be committed is deleted",
 }
 """Every point, and the state of the world when it is hit."""
 

@@ -1,0 +1,524 @@
+"""A Delta table as an output: Spark stages Parquet natively, one entry of the log makes it visible.
+
+    <table>/so-<sink key>/<token>-<nonce>/*.parquet    what one write staged; VACUUM treats it like any other data
+    <table>/_sparkonce/...                             slots and notes of fences (delta_evidence)
+    <table>/_delta_log/<n>.json                        the decision (delta_log)
+
+A commit is decided on ONE loaded version: the key is not committed, its fence is not above the token, the rows fit. Then exactly the next
+version is created, if it is absent; whatever came in between, ours or not, is a conflict, and the table is looked at again. After every
+create the table is loaded once more and it alone says what happened. So a lost answer, a roll-forward by another process and an entry that
+landed where a cleaned log had room again (a process that was frozen for weeks) are one case, not three.
+
+Not taken: delta-rs's own commit. It rebases over entries in between by rules of its own, which a release may change; it cannot change a
+schema and add files in one entry, nor tell who won when the answer is lost; and its writer would need rows in Python, not the files that
+Spark wrote. What it knows better than we, the state of a table at a version and its checkpoints, is asked of it. Not taken either:
+Spark's `txnAppId`, which skips silently, has no fence, and with the token as its version writes twice.
+
+Refused, with one sentence and before the DataFrame runs: tables that demand what we do not write (delta_fit), that forget who committed,
+and `onRerun: Replace` after somebody rewrote the older generation's files, because its rows cannot be told apart any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+
+from sparkonce import blocking
+from sparkonce.errors import (
+    Fenced,
+    InvalidInput,
+    OutputCorrupt,
+    OutputUnavailable,
+    OutputUnsafe,
+    OutputUnsupported,
+    SparkonceError,
+)
+from sparkonce.failpoints import FailpointError, hit
+from sparkonce.sink import delta_evidence as evidence
+from sparkonce.sink import delta_fit, delta_log, layout
+from sparkonce.sink.delta_inventory import inventory, is_opening, is_replaced, older_files, staging_folder
+from sparkonce.sink.delta_state import Log, Snapshot
+from sparkonce.sink.listing import files_of, with_files
+from sparkonce.sink.objects import Objects
+from sparkonce.sink.protocol import (
+    PLAIN,
+    AlreadyCommitted,
+    Committed,
+    Conflicting,
+    DataFile,
+    Decision,
+    Evidence,
+    FencedOff,
+    Inventory,
+    OnRerun,
+    SinkKey,
+    Slot,
+    SlotState,
+    Stuck,
+    Swept,
+    WriteOptions,
+    slot_digest,
+)
+from sparkonce.sink.staging import Stager, stage_with_spark, staged_files
+from sparkonce.sink.table import missing_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RESENDS = 4
+"""Creates whose answer may be lost before the caller is told that the outcome is unknown."""
+CONFLICTS = 500
+"""Other commits that may come in between, one after the other, before we give up; each is progress of somebody else."""
+PAUSE = 0.2
+"""Seconds at most between two tries; drawn at random, so that writers who met once do not meet again."""
+
+
+def open_delta(
+    objects: Objects, *, name: str, on_rerun: OnRerun = OnRerun.REPLACE, stage: Stager | None = None
+) -> DeltaTableSink:
+    """The sink of a table at a place. InvalidInput: delta-rs cannot read tables at such a path."""
+    if "%25" in objects.uri:
+        raise InvalidInput(
+            f"spec.outputs[{name}].delta.path: delta-rs cannot read tables at paths with a percent sign, as {objects.uri} is; rename it"
+        )
+    return DeltaTableSink(objects, name=name, on_rerun=on_rerun, stage=stage)
+
+
+class DeltaTableSink:
+    """A `Sink`. `stage` writes the rows: Spark, unless a test injects something lighter."""
+
+    kind = "delta"
+
+    def __init__(
+        self, objects: Objects, *, name: str, on_rerun: OnRerun = OnRerun.REPLACE, stage: Stager | None = None
+    ) -> None:
+        self.name, self.uri = name, objects.uri
+        self._objects, self._log = objects, Log(objects)
+        self._on_rerun, self._stage = on_rerun, stage or stage_with_spark
+
+    async def check(self) -> None:
+        probe = f"{evidence.EVIDENCE}/_probe-{secrets.token_hex(16)}.json"
+        first = await self._objects.create(probe, b"1")
+        second = await self._objects.create(probe, b"2")
+        found = await self._objects.get(probe)
+        await self._objects.delete(probe)
+        if not first or second or found != b"1":
+            raise OutputUnsafe(
+                f"{self.uri} does not honour create-if-absent (the same object could be created twice), so exactly-once cannot be kept "
+                "there; put the output on another store"
+            )
+        if (table := await self._log.load()) is not None and (why := self._unwritable(table)):
+            raise OutputUnsupported(f"the Delta table {self.uri} cannot be written: {why}")
+
+    async def find(self, key: SinkKey) -> Slot | None:
+        table = await self._log.load()
+        return None if table is None else await self._standing(table, key)
+
+    async def probe(self, key: SinkKey, slot_digest: str | None) -> Evidence:
+        table = await self._log.load()
+        if table is None:
+            return Evidence.GONE
+        if await is_replaced(self._objects, table, key):
+            return Evidence.REPLACED
+        number = table.committed(key)
+        slot = None if number is None else await evidence.numbered(self._objects, key, number)
+        if slot is None or (slot_digest is not None and digest_of(slot) != slot_digest):
+            return Evidence.GONE
+        files = await files_of(self._objects, slot)
+        lost = frozenset(file.path for file in files if file.path not in table.live)
+        if lost:
+            rewritten = await self._log.rewritten(table, lost)
+            if rewritten is not True:
+                return Evidence.NOT_CHECKED if rewritten is None else Evidence.GONE
+        left = slot.model_copy(
+            update={"files": tuple(file for file in files if file.path not in lost), "listing": None}
+        )
+        return Evidence.GONE if await missing_files(self._objects, [left]) else Evidence.PRESENT
+
+    async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
+        if token <= 1:  # there is no token below: nothing is barred, nothing is written
+            return await self.find(key)
+        await evidence.put_note(self._objects, key, token, fingerprint=fingerprint, by=by)
+        hit("sink.delta.noted")
+        return await self._bar(key, token)
+
+    def stage(
+        self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
+    ) -> Slot:
+        table, partition_by = blocking.run(self._prepare(frame, key, options))
+        nonce = secrets.token_hex(16)
+        folder = staging_folder(key, token, nonce)
+        try:
+            written = self._stage(frame, self._objects.where(folder), partition_by)
+            files = blocking.run(staged_files(self._objects, folder, expected=written.rows))
+            slot = Slot(
+                state=SlotState.COMMITTED,
+                sink_key=str(key),
+                token=token,
+                nonce=nonce,
+                fingerprint=fingerprint,
+                rows=written.rows,
+                on_rerun=self._on_rerun,
+                data_schema=written.data_schema,
+                table=table,
+                partition_by=partition_by,
+                merge_schema=options.merge_schema or None,
+                application=written.application,
+                committed_at=time.time(),
+            )
+            return blocking.run(with_files(self._objects, slot, evidence.write_folder(key, token, nonce), files))
+        except BaseException as error:
+            # No entry names the nonce and nobody else knows it: these files can never be committed.
+            with contextlib.suppress(SparkonceError):
+                blocking.run(self._delete(key, token, nonce))
+            if isinstance(error, Exception) and self._is_barred(key, token):
+                # Whoever barred it may have swept these files while they were written: then this is why it failed.
+                raise Fenced(
+                    f"attempt {token} of {key} was taken over while it wrote; nothing of it is visible"
+                ) from error
+            raise
+
+    async def commit(self, key: SinkKey, slot: Slot) -> Decision:
+        if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
+            raise ValueError(f"{slot.state} slot of {slot.sink_key} is no commit of {key}")
+        files = None
+        looked = False
+        tries = _Tries(f"whether attempt {slot.token} of {key} is committed to {self.uri}")
+        while True:
+            table = await self._log.load()
+            if table is not None and (number := table.committed(key)) is not None:
+                return await self._decided(table, key, slot, number)
+            if table is not None and table.fenced(key) > slot.token:
+                return FencedOff(await self._closed(table, key, slot))
+            if not looked and (noted := await evidence.noted(self._objects, key)) > slot.token:
+                if table is None:
+                    return FencedOff(await self._closed(None, key, slot))
+                await self._bar(key, noted)  # its author may be on the way from the note to the log: make it so
+                continue
+            looked = table is not None  # a note that comes later than a table is followed by an entry
+            why = await self._unfit(table, key, slot)
+            if why is None and files is None:
+                files, why = await self._staged(slot)
+            if why is not None or files is None:
+                return Stuck(slot, f"the Delta table {self.uri} does not take it: {why}")
+            if table is None:
+                await self._create_table(slot, tries)
+                continue
+            await evidence.put_slot(self._objects, slot)
+            entry = await self._entry(table, key, slot, files)
+            await self._append(table, entry, "sink.delta.commit", tries)
+
+    async def abort(self, key: SinkKey, slot: Slot) -> Slot:
+        by = f"abort of attempt {slot.token}"
+        stands = await self.fence(key, slot.token + 1, fingerprint=slot.fingerprint, by=by)
+        if stands is not None:
+            return stands
+        hit("driver.abort.closed")
+        await self.discard(key, slot)
+        return _closed(key, slot.token, fingerprint=slot.fingerprint, by=by)
+
+    async def discard(self, key: SinkKey, slot: Slot) -> None:
+        await self._delete(key, slot.token, slot.nonce)
+
+    async def inventory(self) -> Inventory:
+        return await inventory(self._objects, await self._log.load(), self.kind)
+
+    async def sweep(self, key: SinkKey) -> Swept:
+        folders = size = 0
+        table = await self._log.load()
+        committed = None if table is None else await self._standing(table, key)
+        barred = await evidence.noted(self._objects, key) if table is None else table.fenced(key)
+        for folder in await self._objects.folders(f"so-{key}"):
+            token_and_nonce = layout.staged(folder)
+            if token_and_nonce is None:
+                continue
+            token, nonce = token_and_nonce
+            kept = token >= barred if committed is None else (token, nonce) == (committed.token, committed.nonce)
+            if kept:
+                continue
+            size += sum(each.bytes for each in await self._objects.list(folder))
+            folders += 1
+            hit("sink.delta.sweep.before")
+            await self._delete(key, token, nonce)
+        return Swept(folders, size)
+
+    # --- before the DataFrame runs ---------------------------------------------------------------------------------------
+
+    async def _prepare(self, frame: Any, key: SinkKey, options: WriteOptions) -> tuple[str | None, tuple[str, ...]]:
+        """The table's identity and the columns to name folders after. InvalidInput, OutputUnsupported: nothing was run or written."""
+        rows = _schema_of(frame)
+        table = await self._log.load()
+        if table is None:
+            schema = delta_fit.new_schema(rows, options.partition_by)
+            if isinstance(schema, str):
+                raise InvalidInput(f"output {self.name} cannot become a Delta table at {self.uri}: {schema}")
+            return None, options.partition_by
+        if why := self._unwritable(table):
+            raise OutputUnsupported(f"the Delta table {self.uri} cannot be written: {why}")
+        fit = self._fit(table, rows, options.partition_by, merge=options.merge_schema)
+        if isinstance(fit, str):
+            raise InvalidInput(f"output {self.name} does not fit the Delta table {self.uri}: {fit}")
+        older = await self._older(table, key)
+        if isinstance(older, str):
+            raise InvalidInput(f"output {self.name} cannot replace its rows in the Delta table {self.uri}: {older}")
+        return table.identity, fit.staged_by
+
+    # --- deciding on one loaded table --------------------------------------------------------------------------------------
+
+    async def _standing(self, table: Snapshot, key: SinkKey) -> Slot | None:
+        number = table.committed(key)
+        return None if number is None else await self._slot(table, key, number)
+
+    async def _slot(self, table: Snapshot, key: SinkKey, number: int) -> Slot:
+        """The committed one, durably. OutputCorrupt: it is committed, and what it is cannot be read any more."""
+        slot = await evidence.numbered(self._objects, key, number)
+        if slot is None:
+            raise evidence.lost(self._objects, key)
+        await self._objects.persist([delta_log.entry_path(table.version)])
+        return slot
+
+    async def _decided(self, table: Snapshot, key: SinkKey, slot: Slot, number: int) -> Decision:
+        if number == delta_log.slot_number(slot):
+            await self._objects.persist([delta_log.entry_path(table.version)])
+            return Committed(slot)
+        stands = await self._slot(table, key, number)
+        return AlreadyCommitted(stands) if stands.fingerprint == slot.fingerprint else Conflicting(stands)
+
+    async def _closed(self, table: Snapshot | None, key: SinkKey, slot: Slot) -> Slot:
+        if table is not None:
+            await self._objects.persist([delta_log.entry_path(table.version)])
+        by = await evidence.closed_by(self._objects, key, slot.token)
+        return _closed(key, slot.token, fingerprint=slot.fingerprint, by=by)
+
+    async def _unfit(self, table: Snapshot | None, key: SinkKey, slot: Slot) -> str | None:
+        """Why the slot can never be committed to this table; None when it can."""
+        if table is None:
+            return "it was dropped after the rows were staged" if slot.table is not None else None
+        if slot.table is not None and slot.table != table.identity:
+            return "it was dropped and made anew after the rows were staged"
+        if why := self._unwritable(table):
+            return why
+        fit = self._slot_fit(table, slot)
+        if isinstance(fit, str):
+            return fit
+        older = [] if is_opening(slot) else await self._older(table, key, on_rerun=slot.on_rerun)
+        return older if isinstance(older, str) else None
+
+    async def _staged(self, slot: Slot) -> tuple[tuple[DataFile, ...] | None, str | None]:
+        """The files of a slot, or why it has none any more."""
+        try:
+            files = await files_of(self._objects, slot)
+        except OutputCorrupt as error:
+            return None, str(error)
+        bare = slot.model_copy(update={"files": files, "listing": None})
+        if missing := await missing_files(self._objects, [bare]):
+            return None, f"{len(missing)} staged file(s) are gone, the first is {missing[0]}; run it again"
+        return files, None
+
+    def _unwritable(self, table: Snapshot) -> str | None:
+        return delta_fit.unwritable(
+            reader=table.min_reader,
+            writer=table.min_writer,
+            features=table.features,
+            configuration=table.configuration,
+            schema=table.schema,
+        )
+
+    def _slot_fit(self, table: Snapshot, slot: Slot) -> delta_fit.Fit | str:
+        rows = _rows_of(slot)
+        if not rows["fields"]:
+            return delta_fit.Fit(None, table.partition_by, ())
+        asked = () if table.schema["fields"] else slot.partition_by or ()
+        fit = self._fit(table, rows, asked, merge=bool(slot.merge_schema))
+        if not isinstance(fit, str) and slot.file_count and fit.staged_by != (slot.partition_by or ()):
+            own, staged = (", ".join(columns) or "no column" for columns in (fit.staged_by, slot.partition_by or ()))
+            return f"it is partitioned by {own}, and the rows were staged by {staged}"
+        return fit
+
+    def _fit(self, table: Snapshot, rows: dict[str, Any], asked: Sequence[str], *, merge: bool) -> delta_fit.Fit | str:
+        return delta_fit.fit(
+            rows,
+            table=table.schema,
+            partition_by=table.partition_by,
+            asked=asked,
+            merge=merge,
+            features=table.features,
+        )
+
+    async def _older(self, table: Snapshot, key: SinkKey, *, on_rerun: OnRerun | None = None) -> list[DataFile] | str:
+        """Files of the generations that a commit of this key replaces, or why they cannot be removed."""
+        if (on_rerun or self._on_rerun) is not OnRerun.REPLACE or key.generation == 1:
+            return []
+        older = await older_files(self._objects, table, key)
+        if not older:
+            return []
+        if table.configuration.get("delta.appendOnly", "false").lower() == "true":
+            return "it is append-only (delta.appendOnly), so nothing in it is replaced; declare onRerun: Append"
+        if "deletionVectors" in table.features:
+            return "it marks single rows as deleted (deletionVectors), so files are not replaced as a whole; declare onRerun: Append"
+        if lost := [file.path for file in older if file.path not in table.live]:
+            return (
+                f"another writer rewrote or deleted {len(lost)} file(s) of the generation before, the first is {lost[0]}, so its rows "
+                "cannot be told apart any more; delete them yourself and declare onRerun: Append"
+            )
+        return older
+
+    # --- writing -----------------------------------------------------------------------------------------------------------
+
+    async def _entry(self, table: Snapshot, key: SinkKey, slot: Slot, files: Sequence[DataFile]) -> bytes:
+        """The log entry that commits a slot, as it follows this version of the table."""
+        now = int(time.time() * 1000)
+        older = [] if is_opening(slot) else await self._older(table, key, on_rerun=slot.on_rerun)
+        fit = self._slot_fit(table, slot)
+        if isinstance(older, str) or isinstance(fit, str):
+            raise TypeError("an entry of a slot that does not fit")
+        notes = {"sinkKey": str(key), "token": slot.token, "nonce": slot.nonce, "fingerprint": slot.fingerprint}
+        parameters = {"mode": "Append", "partitionBy": json.dumps(list(table.partition_by))}
+        actions = [
+            delta_log.commit_info("WRITE", parameters, now=now, blind=not older, notes=notes),
+            delta_log.txn(delta_log.idem(key), delta_log.slot_number(slot), now=now),
+            delta_log.txn(delta_log.fence(key), max(slot.token, table.fenced(key)), now=now),
+        ]
+        if fit.schema is not None:
+            actions.append(
+                delta_log.meta_data(
+                    identity=table.identity,
+                    schema=fit.schema,
+                    partition_by=fit.partition_by,
+                    configuration=table.configuration,
+                    created=table.created,
+                    name=table.name,
+                    description=table.description,
+                )
+            )
+        for file in older:
+            values = delta_log.partition_values(file.path, table.partition_by)
+            actions.append(delta_log.remove(table.live[file.path], values, now=now))
+        modified = int(slot.committed_at * 1000)
+        actions += (delta_log.add(file, partition_by=fit.partition_by, stats=None, modified=modified) for file in files)
+        return delta_log.render(actions)
+
+    async def _bar(self, key: SinkKey, token: int) -> Slot | None:
+        """A fence whose note stands: the committed slot, or None once the tokens below are barred."""
+        tries = _Tries(f"whether the tokens of {key} below {token} are barred at {self.uri}")
+        while True:
+            table = await self._log.load()
+            if table is None:
+                return None
+            if (stands := await self._standing(table, key)) is not None:
+                return stands
+            if table.fenced(key) >= token:
+                await self._objects.persist([delta_log.entry_path(table.version)])
+                return None
+            why = delta_fit.unfenceable(
+                reader=table.min_reader,
+                writer=table.min_writer,
+                features=table.features,
+                configuration=table.configuration,
+            )
+            if why is not None:
+                raise OutputUnsupported(f"attempts at the Delta table {self.uri} cannot be barred: {why}")
+            now = int(time.time() * 1000)
+            info = delta_log.commit_info(
+                "WRITE", {"mode": "Append"}, now=now, blind=True, notes={"sinkKey": str(key), "fence": token}
+            )
+            entry = delta_log.render([info, delta_log.txn(delta_log.fence(key), token, now=now)])
+            await self._append(table, entry, "sink.delta.fence", tries)
+
+    async def _append(self, table: Snapshot, entry: bytes, point: str, tries: _Tries) -> None:
+        """Sends the next version of the log. Whether it stands is not said here: the table says it."""
+        try:
+            hit(f"{point}.before")
+            created = await self._objects.create(delta_log.entry_path(table.version + 1), entry)
+            hit(f"{point}.after")
+        except (OutputUnavailable, FailpointError) as error:
+            tries.lost(error)
+            return
+        if not created:
+            tries.conflict()
+        elif (table.version + 1) % table.checkpoint_interval == 0:
+            hit("sink.delta.checkpoint.before")
+            await self._log.checkpoint(table)
+
+    async def _create_table(self, slot: Slot, tries: _Tries) -> None:
+        """Version 0, with the schema of the rows and without any; whoever creates it, it is created once."""
+        schema = delta_fit.new_schema(_rows_of(slot), slot.partition_by or ())
+        if isinstance(schema, str):
+            raise InvalidInput(f"output {self.name} cannot become a Delta table at {self.uri}: {schema}")
+        entry = delta_log.new_table(
+            schema,
+            slot.partition_by or (),
+            features=sorted(delta_fit.needed_features(schema)),
+            now=int(time.time() * 1000),
+        )
+        try:
+            hit("sink.delta.table.before")
+            await self._objects.create(delta_log.entry_path(0), entry)
+            hit("sink.delta.table.after")
+        except (OutputUnavailable, FailpointError) as error:
+            tries.lost(error)
+
+    async def _delete(self, key: SinkKey, token: int, nonce: str) -> None:
+        """Rows first: what is left of a slot without rows is a few bytes, and says whose they were."""
+        await self._objects.delete_folder(staging_folder(key, token, nonce))
+        await self._objects.delete_folder(evidence.write_folder(key, token, nonce))
+
+    def _is_barred(self, key: SinkKey, token: int) -> bool:
+        with contextlib.suppress(SparkonceError):
+            table = blocking.run(self._log.load())
+            barred = blocking.run(evidence.noted(self._objects, key)) if table is None else table.fenced(key)
+            return barred > token
+        return False
+
+
+class _Tries:
+    """How often a create may be sent again, and the sentence when it was often enough."""
+
+    def __init__(self, unknown: str) -> None:
+        self._unknown, self._lost, self._conflicts = unknown, 0, 0
+
+    def lost(self, error: Exception) -> None:
+        self._lost += 1
+        if self._lost >= RESENDS:
+            raise OutputUnavailable(f"{error}; {self._unknown} is unknown") from error
+        _pause(self._lost)
+
+    def conflict(self) -> None:
+        self._conflicts += 1
+        if self._conflicts >= CONFLICTS:
+            raise OutputUnavailable(
+                f"other writers came first {CONFLICTS} times in a row; {self._unknown} is unknown, try again when they write less"
+            )
+        _pause(self._conflicts)
+
+
+def _pause(count: int) -> None:
+    most = min(PAUSE, 0.005 * 2 ** min(count, 8))
+    time.sleep(most * secrets.randbelow(1000) / 1000)
+
+
+def digest_of(slot: Slot) -> str:
+    """As results record it."""
+    return slot_digest(layout.encode(slot))
+
+
+def _closed(key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot:
+    return Slot(state=SlotState.CLOSED, sink_key=str(key), token=token, fingerprint=fingerprint, closed_by=by)
+
+
+def _rows_of(slot: Slot) -> dict[str, Any]:
+    """The schema of its rows; of a slot that never had any (a stream's opening) one without columns."""
+    return dict(json.loads(slot.data_schema)) if slot.data_schema else delta_fit.EMPTY
+
+
+def _schema_of(frame: Any) -> dict[str, Any]:
+    """Spark's own, or an Arrow table's in the same words."""
+    schema = frame.schema
+    text = schema.json() if callable(getattr(schema, "json", None)) else deltalake.Schema.from_arrow(schema).to_json()
+    return dict(json.loads(text))

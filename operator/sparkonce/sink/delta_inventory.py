@@ -1,0 +1,151 @@
+"""What stands in a Delta table, of one lineage or of all keys, read from the evidence beside it and one version of its log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sparkonce.errors import OutputCorrupt
+from sparkonce.sink import delta_evidence as evidence
+from sparkonce.sink import layout
+from sparkonce.sink.delta_log import slot_number
+from sparkonce.sink.delta_state import Snapshot
+from sparkonce.sink.listing import files_of
+from sparkonce.sink.objects import Objects
+from sparkonce.sink.protocol import DataFile, Effect, Inventory, OnRerun, SinkKey, Slot, StagedFolder, StreamPart
+
+STAGING = "so-"
+"""Begins the folders of staged rows. Not an underscore: VACUUM must see files in them that no version names any more."""
+
+
+def staging_folder(key: SinkKey | str, token: int, nonce: str) -> str:
+    """Of one write call."""
+    return f"{STAGING}{key}/{token:010d}-{nonce}"
+
+
+def is_opening(slot: Slot) -> bool:
+    """Of a stream: it binds the stream to its checkpoint and is no effect."""
+    return slot.stream is not None and slot.stream.part is StreamPart.OPENING
+
+
+async def is_replaced(objects: Objects, table: Snapshot, key: SinkKey) -> bool:
+    """Whether a later generation of the lineage, which replaces, is committed."""
+    for run in await evidence.runs(objects, key.lineage):
+        if run.generation > key.generation:
+            slot = await _committed(objects, table, run.sink_key)
+            if slot is not None and slot.on_rerun is OnRerun.REPLACE and not is_opening(slot):
+                return True
+    return False
+
+
+async def older_files(objects: Objects, table: Snapshot, key: SinkKey) -> list[DataFile]:
+    """Files of earlier generations of the lineage that no committed generation has replaced yet.
+
+    Of a stream the first batch of a generation replaces the generations before; later batches find nothing left to replace.
+    OutputCorrupt: an earlier generation is committed, and which files it has cannot be read any more."""
+    runs = [run for run in await evidence.runs(objects, key.lineage) if run.generation <= key.generation]
+    stand = [(run.generation, await _committed(objects, table, run.sink_key)) for run in runs]
+    slots = [(generation, slot) for generation, slot in stand if slot is not None]
+    replacing = (at for at, slot in slots if slot.on_rerun is OnRerun.REPLACE and not is_opening(slot))
+    first = max(replacing, default=0)
+    standing = [slot for at, slot in slots if first <= at < key.generation]
+    return [file for slot in standing for file in await files_of(objects, slot)]
+
+
+async def _committed(objects: Objects, table: Snapshot, sink_key: str) -> Slot | None:
+    number = table.committed(sink_key)
+    if number is None:
+        return None
+    slot = await evidence.numbered(objects, sink_key, number)
+    if slot is None:
+        raise evidence.lost(objects, sink_key)
+    return slot
+
+
+@dataclass
+class _Found:
+    committed: list[tuple[str, Slot, tuple[DataFile, ...]]] = field(default_factory=list)
+    """Path, slot and its files."""
+    barred: dict[str, int] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+
+
+async def inventory(objects: Objects, table: Snapshot | None, kind: str) -> Inventory:
+    """OutputUnavailable. A slot, or a list of files, that does not parse is one sentence of `unreadable`."""
+    found = await _evidence(objects, table)
+    committed = {slot.sink_key: (slot.token, slot.nonce) for _, slot, _ in found.committed}
+    newest: dict[str, int] = {}
+    for _, slot, _ in found.committed:
+        lineage, generation = _lineage(slot.sink_key)
+        if slot.on_rerun is OnRerun.REPLACE and not is_opening(slot):
+            newest[lineage] = max(generation, newest.get(lineage, 0))
+    effects = []
+    for path, slot, files in found.committed:
+        lineage, generation = _lineage(slot.sink_key)
+        visible = generation >= newest.get(lineage, 0)
+        effects.append(Effect(slot=slot, files=files, commit=path, visible=visible))
+    present: dict[str, int] = {}
+    staged: dict[str, list[int]] = {}
+    for each in await objects.list(""):
+        if each.path.startswith(("_", ".")):
+            continue
+        if each.path.endswith(".parquet"):
+            present[each.path] = each.bytes
+        folder = "/".join(each.path.split("/")[:2])
+        if each.path.startswith(STAGING) and layout.staged(folder) is not None:
+            staged.setdefault(folder, []).append(each.bytes)
+    folders = []
+    for folder, sizes in staged.items():
+        token, nonce = layout.staged(folder) or (0, "")
+        sink_key = folder.partition("/")[0].removeprefix(STAGING)
+        stands = committed.get(sink_key)
+        barred = found.barred.get(sink_key, 0) if table is None else table.fenced(sink_key)
+        folders.append(
+            StagedFolder(
+                path=folder,
+                sink_key=sink_key,
+                token=token,
+                nonce=nonce,
+                files=len(sizes),
+                bytes=sum(sizes),
+                unreachable=stands != (token, nonce) if stands else token < barred,
+            )
+        )
+    return Inventory(
+        kind=kind,
+        uri=objects.uri,
+        effects=tuple(effects),
+        staged=tuple(folders),
+        present=present,
+        live=() if table is None else tuple(sorted(table.live)),
+        unreadable=tuple(found.unreadable),
+    )
+
+
+async def _evidence(objects: Objects, table: Snapshot | None) -> _Found:
+    found = _Found()
+    numbers: dict[str, int | None] = {}
+    put: set[str] = set()
+    for each in await objects.list(evidence.EVIDENCE):
+        parts = each.path.split("/")
+        if len(parts) < 4:
+            continue
+        sink_key = f"{parts[1]}-{parts[2]}"
+        if token := evidence.noted_token(each.path):
+            found.barred[sink_key] = max(token, found.barred.get(sink_key, 0))
+        if sink_key not in numbers:
+            numbers[sink_key] = None if table is None else table.committed(sink_key)
+        try:
+            slot = await evidence.read(objects, each.path)
+            if slot is not None and slot_number(slot) == numbers[sink_key]:
+                put.add(sink_key)
+                found.committed.append((each.path, slot, await files_of(objects, slot)))
+        except OutputCorrupt as error:
+            found.unreadable.append(str(error))
+    for sink_key, number in numbers.items():
+        if number is not None and sink_key not in put:
+            found.unreadable.append(str(evidence.lost(objects, sink_key)))
+    return found
+
+
+def _lineage(sink_key: str) -> tuple[str, int]:
+    return layout.lineage_of(sink_key) or (sink_key, 0)
