@@ -24,7 +24,6 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import deltalake
@@ -33,16 +32,16 @@ from sparkonce import blocking
 from sparkonce.errors import (
     Fenced,
     InvalidInput,
-    OutputCorrupt,
     OutputUnavailable,
     OutputUnsafe,
     OutputUnsupported,
     SparkonceError,
 )
 from sparkonce.failpoints import FailpointError, hit
+from sparkonce.sink import delta_commit as plan
 from sparkonce.sink import delta_evidence as evidence
 from sparkonce.sink import delta_fit, delta_log, layout
-from sparkonce.sink.delta_inventory import inventory, is_opening, is_replaced, older_files, staging_folder
+from sparkonce.sink.delta_inventory import inventory, is_replaced, staging_folder
 from sparkonce.sink.delta_state import Log, Snapshot
 from sparkonce.sink.listing import files_of, with_files
 from sparkonce.sink.objects import Objects
@@ -113,7 +112,7 @@ class DeltaTableSink:
                 f"{self.uri} does not honour create-if-absent (the same object could be created twice), so exactly-once cannot be kept "
                 "there; put the output on another store"
             )
-        if (table := await self._log.load()) is not None and (why := self._unwritable(table)):
+        if (table := await self._log.load()) is not None and (why := plan.unwritable(table)):
             raise OutputUnsupported(f"the Delta table {self.uri} cannot be written: {why}")
 
     async def find(self, key: SinkKey) -> Slot | None:
@@ -187,7 +186,7 @@ class DeltaTableSink:
     async def commit(self, key: SinkKey, slot: Slot) -> Decision:
         if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
             raise ValueError(f"{slot.state} slot of {slot.sink_key} is no commit of {key}")
-        files = None
+        files: tuple[DataFile, ...] | None = None
         looked = False
         tries = _Tries(f"whether attempt {slot.token} of {key} is committed to {self.uri}")
         while True:
@@ -202,16 +201,17 @@ class DeltaTableSink:
                 await self._bar(key, noted)  # its author may be on the way from the note to the log: make it so
                 continue
             looked = table is not None  # a note that comes later than a table is followed by an entry
-            why = await self._unfit(table, key, slot)
+            why = await plan.unfit(self._objects, table, key, slot)
             if why is None and files is None:
-                files, why = await self._staged(slot)
+                found = await plan.staged(self._objects, slot)
+                files, why = (None, found) if isinstance(found, str) else (found, None)
             if why is not None or files is None:
                 return Stuck(slot, f"the Delta table {self.uri} does not take it: {why}")
             if table is None:
                 await self._create_table(slot, tries)
                 continue
             await evidence.put_slot(self._objects, slot)
-            entry = await self._entry(table, key, slot, files)
+            entry = await plan.commit_entry(self._objects, table, key, slot, files)
             await self._append(table, entry, "sink.delta.commit", tries)
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:
@@ -259,12 +259,12 @@ class DeltaTableSink:
             if isinstance(schema, str):
                 raise InvalidInput(f"output {self.name} cannot become a Delta table at {self.uri}: {schema}")
             return None, options.partition_by
-        if why := self._unwritable(table):
+        if why := plan.unwritable(table):
             raise OutputUnsupported(f"the Delta table {self.uri} cannot be written: {why}")
-        fit = self._fit(table, rows, options.partition_by, merge=options.merge_schema)
+        fit = plan.fit(table, rows, options.partition_by, merge=options.merge_schema)
         if isinstance(fit, str):
             raise InvalidInput(f"output {self.name} does not fit the Delta table {self.uri}: {fit}")
-        older = await self._older(table, key)
+        older = await plan.older(self._objects, table, key, self._on_rerun)
         if isinstance(older, str):
             raise InvalidInput(f"output {self.name} cannot replace its rows in the Delta table {self.uri}: {older}")
         return table.identity, fit.staged_by
@@ -296,113 +296,7 @@ class DeltaTableSink:
         by = await evidence.closed_by(self._objects, key, slot.token)
         return _closed(key, slot.token, fingerprint=slot.fingerprint, by=by)
 
-    async def _unfit(self, table: Snapshot | None, key: SinkKey, slot: Slot) -> str | None:
-        """Why the slot can never be committed to this table; None when it can."""
-        if table is None:
-            return "it was dropped after the rows were staged" if slot.table is not None else None
-        if slot.table is not None and slot.table != table.identity:
-            return "it was dropped and made anew after the rows were staged"
-        if why := self._unwritable(table):
-            return why
-        fit = self._slot_fit(table, slot)
-        if isinstance(fit, str):
-            return fit
-        older = [] if is_opening(slot) else await self._older(table, key, on_rerun=slot.on_rerun)
-        return older if isinstance(older, str) else None
-
-    async def _staged(self, slot: Slot) -> tuple[tuple[DataFile, ...] | None, str | None]:
-        """The files of a slot, or why it has none any more."""
-        try:
-            files = await files_of(self._objects, slot)
-        except OutputCorrupt as error:
-            return None, str(error)
-        bare = slot.model_copy(update={"files": files, "listing": None})
-        if missing := await missing_files(self._objects, [bare]):
-            return None, f"{len(missing)} staged file(s) are gone, the first is {missing[0]}; run it again"
-        return files, None
-
-    def _unwritable(self, table: Snapshot) -> str | None:
-        return delta_fit.unwritable(
-            reader=table.min_reader,
-            writer=table.min_writer,
-            features=table.features,
-            configuration=table.configuration,
-            schema=table.schema,
-        )
-
-    def _slot_fit(self, table: Snapshot, slot: Slot) -> delta_fit.Fit | str:
-        rows = _rows_of(slot)
-        if not rows["fields"]:
-            return delta_fit.Fit(None, table.partition_by, ())
-        asked = () if table.schema["fields"] else slot.partition_by or ()
-        fit = self._fit(table, rows, asked, merge=bool(slot.merge_schema))
-        if not isinstance(fit, str) and slot.file_count and fit.staged_by != (slot.partition_by or ()):
-            own, staged = (", ".join(columns) or "no column" for columns in (fit.staged_by, slot.partition_by or ()))
-            return f"it is partitioned by {own}, and the rows were staged by {staged}"
-        return fit
-
-    def _fit(self, table: Snapshot, rows: dict[str, Any], asked: Sequence[str], *, merge: bool) -> delta_fit.Fit | str:
-        return delta_fit.fit(
-            rows,
-            table=table.schema,
-            partition_by=table.partition_by,
-            asked=asked,
-            merge=merge,
-            features=table.features,
-        )
-
-    async def _older(self, table: Snapshot, key: SinkKey, *, on_rerun: OnRerun | None = None) -> list[DataFile] | str:
-        """Files of the generations that a commit of this key replaces, or why they cannot be removed."""
-        if (on_rerun or self._on_rerun) is not OnRerun.REPLACE or key.generation == 1:
-            return []
-        older = await older_files(self._objects, table, key)
-        if not older:
-            return []
-        if table.configuration.get("delta.appendOnly", "false").lower() == "true":
-            return "it is append-only (delta.appendOnly), so nothing in it is replaced; declare onRerun: Append"
-        if "deletionVectors" in table.features:
-            return "it marks single rows as deleted (deletionVectors), so files are not replaced as a whole; declare onRerun: Append"
-        if lost := [file.path for file in older if file.path not in table.live]:
-            return (
-                f"another writer rewrote or deleted {len(lost)} file(s) of the generation before, the first is {lost[0]}, so its rows "
-                "cannot be told apart any more; delete them yourself and declare onRerun: Append"
-            )
-        return older
-
     # --- writing -----------------------------------------------------------------------------------------------------------
-
-    async def _entry(self, table: Snapshot, key: SinkKey, slot: Slot, files: Sequence[DataFile]) -> bytes:
-        """The log entry that commits a slot, as it follows this version of the table."""
-        now = int(time.time() * 1000)
-        older = [] if is_opening(slot) else await self._older(table, key, on_rerun=slot.on_rerun)
-        fit = self._slot_fit(table, slot)
-        if isinstance(older, str) or isinstance(fit, str):
-            raise TypeError("an entry of a slot that does not fit")
-        notes = {"sinkKey": str(key), "token": slot.token, "nonce": slot.nonce, "fingerprint": slot.fingerprint}
-        parameters = {"mode": "Append", "partitionBy": json.dumps(list(table.partition_by))}
-        actions = [
-            delta_log.commit_info("WRITE", parameters, now=now, blind=not older, notes=notes),
-            delta_log.txn(delta_log.idem(key), delta_log.slot_number(slot), now=now),
-            delta_log.txn(delta_log.fence(key), max(slot.token, table.fenced(key)), now=now),
-        ]
-        if fit.schema is not None:
-            actions.append(
-                delta_log.meta_data(
-                    identity=table.identity,
-                    schema=fit.schema,
-                    partition_by=fit.partition_by,
-                    configuration=table.configuration,
-                    created=table.created,
-                    name=table.name,
-                    description=table.description,
-                )
-            )
-        for file in older:
-            values = delta_log.partition_values(file.path, table.partition_by)
-            actions.append(delta_log.remove(table.live[file.path], values, now=now))
-        modified = int(slot.committed_at * 1000)
-        actions += (delta_log.add(file, partition_by=fit.partition_by, stats=None, modified=modified) for file in files)
-        return delta_log.render(actions)
 
     async def _bar(self, key: SinkKey, token: int) -> Slot | None:
         """A fence whose note stands: the committed slot, or None once the tokens below are barred."""
@@ -416,19 +310,9 @@ class DeltaTableSink:
             if table.fenced(key) >= token:
                 await self._objects.persist([delta_log.entry_path(table.version)])
                 return None
-            why = delta_fit.unfenceable(
-                reader=table.min_reader,
-                writer=table.min_writer,
-                features=table.features,
-                configuration=table.configuration,
-            )
-            if why is not None:
+            if why := plan.unfenceable(table):
                 raise OutputUnsupported(f"attempts at the Delta table {self.uri} cannot be barred: {why}")
-            now = int(time.time() * 1000)
-            info = delta_log.commit_info(
-                "WRITE", {"mode": "Append"}, now=now, blind=True, notes={"sinkKey": str(key), "fence": token}
-            )
-            entry = delta_log.render([info, delta_log.txn(delta_log.fence(key), token, now=now)])
+            entry = plan.fence_entry(key, token)
             await self._append(table, entry, "sink.delta.fence", tries)
 
     async def _append(self, table: Snapshot, entry: bytes, point: str, tries: _Tries) -> None:
@@ -448,15 +332,9 @@ class DeltaTableSink:
 
     async def _create_table(self, slot: Slot, tries: _Tries) -> None:
         """Version 0, with the schema of the rows and without any; whoever creates it, it is created once."""
-        schema = delta_fit.new_schema(_rows_of(slot), slot.partition_by or ())
-        if isinstance(schema, str):
-            raise InvalidInput(f"output {self.name} cannot become a Delta table at {self.uri}: {schema}")
-        entry = delta_log.new_table(
-            schema,
-            slot.partition_by or (),
-            features=sorted(delta_fit.needed_features(schema)),
-            now=int(time.time() * 1000),
-        )
+        entry = plan.table_entry(slot)
+        if isinstance(entry, str):
+            raise InvalidInput(f"output {self.name} cannot become a Delta table at {self.uri}: {entry}")
         try:
             hit("sink.delta.table.before")
             await self._objects.create(delta_log.entry_path(0), entry)
@@ -510,11 +388,6 @@ def digest_of(slot: Slot) -> str:
 
 def _closed(key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot:
     return Slot(state=SlotState.CLOSED, sink_key=str(key), token=token, fingerprint=fingerprint, closed_by=by)
-
-
-def _rows_of(slot: Slot) -> dict[str, Any]:
-    """The schema of its rows; of a slot that never had any (a stream's opening) one without columns."""
-    return dict(json.loads(slot.data_schema)) if slot.data_schema else delta_fit.EMPTY
 
 
 def _schema_of(frame: Any) -> dict[str, Any]:

@@ -3,8 +3,9 @@
     <table>/_idem/<sink key>/<token>.json             one slot
     <table>/_idem/_snapshot/<n>.json                  lists of decided slots: a cache for readers
     <table>/_data/<sink key>/<token>-<nonce>/*.parquet   what one write staged
+    <table>/_streams/<sink key>/                      Spark's own checkpoint of a stream, unless the job says another place
 
-Tokens and snapshot numbers are written with ten digits, so that names sort as numbers do. Both folders begin with an underscore, which
+Tokens and snapshot numbers are written with ten digits, so that names sort as numbers do. All folders begin with an underscore, which
 Spark's own listing skips: `spark.read.parquet(<table>)` finds nothing, rather than rows that nobody committed.
 
 A slot's bytes are RFC 8785 JSON, so that whoever rolls a sealed slot forward writes the very bytes its driver would have. A slot that
@@ -25,6 +26,7 @@ from sparkonce.sink.protocol import STREAM_SCHEMA, SinkKey, Slot
 SLOTS = "_idem"
 DATA = "_data"
 SNAPSHOTS = f"{SLOTS}/_snapshot"
+CHECKPOINTS = "_streams"
 
 _TOKEN = re.compile(r"(\d{10})\.json$")
 _FOLDER = re.compile(r"(\d{10})-([0-9a-z]+)$")

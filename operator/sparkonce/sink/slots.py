@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from sparkonce import blocking
 from sparkonce.errors import Fenced, OutputUnavailable, OutputUnsafe, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
-from sparkonce.sink import layout
+from sparkonce.sink import layout, stream
 from sparkonce.sink.listing import with_files
 from sparkonce.sink.objects import Objects
 from sparkonce.sink.protocol import (
@@ -43,7 +43,7 @@ from sparkonce.sink.protocol import (
 )
 from sparkonce.sink.slots_inventory import inventory
 from sparkonce.sink.staging import Stager, stage_with_spark, staged_files
-from sparkonce.sink.table import missing_files, write_snapshot
+from sparkonce.sink.table import committed_slots, missing_files, write_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,7 +61,7 @@ class SlotLog:
         self, objects: Objects, *, name: str, on_rerun: OnRerun = OnRerun.REPLACE, stage: Stager | None = None
     ) -> None:
         self.name, self.uri = name, objects.uri
-        self._objects, self._on_rerun, self._stage = objects, on_rerun, stage or stage_with_spark
+        self._objects, self.on_rerun, self._stage = objects, on_rerun, stage or stage_with_spark
 
     async def check(self) -> None:
         probe = f"{layout.SLOTS}/_probe-{secrets.token_hex(16)}.json"
@@ -87,9 +87,11 @@ class SlotLog:
         if await self._replaced(key):
             return Evidence.REPLACED
         slot = await self.find(key)
+        slots = await stream.recorded(self, key, slot) if slot is not None and slot.stream is not None else (slot,)
+        slot = slots[-1] if slots else None  # a stream's result is its end
         if slot is None or (slot_digest is not None and digest_of(slot) != slot_digest):
             return Evidence.GONE
-        return Evidence.GONE if await missing_files(self._objects, [slot]) else Evidence.PRESENT
+        return Evidence.GONE if await missing_files(self._objects, filter(None, slots)) else Evidence.PRESENT
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
         found = await self._close_below(key, token, fingerprint=fingerprint, by=by)
@@ -114,7 +116,7 @@ class SlotLog:
                 nonce=nonce,
                 fingerprint=fingerprint,
                 rows=written.rows,
-                on_rerun=self._on_rerun,
+                on_rerun=self.on_rerun,
                 data_schema=written.data_schema,
                 application=written.application,
                 committed_at=time.time(),
@@ -158,6 +160,18 @@ class SlotLog:
         return await inventory(self._objects, self.kind)
 
     async def sweep(self, key: SinkKey) -> Swept:
+        committed = await self.find(key)
+        keys = [key]
+        if committed is not None and committed.stream is not None:
+            keys += stream.places(key, await self._objects.folders(layout.DATA))
+        swept = [await self._sweep(each) for each in keys]
+        with contextlib.suppress(
+            SparkonceError
+        ):  # a cache of the whole table: another key's corrupt slot is not this key's matter
+            await write_snapshot(self._objects)
+        return Swept(sum(each.folders for each in swept), sum(each.bytes for each in swept))
+
+    async def _sweep(self, key: SinkKey) -> Swept:
         folders = size = 0
         committed = await self.find(key)
         for folder in await self._objects.folders(f"{layout.DATA}/{key}"):
@@ -168,10 +182,6 @@ class SlotLog:
             folders += 1
             hit("sink.slots.sweep.before")
             await self._objects.delete_folder(folder)
-        with contextlib.suppress(
-            SparkonceError
-        ):  # a cache of the whole table: another key's corrupt slot is not this key's matter
-            await write_snapshot(self._objects)
         return Swept(folders, size)
 
     async def _hopeless(self, key: SinkKey, token: int, nonce: str, committed: Slot | None) -> bool:
@@ -230,12 +240,22 @@ class SlotLog:
 
     async def _replaced(self, key: SinkKey) -> bool:
         for folder in await self._objects.folders(layout.SLOTS):
-            parsed = layout.lineage_of(folder.rpartition("/")[2])
-            if parsed is not None and parsed[0] == key.lineage and parsed[1] > key.generation:
-                later = await self.find(key.model_copy(update={"generation": parsed[1]}))
-                if later is not None and later.on_rerun is OnRerun.REPLACE:
-                    return True
+            name = folder.rpartition("/")[2]
+            parsed = layout.lineage_of(name)
+            if parsed is None or layout.batch_of(name) is not None or parsed[0] != key.lineage:
+                continue
+            later = key.model_copy(update={"generation": parsed[1]})
+            if parsed[1] > key.generation and await stream.replaces(self, later):
+                return True
         return False
+
+    async def committed(self) -> list[Slot]:
+        """All committed slots of the table, of all keys. Errors as a reader's."""
+        return await committed_slots(self._objects)
+
+    def checkpoint(self, key: SinkKey) -> str:
+        """Where a stream's checkpoint lies unless its author says otherwise, as Hadoop's file systems read it."""
+        return self._objects.where(f"{layout.CHECKPOINTS}/{key}")
 
 
 def digest_of(slot: Slot) -> str:

@@ -42,6 +42,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sparkonce.sink import layout
 from sparkonce.sink.protocol import (
     STREAM_SCHEMA,
     AlreadyCommitted,
@@ -242,6 +243,46 @@ async def recorded(sink: Sink, key: SinkKey, opening: Slot) -> tuple[Slot, ...]:
         found.append(slot)
         chain = chain.followed_by(slot)
     return tuple(found)
+
+
+def begins_with(slots: Sequence[Slot], key: SinkKey, query_id: str) -> int:
+    """The first batch of a stream that is not opened yet: 0 for a checkpoint of its own; after the last batch of an earlier key's stream
+    when that used the same checkpoint and has ended (a key per day on one checkpoint).
+
+    slots: all committed ones of the table. ValueError: why the checkpoint cannot be used here."""
+    first = 0
+    chains: dict[tuple[str, int], list[Slot]] = {}
+    for slot in slots:
+        of = layout.lineage_of(slot.sink_key)
+        if of and of != (key.lineage, key.generation) and slot.stream and slot.stream.query_id == query_id:
+            chains.setdefault(of, []).append(slot)
+    for (lineage, generation), parts in chains.items():
+        batches = [number for slot in parts if (number := mark(slot).last_batch) is not None]
+        if not batches:
+            continue
+        if lineage == key.lineage and parts[0].on_rerun is OnRerun.REPLACE:
+            raise ValueError(f"it goes on after generation {generation}, whose rows a rerun replaces; give a new one")
+        if not any(mark(slot).part is StreamPart.END for slot in parts):
+            raise ValueError(
+                f"the stream {lineage}-g{generation} uses it and has not ended; end that one, or give a new one"
+            )
+        first = max(first, max(batches) + 1)
+    return first
+
+
+async def replaces(sink: Sink, key: SinkKey) -> bool:
+    """Whether readers see this generation in the place of those before it: see `shown`. A hint; errors as `Sink.find`."""
+    slot = await sink.find(key)
+    if slot is None or slot.on_rerun is not OnRerun.REPLACE:
+        return False
+    return slot.stream is None or (await walk(sink, key, slot)).ended
+
+
+def places(key: SinkKey, folders: Sequence[str]) -> list[SinkKey]:
+    """The batches of a stream, among folders that are named by sink keys."""
+    names = [folder.rpartition("/")[2] for folder in folders]
+    numbers = [layout.batch_of(name) for name in names if layout.lineage_of(name) == (key.lineage, key.generation)]
+    return [place(key, number) for number in numbers if number is not None]
 
 
 def shown(generations: Sequence[Sequence[Slot]]) -> list[Slot]:

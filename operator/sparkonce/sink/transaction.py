@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from sparkonce import failpoints
 from sparkonce.model.record import Intent
 from sparkonce.model.result import Verdict
+from sparkonce.sink import stream
 from sparkonce.sink.protocol import Conflicting, Decision, FencedOff, Sink, SinkKey, Slot, Stuck
 
 
@@ -60,9 +61,12 @@ async def settle(
     fingerprint: str,
     intent: Intent | None,
     by: str,
+    end: bool = False,
 ) -> Settlement:
     """Decides for good whether this attempt, or an earlier one of the generation, took effect.
 
+    end: somebody wants the generation to end here (a cancel). A stream that has committed batches then ends after the last of them and is
+    complete; otherwise one without its end is committed in part, and the next attempt goes on with it.
     Must be called after `settling` is in the record (the intent is final then). Raises what the sinks raise; then nothing is decided, and
     the same call may be made again, by anyone."""
     named = {sink.name: sink for sink in sinks}
@@ -82,16 +86,35 @@ async def settle(
                 )
             found[name] = decision.slot
     failpoints.hit("engine.settle.rolled")
+    partly: set[str] = set()
     for sink in sinks:
         if sink.name not in found:
             key = sink_key(key_hash, generation, sink)
-            found[sink.name] = await sink.fence(key, attempt + 1, fingerprint=fingerprint, by=by)
+            slot, complete = await fenced(sink, key, attempt, fingerprint=fingerprint, by=by, end=end)
+            found[sink.name] = slot
+            if not complete:
+                partly.add(sink.name)
     failpoints.hit("engine.settle.fenced")
     committed = {name: slot for name, slot in found.items() if slot is not None}
     for name, slot in committed.items():
         if slot.fingerprint != fingerprint:
             return Settlement(Verdict.KEY_CONFLICT, found, f"output {name} holds a commit of this key for another job")
-    if len(committed) == len(found):
+    missing = set(found) - set(committed)
+    if not missing and not partly:
         return Settlement(Verdict.ALL, found)
-    missing = ", ".join(sorted(set(found) - set(committed)))
-    return Settlement(Verdict.SOME if committed else Verdict.NONE, found, f"not committed: {missing}")
+    notes = [f"not committed: {', '.join(sorted(missing))}"] if missing else []
+    notes += [f"a stream without its end: {', '.join(sorted(partly))}"] if partly else []
+    return Settlement(Verdict.SOME if committed else Verdict.NONE, found, "; ".join(notes))
+
+
+async def fenced(
+    sink: Sink, key: SinkKey, attempt: int, *, fingerprint: str, by: str, end: bool = False
+) -> tuple[Slot | None, bool]:
+    """The effect on one output once this attempt, and all before it, are barred; and False where it is a stream that has not ended.
+
+    A stream that was opened and has no batch has no effect. Another job's slot is returned as it stands. Errors as `Sink.fence`."""
+    slot = await sink.fence(key, attempt + 1, fingerprint=fingerprint, by=by)
+    if slot is None or slot.stream is None or slot.fingerprint != fingerprint:
+        return slot, True
+    newest, ended = await stream.settled(sink, key, slot, attempt, fingerprint=fingerprint, by=by, end=end)
+    return newest, ended or newest is None
