@@ -3,8 +3,9 @@
 Iceberg cannot require "this key is not committed". It can require that a tag does not exist, that `main` is where it was and that the key's
 fence is the one that was read; so everything that a decision rests on is named in the requirements of the commit that carries it out.
 
-Never the transaction's own commit: pyiceberg 0.12 sends it again after a conflict without any check of ours (thirty commits for ten keys), and it
-keeps one requirement of each kind, so the tag's would be dropped. `tests/sink/test_iceberg_races.py` fails when a version changes this.
+Never the transaction's own commit: pyiceberg 0.12 sends it again after a conflict without any check of ours (thirty commits for ten keys),
+and it keeps one requirement of each kind, so the tag's would be dropped. `tests/sink/test_iceberg_races.py` fails when a version
+changes this.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ from pyiceberg.table.update import (
 
 from sparkonce.errors import OutputUnavailable
 from sparkonce.failpoints import hit
-from sparkonce.sink.iceberg_catalog import Place, asking, said
+from sparkonce.sink.iceberg_catalog import Place, said
 from sparkonce.sink.iceberg_evidence import COMMITTED, FENCED, Standing, tagged, with_snapshot
 from sparkonce.sink.iceberg_schema import Fit
 from sparkonce.sink.protocol import SinkKey
@@ -91,15 +92,31 @@ def append(
     fitting: Fit,
     partition_by: Sequence[str],
 ) -> Change:
-    """Rows, their evidence, the columns that they bring and what they replace, as one change.
-
-    FileNotFoundError: a staged file is not there."""
+    """Rows, their evidence, the columns that they bring and what they replace, as one change."""
     transaction = table.transaction()
     _take_columns(transaction, fitting, partition_by)
     metadata = transaction.table_metadata
     files = data_files(table, metadata, paths)
-    snapshot = transaction.update_snapshot(snapshot_properties=dict(summary))
     taken_out = list(removed)
+    if files or taken_out:
+        brought, written = _rows(transaction, summary, files, taken_out)
+    else:  # nothing for readers to see: `main` stays where it is
+        brought, written = (head.snapshot_id if (head := metadata.current_snapshot()) else 0), ()
+    path, updates = tagged(table, transaction.table_metadata, f"{COMMITTED}{key}", with_snapshot(summary, brought))
+    before = table.metadata
+    requirements = (
+        *_requirements(before, key, at),
+        AssertLastAssignedFieldId(last_assigned_field_id=before.last_column_id),
+        AssertLastAssignedPartitionId(last_assigned_partition_id=before.last_partition_id),
+    )
+    return Change((*transaction._updates, *updates), requirements, (*written, path))  # noqa: SLF001 - see the module
+
+
+def _rows(
+    transaction: Transaction, summary: Mapping[str, str], files: Sequence[DataFile], taken_out: Sequence[DataFile]
+) -> tuple[int, tuple[str, ...]]:
+    """The snapshot that brings the rows, and what was written for it."""
+    snapshot = transaction.update_snapshot(snapshot_properties=dict(summary))
     with snapshot.overwrite() if taken_out else snapshot.fast_append() as producer:
         if taken_out:
             producer.delete_by_predicate(AlwaysTrue())  # looks into every manifest; what goes is what is named
@@ -107,15 +124,7 @@ def append(
             producer.delete_data_file(file)
         for file in files:
             producer.append_data_file(file)
-    evidence = with_snapshot(summary, producer.snapshot_id)
-    path, updates = tagged(table, transaction.table_metadata, f"{COMMITTED}{key}", evidence)
-    before = table.metadata
-    requirements = (
-        *_requirements(before, key, at),
-        AssertLastAssignedFieldId(last_assigned_field_id=before.last_column_id),
-        AssertLastAssignedPartitionId(last_assigned_partition_id=before.last_partition_id),
-    )
-    return Change((*transaction._updates, *updates), requirements, (*_written(producer), path))  # noqa: SLF001 - see the module
+    return producer.snapshot_id, _written(producer)
 
 
 def data_files(table: Table, metadata: TableMetadata, paths: Sequence[str]) -> list[DataFile]:
@@ -149,10 +158,15 @@ class Sending:
             except OutputUnavailable as error:
                 self.lost(error)
 
-    def send(self, table: Table, change: Change, point: str | None = None) -> bool:
+    def send(self, table: Table, make: Callable[[], Change], point: str | None = None) -> bool:
         """True: it stands. False: look again. OutputUnavailable: it may stand, or come to stand."""
         if self._lost > len(RESEND_AFTER):
             raise self._unknown()
+        try:
+            change = make()
+        except Exception as error:  # noqa: BLE001 - a staged file that went, a manifest that could not be written: nothing was sent
+            self.lost(error)
+            return False
         try:
             if point:
                 hit(f"{point}.before")
@@ -225,5 +239,3 @@ def _take_columns(transaction: Transaction, fitting: Fit, partition_by: Sequence
 def _written(producer: object) -> tuple[str, ...]:
     """Private names: they tell what may be deleted again, and nothing that a commit rests on."""
     return (*getattr(producer, "_written_manifests", ()), *getattr(producer, "_written_manifest_lists", ()))
-
-

@@ -4,8 +4,8 @@ A commit moves `main` to a snapshot with the rows and, in the same commit, adds 
 evidence, under the key's tag. A fence adds only such a snapshot under its own tag. Tags do not expire (their age is set to the most
 there is), so expiry of snapshots keeps the evidence.
 
-A tag on the snapshot with the rows, the obvious way, was not taken: it would hold every file that the table had at that moment, for ever, and
-no compaction or replaced generation would ever give its space back. Nor was a fence on `main`: its readers would see a change that is none.
+A tag on the snapshot with the rows, the obvious way, was not taken: it would hold every file that the table had at that moment, for ever,
+and no compaction or replaced generation would ever give its space back. Nor was a fence on `main`: readers would see a change that is none.
 
 A tag of ours that cannot be read is an error, never an absent one.
 """
@@ -25,7 +25,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
 from sparkonce.errors import OutputCorrupt
-from sparkonce.sink.protocol import OnRerun, SinkKey, Slot
+from sparkonce.sink.protocol import SinkKey, Slot
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -55,7 +55,8 @@ class Mark:
     """Path of the slot's own bytes."""
     digest: str
     """SHA-256 (hex) of those bytes."""
-    on_rerun: OnRerun
+    replaces: bool
+    """Readers see its generation in the place of those before it."""
     snapshot: int
     """The one on `main` that brought the rows."""
     at: int
@@ -118,7 +119,7 @@ def expiring(metadata: TableMetadata) -> str | None:
     return None
 
 
-def summary_of(slot: Slot, *, location: str, path: str, digest: str) -> dict[str, str]:
+def summary_of(slot: Slot, *, location: str, path: str, digest: str, replaces: bool) -> dict[str, str]:
     """What both snapshots of a commit say."""
     said = {
         "sink-key": slot.sink_key,
@@ -128,7 +129,7 @@ def summary_of(slot: Slot, *, location: str, path: str, digest: str) -> dict[str
         "location": location,
         "slot": path,
         "slot-digest": digest,
-        "on-rerun": slot.on_rerun.value,
+        "replaces": str(replaces).lower(),
     }
     return {f"{_PREFIX}{name}": value for name, value in said.items()}
 
@@ -151,7 +152,7 @@ def tagged(
         snapshot_id=snapshot_id,
         parent_snapshot_id=head.snapshot_id if head else None,
         sequence_number=number,
-        avro_compression="gzip",
+        avro_compression="deflate",
     ):
         pass
     snapshot = Snapshot(
@@ -165,7 +166,14 @@ def tagged(
     )
     return path, (
         AddSnapshotUpdate(snapshot=snapshot),
-        SetSnapshotRefUpdate(ref_name=name, type=SnapshotRefType.TAG, snapshot_id=snapshot_id, max_ref_age_ms=FOREVER),
+        SetSnapshotRefUpdate(
+            ref_name=name,
+            type=SnapshotRefType.TAG,
+            snapshot_id=snapshot_id,
+            max_ref_age_ms=FOREVER,
+            max_snapshot_age_ms=None,
+            min_snapshots_to_keep=None,
+        ),
     )
 
 
@@ -204,7 +212,7 @@ def _mark(metadata: TableMetadata, sink_key: str) -> Mark | None:
             location=said["location"],
             slot=said["slot"],
             digest=said["slot-digest"],
-            on_rerun=OnRerun(said["on-rerun"]),
+            replaces=said["replaces"] == "true",
             snapshot=int(said["snapshot"]),
             at=at,
         )

@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from sparkonce.sink.iceberg_catalog import asking
 from sparkonce.sink.iceberg_evidence import Mark, lineage_of, marks
-from sparkonce.sink.protocol import OnRerun, SinkKey
+from sparkonce.sink.protocol import SinkKey
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -35,7 +35,8 @@ def rewritten(table: Table, paths: Iterable[str]) -> set[str] | None:
     """Those of the paths whose rows a compaction put into other files; None: the snapshots that would tell have expired.
 
     OutputUnavailable."""
-    left, moved = set(paths), set()
+    left = set(paths)
+    moved: set[str] = set()
     head = table.metadata.current_snapshot()
     for snapshot in ancestors_of(head, table.metadata):
         if not left:
@@ -48,17 +49,18 @@ def rewritten(table: Table, paths: Iterable[str]) -> set[str] | None:
 
 
 def superseded(metadata: TableMetadata, key: SinkKey) -> list[Mark]:
-    """Commits of earlier generations whose rows a Replace of this key takes out: those that no Replace in between took out.
-
-    Commits whose evidence cannot be read raise."""
+    """Commits of earlier generations whose rows a Replace of this key takes out: those that nothing took out before, neither a generation
+    in between nor an earlier batch of this one. OutputCorrupt: evidence of one cannot be read."""
     generations: dict[int, list[Mark]] = {}
     for mark in of_lineage(metadata, key):
         generation = lineage_of(mark.sink_key)[1]
+        if generation == key.generation and mark.replaces:
+            return []
         if generation < key.generation:
             generations.setdefault(generation, []).append(mark)
     found: list[Mark] = []
     for _, committed in sorted(generations.items()):
-        if any(mark.on_rerun is OnRerun.REPLACE for mark in committed):
+        if any(mark.replaces for mark in committed):
             found = []
         found += committed
     return found
@@ -69,7 +71,7 @@ def replaced_by(metadata: TableMetadata, key: SinkKey) -> int | None:
     later = [
         lineage_of(mark.sink_key)[1]
         for mark in of_lineage(metadata, key)
-        if mark.on_rerun is OnRerun.REPLACE and lineage_of(mark.sink_key)[1] > key.generation
+        if mark.replaces and lineage_of(mark.sink_key)[1] > key.generation
     ]
     return max(later, default=None)
 
@@ -88,7 +90,7 @@ def _removed_by(table: Table, snapshot: Snapshot) -> set[str]:
         return {
             entry.data_file.file_path
             for manifest in snapshot.manifests(table.io)
-            if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.has_deleted_files()
+            if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.deleted_files_count != 0
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
             if entry.status == ManifestEntryStatus.DELETED
         }

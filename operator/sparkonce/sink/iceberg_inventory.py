@@ -7,19 +7,16 @@ rewritten is visible all the same; its rows are then in files that this list doe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
-from sparkonce.sink import layout
-from sparkonce.sink.iceberg_evidence import Mark, Standing, lineage_of, marks, sha256, standing
+from sparkonce.sink.iceberg_evidence import Mark, Standing, lineage_of, marks, standing
 from sparkonce.sink.iceberg_files import live
-from sparkonce.sink.iceberg_layout import DATA, MARK, SLOT, sink_key_of, token_and_nonce
-from sparkonce.sink.listing import NAME, files_of
-from sparkonce.sink.objects import Listed, Objects
-from sparkonce.sink.protocol import Effect, Inventory, OnRerun, StagedFolder
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
+from sparkonce.sink.iceberg_layout import DATA, MARK, sink_key_of, token_and_nonce
+from sparkonce.sink.iceberg_view import View
+from sparkonce.sink.listing import files_of
+from sparkonce.sink.objects import Listed
+from sparkonce.sink.protocol import Effect, Inventory, StagedFolder
 
 
 @dataclass
@@ -30,9 +27,10 @@ class _Folder:
     paths: list[Listed] = field(default_factory=list)
 
 
-async def inventory(table: Table, objects: Objects, *, kind: str, uri: str) -> Inventory:
+async def inventory(view: View, *, kind: str) -> Inventory:
     """OutputUnavailable. Evidence that cannot be read is one sentence of `unreadable`."""
-    effects, unreadable = await _effects(table, objects)
+    table, objects = view.table, view.objects
+    effects, unreadable = _effects(view)
     folders = _folders(await objects.list(DATA))
     present = {
         each.path: each.bytes for folder in folders.values() for each in folder.paths if each.path.endswith(".parquet")
@@ -45,7 +43,7 @@ async def inventory(table: Table, objects: Objects, *, kind: str, uri: str) -> I
         token, nonce = token_and_nonce(path) or (0, "")
         sink_key = sink_key_of(path) or ""
         if sink_key not in standings:
-            standings[sink_key] = _standing(table, sink_key)
+            standings[sink_key] = _standing(view, sink_key)
         staged.append(
             StagedFolder(
                 path=path,
@@ -60,46 +58,41 @@ async def inventory(table: Table, objects: Objects, *, kind: str, uri: str) -> I
         )
     return Inventory(
         kind=kind,
-        uri=uri,
+        uri=view.uri,
         effects=tuple(effects),
         staged=tuple(staged),
         present=present,
         live=tuple(path for path in seen if path.startswith(f"{DATA}/{MARK}")),
         unreadable=tuple(unreadable),
+        location=objects.uri,
     )
 
 
-async def _effects(table: Table, objects: Objects) -> tuple[list[Effect], list[str]]:
+def _effects(view: View) -> tuple[list[Effect], list[str]]:
     found: list[Mark] = []
     unreadable: list[str] = []
-    for each in marks(table.metadata):
+    for each in marks(view.table.metadata):
         if isinstance(each, Mark):
             found.append(each)
         else:
             unreadable.append(str(each))
     effects = []
     for mark in found:
-        data = await objects.get(mark.slot)
         try:
-            if data is None or sha256(data) != mark.digest:
-                what = "is gone" if data is None else "is not the one that was committed"
-                raise OutputCorrupt(f"the slot {objects.where(mark.slot)} {what}; restore it from a backup")
-            slot = layout.decode(data, where=objects.where(mark.slot), sink_key=mark.sink_key, token=mark.token)
-            files = await files_of(objects, slot)
+            slot = view.slot_of(mark)
+            files = blocking.run(files_of(view.at(mark), slot))
         except OutputCorrupt as error:
             unreadable.append(str(error))
             continue
-        commit = f"snapshot {mark.snapshot}"
-        effects.append(Effect(slot=slot, files=files, commit=commit, visible=not _replaced(mark, found)))
+        visible = not _replaced(mark, found)
+        effects.append(Effect(slot=slot, files=files, commit=f"snapshot {mark.snapshot}", visible=visible))
     return effects, unreadable
 
 
 def _replaced(mark: Mark, others: list[Mark]) -> bool:
     lineage, generation = lineage_of(mark.sink_key)
     return any(
-        other.on_rerun is OnRerun.REPLACE
-        and lineage_of(other.sink_key)[0] == lineage
-        and lineage_of(other.sink_key)[1] > generation
+        other.replaces and lineage_of(other.sink_key)[0] == lineage and lineage_of(other.sink_key)[1] > generation
         for other in others
     )
 
@@ -108,20 +101,20 @@ def _folders(listed: tuple[Listed, ...]) -> dict[str, _Folder]:
     folders: dict[str, _Folder] = {}
     for each in listed:
         path = "/".join(each.path.split("/")[:3])
-        if sink_key_of(path) is None:
+        if sink_key_of(path) is None or token_and_nonce(path) is None:
             continue
         folder = folders.setdefault(path, _Folder())
         folder.files += 1
         folder.bytes += each.bytes
         folder.modified = max(folder.modified, each.modified)
-        if not each.path.endswith((f"/{NAME}", f"/{SLOT}")):
+        if not each.path.rpartition("/")[2].startswith("_"):
             folder.paths.append(each)
     return folders
 
 
-def _standing(table: Table, sink_key: str) -> Standing | None:
+def _standing(view: View, sink_key: str) -> Standing | None:
     try:
-        return standing(table.metadata, sink_key)
+        return standing(view.table.metadata, sink_key)
     except OutputCorrupt:
         return None
 

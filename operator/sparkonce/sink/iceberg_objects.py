@@ -1,8 +1,9 @@
 """Objects below a table's location, through the file access that its catalog configured.
 
-Local tables go the slot log's way (`FolderObjects`), with its fsync. Everything else goes through pyarrow with the table's own properties, among them
-credentials that a REST catalog hands out. `create` is then look-and-write, which is enough *here*: a sink creates objects only in
-the folder of one write call, whose name has that call's nonce, so nobody else writes there. A slot log on such objects would be unsafe.
+Local tables go the slot log's way (`FolderObjects`), with its fsync. Everything else goes through pyarrow with the table's own
+properties, among them credentials that a REST catalog hands out. `create` is then look-and-write, which is enough *here*: a sink creates
+objects only in the folder of one write call, whose name has that call's nonce, so nobody else writes there, or only the same bytes. A slot
+log on such objects would be unsafe.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ class FileSystemObjects:
         from pyarrow.fs import FileSelector
 
         with self._asking("list", prefix):
-            return self._files.get_file_info(FileSelector(self._full(prefix), allow_not_found=True, recursive=recursive))
+            return self._files.get_file_info(
+                FileSelector(self._full(prefix), allow_not_found=True, recursive=recursive)
+            )
 
     @contextmanager
     def _asking(self, verb: str, path: str) -> Iterator[None]:

@@ -1,11 +1,11 @@
 """Lays a DataFrame out for an Iceberg table, before Spark writes it natively.
 
 A file of a partitioned table holds one value of each partition field. So rows are split by helper columns that compute the field's
-transform, and only those turn into folder names: the columns themselves stay in the files, where all readers of the table find them. Iceberg
-computes years to hours in UTC, Spark in the session's time zone; the helpers compute in UTC.
+transform, and only those turn into folder names: the columns themselves stay in the files, where all readers of the table find them.
+Iceberg computes years to hours in UTC, Spark in the session's time zone; the helpers compute in UTC.
 
-Iceberg has no INT96, which Spark writes timestamps as by default. The session that the job goes on using is not changed: the rows are planned
-again in a clone of it, which writes microseconds.
+Iceberg has no INT96, which Spark writes timestamps as by default. The session that the job goes on using is not changed: the rows are
+planned again in a clone of it, which writes microseconds.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def _date(column: Column, kind: IcebergType) -> Column:
     if not isinstance(kind, TimestamptzType):
         return column.cast("date")  # a timestamp without time zone
     micros = F.unix_micros(column)
-    days = ((micros - F.pmod(micros, F.lit(_DAY))) / F.lit(_DAY)).cast("int")  # a whole number of days: the division is exact
+    days = ((micros - F.pmod(micros, F.lit(_DAY))) / F.lit(_DAY)).cast(
+        "int"
+    )  # a whole number of days: the division is exact
     return F.date_add(F.lit("1970-01-01").cast("date"), days)
 
 

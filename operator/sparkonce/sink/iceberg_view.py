@@ -1,0 +1,193 @@
+"""What one loaded Iceberg table says of a write: whether its key is decided, whether its rows fit, what it takes out.
+
+Every answer is about the metadata that was loaded; the commit that is built on it names that metadata in its requirements.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sparkonce import blocking
+from sparkonce.errors import OutputCorrupt, OutputUnavailable, SparkonceError
+from sparkonce.sink import layout
+from sparkonce.sink.iceberg_evidence import Mark, Standing, sha256
+from sparkonce.sink.iceberg_files import live, replaced_by, superseded
+from sparkonce.sink.iceberg_layout import sink_key_of, slot_path, staging_folder
+from sparkonce.sink.iceberg_objects import objects_at
+from sparkonce.sink.iceberg_schema import Fit, fit, identity_columns, schema_of, unwritable
+from sparkonce.sink.listing import files_of
+from sparkonce.sink.protocol import (
+    AlreadyCommitted,
+    Committed,
+    Conflicting,
+    DataFile,
+    Decision,
+    FencedOff,
+    OnRerun,
+    SinkKey,
+    Slot,
+    SlotState,
+    StreamPart,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile as IcebergFile
+    from pyiceberg.table import Table
+
+    from sparkonce.sink.objects import Objects
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What one commit needs."""
+
+    files: list[str]
+    """Locations, without the files that have no rows: those have no place in a partition."""
+    removed: list[IcebergFile]
+    fitting: Fit
+    replaces: bool
+    """From this commit on readers see this generation in the place of those before it."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A table as it was loaded."""
+
+    table: Table
+    uri: str
+    durable: bool
+
+    @property
+    def objects(self) -> Objects:
+        return objects_at(self.table.location(), self.table.io, durable=self.durable)
+
+    def at(self, mark: Mark) -> Objects:
+        """Where the slot of a commit and its files lie; the table may have moved since."""
+        return objects_at(mark.location, self.table.io, durable=self.durable)
+
+    def slot_of(self, mark: Mark) -> Slot:
+        """OutputCorrupt: the bytes that the evidence names are gone or changed. They exist: the key is committed."""
+        objects = self.at(mark)
+        data = blocking.run(objects.get(mark.slot))
+        where = objects.where(mark.slot)
+        if data is None or sha256(data) != mark.digest:
+            what = "is gone" if data is None else "is not the one that was committed"
+            raise OutputCorrupt(
+                f"the slot {where} {what}; restore it from a backup, nothing is written to its key until then"
+            )
+        return layout.decode(data, where=where, sink_key=mark.sink_key, token=mark.token)
+
+    def files_of(self, mark: Mark) -> tuple[DataFile, ...]:
+        """Those with rows. OutputCorrupt."""
+        return tuple(each for each in blocking.run(files_of(self.at(mark), self.slot_of(mark))) if each.rows)
+
+    def committed(self, at: Standing) -> Slot | None:
+        return None if at.committed is None else self.slot_of(at.committed)
+
+    def decided(self, at: Standing, slot: Slot) -> Decision | None:
+        if at.committed is not None:
+            if at.committed.token > slot.token:
+                return FencedOff(closed(slot, f"attempt {at.committed.token}"))
+            stands = self.slot_of(at.committed)
+            if stands.nonce == slot.nonce:
+                return Committed(stands)
+            return AlreadyCommitted(stands) if stands.fingerprint == slot.fingerprint else Conflicting(stands)
+        if at.fence is not None and at.fence.token > slot.token:
+            return FencedOff(closed(slot, at.fence.by))
+        return None
+
+    def ready(self, key: SinkKey, slot: Slot) -> Ready | str:
+        """What the commit needs; or, in one sentence, why it can never be. OutputUnavailable."""
+        if (why := self._unfit(key, slot)) is not None:
+            return why
+        objects = self.objects
+        try:
+            named = {file.path: file for file in blocking.run(files_of(objects, slot))}
+        except OutputCorrupt as error:
+            return str(error)
+        folder = staging_folder(key, slot.token, slot.nonce)
+        listed = {each.path: each.bytes for each in blocking.run(objects.list(folder))} if named else {}
+        if lost := [path for path, file in named.items() if listed.get(path) != file.bytes]:
+            return f"{len(lost)} staged file(s) in {objects.where(folder)} are not there as they were written; rerun the job"
+        # A stream's opening is no effect: what was there before stays until its first batch.
+        replaces = slot.on_rerun is OnRerun.REPLACE and not (slot.stream and slot.stream.part is StreamPart.OPENING)
+        removed = self.removed(key) if replaces else []
+        if isinstance(removed, str):
+            return removed
+        files = [f"{self.table.location()}/{path}" for path, file in named.items() if file.rows]
+        return Ready(files, removed, self._fit(slot), replaces)
+
+    def removed(self, key: SinkKey) -> list[IcebergFile] | str:
+        """The earlier generations' files; or why they cannot be taken out. OutputUnavailable, OutputCorrupt."""
+        marks = superseded(self.table.metadata, key)
+        if not marks:
+            return []
+        named = {f"{mark.location}/{file.path}" for mark in marks for file in self.files_of(mark)}
+        seen = {file.file_path: file for file in live(self.table)}
+        if gone := named - set(seen):
+            return (
+                f"{len(gone)} file(s) of an earlier generation of this job are no longer in {self.uri} as it wrote them (compacted, or "
+                "changed row by row), so a rerun cannot replace them; delete those rows and declare `onRerun: Append`"
+            )
+        return [seen[path] for path in named]
+
+    def put(self, key: SinkKey, slot: Slot) -> tuple[str, str]:
+        """The slot's own bytes, beside its data: their path and digest. Whoever rolls it forward puts the same ones. OutputUnavailable."""
+        data = layout.encode(slot)
+        digest = sha256(data)
+        path, objects = slot_path(key, slot.token, slot.nonce, digest), self.objects
+        if not blocking.run(objects.create(path, data)):
+            if blocking.run(objects.get(path)) != data:
+                raise OutputUnavailable(f"{objects.where(path)} holds another slot; nothing was sent")
+            blocking.run(objects.persist([path]))
+        return path, digest
+
+    def hopeless(self, folder: str, at: Standing, token: int, nonce: str) -> bool:
+        """Whether nobody can commit what was staged there. OutputUnavailable."""
+        if at.committed is not None and at.committed.nonce == nonce:
+            return False
+        if at.committed is None and token >= at.barred_below:
+            return False
+        objects = self.objects
+        for each in blocking.run(objects.list(folder)):
+            if each.path.rpartition("/")[2].startswith("_slot-"):
+                # A commit was sent. To a table that was dropped from this very place since: then these are not our files to delete.
+                with contextlib.suppress(SparkonceError):
+                    data = blocking.run(objects.get(each.path)) or b""
+                    sink_key = sink_key_of(folder) or ""
+                    slot = layout.decode(data, where=each.path, sink_key=sink_key, token=token)
+                    return slot.table in (None, str(self.table.metadata.table_uuid))
+                return False
+        return True
+
+    def _fit(self, slot: Slot) -> Fit:
+        return fit(schema_of(slot.data_schema), self.table.schema()) if slot.data_schema else Fit()
+
+    def _unfit(self, key: SinkKey, slot: Slot) -> str | None:
+        metadata = self.table.metadata
+        if (why := unwritable(metadata)) is not None:
+            return f"the table {self.uri} was changed: {why}"
+        if (later := replaced_by(metadata, key)) is not None:
+            return f"generation {later} of this job has replaced what it would write to {self.uri}"
+        first = not self.table.schema().fields
+        if (why := self._fit(slot).problem(merge=first or bool(slot.merge_schema))) is not None:
+            return f"the table {self.uri} was changed since the rows were staged: {why}; rerun the job"
+        if not first and slot.partition_by:
+            columns = identity_columns(self.table.spec(), self.table.schema())
+            if slot.partition_by != columns:
+                return f"the table {self.uri} is partitioned in another way than the rows were staged; rerun the job"
+        return None
+
+
+def closed(slot: Slot, by: str) -> Slot:
+    """As a slot log would show it: a fence, or a higher commit, closes every lower slot."""
+    return Slot(
+        state=SlotState.CLOSED,
+        sink_key=slot.sink_key,
+        token=slot.token,
+        fingerprint=slot.fingerprint,
+        table=slot.table,
+        closed_by=by,
+    )
