@@ -93,6 +93,10 @@ class OutputChanged(SparkonceError):
     """The table was dropped, made anew or changed so that what was staged does not fit any more; nothing was committed."""
 
 
+class StreamBroken(SparkonceError):
+    """A stream's checkpoint does not fit what is committed: it was reset, put back, or used elsewhere. Nothing was committed for it."""
+
+
 class ExpectationUnmet(SparkonceError):
     """What was written is not what `spec.outputs[].expect` demands; nothing was committed."""
 

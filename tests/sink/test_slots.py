@@ -333,9 +333,9 @@ def test_a_slot_that_does_not_parse_is_not_empty(objects: Objects, key: SinkKey,
 
 def test_a_slot_of_a_later_version_asks_for_an_upgrade(objects: Objects, key: SinkKey) -> None:
     """A schema above ours is left alone, whatever else the slot says."""
-    body = committing(key, 1).dump() | {"schema": 3, "state": "delegated"}
+    body = committing(key, 1).dump() | {"schema": 4, "state": "delegated"}
     run(objects.create(layout.slot_path(key, 1), json.dumps(body).encode()))
-    with pytest.raises(OutputCorrupt, match="has schema 3 and this version reads up to 2; upgrade sparkonce"):
+    with pytest.raises(OutputCorrupt, match="has schema 4 and this version reads up to 3; upgrade sparkonce"):
         run(log_on(objects).fence(key, 2, fingerprint="f", by="settle"))
 
 

@@ -16,8 +16,7 @@ import contextlib
 import json
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
@@ -25,6 +24,8 @@ from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.driver.channel import Channel
 from sparkonce.driver.heartbeat import Heartbeat
+from sparkonce.driver.stream import Stream
+from sparkonce.driver.written import Written
 from sparkonce.errors import (
     AttemptEnded,
     ExpectationUnmet,
@@ -66,18 +67,6 @@ TRIES = 5
 """A seal or a report whose answer is lost is sent again, so often; after that the attempt ends and settle finds out."""
 MESSAGE_LIMIT = 1024
 """Characters of a message of `job.fail()`: it is kept in the record, which is small."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """What stands in an output now."""
-
-    output: str
-    uri: str
-    rows: int
-    bytes: int
-    fresh: bool
-    """False: an earlier attempt, or an earlier run of this key, wrote it; the DataFrame was not run, or its rows were thrown away."""
 
 
 class Job:
@@ -144,9 +133,14 @@ class Job:
     def _write(self, sink: Sink, key: SinkKey, frame: DataFrame, options: WriteOptions) -> Written:
         if (found := self._committed(sink, key)) is not None:
             return found
-        slot = self._stage(sink, key, frame, options)
+        return self._written(sink, self._commit(sink, key, self._stage(sink, key, frame, options)))
+
+    def _commit(
+        self, sink: Sink, key: SinkKey, slot: Slot, *, send: Callable[[], Coroutine[Any, Any, Decision]] | None = None
+    ) -> Decision:
+        """What became of a staged slot that no transaction holds. `send` commits it in another way than the sink's own."""
         try:
-            decision = run(sink.commit(key, slot))
+            decision = run(send() if send is not None else sink.commit(key, slot))
         except OutputUnavailable:
             # A commit was sent: only its slot can say how that ended.
             decision = _decided(run(sink.abort(key, slot)), slot)
@@ -155,7 +149,11 @@ class Job:
             # Decided without us: what was staged here can never be committed, and what is not deleted now is swept.
             with contextlib.suppress(OutputUnavailable):
                 run(sink.discard(key, slot))
-        return self._written(sink, decision)
+        return decision
+
+    def stream(self, frame: DataFrame) -> Stream:
+        """A streaming DataFrame, each of whose micro-batches is one effect: `job.stream(df).write("orders")`."""
+        return Stream(self, frame)
 
     def transaction(self) -> Transaction:
         """Several outputs, all or nothing in the end. One per generation."""
@@ -204,7 +202,10 @@ class Job:
             raise InvalidInput(
                 f"output {output!r} is written twice by one job, which has one effect on it; union the DataFrames first"
             )
-        return sink, sink_key(self.assignment.key_hash, self.generation, sink)
+        return sink, self._key(sink)
+
+    def _key(self, sink: Sink) -> SinkKey:
+        return sink_key(self.assignment.key_hash, self.generation, sink)
 
     def _committed(self, sink: Sink, key: SinkKey) -> Written | None:
         """What is recorded, if anything: then no DataFrame needs to run. Closes lower slots on the way (rule R)."""
@@ -250,6 +251,11 @@ class Job:
             case Conflicting():
                 raise KeyConflict(
                     f"output {sink.name} ({sink.uri}) holds a commit of {self.key} for another job; use another key or output"
+                )
+            case AlreadyCommitted(slot) if slot.stream is not None and slot.sink_key == str(self._key(sink)):
+                raise InvalidInput(
+                    f"output {sink.name} holds a stream in this generation of {self.key}; write it with job.stream(), "
+                    f"or `sparkonce rerun` the job to begin anew"
                 )
             case Committed(slot) | AlreadyCommitted(slot):
                 self._rows += slot.rows
@@ -337,7 +343,7 @@ class Transaction:
         for name, slot in self._staged.items():
             sink, job = self._job._sinks[name], self._job  # noqa: SLF001 - see above
             job._outputs_written.discard(name)  # noqa: SLF001 - see above
-            run(sink.discard(sink_key(job.assignment.key_hash, job.generation, sink), slot))
+            run(sink.discard(job._key(sink), slot))  # noqa: SLF001 - see above
         self._staged.clear()
 
 

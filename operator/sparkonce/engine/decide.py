@@ -333,6 +333,13 @@ _HELD: dict[Verdict, tuple[HeldReason, str]] = {
 }
 
 
+def wants_end(record: Record, observation: Observation) -> bool:
+    """Somebody asked for the end of this generation: what a stream has committed by then is its result."""
+    settling = record.settling
+    asked = settling is not None and settling.why in (Why.CANCELLED, Why.SUPERSEDED)
+    return asked or _wants_end(record, observation)
+
+
 def _wants_end(record: Record, observation: Observation) -> bool:
     return record.stop_wanted is not None or observation.gone or observation.superseded
 

@@ -305,6 +305,7 @@ class Drive:
                 fingerprint=record.fingerprint,
                 intent=intent,
                 by=self.owner,
+                end=rows.wants_end(record, observation),
             )
             await self.stop(record, job, observation)
             await self.conclude(record, claim, job, observation, settlement=settlement)

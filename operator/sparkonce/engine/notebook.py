@@ -16,7 +16,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +24,9 @@ from typing import Any, NoReturn
 from sparkonce.blocking import run
 from sparkonce.driver.attempt import BEAT, expected_of, sinks_of
 from sparkonce.driver.channel import DirectChannel
-from sparkonce.driver.context import Job, Written
+from sparkonce.driver.context import Job
+from sparkonce.driver.stream import Streamed
+from sparkonce.driver.written import Written
 from sparkonce.engine import prepare as preparing
 from sparkonce.engine.drive import Drive
 from sparkonce.engine.embedded import Embedded, attempts_folder
@@ -64,12 +66,15 @@ class Replayed:
         self.written: dict[str, Written] = {}
         """As after a transaction."""
 
-    def write(self, frame: object, output: str) -> Written:  # noqa: ARG002 - the DataFrame is not run
+    def write(self, frame: object, output: str, **options: object) -> Written:  # noqa: ARG002 - the DataFrame is not run
         for each in self.recorded.outputs:
             if each.name == output:
                 self.written[output] = Written(each.name, each.uri, each.rows, each.bytes, fresh=False)
                 return self.written[output]
         raise UndeclaredOutput(f"output {output!r} is not part of the recorded result of {self.key}")
+
+    def stream(self, frame: object) -> ReplayedStream:  # noqa: ARG002 - no query is started
+        return ReplayedStream(self)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Replayed]:
@@ -84,6 +89,26 @@ class Replayed:
     def fail(self, message: str) -> NoReturn:
         """Ends the block as a job would; the result stays."""
         sys.exit(f"sparkonce: {message}")
+
+
+class ReplayedStream:
+    """In the place of a stream that has its result."""
+
+    def __init__(self, job: Replayed) -> None:
+        self._job = job
+
+    def write(self, output: str, **options: object) -> Streamed:  # noqa: ARG002 - no query is started
+        told = self._job.write(None, output)
+        return Streamed(told.output, told.uri, told.rows, told.bytes, batches=None, last_batch=None, fresh=False)
+
+    def foreach_batch(
+        self,
+        function: object,  # noqa: ARG002 - it is not called
+        *,
+        outputs: Sequence[str] | None = None,
+        **options: object,  # noqa: ARG002 - no query is started
+    ) -> dict[str, Streamed]:
+        return {name: self.write(name) for name in (self._job.outputs if outputs is None else outputs)}
 
 
 class _Ready(Exception):

@@ -26,7 +26,7 @@ from sparkonce.launch.protocol import StillThere
 from sparkonce.model.record import Event, HeldReason, Outcome, Record, State, StopWanted, Why
 from sparkonce.model.result import Result, Verdict
 from sparkonce.model.spec import IdempotentJob
-from sparkonce.sink.transaction import Settlement, settle, sink_key
+from sparkonce.sink.transaction import Settlement, fenced, settle, sink_key
 from sparkonce.store.protocol import Claim, Gone, IdempotencyStore, Owned, Query, Updated, View
 
 How = Literal["succeeded", "failed", "retry"]
@@ -183,7 +183,7 @@ async def _resolve(embedded: Embedded, record: Record, claim: Claim, how: How, *
         return Ending(Answer.TAKE_OVER, freed, reason=said, unblock=f"sparkonce keys show {record.key}")
     job = await engine.job(record)
     observation = await engine.observe(record, job)
-    settlement = await _settle(embedded, record, job)
+    settlement = await _settle(embedded, record, job, end=how == "succeeded")
     if settlement.verdict in (Verdict.ALL, Verdict.COMPLETED):
         end = Finalize(Outcome.SUCCEEDED, None, "every output is committed")
     elif settlement.verdict in (Verdict.STILL_THERE, Verdict.CANNOT_PLACE):
@@ -230,13 +230,12 @@ async def _committed(embedded: Embedded, record: Record, job: Job, settlement: S
     slots = dict(settlement.slots)
     for sink in job.sinks if _hopeless(settlement) else ():
         key = sink_key(record.key_hash, record.generation, sink)
-        token = record.attempt + 1
-        slots[sink.name] = await sink.fence(key, token, fingerprint=record.fingerprint, by=embedded.owner)
+        slots[sink.name], _ = await fenced(sink, key, record.attempt, fingerprint=record.fingerprint, by=embedded.owner)
     return [name for name, slot in slots.items() if slot is not None and slot.fingerprint == record.fingerprint]
 
 
-async def _settle(embedded: Embedded, record: Record, job: Job) -> Settlement:
-    """What outputs, or the attempt's end, say for good. `settling` was written before the key was held."""
+async def _settle(embedded: Embedded, record: Record, job: Job, *, end: bool) -> Settlement:
+    """What outputs, or the attempt's end, say for good. `settling` was written before the key was held. `end`: see `settle`."""
     if record.settling is None or record.settling.attempt < record.attempt:
         raise InvalidInput(
             f"{record.key} is held and its attempt {record.attempt} was never settled; send the job again first"
@@ -259,6 +258,7 @@ async def _settle(embedded: Embedded, record: Record, job: Job) -> Settlement:
         fingerprint=record.fingerprint,
         intent=intent,
         by=embedded.owner,
+        end=end,
     )
 
 

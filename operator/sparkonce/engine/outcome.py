@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkonce.engine.decide import Finalize, Observation
@@ -17,16 +17,29 @@ LOG_TAIL = 1024
 
 
 def output_result(sink: Sink, slot: Slot) -> OutputResult:
+    """Of a stream, whose slot is its end: all its batches together."""
+    totals = slot.stream
     return OutputResult(
         name=sink.name,
         kind=sink.kind,
         uri=sink.uri,
         commit=f"{slot.sink_key}/{slot.token}",
-        rows=slot.rows,
-        bytes=slot.bytes,
-        files=slot.file_count,
+        rows=totals.rows if totals else slot.rows,
+        bytes=totals.bytes if totals else slot.bytes,
+        files=totals.files if totals else slot.file_count,
         digest=slot_digest(layout.encode(slot)),
     )
+
+
+def _evidence(slots: Mapping[str, Slot | None]) -> str:
+    tokens = sorted({slot.token for slot in slots.values() if slot is not None})
+    streams = "".join(
+        f"; {name}: {told.batches} batches of a stream"
+        + ("" if told.last_batch is None else f", the last is {told.last_batch}")
+        for name, slot in slots.items()
+        if slot is not None and (told := slot.stream) is not None
+    )
+    return f"slots committed by attempt {', '.join(map(str, tokens))}{streams}"
 
 
 def values_of(reports: Sequence[Report]) -> dict[str, Any]:
@@ -50,8 +63,7 @@ def succeeded(
 ) -> Result:
     slots = settlement.slots if settlement else {}
     outputs = tuple(output_result(s, slot) for s in sinks if (slot := slots.get(s.name)) is not None)
-    tokens = sorted({slot.token for slot in slots.values() if slot is not None})
-    evidence = f"slots committed by attempt {', '.join(map(str, tokens))}" if outputs else end.note
+    evidence = _evidence(slots) if outputs else end.note
     return Result(
         outcome=Outcome.SUCCEEDED,
         generation=record.generation,

@@ -26,6 +26,8 @@ from sparkonce.sink.protocol import STREAM_SCHEMA, SinkKey, Slot
 SLOTS = "_idem"
 DATA = "_data"
 SNAPSHOTS = f"{SLOTS}/_snapshot"
+STAGING_DEPTH = 3
+"""Parts of a staging folder's path: what is below is Spark's."""
 CHECKPOINTS = "_streams"
 
 _TOKEN = re.compile(r"(\d{10})\.json$")
