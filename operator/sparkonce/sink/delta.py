@@ -41,7 +41,7 @@ from sparkonce.failpoints import FailpointError, hit
 from sparkonce.sink import delta_commit as plan
 from sparkonce.sink import delta_evidence as evidence
 from sparkonce.sink import delta_fit, delta_log, layout
-from sparkonce.sink.delta_inventory import inventory, is_replaced, staging_folder
+from sparkonce.sink.delta_inventory import inventory, is_replaced, missing, staging_folder
 from sparkonce.sink.delta_state import Log, Snapshot
 from sparkonce.sink.listing import files_of, with_files
 from sparkonce.sink.objects import Objects
@@ -65,7 +65,6 @@ from sparkonce.sink.protocol import (
     slot_digest,
 )
 from sparkonce.sink.staging import Stager, stage_with_spark, staged_files
-from sparkonce.sink.table import missing_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -135,10 +134,8 @@ class DeltaTableSink:
             rewritten = await self._log.rewritten(table, lost)
             if rewritten is not True:
                 return Evidence.NOT_CHECKED if rewritten is None else Evidence.GONE
-        left = slot.model_copy(
-            update={"files": tuple(file for file in files if file.path not in lost), "listing": None}
-        )
-        return Evidence.GONE if await missing_files(self._objects, [left]) else Evidence.PRESENT
+        left = [file for file in files if file.path not in lost]
+        return Evidence.GONE if await missing(self._objects, left) else Evidence.PRESENT
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
         if token <= 1:  # there is no token below: nothing is barred, nothing is written

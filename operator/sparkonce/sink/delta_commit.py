@@ -13,12 +13,11 @@ from typing import Any
 
 from sparkonce.errors import OutputCorrupt
 from sparkonce.sink import delta_fit, delta_log
-from sparkonce.sink.delta_inventory import is_opening, older_files
+from sparkonce.sink.delta_inventory import is_opening, missing, older_files
 from sparkonce.sink.delta_state import Snapshot
 from sparkonce.sink.listing import files_of
 from sparkonce.sink.objects import Objects
 from sparkonce.sink.protocol import DataFile, OnRerun, SinkKey, Slot
-from sparkonce.sink.table import missing_files
 
 
 def unwritable(table: Snapshot) -> str | None:
@@ -75,9 +74,8 @@ async def staged(objects: Objects, slot: Slot) -> tuple[DataFile, ...] | str:
         files = await files_of(objects, slot)
     except OutputCorrupt as error:
         return str(error)
-    bare = slot.model_copy(update={"files": files, "listing": None})
-    if missing := await missing_files(objects, [bare]):
-        return f"{len(missing)} staged file(s) are gone, the first is {missing[0]}; run it again"
+    if gone := await missing(objects, files):
+        return f"{len(gone)} staged file(s) are gone, the first is {gone[0]}; run it again"
     return files
 
 
@@ -148,7 +146,9 @@ def table_entry(slot: Slot) -> bytes | str:
     if isinstance(schema, str):
         return schema
     features = sorted(delta_fit.needed_features(schema))
-    return delta_log.new_table(schema, partition_by, features=features, now=_now())
+    return delta_log.new_table(
+        schema if schema["fields"] else delta_fit.BLANK, partition_by, features=features, now=_now()
+    )
 
 
 async def _replaced(objects: Objects, table: Snapshot, key: SinkKey, slot: Slot) -> list[DataFile] | str:
@@ -159,7 +159,7 @@ def _slot_fit(table: Snapshot, slot: Slot) -> delta_fit.Fit | str:
     rows = _rows(slot)
     if not rows["fields"]:
         return delta_fit.Fit(None, table.partition_by, ())
-    asked = () if table.schema["fields"] else slot.partition_by or ()
+    asked = slot.partition_by or () if delta_fit.is_blank(table.schema) else ()
     fits = fit(table, rows, asked, merge=bool(slot.merge_schema))
     if not isinstance(fits, str) and slot.file_count and fits.staged_by != (slot.partition_by or ()):
         own, staged_by = (", ".join(columns) or "no column" for columns in (fits.staged_by, slot.partition_by or ()))

@@ -109,7 +109,7 @@ def fit(
     features: frozenset[str],
 ) -> Fit | str:
     """How rows go into a table that exists, or one sentence why they do not. `asked`: the columns that the job partitions by."""
-    if not table["fields"]:  # made before anybody knew its columns: the first rows say them
+    if is_blank(table):  # made before anybody knew its columns: the first rows say them
         first = new_schema(rows, asked)
         if isinstance(first, str):
             return first
@@ -165,6 +165,14 @@ def new_schema(rows: Field, asked: Sequence[str]) -> Field | str:
 
 
 EMPTY: Field = {"type": "struct", "fields": []}
+_NOTHING_YET: Field = {"name": "_sparkonce_nothing_yet", "type": "string", "nullable": True, "metadata": {}}
+"""Stands in a table that was made before any row: delta-rs reads no table without columns."""
+BLANK: Field = {"type": "struct", "fields": [_NOTHING_YET]}
+
+
+def is_blank(table: Field) -> bool:
+    """Whether nobody has said yet which columns it has."""
+    return [field["name"] for field in table["fields"]] in ([], [_NOTHING_YET["name"]])
 
 
 def needed_features(schema: Mapping[str, Any]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sparkonce.errors import OutputCorrupt
@@ -10,7 +11,7 @@ from sparkonce.sink import layout
 from sparkonce.sink.delta_log import slot_number
 from sparkonce.sink.delta_state import Snapshot
 from sparkonce.sink.listing import files_of
-from sparkonce.sink.objects import Objects
+from sparkonce.sink.objects import Listed, Objects
 from sparkonce.sink.protocol import DataFile, Effect, Inventory, OnRerun, SinkKey, Slot, StagedFolder, StreamPart
 
 STAGING = "so-"
@@ -20,6 +21,16 @@ STAGING = "so-"
 def staging_folder(key: SinkKey | str, token: int, nonce: str) -> str:
     """Of one write call."""
     return f"{STAGING}{key}/{token:010d}-{nonce}"
+
+
+async def missing(objects: Objects, files: Iterable[DataFile]) -> list[str]:
+    """Paths that are not there with their recorded size: one listing per write, nothing is read."""
+    named = {file.path: file.bytes for file in files}
+    for folder in dict.fromkeys("/".join(path.split("/")[:2]) for path in list(named)):
+        for each in await objects.list(folder):
+            if named.get(each.path) == each.bytes:
+                del named[each.path]
+    return list(named)
 
 
 def is_opening(slot: Slot) -> bool:
@@ -65,14 +76,35 @@ async def _committed(objects: Objects, table: Snapshot, sink_key: str) -> Slot |
 class _Found:
     committed: list[tuple[str, Slot, tuple[DataFile, ...]]] = field(default_factory=list)
     """Path, slot and its files."""
+    stands: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Sink key -> token and nonce of its committed slot."""
     barred: dict[str, int] = field(default_factory=dict)
+    """Of keys whose fence is noted: the lowest token that may commit."""
     unreadable: list[str] = field(default_factory=list)
 
 
 async def inventory(objects: Objects, table: Snapshot | None, kind: str) -> Inventory:
     """OutputUnavailable. A slot, or a list of files, that does not parse is one sentence of `unreadable`."""
-    found = await _evidence(objects, table)
-    committed = {slot.sink_key: (slot.token, slot.nonce) for _, slot, _ in found.committed}
+    listed = [each for each in await objects.list("") if not each.path.startswith(("_delta_log", "."))]
+    rows = [each for each in listed if not each.path.startswith("_")]
+    folders: dict[str, list[Listed]] = {}
+    for each in rows:
+        folder = "/".join(each.path.split("/")[:2])
+        if folder.startswith(STAGING) and layout.staged(folder) is not None:
+            folders.setdefault(folder, []).append(each)
+    found = await _evidence(objects, table, [each.path for each in listed], {_key_of(folder) for folder in folders})
+    return Inventory(
+        kind=kind,
+        uri=objects.uri,
+        effects=_effects(found),
+        staged=tuple(_staged(table, found, folder, inside) for folder, inside in folders.items()),
+        present={each.path: each.bytes for each in rows if each.path.endswith(".parquet")},
+        live=() if table is None else tuple(sorted(table.live)),
+        unreadable=tuple(found.unreadable),
+    )
+
+
+def _effects(found: _Found) -> tuple[Effect, ...]:
     newest: dict[str, int] = {}
     for _, slot, _ in found.committed:
         lineage, generation = _lineage(slot.sink_key)
@@ -83,68 +115,54 @@ async def inventory(objects: Objects, table: Snapshot | None, kind: str) -> Inve
         lineage, generation = _lineage(slot.sink_key)
         visible = generation >= newest.get(lineage, 0)
         effects.append(Effect(slot=slot, files=files, commit=path, visible=visible))
-    present: dict[str, int] = {}
-    staged: dict[str, list[int]] = {}
-    for each in await objects.list(""):
-        if each.path.startswith(("_", ".")):
-            continue
-        if each.path.endswith(".parquet"):
-            present[each.path] = each.bytes
-        folder = "/".join(each.path.split("/")[:2])
-        if each.path.startswith(STAGING) and layout.staged(folder) is not None:
-            staged.setdefault(folder, []).append(each.bytes)
-    folders = []
-    for folder, sizes in staged.items():
-        token, nonce = layout.staged(folder) or (0, "")
-        sink_key = folder.partition("/")[0].removeprefix(STAGING)
-        stands = committed.get(sink_key)
-        barred = found.barred.get(sink_key, 0) if table is None else table.fenced(sink_key)
-        folders.append(
-            StagedFolder(
-                path=folder,
-                sink_key=sink_key,
-                token=token,
-                nonce=nonce,
-                files=len(sizes),
-                bytes=sum(sizes),
-                unreachable=stands != (token, nonce) if stands else token < barred,
-            )
-        )
-    return Inventory(
-        kind=kind,
-        uri=objects.uri,
-        effects=tuple(effects),
-        staged=tuple(folders),
-        present=present,
-        live=() if table is None else tuple(sorted(table.live)),
-        unreadable=tuple(found.unreadable),
+    return tuple(effects)
+
+
+def _staged(table: Snapshot | None, found: _Found, folder: str, inside: list[Listed]) -> StagedFolder:
+    token, nonce = layout.staged(folder) or (0, "")
+    sink_key = _key_of(folder)
+    stands = found.stands.get(sink_key)
+    barred = found.barred.get(sink_key, 0) if table is None else table.fenced(sink_key)
+    return StagedFolder(
+        path=folder,
+        sink_key=sink_key,
+        token=token,
+        nonce=nonce,
+        files=len(inside),
+        bytes=sum(each.bytes for each in inside),
+        unreachable=(token, nonce) != stands if stands else token < barred,
+        modified=max(each.modified for each in inside),
     )
 
 
-async def _evidence(objects: Objects, table: Snapshot | None) -> _Found:
+async def _evidence(objects: Objects, table: Snapshot | None, paths: Iterable[str], staged: Iterable[str]) -> _Found:
     found = _Found()
-    numbers: dict[str, int | None] = {}
-    put: set[str] = set()
-    for each in await objects.list(evidence.EVIDENCE):
-        parts = each.path.split("/")
-        if len(parts) < 4:
+    numbers = {sink_key: None if table is None else table.committed(sink_key) for sink_key in staged}
+    for path in paths:
+        parts = path.split("/")
+        if parts[0] != evidence.EVIDENCE or len(parts) < 4:
             continue
         sink_key = f"{parts[1]}-{parts[2]}"
-        if token := evidence.noted_token(each.path):
+        if token := evidence.noted_token(path):
             found.barred[sink_key] = max(token, found.barred.get(sink_key, 0))
         if sink_key not in numbers:
             numbers[sink_key] = None if table is None else table.committed(sink_key)
         try:
-            slot = await evidence.read(objects, each.path)
+            slot = await evidence.read(objects, path)
             if slot is not None and slot_number(slot) == numbers[sink_key]:
-                put.add(sink_key)
-                found.committed.append((each.path, slot, await files_of(objects, slot)))
+                found.stands[sink_key] = (slot.token, slot.nonce)
+                found.committed.append((path, slot, await files_of(objects, slot)))
         except OutputCorrupt as error:
             found.unreadable.append(str(error))
-    for sink_key, number in numbers.items():
-        if number is not None and sink_key not in put:
-            found.unreadable.append(str(evidence.lost(objects, sink_key)))
+    lost = sorted(
+        sink_key for sink_key, number in numbers.items() if number is not None and sink_key not in found.stands
+    )
+    found.unreadable += (str(evidence.lost(objects, sink_key)) for sink_key in lost)
     return found
+
+
+def _key_of(folder: str) -> str:
+    return folder.partition("/")[0].removeprefix(STAGING)
 
 
 def _lineage(sink_key: str) -> tuple[str, int]:
