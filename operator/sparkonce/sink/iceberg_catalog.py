@@ -30,6 +30,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
+from pyiceberg.utils.config import Config
 
 from sparkonce.errors import InvalidInput, OutputUnavailable, OutputUnsafe, SparkonceError
 
@@ -78,7 +79,9 @@ class Place:
     def catalog(self) -> Catalog:
         """InvalidInput: no such catalog is configured. OutputUnavailable."""
         try:
-            return load_catalog(self.catalog_name)
+            # pyiceberg itself reads its configuration once, when it is imported; a notebook sets variables later.
+            given = Config().get_catalog_config(self.catalog_name) or {}
+            return load_catalog(self.catalog_name, **{name: str(value) for name, value in given.items()})
         except (ValueError, KeyError) as error:
             name = self.catalog_name.upper()
             raise InvalidInput(

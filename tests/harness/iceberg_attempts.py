@@ -1,0 +1,40 @@
+"""Processes that write to one Iceberg table at the same time: `sink_attempts`, with another sink and a catalog of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
+
+import pytest
+
+from harness import sink_attempts
+from harness.iceberg_tables import opened, sql_catalog, use
+from harness.sink_attempts import Plan
+from sparkonce.sink.protocol import Sink
+
+
+def start(plan: Plan) -> ForkServerProcess:
+    """A process that carries the plan out, on the table of the catalog in the plan's folder."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.iceberg_attempts", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # as in sink_attempts
+        forkserver.ensure_running()
+    process = context.Process(target=carry_out, args=(plan,), daemon=True)
+    process.start()
+    return process
+
+
+def carry_out(plan: Plan) -> None:
+    """The process."""
+    use(sql_catalog(plan.folder))
+    sink_attempts.sink_in = sink_in  # a process of ours: nobody else sees the change
+    sink_attempts.carry_out(plan)
+
+
+def sink_in(_folder: str) -> Sink:
+    """One catalog per process."""
+    return opened()

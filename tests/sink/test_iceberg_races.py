@@ -1,0 +1,332 @@
+"""Real processes on one Iceberg table: killed, frozen and woken at random, and at every named point. Effects are counted in the table."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from harness import iceberg_attempts, iceberg_tables
+from harness.eventually import assert_eventually
+from harness.iceberg_tables import opened, rows, sql_catalog
+from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of
+from sparkonce.blocking import run
+from sparkonce.sink.iceberg_evidence import COMMITTED, marks
+from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
+
+COMMIT_POINTS = ("sink.iceberg.staged", "sink.iceberg.commit.before", "sink.iceberg.commit.after")
+FENCE_POINTS = ("sink.iceberg.fence.before", "sink.iceberg.fence.after")
+POINTS = (*COMMIT_POINTS, *FENCE_POINTS, "driver.abort.closed", "sink.iceberg.sweep.before")
+LONG = 60  # seconds: a process of these tests needs a second; only a defect takes this long
+KEYS = 60
+TOKENS = (1, 2, 3, 4, 5, 6)
+
+
+@pytest.fixture
+def lake(tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a SQL catalog that has no table yet."""
+    for name, value in sql_catalog(tmpfs_path).items():
+        monkeypatch.setenv(name, value)
+    return tmpfs_path
+
+
+@pytest.fixture
+def started() -> Iterator[list[ForkServerProcess]]:
+    """Processes that end with the test, whatever their state."""
+    processes: list[ForkServerProcess] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.join()
+        process.close()
+
+
+def commits() -> Counter[str]:
+    """Snapshots in the history of `main` that brought rows, by sink key: what readers saw happen, whatever any tag says."""
+    found: Counter[str] = Counter()
+    table = iceberg_tables.table()
+    for snapshot in table.metadata.snapshots:
+        said = snapshot.summary.additional_properties if snapshot.summary else {}
+        if "sparkonce.nonce" in said and "sparkonce.snapshot" not in said:
+            found[said["sparkonce.sink-key"]] += 1
+    return found
+
+
+def staged() -> list[Path]:
+    return sorted(iceberg_tables.folder_of().glob("data/so-*/*"))
+
+
+# --- one process dies, or freezes, at a named point -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["kill", "1*stop"])
+@pytest.mark.parametrize("point", COMMIT_POINTS)
+def test_a_writer_that_stops_at_a_step_then_a_fence(
+    point: str, fault: str, lake: Path, started: list[ForkServerProcess]
+) -> None:
+    """Attempt 2 dies, or freezes, at the step; the fence's answer is final: nobody changes it later, not even the one who wakes, and
+    duplicates get the same."""
+    plan = Plan(folder=str(lake), process="p", token=2, keys=("k1",), verb="commit", failpoints=f"{point}={fault}")
+    started.append(process := iceberg_attempts.start(plan))
+    if fault == "kill":
+        process.join(LONG)
+        assert process.exitcode == -signal.SIGKILL
+    else:
+        assert_eventually(lambda: frozen(process), LONG)
+    sink, key = opened(), key_of("k1")
+    verdict = run(sink.fence(key, 3, fingerprint=FINGERPRINT, by="settle"))
+    assert (verdict is not None) == (point == "sink.iceberg.commit.after")
+    if fault != "kill":
+        wake(process)
+        process.join(LONG)
+        assert [each["what"] for each in answers(plan)] == ["begin", "Committed" if verdict else "FencedOff"]
+    for token in (1, 2):
+        slot = Slot(
+            state=SlotState.COMMITTED, sink_key=str(key), token=token, nonce="zombie", fingerprint=FINGERPRINT,
+            table=str(iceberg_tables.table().metadata.table_uuid),
+        )  # fmt: skip
+        decision = run(sink.commit(key, slot))
+        fenced = verdict is None or token < 2
+        assert isinstance(decision, FencedOff) if fenced else decision == AlreadyCommitted(verdict)
+    assert run(sink.fence(key, 3, fingerprint=FINGERPRINT, by="settle")) == verdict == run(sink.find(key))
+    run(sink.sweep(key))
+    assert rows() == (rows_of("k1") if verdict else []) if verdict else commits() == Counter()
+    assert len(staged()) == (1 if verdict else 0)
+
+
+@pytest.mark.parametrize("point", [*FENCE_POINTS, "sink.iceberg.created"])
+def test_a_fence_killed_at_a_step_is_repeated(point: str, lake: Path, started: list[ForkServerProcess]) -> None:
+    """An owner that dies inside a fence, or while it makes the table for one, leaves nothing half done: the next owner's fence bars."""
+    plan = Plan(folder=str(lake), process="p", token=3, keys=("k1",), verb="fence", failpoints=f"{point}=kill")
+    started.append(process := iceberg_attempts.start(plan))
+    process.join(LONG)
+    assert process.exitcode == -signal.SIGKILL
+    sink, key = opened(), key_of("k1")
+    assert run(sink.fence(key, 3, fingerprint=FINGERPRINT, by="settle")) is None
+    late = Plan(folder=str(lake), process="q", token=2, keys=("k1",), verb="commit")
+    started.append(process := iceberg_attempts.start(late))
+    process.join(LONG)
+    assert [each["what"] for each in answers(late)] == ["begin", "FencedOff"]
+
+
+def test_an_abort_killed_at_its_step_leaves_nothing_to_commit(lake: Path, started: list[ForkServerProcess]) -> None:
+    """Its token is barred before its files go: never files deleted under a token that could commit."""
+    plan = Plan(
+        folder=str(lake), process="p", token=1, keys=("k1",), verb="abort", failpoints="driver.abort.closed=kill"
+    )
+    started.append(process := iceberg_attempts.start(plan))
+    process.join(LONG)
+    assert process.exitcode == -signal.SIGKILL
+    sink, key = opened(), key_of("k1")
+    assert len(staged()) == 1
+    assert run(sink.fence(key, 2, fingerprint=FINGERPRINT, by="settle")) is None
+    assert run(sink.sweep(key)).folders == 1
+
+
+def test_processes_that_meet_at_a_table_that_does_not_exist_make_one(
+    lake: Path, started: list[ForkServerProcess]
+) -> None:
+    """Six first writers of six keys: one table, one namespace, all rows."""
+    plans = [
+        Plan(folder=str(lake), process=f"p{number}", token=1, keys=(f"k{number}",), verb="commit")
+        for number in range(1, 7)
+    ]
+    processes = [iceberg_attempts.start(plan) for plan in plans]
+    started += processes
+    for process in processes:
+        process.join(LONG)
+    assert [answers(plan)[-1]["what"] for plan in plans] == ["Committed"] * 6
+    assert rows() == sorted(row for number in range(1, 7) for row in rows_of(f"k{number}"))
+    assert len(list((lake / "warehouse").glob("*/*"))) == 1
+
+
+def frozen(process: ForkServerProcess) -> bool:
+    """Stopped by a signal, says the kernel."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def wake(process: ForkServerProcess) -> None:
+    """Goes on where it was frozen."""
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGCONT)
+
+
+# --- pyiceberg's own commit, the obvious way, and ours ------------------------------------------------------------------
+
+
+def _racer(folder: str, number: int, name: str, ours: bool, meet: str) -> None:
+    iceberg_tables.use(sql_catalog(folder))
+    key, sink = key_of(name), opened()
+    if ours:
+        slot = sink.stage(pa.table({"n": pa.array([number], pa.int64())}), key, 1, fingerprint=FINGERPRINT)
+        Path(meet, str(number)).touch()
+        assert_eventually(lambda: len(list(Path(meet).iterdir())) == 3, LONG)
+        run(sink.commit(key, slot))
+        return
+    table = iceberg_tables.table()
+    said = [each.summary.additional_properties for each in table.metadata.snapshots if each.summary]
+    absent = not any(each.get("sparkonce.sink-key") == str(key) for each in said)
+    Path(meet, str(number)).touch()
+    assert_eventually(lambda: len(list(Path(meet).iterdir())) == 3, LONG)
+    if absent:
+        said_now = {"sparkonce.sink-key": str(key), "sparkonce.nonce": str(number)}
+        table.append(pa.table({"n": pa.array([number], pa.int64())}), snapshot_properties=said_now)
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_check_then_append_commits_thrice_and_ours_once(ours: bool, lake: Path) -> None:
+    """Three writers of one key meet between their look and their commit. pyiceberg's own append sends its commit again after a conflict
+    and does not look again: three commits. If this half fails, pyiceberg changed its retries: read what its commit does now, and only then
+    move the pin. Ours: one."""
+    first = opened()
+    run(
+        first.commit(
+            key_of("k9"), first.stage(pa.table({"n": pa.array([0], pa.int64())}), key_of("k9"), 1, fingerprint="f")
+        )
+    )
+    meet = lake / "meet"
+    meet.mkdir()
+    context = multiprocessing.get_context("forkserver")
+    racers = [context.Process(target=_racer, args=(str(lake), number, "k1", ours, str(meet))) for number in (1, 2, 3)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(LONG)
+        assert racer.exitcode == 0
+    assert commits()[str(key_of("k1"))] == (1 if ours else 3)
+
+
+# --- many processes, many keys ----------------------------------------------------------------------------------------
+
+
+class Contest:
+    """Six processes, one per token, over the same keys in different orders; killed and started again until all are through."""
+
+    def __init__(self, folder: Path, seed: int, started: list[ForkServerProcess]) -> None:
+        self.folder, self.dice, self.started = folder, random.Random(seed), started
+        self.keys = [f"k{number}" for number in range(1, KEYS + 1)]
+        # Nearly the same order for all, so that they meet.
+        self.left = {
+            token: sorted(self.keys, key=lambda name: int(name[1:]) + self.dice.uniform(0, 4)) for token in TOKENS
+        }
+        self.plans: list[Plan] = []
+        self.running: dict[int, tuple[Plan, ForkServerProcess]] = {}
+        self.faults: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Until each token has been tried at each key."""
+        for token in TOKENS:
+            self._start(token)
+        while self.running:
+            # What is waited for is the end of a process, at most until the next fault is due.
+            wait([process.sentinel for _, process in self.running.values()], timeout=self.dice.uniform(0.02, 0.2))
+            for token, (plan, process) in list(self.running.items()):
+                if process.exitcode is not None:
+                    self._ended(token, plan, process)
+            if self.running:
+                self._fault(self.dice.choice(list(self.running.values()))[1])
+
+    def _start(self, token: int) -> None:
+        armed = [
+            f"{point}={self.dice.randrange(12)}*off->1*{self.dice.choice(['kill', 'stop', 'sleep(20)', 'raise'])}->off"
+            for point in (*COMMIT_POINTS[1:], *FENCE_POINTS)
+        ]
+        armed += [
+            f"{point}={self.dice.randrange(6)}*off->1*kill->off"
+            for point in POINTS
+            if point not in COMMIT_POINTS[1:] + FENCE_POINTS
+        ]
+        plan = Plan(
+            folder=str(self.folder),
+            process=f"{len(self.plans)}",
+            token=token,
+            keys=tuple(self.left[token]),
+            seed=self.dice.getrandbits(32),
+            failpoints=";".join(armed),
+        )
+        process = iceberg_attempts.start(plan)
+        self.plans.append(plan)
+        self.started.append(process)
+        self.running[token] = (plan, process)
+
+    def _ended(self, token: int, plan: Plan, process: ForkServerProcess) -> None:
+        del self.running[token]
+        if process.exitcode == 0:
+            return
+        assert process.exitcode == -signal.SIGKILL
+        self.faults["died"] += 1
+        begun = [each["key"] for each in answers(plan) if each["what"] == "begin"]
+        # The key at which it died: half of them are tried again, by a twin of the same token.
+        again = begun[-1:] if self.dice.random() < 0.5 else []
+        self.left[token] = again + list(plan.keys[len(begun) :])
+        if self.left[token]:
+            self._start(token)
+
+    def _fault(self, process: ForkServerProcess) -> None:
+        fault, number = self.dice.choices(
+            [("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP), ("wake", signal.SIGCONT)], [1, 6, 18]
+        )[0]
+        assert process.pid is not None
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(process.pid, number)
+            self.faults[fault] += 1
+
+    def told(self) -> dict[str, list[tuple[int, str, str | None]]]:
+        """Per key: token, what was answered, and the nonce in the answer."""
+        found: dict[str, list[tuple[int, str, str | None]]] = {name: [] for name in self.keys}
+        for plan in self.plans:
+            for each in answers(plan):
+                found[each["key"]].append((each["token"], each["what"], each["nonce"]))
+        return found
+
+
+def test_six_processes_race_for_60_keys(lake: Path, started: list[ForkServerProcess]) -> None:
+    """Under kills and freezes at random moments and at every step, each key has at most one commit; whoever was told of one was told of
+    that one; a fence that said "nothing" stays right; and the table holds each committed row once."""
+    seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
+    contest = Contest(lake, seed, started)
+    print(f"SPARKONCE_TEST_SEED={seed}")
+    contest.run()
+
+    outcome: Counter[str] = Counter()
+    expected: list[int] = []
+    sink = opened()
+    before = {mark.sink_key for mark in marks(iceberg_tables.table().metadata) if not isinstance(mark, Exception)}
+    for name, told in contest.told().items():
+        verdict = run(sink.fence(key_of(name), 7, fingerprint=FINGERPRINT, by="settle"))
+        assert (str(key_of(name)) in before) == (verdict is not None)
+        for token, what, nonce in told:
+            outcome[what] += 1
+            if what in ("Committed", "AlreadyCommitted", "found", "fence found"):
+                assert verdict is not None
+                assert nonce == verdict.nonce
+            if what == "fence none":
+                assert verdict is None or verdict.token >= token
+            if what == "staging failed":
+                assert verdict is not None
+            assert what != "Stuck"
+        outcome["one commit" if verdict else "no commit"] += 1
+        if verdict:
+            expected += rows_of(name)
+            assert run(sink.probe(key_of(name), None)) == "present"
+        run(sink.sweep(key_of(name)))
+    assert rows() == sorted(expected)
+    assert all(number == 1 for number in commits().values())
+    assert sum(commits().values()) == outcome["one commit"] == len(staged())
+    assert sum(tag.startswith(COMMITTED) for tag in iceberg_tables.tags()) == outcome["one commit"]
+
+    hits = Counter(Path(contest.plans[0].hits).read_text().split())
+    print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
+    assert all(hits[point] >= 3 for point in POINTS)
+    assert contest.faults["died"] >= 10
+    assert all(outcome[what] > 0 for what in ("Committed", "AlreadyCommitted", "FencedOff", "found", "fence none"))
