@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from sparkonce.driver.attempt import current
     from sparkonce.engine.notebook import job
     from sparkonce.errors import Fenced, KeyConflict, NotInJob, SparkonceError
-    from sparkonce.sink.read import read
+    from sparkonce.sink.read import files, read
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "current": "sparkonce.driver.attempt",
     "job": "sparkonce.engine.notebook",
+    "files": "sparkonce.sink.read",
     "read": "sparkonce.sink.read",
     "Fenced": "sparkonce.errors",
     "KeyConflict": "sparkonce.errors",
@@ -33,7 +34,7 @@ _HOMES = {
     "SparkonceError": "sparkonce.errors",
 }
 
-__all__ = ["Fenced", "KeyConflict", "NotInJob", "SparkonceError", "__version__", "current", "job", "read"]
+__all__ = ["Fenced", "KeyConflict", "NotInJob", "SparkonceError", "__version__", "current", "files", "job", "read"]
 
 
 def __getattr__(name: str) -> Any:

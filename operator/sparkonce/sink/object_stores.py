@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import BaseError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from sparkonce.errors import InvalidInput, OutputUnavailable, OutputUnsupported
@@ -246,6 +246,8 @@ def _reason(address: Address, error: Exception) -> str:
         return f"there are no credentials; {family.credentials}"
     if isinstance(error, FileNotFoundError):
         return f"the {family.container} {address.bucket} does not exist; create it or correct the location"
+    if status == "501" or isinstance(error, NotSupportedError):
+        return "the store cannot do that; put the output on another store"
     if status:
         return f"the store answers {status}; look at its own log, or try again later"
     if _SILENT.search(text):

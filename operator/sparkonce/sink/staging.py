@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sparkonce import blocking
-from sparkonce.errors import OutputUnsupported, RowsLost
+from sparkonce.errors import InvalidInput, OutputUnsupported, RowsLost
 from sparkonce.sink.objects import Listed, Objects
 from sparkonce.sink.protocol import DataFile
 
@@ -54,10 +54,12 @@ class Stager(Protocol):
 
 
 def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) -> Written:
-    """Spark's own errors (duplicate columns, types that Parquet has not, a job that fails) pass through."""
+    """Spark's own errors (duplicate columns, types that Parquet has not, a job that fails, a store that Spark has no access to) pass
+    through. InvalidInput: columns to partition by that cannot be."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
+    _check_partitions(frame, partition_by)
     counted = Observation()
     observed = frame.observe(counted, count(lit(1)).alias("rows"))
     writer = observed.write.mode("errorifexists").option("parquet.page.write-checksum.enabled", "true")
@@ -67,6 +69,18 @@ def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) 
         data_schema=frame.schema.json(),
         application=frame.sparkSession.sparkContext.applicationId,
     )
+
+
+def _check_partitions(frame: Any, partition_by: Sequence[str]) -> None:
+    types = {field.name: field.dataType.typeName() for field in frame.schema.fields}
+    for name in partition_by:
+        if name not in types:
+            raise InvalidInput(f"partition_by: the rows have no column {name}; they have {', '.join(types)}")
+        if types[name] == "timestamp":
+            # A folder's name holds a wall clock time without its zone: another session would read another moment.
+            raise InvalidInput(
+                f"partition_by: {name} is a timestamp, which means another moment in each time zone; use a date"
+            )
 
 
 async def staged_files(objects: Objects, folder: str, *, expected: int) -> tuple[DataFile, ...]:
@@ -85,7 +99,9 @@ async def staged_files(objects: Objects, folder: str, *, expected: int) -> tuple
 
 def _is_data(path: str) -> bool:
     """Not a committer's leftovers (`_temporary/...`), nor markers and checksums."""
-    return path.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in path.split("/"))
+    *folders, name = path.split("/")
+    hidden = [*(each for each in folders if "=" not in each), name]  # `_day=2024-05-01` is a partition
+    return path.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in hidden)
 
 
 def _data_file(objects: Objects, listed: Listed) -> DataFile:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from sparkonce import blocking
 from sparkonce.sink import layout
 from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.listing import files_of
+from sparkonce.sink.location import objects_at
 from sparkonce.sink.objects import Objects
 from sparkonce.sink.protocol import Slot, SlotState
 from sparkonce.sink.stream import shown
@@ -33,6 +35,8 @@ SNAPSHOT_AFTER = 64
 """Slots that no snapshot names, above which a new one is worth its write."""
 SNAPSHOTS_KEPT = 3
 """A reader may hold the name of an older one for a moment; it copes with a missing one, but then reads every slot."""
+LISTING_THREADS = 8
+"""Folders listed at once: a store takes a round trip for each."""
 
 
 def visible(slots: Iterable[Slot]) -> list[Slot]:
@@ -134,32 +138,39 @@ async def newest_snapshot(objects: Objects, numbers: list[int]) -> tuple[dict[st
 
 
 async def missing_files(objects: Objects, slots: Iterable[Slot]) -> list[str]:
-    """Paths that the slots name and that are not there with their recorded size: one listing per folder, nothing is read.
+    """Paths that the slots name and that are not there with their recorded size: one listing per write, nothing is read.
 
     A hint for a person: what a listing does not show may be there all the same on some stores, never on a file system."""
     named = {file.path: file.bytes for slot in slots for file in await files_of(objects, slot)}
-    for folder in dict.fromkeys(path.rpartition("/")[0] for path in list(named)):
-        for each in await objects.list(folder):
-            if named.get(each.path) == each.bytes:
-                del named[each.path]
+    folders = dict.fromkeys("/".join(path.split("/")[: layout.STAGING_DEPTH]) for path in named)
+    with ThreadPoolExecutor(LISTING_THREADS) as pool:
+        for listed in pool.map(lambda folder: blocking.run(objects.list(folder)), folders):
+            for each in listed:
+                if named.get(each.path) == each.bytes:
+                    del named[each.path]
     return list(named)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A slot log in a local folder, as it is now."""
+    """A slot log, as it is now."""
 
-    folder: Path
+    place: str | Path
+    """A local folder (a relative one is relative to the working folder), or a URL as outputs declare it."""
 
     @property
     def objects(self) -> Objects:
-        return FolderObjects(self.folder.absolute())
+        """InvalidInput, OutputUnsupported: it is no such place."""
+        if isinstance(self.place, Path):
+            return FolderObjects(self.place.absolute())
+        return objects_at(self.place, base=str(Path.cwd()), field="path")
 
     def slots(self) -> list[Slot]:
         """The visible ones. OutputUnavailable, OutputCorrupt."""
         return visible(blocking.run(committed_slots(self.objects)))
 
     def files(self) -> list[str]:
-        """Absolute paths of the files that hold the table's rows. Errors as `slots`."""
-        files = [file for slot in self.slots() for file in blocking.run(files_of(self.objects, slot))]
-        return [str(self.folder.absolute() / file.path) for file in files]
+        """The files that hold the table's rows: absolute paths of local ones, else URLs as Spark takes them. Errors as `slots`."""
+        objects = self.objects
+        paths = [file.path for slot in self.slots() for file in blocking.run(files_of(objects, slot))]
+        return [objects.where(path).removeprefix("file://") for path in paths]

@@ -1,0 +1,176 @@
+"""What the tests on object stores start: servers from their own registries, and Spark's connector for S3, kept outside the checkout.
+
+As `binaries`, whose cache and locks these use: keyed by version, complete once they stand there, made by the first who asks, and made
+ahead by `scripts/cluster-parts`. The Go programs are modules' own commands (`go install`), so no module of ours is needed for them;
+Azurite comes from npm; Spark's S3A connector comes from Maven through Spark's own resolver, without the bundle of every AWS service
+(600 MB) that it asks for: the few modules it really loads are 18 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.binaries import PartMissing, cache, find_go, last_words, one_at_a_time, to_stderr
+
+VERSITYGW = ("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
+FAKE_GCS = ("github.com/fsouza/fake-gcs-server", "v1.56.1")
+AZURITE = "3.35.0"
+AWS_SDK = "2.29.52"
+"""The version that this hadoop-aws asks for."""
+AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+TIMEOUT = 1500.0
+"""Seconds: minutes on cores that are not free."""
+
+IVY = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>
+"""
+"""Maven Central alone: Spark's own settings ask a second place, which not every machine reaches."""
+
+RESOLVE = """
+from pyspark.sql import SparkSession
+import sys
+packages, ivy = sys.argv[1:]
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
+builder = builder.config("spark.jars.packages", packages).config("spark.jars.excludes", "software.amazon.awssdk:bundle")
+builder.config("spark.jars.ivy", ivy).config("spark.jars.ivySettings", ivy + "/settings.xml").getOrCreate().stop()
+"""
+
+
+def program(module: tuple[str, str]) -> Path:
+    """A Go module's own command. Skips the test where it cannot be had."""
+    try:
+        return installed(module)
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+
+
+def installed(module: tuple[str, str]) -> Path:
+    """As `program`, for callers outside a test. PartMissing."""
+    package, version = module
+    name = package.rpartition("/")[2]
+    place = cache() / f"{name}-{version}"
+    if not (place / name).exists():
+        go = find_go()
+        if go is None:
+            raise PartMissing(f"{name} {version} must be built and there is no Go; install Go 1.24 or later")
+        with one_at_a_time(f"{name}.lock", to_stderr):
+            if not (place / name).exists():
+                to_stderr(f"building {name} {version} from its Go module; minutes the first time, and never again")
+                part = _fresh(place)
+                command = [go, "install", "-trimpath", "-ldflags", "-s -w", f"{package}@{version}"]
+                _do(command, part, {"GOBIN": str(part), "CGO_ENABLED": "0"})
+                part.rename(place)
+    return place / name
+
+
+def azurite() -> list[str]:
+    """The command that starts Azurite's blob service. Skips the test where it cannot be had."""
+    try:
+        return azurite_installed()
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+
+
+def azurite_installed() -> list[str]:
+    """As `azurite`, for callers outside a test. PartMissing."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None:
+        raise PartMissing("Azurite runs on Node.js and there is none; install nodejs and npm")
+    place = cache() / f"azurite-{AZURITE}"
+    if not place.is_dir():
+        if npm is None:
+            raise PartMissing(f"Azurite {AZURITE} comes from npm and there is none; install npm")
+        with one_at_a_time("azurite.lock", to_stderr):
+            if not place.is_dir():
+                to_stderr(f"installing Azurite {AZURITE} from npm")
+                part = _fresh(place)
+                _do([npm, "install", "--no-audit", "--no-fund", "--prefix", str(part), f"azurite@{AZURITE}"], part, {})
+                part.rename(place)
+    return [node, str(place / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js")]
+
+
+def s3a_jars() -> list[Path]:
+    """What Spark of this environment needs on its class path for `s3a://`. Skips the test where it cannot be had."""
+    try:
+        return s3a_resolved()
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+
+
+def s3a_resolved() -> list[Path]:
+    """As `s3a_jars`, for callers outside a test. PartMissing."""
+    hadoop = _hadoop_version()
+    place = cache() / f"s3a-{hadoop}-{AWS_SDK}"
+    if not place.is_dir():
+        with one_at_a_time("s3a.lock", to_stderr):
+            if not place.is_dir():
+                to_stderr(f"fetching Spark's connector for S3 ({hadoop}) from Maven")
+                part = _fresh(place)
+                ivy = part / "ivy"
+                ivy.mkdir()
+                (ivy / "settings.xml").write_text(IVY)
+                packages = [f"org.apache.hadoop:hadoop-aws:{hadoop}"]
+                packages += [f"software.amazon.awssdk:{name}:{AWS_SDK}" for name in AWS_MODULES]
+                _do([sys.executable, "-c", RESOLVE, ",".join(packages), str(ivy)], part, {})
+                for jar in (ivy / "jars").glob("*.jar"):
+                    jar.rename(part / jar.name)
+                shutil.rmtree(ivy)
+                part.rename(place)
+    return sorted(place.glob("*.jar"))
+
+
+def _hadoop_version() -> str:
+    """Of the jars that PySpark brings."""
+    import pyspark
+
+    found = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"))
+    if not found:
+        raise PartMissing("PySpark has no Hadoop jars here, so its version of S3A is unknown; install pyspark again")
+    return found[-1].stem.removeprefix("hadoop-client-api-")
+
+
+def _fresh(place: Path) -> Path:
+    part = Path(f"{place}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    return part
+
+
+def _do(command: list[str], folder: Path, more: dict[str, str]) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, **more},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PartMissing(f"{command[0]} failed: {error}") from None
+    if done.returncode != 0:
+        raise PartMissing(f"{json.dumps(command[:3])} failed: {last_words(done.stdout + done.stderr)}")
+
+
+def main() -> int:
+    try:
+        places = [installed(VERSITYGW), installed(FAKE_GCS), Path(azurite_installed()[-1]), s3a_resolved()[0].parent]
+    except PartMissing as missing:
+        to_stderr(str(missing))
+        return 1
+    to_stderr(f"ready: {', '.join(str(place) for place in places)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""Slot logs on servers that speak S3, Azure's and Google's APIs: what a place must do, and what a person is told when it does not."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import cast
+
+import pytest
+from obstore.store import MemoryStore
+
+from harness import store_servers
+from harness.arrow_stage import arrow_stage, table_of
+from harness.proxy import Flow, in_front_of
+from harness.slots import committing
+from harness.store_servers import StoreServer
+from sparkonce.blocking import run
+from sparkonce.errors import NothingCommitted, OutputUnavailable, OutputUnsafe
+from sparkonce.sink import layout
+from sparkonce.sink.location import objects_at
+from sparkonce.sink.objects import Objects, StoreObjects
+from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.protocol import AlreadyCommitted, Committed, Evidence, FencedOff, Sink, SinkKey
+from sparkonce.sink.slots import SlotLog, digest_of
+from sparkonce.sink.table import Table
+
+ODD = "kind=a%2Fb%25%3D0 ü+&'"
+"""What Spark names a folder after a value with such characters."""
+
+
+@pytest.fixture(scope="module", params=sorted(store_servers.STORES))
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    """One server of each kind."""
+    start = store_servers.STORES[request.param]
+    with cast("AbstractContextManager[StoreServer]", start(tmp_path_factory.mktemp(request.param))) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> StoreServer:
+    """The store of this process, found by its environment."""
+    store_servers.no_proxy(monkeypatch)
+    running.use(monkeypatch)
+    return running
+
+
+@pytest.fixture
+def url(server: StoreServer) -> str:
+    """Of a table that does not exist yet."""
+    return server.url(f"t-{secrets.token_hex(4)}/orders")
+
+
+def place(url: str) -> Objects:
+    return objects_at(url, field="path")
+
+
+def sink_at(url: str) -> Sink:
+    return open_sink(Declared(name="orders", kind="slotLog", location=url), base=None, stage=arrow_stage)
+
+
+def test_a_place_keeps_its_promises(url: str) -> None:
+    """Create is once, for odd names too; what is listed, read from its end and deleted is what was created; absence is no error."""
+    objects = place(url)
+    for path in ("_idem/k/1.json", f"_data/k/f/{ODD}/part-0.parquet"):
+        assert run(objects.get(path)) is None
+        assert run(objects.tail(path, 3)) is None
+        assert run(objects.create(path, b"12345")) is True
+        assert run(objects.create(path, b"other")) is False
+        assert run(objects.get(path)) == b"12345"
+        for length, data in ((3, b"345"), (5, b"12345"), (99, b"12345")):
+            tail = run(objects.tail(path, length))
+            assert tail is not None
+            assert (tail.data, tail.bytes) == (data, 5)
+        assert [(each.path, each.bytes) for each in run(objects.list(path.split("/")[0]))] == [(path, 5)]
+    assert run(objects.folders("_data/k/f")) == (f"_data/k/f/{ODD}",)
+    assert run(objects.folders("_data")) == ("_data/k",)
+    run(objects.delete_folder("_data/k"))
+    run(objects.delete("_idem/k/none.json"))
+    assert run(objects.list("_data")) == ()
+    assert run(objects.folders("none")) == ()
+    assert len(run(objects.list("_idem"))) == 1
+
+
+def test_create_by_many_has_one_winner(url: str) -> None:
+    """Of 8 simultaneous creates of one path exactly one answers True, and its content is what stands."""
+    objects = place(url)
+    for turn in range(20):
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(
+                pool.map(lambda me, turn=turn: run(objects.create(f"_idem/{turn}", str(me).encode())), range(8))
+            )
+        assert sum(answers) == 1
+        assert run(objects.get(f"_idem/{turn}")) == str(answers.index(True)).encode()
+
+
+def test_a_slot_log_from_check_to_sweep(url: str, key: SinkKey) -> None:
+    """The probe passes; a commit, a duplicate, a zombie, a fence, a read and a sweep say what they say on a folder."""
+    sink = sink_at(url)
+    run(sink.check())
+    zombie = sink.stage(table_of(9), key, 1, fingerprint="f")
+    slot = sink.stage(table_of(*range(100)), key, 2, fingerprint="f")
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    assert isinstance(run(sink.commit(key, zombie)), FencedOff)
+    twin = sink.stage(table_of(1), key, 2, fingerprint="f")
+    assert run(sink.commit(key, twin)) == AlreadyCommitted(slot)
+    assert run(sink.fence(key, 9, fingerprint="f", by="settle")) == slot == run(sink.find(key))
+    assert run(sink.probe(key, digest_of(slot))) is Evidence.PRESENT
+    assert len(run(place(url).folders(f"_data/{key}"))) == 3
+    assert run(sink.sweep(key)).folders == 2
+    assert len(run(place(url).folders(f"_data/{key}"))) == 1
+    table = Table(url)
+    assert table.slots() == [slot]
+    assert table.files() == [f"{sink.uri}/{file.path}" for file in slot.files]
+    run(place(url).delete(slot.files[0].path))
+    assert run(sink.probe(key, digest_of(slot))) is Evidence.GONE
+
+
+def test_the_probe_leaves_nothing(url: str) -> None:
+    """A store that was checked holds what it held before."""
+    run(sink_at(url).check())
+    assert run(place(url).list("")) == ()
+
+
+def test_a_lost_reply_at_commit(server: StoreServer, url: str, key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The create arrives and its reply does not: the commit is answered as our own, or as unknown, and then found to be ours; an
+    abort after it deletes nothing."""
+    with in_front_of(server.address) as proxy:
+        slot = sink_at(url).stage(table_of(1, 2, 3), key, 1, fingerprint="f")
+        server.at(proxy.address).use(monkeypatch)
+        sink = sink_at(url)
+        run(sink.find(key))  # a connection is open
+        proxy.cut_after = 1  # the reply's first bytes are the last: the request was answered, and nobody heard it
+        assert run(sink.commit(key, slot)) == Committed(slot)
+        assert run(sink.abort(key, slot)) == slot
+    server.use(monkeypatch)
+    assert run(sink_at(url).probe(key, digest_of(slot))) is Evidence.PRESENT
+    assert len(run(place(url).list(f"_idem/{key}"))) == 1
+
+
+@pytest.mark.parametrize("running", ["versitygw"], indirect=True)  # the patience is one client's: 20 s more for each
+def test_replies_that_are_all_lost(
+    server: StoreServer, url: str, key: SinkKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody answers any more after the create has arrived: unknown, within half a minute; the slot stands and is our own afterwards."""
+    with in_front_of(server.address) as proxy:
+        slot = sink_at(url).stage(table_of(1, 2, 3), key, 1, fingerprint="f")
+        server.at(proxy.address).use(monkeypatch)
+        sink = sink_at(url)
+        run(sink.find(key))
+        proxy.replies = Flow.DROP
+        began = time.monotonic()
+        with pytest.raises(OutputUnavailable, match="the store does not answer"):
+            run(sink.commit(key, slot))
+        assert time.monotonic() - began < 35
+        assert proxy.dropped > 0
+    server.use(monkeypatch)
+    assert run(sink_at(url).commit(key, slot)) == Committed(slot)
+    assert run(sink_at(url).abort(key, slot)) == slot
+
+
+def test_nobody_listens(server: StoreServer, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead endpoint is told within half a minute, in one sentence that holds no credentials."""
+    server.at("127.0.0.1:9").use(monkeypatch)
+    began = time.monotonic()
+    with pytest.raises(
+        OutputUnavailable, match=r"^cannot create .*: the store does not answer; check its endpoint"
+    ) as raised:
+        run(sink_at(url).check())
+    assert time.monotonic() - began < 30
+    secrets_of_it = [value for name, value in server.credentials.items() if "KEY" in name]
+    assert not any(secret in str(raised.value) for secret in secrets_of_it)
+
+
+def test_a_missing_bucket(server: StoreServer, url: str) -> None:
+    """It is named, with what to do, by every verb that would otherwise say that there is nothing."""
+    wrong = url.replace(f"//{store_servers.BUCKET}/", "//nobucket/")
+    says = r"(bucket|container) nobucket does not exist; create it or correct the location$"
+    verbs = [place(wrong).create("a", b""), sink_at(wrong).check()]
+    if server.name != "gcs":  # this stand-in answers such a listing with 500
+        verbs += [place(wrong).list("a"), place(wrong).folders("a"), place(wrong).get("a")]  # type: ignore[list-item]
+    for verb in verbs:
+        with pytest.raises(OutputUnavailable, match=says):
+            run(verb)
+
+
+def test_refused_credentials(server: StoreServer, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are called refused, with the variables to set, and are not repeated."""
+    if server.name == "gcs":
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", "{}")
+        with pytest.raises(OutputUnavailable, match="set GOOGLE_APPLICATION_CREDENTIALS"):
+            run(sink_at(url).check())
+        return
+    name = "AWS_SECRET_ACCESS_KEY" if server.scheme == "s3" else "AZURE_STORAGE_ACCOUNT_KEY"
+    monkeypatch.setenv(name, "bm90LXRoZS1rZXktb2YtdGhpcy1hY2NvdW50")
+    for verb in (place(url).create("a", b""), place(url).list("a"), place(url).get("a")):
+        with pytest.raises(OutputUnavailable, match=f"the store refuses these credentials; set .*{name}") as raised:
+            run(verb)
+        assert os.environ[name] not in str(raised.value)
+        assert raised.value.__cause__ is None
+
+
+def test_a_server_that_ignores_if_none_match_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """moto, made to overwrite what should only be created: the probe says that exactly-once cannot be kept there. Left alone, it passes."""
+    store_servers.no_proxy(monkeypatch)
+    for ignores in (True, False):
+        with store_servers.moto(tmp_path_factory.mktemp("moto"), ignores_preconditions=ignores) as server:
+            server.use(monkeypatch)
+            sink = sink_at(server.url("orders"))
+            if not ignores:
+                run(sink.check())
+                continue
+            with pytest.raises(OutputUnsafe, match=r"^s3a://lake/orders does not honour create-if-absent") as raised:
+                run(sink.check())
+            assert "put the output on another store" in str(raised.value)
+            assert run(place(server.url("orders")).list("")) == ()
+
+
+def test_a_probe_whose_first_answer_was_lost_passes(key: SinkKey) -> None:
+    """obstore repeats a create by itself and then meets its own object: that is no reason to refuse the store."""
+
+    class Repeating(StoreObjects):
+        async def create(self, path: str, data: bytes) -> bool:
+            await super().create(path, data)
+            return await super().create(path, data)
+
+    objects = Repeating(MemoryStore(), "orders", uri="memory:///orders")
+    sink = SlotLog(objects, name="orders", stage=arrow_stage)
+    run(sink.check())
+    slot = committing(key, 1)
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    assert run(objects.get(layout.slot_path(key, 1))) == layout.encode(slot)
+
+
+def test_reading_where_nothing_is_committed(server: StoreServer, url: str) -> None:
+    """The URL is named; Spark is not asked for it."""
+    from sparkonce.sink.read import files
+
+    with pytest.raises(NothingCommitted, match=f"to {place(url).uri} yet"):
+        files(url)
