@@ -1,0 +1,401 @@
+"""Real processes on one Delta table: killed, frozen and woken at random, and at every named point; strangers write in between.
+Effects are counted in the table, by another reader."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from harness import delta_attempts
+from harness.arrow_stage import table_of
+from harness.delta_attempts import sink_in
+from harness.delta_stage import numbers_in, transactions
+from harness.eventually import assert_eventually
+from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of
+from sparkonce.blocking import run
+from sparkonce.sink import delta_log
+from sparkonce.sink.delta import DeltaTableSink
+from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
+
+TABLE_POINTS = ("sink.delta.table.before", "sink.delta.table.after")
+COMMIT_POINTS = (*TABLE_POINTS, "sink.delta.commit.before", "sink.delta.commit.after", "sink.delta.checkpoint.before")
+FENCE_POINTS = ("sink.delta.noted", "sink.delta.fence.before", "sink.delta.fence.after")
+POINTS = (*COMMIT_POINTS, *FENCE_POINTS, "driver.abort.closed", "sink.delta.sweep.before")
+LONG = 60  # seconds: a process of these tests needs a second at most; only a defect takes this long
+KEYS = 60
+TOKENS = (1, 2, 3, 4, 5, 6)
+INTERVAL = "2"
+"""Versions between checkpoints, so that the tests meet many."""
+
+
+@pytest.fixture
+def started() -> Iterator[list[ForkServerProcess]]:
+    """Processes that end with the test, whatever their state."""
+    processes: list[ForkServerProcess] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.join()
+        process.close()
+
+
+def frozen(process: ForkServerProcess) -> bool:
+    """Stopped by a signal, says the kernel."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def wake(process: ForkServerProcess) -> None:
+    """Goes on where it was frozen."""
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGCONT)
+
+
+def made(folder: Path) -> None:
+    """A table that exists, checkpointed often, with one row of somebody else."""
+    write_deltalake(str(folder / "table"), table_of(-100), configuration={"delta.checkpointInterval": INTERVAL})
+
+
+def ours(folder: Path) -> list[int]:
+    """Rows of jobs in the table."""
+    if not (folder / "table" / "_delta_log").exists():
+        return []
+    return [number for number in numbers_in(folder / "table") if number >= 0]
+
+
+def with_table(point: str) -> bool:
+    """Whether the point is reached where there is a table already."""
+    return point not in TABLE_POINTS
+
+
+def reached_the_log(point: str) -> bool:
+    return point in ("sink.delta.commit.after", "sink.delta.checkpoint.before")
+
+
+# --- one process dies, or freezes, at a named point --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", COMMIT_POINTS)
+def test_a_writer_killed_at_a_step_then_a_fence(point: str, tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
+    """Attempt 2 dies at the step; the fence's answer is final: nobody changes it later, and duplicates get the same."""
+    if with_table(point):
+        made(tmpfs_path)
+        write_deltalake(str(tmpfs_path / "table"), table_of(-101), mode="append")  # the next version wants a checkpoint
+    plan = Plan(folder=str(tmpfs_path), process="p", token=2, keys=("k1",), verb="commit", failpoints=f"{point}=kill")
+    started.append(process := delta_attempts.start(plan))
+    process.join(LONG)
+    assert process.exitcode == -signal.SIGKILL
+    sink, key = sink_in(plan.folder), key_of("k1")
+    verdict = run(sink.fence(key, 3, fingerprint=FINGERPRINT, by="settle"))
+    assert (verdict is not None) == reached_the_log(point)
+    for token in (1, 2):
+        slot = Slot(state=SlotState.COMMITTED, sink_key=str(key), token=token, nonce="zombie", fingerprint=FINGERPRINT)
+        decision = run(sink.commit(key, slot))
+        assert isinstance(decision, FencedOff) if verdict is None else decision == AlreadyCommitted(verdict)
+    assert run(sink.fence(key, 3, fingerprint=FINGERPRINT, by="settle")) == verdict == run(sink.find(key))
+    run(sink.sweep(key))
+    assert ours(tmpfs_path) == (rows_of("k1") if verdict else [])
+    assert len(list(tmpfs_path.glob("table/so-*/*"))) == (1 if verdict else 0)
+
+
+@pytest.mark.parametrize("point", COMMIT_POINTS)
+def test_a_writer_frozen_at_a_step_wakes_after_the_fence(
+    point: str, tmpfs_path: Path, started: list[ForkServerProcess]
+) -> None:
+    """A zombie that wakes after the takeover is told what the fence said: fenced, or that its commit had landed."""
+    if with_table(point):
+        made(tmpfs_path)
+        write_deltalake(str(tmpfs_path / "table"), table_of(-101), mode="append")
+    plan = Plan(folder=str(tmpfs_path), process="p", token=2, keys=("k1",), verb="commit", failpoints=f"{point}=1*stop")
+    started.append(process := delta_attempts.start(plan))
+    assert_eventually(lambda: frozen(process), LONG)
+    sink, key = sink_in(plan.folder), key_of("k1")
+    verdict = run(sink.fence(key, 3, fingerprint=FINGERPRINT, by="settle"))
+    assert (verdict is not None) == reached_the_log(point)
+    wake(process)
+    process.join(LONG)
+    assert [each["what"] for each in answers(plan)] == ["begin", "Committed" if verdict else "FencedOff"]
+    assert run(sink.find(key)) == verdict
+    run(sink.sweep(key))
+    assert ours(tmpfs_path) == (rows_of("k1") if verdict else [])
+    assert len(list(tmpfs_path.glob("table/so-*/*"))) == (1 if verdict else 0)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("point", FENCE_POINTS)
+def test_a_fence_killed_at_a_step_is_repeated(
+    point: str, exists: bool, tmpfs_path: Path, started: list[ForkServerProcess]
+) -> None:
+    """An owner that dies inside a fence has barred tokens or not; the next owner's fence bars them, and no higher one."""
+    if exists:
+        made(tmpfs_path)
+    plan = Plan(folder=str(tmpfs_path), process="p", token=3, keys=("k1",), verb="fence", failpoints=f"{point}=kill")
+    started.append(process := delta_attempts.start(plan))
+    process.join(LONG)
+    assert process.exitcode == (-signal.SIGKILL if exists or point == "sink.delta.noted" else 0)
+    sink, key = sink_in(plan.folder), key_of("k1")
+    assert run(sink.fence(key, 3, fingerprint=FINGERPRINT, by="settle")) is None
+    low, high = (sink.stage(table_of(*rows_of("k1")), key, token, fingerprint=FINGERPRINT) for token in (2, 3))
+    assert isinstance(run(sink.commit(key, low)), FencedOff)
+    assert run(sink.commit(key, high)).slot == high
+    assert ours(tmpfs_path) == rows_of("k1")
+
+
+def test_an_attempt_completes_a_fence_that_died_half_way(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
+    """ "Fenced" is never said on a note alone: the attempt writes the log's entry itself, so that its twin is barred as well."""
+    made(tmpfs_path)
+    plan = Plan(
+        folder=str(tmpfs_path), process="p", token=3, keys=("k1",), verb="fence", failpoints="sink.delta.noted=kill"
+    )
+    started.append(process := delta_attempts.start(plan))
+    process.join(LONG)
+    assert transactions(tmpfs_path / "table") == []
+    sink, key = sink_in(plan.folder), key_of("k1")
+    assert isinstance(run(sink.commit(key, sink.stage(table_of(1), key, 2, fingerprint=FINGERPRINT))), FencedOff)
+    assert [(each["appId"], each["version"]) for each in transactions(tmpfs_path / "table")] == [
+        (delta_log.fence(key), 3)
+    ]
+
+
+@pytest.mark.parametrize("point", ["driver.abort.closed", *FENCE_POINTS])
+def test_an_abort_killed_at_a_step_leaves_nothing_to_commit(
+    point: str, tmpfs_path: Path, started: list[ForkServerProcess]
+) -> None:
+    """Its token is barred by itself or by the fence, and then its files can be swept: never files deleted under an open one."""
+    made(tmpfs_path)
+    plan = Plan(folder=str(tmpfs_path), process="p", token=1, keys=("k1",), verb="abort", failpoints=f"{point}=kill")
+    started.append(process := delta_attempts.start(plan))
+    process.join(LONG)
+    assert process.exitcode == -signal.SIGKILL
+    sink, key = sink_in(plan.folder), key_of("k1")
+    assert len(list(tmpfs_path.glob("table/so-*/*/*.parquet"))) == 2
+    assert run(sink.fence(key, 2, fingerprint=FINGERPRINT, by="settle")) is None
+    assert run(sink.sweep(key)).folders == 1
+
+
+def test_a_sweep_killed_at_its_step_is_repeated(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
+    """What it had not deleted is still there, and the next sweep deletes it."""
+    sink, key = sink_in(str(tmpfs_path)), key_of("k1")
+    sink.stage(table_of(1), key, 1, fingerprint=FINGERPRINT)
+    run(sink.fence(key, 2, fingerprint=FINGERPRINT, by="settle"))
+    plan = Plan(
+        folder=str(tmpfs_path),
+        process="q",
+        token=1,
+        keys=("k1",),
+        verb="sweep",
+        failpoints="sink.delta.sweep.before=kill",
+    )
+    started.append(process := delta_attempts.start(plan))
+    process.join(LONG)
+    assert process.exitcode == -signal.SIGKILL
+    assert len(list(tmpfs_path.glob("table/so-*/*"))) == 1
+    assert run(sink.sweep(key)).folders == 1
+    assert list(tmpfs_path.glob("table/so-*/*")) == []
+
+
+def test_a_table_is_created_once_by_racers(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
+    """Six jobs whose first commit finds no table: one version 0, and every job's rows once."""
+    plans = [
+        Plan(folder=str(tmpfs_path), process=f"{n}", token=1, keys=(f"k{n}",), verb="commit",
+             failpoints="sink.delta.table.before=1*sleep(200)->off") for n in range(1, 7)
+    ]  # fmt: skip
+    started += (delta_attempts.start(plan) for plan in plans)
+    for process in started:
+        process.join(LONG)
+        assert process.exitcode == 0
+    assert [each["what"] for plan in plans for each in answers(plan)] == ["begin", "Committed"] * 6
+    assert ours(tmpfs_path) == sorted(row for n in range(1, 7) for row in rows_of(f"k{n}"))
+    hits = Path(plans[0].hits).read_text().split()
+    assert hits.count("sink.delta.table.after") >= 2
+
+
+# --- the library that others write with --------------------------------------------------------------------------------------
+
+
+def test_the_librarys_writer_starts_over_after_our_entry(tmpfs_path: Path) -> None:
+    """delta-rs, holding the version before ours, rebases an append over our entry and refuses an overwrite of what it did not see.
+    When a release changes that, this fails."""
+    made(tmpfs_path)
+    table = tmpfs_path / "table"
+    stale = DeltaTable(str(table))
+    sink, key = sink_in(str(tmpfs_path)), key_of("k1")
+    run(sink.commit(key, sink.stage(table_of(1), key, 1, fingerprint=FINGERPRINT)))
+    write_deltalake(stale, table_of(-5), mode="append")
+    assert numbers_in(table) == [-100, -5, 1]
+    assert run(sink.find(key)) is not None
+
+
+def test_the_librarys_conflicts_are_as_they_were(tmpfs_path: Path) -> None:
+    """Two writers of the library on one loaded version with one transaction identifier: the second is refused. Our recipe does not rest
+    on it; a foreign job that writes the same identifier does."""
+    from deltalake import CommitProperties, Transaction
+    from deltalake.exceptions import CommitFailedError
+
+    made(tmpfs_path)
+    table = str(tmpfs_path / "table")
+    stale = DeltaTable(table)
+    sink, key = sink_in(str(tmpfs_path)), key_of("k1")
+    run(sink.commit(key, sink.stage(table_of(1), key, 1, fingerprint=FINGERPRINT)))
+    same = CommitProperties(app_transactions=[Transaction(delta_log.idem(key), 1)])
+    with pytest.raises(CommitFailedError, match="Concurrent transaction failed"):
+        write_deltalake(stale, table_of(2), mode="append", commit_properties=same)
+    assert numbers_in(tmpfs_path / "table") == [-100, 1]
+
+
+def test_a_stranger_in_between_means_looking_again(tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our entry is created only as the version right after the one that was looked at: what came in between takes its number."""
+    made(tmpfs_path)
+    table = tmpfs_path / "table"
+    sink, key = sink_in(str(tmpfs_path)), key_of("k1")
+    assert isinstance(sink, DeltaTableSink)
+    slot = sink.stage(table_of(1), key, 1, fingerprint=FINGERPRINT)
+    create = sink._objects.create
+    tried: list[str] = []
+
+    async def overtaken(path: str, data: bytes) -> bool:
+        if path.startswith("_delta_log"):
+            tried.append(path)
+            if len(tried) <= 3:
+                write_deltalake(str(table), table_of(-len(tried)), mode="append")
+        return await create(path, data)
+
+    monkeypatch.setattr(sink._objects, "create", overtaken)
+    run(sink.commit(key, slot))
+    assert tried == [delta_log.entry_path(version) for version in (1, 2, 3, 4)]
+    assert numbers_in(table) == [-100, -3, -2, -1, 1]
+
+
+# --- many processes, many keys -------------------------------------------------------------------------------------------------
+
+
+class Contest:
+    """Six processes, one per token, over the same keys in nearly the same order; killed and started again until all are through."""
+
+    def __init__(self, folder: Path, seed: int, started: list[ForkServerProcess]) -> None:
+        self.folder, self.dice, self.started = folder, random.Random(seed), started
+        self.keys = [f"k{number}" for number in range(1, KEYS + 1)]
+        self.left = {
+            token: sorted(self.keys, key=lambda name: int(name[1:]) + self.dice.uniform(0, 4)) for token in TOKENS
+        }
+        self.plans: list[Plan] = []
+        self.running: dict[int, tuple[Plan, ForkServerProcess]] = {}
+        self.faults: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Until each token has been tried at each key."""
+        for token in TOKENS:
+            self._start(token)
+        while self.running:
+            # What is waited for is the end of a process, at most until the next fault is due.
+            wait([process.sentinel for _, process in self.running.values()], timeout=self.dice.uniform(0.01, 0.1))
+            for token, (plan, process) in list(self.running.items()):
+                if process.exitcode is not None:
+                    self._ended(token, plan, process)
+            if self.running:
+                self._fault(self.dice.choice(list(self.running.values()))[1])
+
+    def _start(self, token: int) -> None:
+        armed = [
+            f"{point}={self.dice.randrange(12)}*off->1*{self.dice.choice(['kill', 'kill', 'stop', 'sleep(20)'])}->off"
+            for point in POINTS
+        ]
+        plan = Plan(
+            folder=str(self.folder),
+            process=f"{len(self.plans)}",
+            token=token,
+            keys=tuple(self.left[token]),
+            seed=self.dice.getrandbits(32),
+            failpoints=";".join(armed),
+        )
+        process = delta_attempts.start(plan)
+        self.plans.append(plan)
+        self.started.append(process)
+        self.running[token] = (plan, process)
+
+    def _ended(self, token: int, plan: Plan, process: ForkServerProcess) -> None:
+        del self.running[token]
+        if process.exitcode == 0:
+            return
+        assert process.exitcode == -signal.SIGKILL
+        self.faults["died"] += 1
+        begun = [each["key"] for each in answers(plan) if each["what"] == "begin"]
+        # The key at which it died: half of them are tried again, by a twin of the same token.
+        again = begun[-1:] if self.dice.random() < 0.5 else []
+        self.left[token] = again + list(plan.keys[len(begun) :])
+        if self.left[token]:
+            self._start(token)
+
+    def _fault(self, process: ForkServerProcess) -> None:
+        fault, number = self.dice.choices(
+            [("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP), ("wake", signal.SIGCONT)], [1, 6, 16]
+        )[0]
+        assert process.pid is not None
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(process.pid, number)
+            self.faults[fault] += 1
+
+    def told(self) -> dict[str, list[tuple[int, str, str | None]]]:
+        """Per key: token, what was answered, and the nonce in the answer."""
+        found: dict[str, list[tuple[int, str, str | None]]] = {name: [] for name in self.keys}
+        for plan in self.plans:
+            for each in answers(plan):
+                found[each["key"]].append((each["token"], each["what"], each["nonce"]))
+        return found
+
+
+def test_six_processes_race_for_60_keys(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
+    """On a table that they create themselves, with a stranger appending in between, under kills and freezes at random moments and at
+    every step: each key has at most one commit; whoever was told of one was told of that one; a fence that said "nothing" stays right;
+    and the table holds each committed row, and each of the stranger's, once."""
+    seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
+    contest = Contest(tmpfs_path, seed, started)
+    print(f"SPARKONCE_TEST_SEED={seed}")
+    started.append(stranger := delta_attempts.start_stranger(str(tmpfs_path), 30))
+    contest.run()
+    stranger.join(LONG)
+    assert stranger.exitcode == 0
+
+    outcome: Counter[str] = Counter()
+    rows = list(range(-30, 0))
+    sink = sink_in(str(tmpfs_path))
+    commits = Counter(each["appId"] for each in transactions(tmpfs_path / "table"))
+    for name, told in contest.told().items():
+        before = run(sink.find(key_of(name)))
+        assert commits[delta_log.idem(key_of(name))] == (1 if before else 0)
+        verdict = run(sink.fence(key_of(name), 7, fingerprint=FINGERPRINT, by="settle"))
+        assert before == verdict
+        for token, what, nonce in told:
+            outcome[what] += 1
+            if what in ("Committed", "AlreadyCommitted", "found", "fence found"):
+                assert verdict is not None
+                assert nonce == verdict.nonce
+            if what == "fence none":
+                assert verdict is None or verdict.token >= token
+            if what in ("FencedOff", "staging Fenced"):
+                assert verdict is None or verdict.token > token
+            if what == "staging failed":
+                assert verdict is not None
+        outcome["one commit" if verdict else "no commit"] += 1
+        if verdict:
+            rows += rows_of(name)
+            assert run(sink.probe(key_of(name), None)) == "present"
+        run(sink.sweep(key_of(name)))
+    assert numbers_in(tmpfs_path / "table") == sorted(rows)
+    assert len(list(tmpfs_path.glob("table/so-*/*"))) == outcome["one commit"]
+
+    hits = Counter(Path(contest.plans[0].hits).read_text().split())
+    print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
+    assert {hit.partition("=")[0] for hit in hits} == set(POINTS)
+    assert sum(hits[f"{point}={action}"] for point in POINTS for action in ("kill", "stop")) >= 5
+    assert contest.faults["died"] >= 10
+    assert all(outcome[what] > 0 for what in ("Committed", "AlreadyCommitted", "FencedOff", "found", "fence none"))
