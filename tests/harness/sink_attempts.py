@@ -39,7 +39,7 @@ class Plan:
     """What one process does."""
 
     folder: str
-    """Holds the table, the answers and the log of failpoints."""
+    """Holds the answers and the log of failpoints, and the table unless `table` says otherwise."""
     process: str
     token: int
     keys: tuple[str, ...]
@@ -47,6 +47,10 @@ class Plan:
     """attempt (a random mixture), commit, fence, abort, sweep."""
     seed: int = 0
     failpoints: str = ""
+    table: str = ""
+    """URL or path of the table."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Of the process: where its store is. The server that it is forked from has that of another day."""
 
     @property
     def answers(self) -> str:
@@ -71,8 +75,13 @@ def start(plan: Plan) -> ForkServerProcess:
 
 
 def sink_in(folder: str) -> Sink:
+    """As `sink_at`, of the table in a test's folder."""
+    return sink_at(f"{folder}/table")
+
+
+def sink_at(table: str) -> Sink:
     """Without fsync: processes die in these tests, the machine does not."""
-    output = Declared(name="orders", kind="slotLog", location=f"{folder}/table")
+    output = Declared(name="orders", kind="slotLog", location=table)
     return open_sink(output, base=None, stage=arrow_stage, durable=False)
 
 
@@ -94,13 +103,14 @@ def answers(plan: Plan) -> list[dict[str, Any]]:
 
 def carry_out(plan: Plan) -> None:
     """The process: one key after the other, in the order of the plan."""
+    os.environ.update(plan.environment)
     os.environ["SPARKONCE_FAILPOINTS"] = plan.failpoints
     os.environ["SPARKONCE_FAILPOINTS_LOG"] = plan.hits
     failpoints.reset()
     dice = random.Random(plan.seed)
     for name in plan.keys:
         _tell(plan, name, "begin", None)
-        globals()[f"_{plan.verb}"](plan, name, sink_in(plan.folder), dice)
+        globals()[f"_{plan.verb}"](plan, name, sink_at(plan.table or f"{plan.folder}/table"), dice)
 
 
 def _tell(plan: Plan, name: str, what: str, slot: Slot | None) -> None:

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
-from collections import Counter
-from collections.abc import Iterator
-from multiprocessing.connection import wait
+from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import cast
 
 import pytest
-from pyarrow import parquet
 
 from harness import sink_attempts
+from harness.contest import COMMIT_POINTS, POINTS, Contest, rows_in, standing
 from harness.eventually import assert_eventually
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of, sink_in
 from sparkonce.blocking import run
 from sparkonce.sink import layout
 from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
-from sparkonce.sink.table import Table
 
-COMMIT_POINTS = (
-    "sink.slots.close.before",
-    "sink.slots.close.after",
-    "sink.slots.create.before",
-    "sink.slots.create.after",
-)
-POINTS = (*COMMIT_POINTS, "driver.abort.closed", "sink.slots.sweep.before")
 LONG = 30  # seconds: a process of these tests needs milliseconds; only a defect takes this long
-KEYS = 100
-TOKENS = (1, 2, 3, 4)
+KEYS, PROCESSES = 400, 5
 
 
 @pytest.fixture
@@ -46,24 +33,6 @@ def started() -> Iterator[list[ForkServerProcess]]:
         process.kill()
         process.join()
         process.close()
-
-
-def standing(folder: Path, name: str) -> dict[int, Slot]:
-    """The slots of a key, read from the files."""
-    found = {}
-    for path in sorted((folder / "table" / layout.slots_folder(key_of(name))).glob("*.json")):
-        token = layout.numbered(path.name)
-        assert token is not None
-        found[token] = layout.decode(path.read_bytes(), where=str(path), sink_key=str(key_of(name)), token=token)
-    return found
-
-
-def rows_in(folder: Path) -> list[int]:
-    """Every row that a reader of the table sees."""
-    rows: list[int] = []
-    for file in Table(folder / "table").files():
-        rows += cast("list[int]", parquet.read_table(file)["n"].to_pylist())
-    return sorted(rows)
 
 
 # --- one process dies, or freezes, at a named point -----------------------------------------------------------------------
@@ -87,7 +56,7 @@ def test_a_writer_killed_at_a_step_then_a_fence(point: str, tmpfs_path: Path, st
         )
     assert run(sink.fence(key, 3, fingerprint=FINGERPRINT, by="settle")) == verdict == run(sink.find(key))
     run(sink.sweep(key))
-    assert rows_in(tmpfs_path) == (rows_of("k1") if verdict else [])
+    assert rows_in(f"{tmpfs_path}/table") == (rows_of("k1") if verdict else [])
     assert len(list(tmpfs_path.glob("table/_data/*/*"))) == (1 if verdict else 0)
 
 
@@ -107,7 +76,7 @@ def test_a_writer_frozen_at_a_step_wakes_after_the_fence(
     assert [each["what"] for each in answers(plan)] == ["begin", "Committed" if verdict else "FencedOff"]
     assert run(sink.find(key)) == verdict
     run(sink.sweep(key))
-    assert rows_in(tmpfs_path) == (rows_of("k1") if verdict else [])
+    assert rows_in(f"{tmpfs_path}/table") == (rows_of("k1") if verdict else [])
     assert len(list(tmpfs_path.glob("table/_data/*/*"))) == (1 if verdict else 0)
 
 
@@ -123,9 +92,9 @@ def test_a_fence_killed_at_a_step_is_repeated(
     started.append(process := sink_attempts.start(plan))
     process.join(LONG)
     assert process.exitcode == -signal.SIGKILL
-    assert all(slot.state is SlotState.CLOSED for slot in standing(tmpfs_path, "k1").values())
+    assert all(slot.state is SlotState.CLOSED for slot in standing(FolderObjects(tmpfs_path / "table"), "k1").values())
     assert run(sink_in(plan.folder).fence(key_of("k1"), 3, fingerprint=FINGERPRINT, by="settle")) is None
-    assert sorted(standing(tmpfs_path, "k1")) == [1, 2]
+    assert sorted(standing(FolderObjects(tmpfs_path / "table"), "k1")) == [1, 2]
 
 
 @pytest.mark.parametrize("point", ["sink.slots.close.before", "sink.slots.close.after", "driver.abort.closed"])
@@ -179,121 +148,17 @@ def wake(process: ForkServerProcess) -> None:
 # --- many processes, many keys ----------------------------------------------------------------------------------------
 
 
-class Contest:
-    """Four processes, one per token, over the same keys in different orders; killed and started again until all are through."""
-
-    def __init__(self, folder: Path, seed: int, started: list[ForkServerProcess]) -> None:
-        self.folder, self.dice, self.started = folder, random.Random(seed), started
-        self.keys = [f"k{number}" for number in range(1, KEYS + 1)]
-        # Nearly the same order for all, so that they meet.
-        self.left = {
-            token: sorted(self.keys, key=lambda name: int(name[1:]) + self.dice.uniform(0, 4)) for token in TOKENS
-        }
-        self.plans: list[Plan] = []
-        self.running: dict[int, tuple[Plan, ForkServerProcess]] = {}
-        self.faults: Counter[str] = Counter()
-
-    def run(self) -> None:
-        """Until each token has been tried at each key."""
-        for token in TOKENS:
-            self._start(token)
-        while self.running:
-            # What is waited for is the end of a process, at most until the next fault is due.
-            wait([process.sentinel for _, process in self.running.values()], timeout=self.dice.uniform(0.002, 0.03))
-            for token, (plan, process) in list(self.running.items()):
-                if process.exitcode is not None:
-                    self._ended(token, plan, process)
-            if self.running:
-                self._fault(self.dice.choice(list(self.running.values()))[1])
-
-    def _start(self, token: int) -> None:
-        armed = [
-            f"{point}={self.dice.randrange(12)}*off->1*{self.dice.choice(['kill', 'kill', 'stop', 'sleep(20)'])}->off"
-            for point in POINTS
-        ]
-        plan = Plan(
-            folder=str(self.folder),
-            process=f"{len(self.plans)}",
-            token=token,
-            keys=tuple(self.left[token]),
-            seed=self.dice.getrandbits(32),
-            failpoints=";".join(armed),
-        )
-        process = sink_attempts.start(plan)
-        self.plans.append(plan)
-        self.started.append(process)
-        self.running[token] = (plan, process)
-
-    def _ended(self, token: int, plan: Plan, process: ForkServerProcess) -> None:
-        del self.running[token]
-        if process.exitcode == 0:
-            return
-        assert process.exitcode == -signal.SIGKILL
-        self.faults["died"] += 1
-        begun = [each["key"] for each in answers(plan) if each["what"] == "begin"]
-        # The key at which it died: half of them are tried again, by a twin of the same token.
-        again = begun[-1:] if self.dice.random() < 0.5 else []
-        self.left[token] = again + list(plan.keys[len(begun) :])
-        if self.left[token]:
-            self._start(token)
-
-    def _fault(self, process: ForkServerProcess) -> None:
-        fault, number = self.dice.choices(
-            [("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP), ("wake", signal.SIGCONT)], [1, 6, 12]
-        )[0]
-        assert process.pid is not None
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.kill(process.pid, number)
-            self.faults[fault] += 1
-
-    def told(self) -> dict[str, list[tuple[int, str, str | None]]]:
-        """Per key: token, what was answered, and the nonce in the answer."""
-        found: dict[str, list[tuple[int, str, str | None]]] = {name: [] for name in self.keys}
-        for plan in self.plans:
-            for each in answers(plan):
-                found[each["key"]].append((each["token"], each["what"], each["nonce"]))
-        return found
-
-
-def test_four_processes_race_for_100_keys(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
+def test_five_processes_race_for_400_keys(
+    tmpfs_path: Path, started: list[ForkServerProcess], say: Callable[[str], None]
+) -> None:
     """Under kills and freezes at random moments and at every step, each key has at most one commit; whoever was told of one was told of
     that one; a fence that said "nothing" stays right; what was fenced is closed; and the table holds each committed row once."""
     seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
-    contest = Contest(tmpfs_path, seed, started)
-    print(f"SPARKONCE_TEST_SEED={seed}")
+    contest = Contest(tmpfs_path, f"{tmpfs_path}/table", started, seed=seed, keys=KEYS, processes=PROCESSES)
+    say(f"SPARKONCE_TEST_SEED={seed}")
     contest.run()
-
-    outcome: Counter[str] = Counter()
-    rows: list[int] = []
-    sink = sink_in(str(tmpfs_path))
-    for name, told in contest.told().items():
-        before = [slot for slot in standing(tmpfs_path, name).values() if slot.state is SlotState.COMMITTED]
-        verdict = run(sink.fence(key_of(name), 5, fingerprint=FINGERPRINT, by="settle"))
-        slots = standing(tmpfs_path, name)
-        assert before == ([verdict] if verdict else [])
-        assert verdict is not None or all(slots[token].state is SlotState.CLOSED for token in TOKENS)
-        for token, what, nonce in told:
-            outcome[what] += 1
-            if what in ("Committed", "AlreadyCommitted", "found", "fence found"):
-                assert verdict is not None
-                assert nonce == verdict.nonce
-            if what == "fence none":
-                assert verdict is None or verdict.token >= token
-            if what in ("FencedOff", "staging Fenced"):
-                assert slots[token].state is SlotState.CLOSED
-            if what == "staging failed":
-                assert verdict is not None
-        outcome["one commit" if verdict else "no commit"] += 1
-        if verdict:
-            rows += rows_of(name)
-            assert run(sink.probe(key_of(name), None)) == "present"
-        run(sink.sweep(key_of(name)))
-    assert rows_in(tmpfs_path) == sorted(rows)
-    staging = {f"{path.parent.name}/{path.name}" for path in tmpfs_path.glob("table/_data/*/*")}
-    assert len(staging) == outcome["one commit"]
-
-    hits = Counter(Path(contest.plans[0].hits).read_text().split())
-    print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
+    outcome, hits = contest.judge(), contest.hits()
+    say(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
     assert all(hits[point] >= 3 for point in POINTS)
     assert sum(hits[f"{point}={action}"] for point in POINTS for action in ("kill", "stop")) >= 5
     assert contest.faults["died"] >= 10

@@ -269,9 +269,9 @@ def test_nothing_committed_is_one_sentence(spark: SparkSession, spark_sink: Slot
 
 
 def test_bad_paths_are_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    """What is no local folder."""
-    with pytest.raises(OutputUnsupported, match=r"^path: this version knows local folders only"):
-        read(spark, "s3a://bucket/orders")
+    """What is no place of a table."""
+    with pytest.raises(OutputUnsupported, match=r"^path: `hdfs:` is no place this version writes to"):
+        read(spark, "hdfs://name/orders")
     with pytest.raises(InvalidInput, match="reads as patterns"):
         read(spark, tmp_path / "*")
 

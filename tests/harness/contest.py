@@ -1,0 +1,192 @@
+"""Many processes on one table, killed, frozen and woken at random: what they were told is compared with what stands in the end.
+
+One contest for every kind of place: slots are read through the place's own objects, rows out of the files that a reader would open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from io import BytesIO
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import cast
+
+from pyarrow import parquet
+
+from harness import sink_attempts
+from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of, sink_at
+from sparkonce.blocking import run
+from sparkonce.sink import layout
+from sparkonce.sink.listing import files_of
+from sparkonce.sink.location import objects_at
+from sparkonce.sink.objects import Objects
+from sparkonce.sink.protocol import Slot, SlotState
+from sparkonce.sink.table import Table
+
+COMMIT_POINTS = (
+    "sink.slots.close.before",
+    "sink.slots.close.after",
+    "sink.slots.create.before",
+    "sink.slots.create.after",
+)
+POINTS = (*COMMIT_POINTS, "driver.abort.closed", "sink.slots.sweep.before")
+
+
+def standing(objects: Objects, name: str) -> dict[int, Slot]:
+    """The slots of a key, as a listing shows them."""
+    found = {}
+    for each in run(objects.list(layout.slots_folder(key_of(name)))):
+        token, data = layout.numbered(each.path), run(objects.get(each.path))
+        if token is None:
+            continue  # what a killed process left beside a slot
+        assert data is not None
+        found[token] = layout.decode(data, where=each.path, sink_key=str(key_of(name)), token=token)
+    return found
+
+
+def rows_in(table: str) -> list[int]:
+    """Every row that a reader of the table sees."""
+    view = Table(table)
+    rows: list[int] = []
+    for slot in view.slots():
+        for file in run(files_of(view.objects, slot)):
+            data = run(view.objects.get(file.path))
+            assert data is not None
+            rows += cast("list[int]", parquet.read_table(BytesIO(data))["n"].to_pylist())
+    return sorted(rows)
+
+
+class Contest:
+    """One process per token over the same keys in different orders; killed and started again until all are through.
+
+    table: where they write; `environment` is what finds it. `started` gets every process, for whoever ends them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        table: str,
+        started: list[ForkServerProcess],
+        *,
+        seed: int,
+        keys: int,
+        processes: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder, self.table, self.dice, self.started = folder, table, random.Random(seed), started
+        self.tokens = tuple(range(1, processes + 1))
+        self.environment = tuple((environment or {}).items())
+        self.keys = [f"k{number}" for number in range(1, keys + 1)]
+        # Nearly the same order for all, so that they meet.
+        self.left = {
+            token: sorted(self.keys, key=lambda name: int(name[1:]) + self.dice.uniform(0, 4)) for token in self.tokens
+        }
+        self.plans: list[Plan] = []
+        self.running: dict[int, tuple[Plan, ForkServerProcess]] = {}
+        self.faults: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Until each token has been tried at each key."""
+        for token in self.tokens:
+            self._start(token)
+        while self.running:
+            # What is waited for is the end of a process, at most until the next fault is due.
+            wait([process.sentinel for _, process in self.running.values()], timeout=self.dice.uniform(0.002, 0.03))
+            for token, (plan, process) in list(self.running.items()):
+                if process.exitcode is not None:
+                    self._ended(token, plan, process)
+            if self.running:
+                self._fault(self.dice.choice(list(self.running.values()))[1])
+
+    def _start(self, token: int) -> None:
+        armed = [
+            f"{point}={self.dice.randrange(12)}*off->1*{self.dice.choice(['kill', 'kill', 'stop', 'sleep(20)'])}->off"
+            for point in POINTS
+        ]
+        plan = Plan(
+            folder=str(self.folder),
+            table=self.table,
+            environment=self.environment,
+            process=f"{len(self.plans)}",
+            token=token,
+            keys=tuple(self.left[token]),
+            seed=self.dice.getrandbits(32),
+            failpoints=";".join(armed),
+        )
+        process = sink_attempts.start(plan)
+        self.plans.append(plan)
+        self.started.append(process)
+        self.running[token] = (plan, process)
+
+    def _ended(self, token: int, plan: Plan, process: ForkServerProcess) -> None:
+        del self.running[token]
+        if process.exitcode == 0:
+            return
+        assert process.exitcode == -signal.SIGKILL
+        self.faults["died"] += 1
+        begun = [each["key"] for each in answers(plan) if each["what"] == "begin"]
+        # The key at which it died: half of them are tried again, by a twin of the same token.
+        again = begun[-1:] if self.dice.random() < 0.5 else []
+        self.left[token] = again + list(plan.keys[len(begun) :])
+        if self.left[token]:
+            self._start(token)
+
+    def _fault(self, process: ForkServerProcess) -> None:
+        fault, number = self.dice.choices(
+            [("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP), ("wake", signal.SIGCONT)], [1, 6, 12]
+        )[0]
+        assert process.pid is not None
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(process.pid, number)
+            self.faults[fault] += 1
+
+    def told(self) -> dict[str, list[tuple[int, str, str | None]]]:
+        """Per key: token, what was answered, and the nonce in the answer."""
+        found: dict[str, list[tuple[int, str, str | None]]] = {name: [] for name in self.keys}
+        for plan in self.plans:
+            for each in answers(plan):
+                found[each["key"]].append((each["token"], each["what"], each["nonce"]))
+        return found
+
+    def judge(self) -> Counter[str]:
+        """Fails unless each key has at most one commit, and whoever was told of one was told of that one; a fence that said "nothing"
+        stays right; what was fenced is closed; the table holds each committed row once; nothing but that is left. How often what was
+        answered."""
+        outcome: Counter[str] = Counter()
+        rows: list[int] = []
+        sink, objects = sink_at(self.table), objects_at(self.table, field="table")
+        for name, told in self.told().items():
+            before = [slot for slot in standing(objects, name).values() if slot.state is SlotState.COMMITTED]
+            verdict = run(sink.fence(key_of(name), len(self.tokens) + 1, fingerprint=FINGERPRINT, by="settle"))
+            slots = standing(objects, name)
+            assert before == ([verdict] if verdict else [])
+            assert verdict is not None or all(slots[token].state is SlotState.CLOSED for token in self.tokens)
+            for token, what, nonce in told:
+                outcome[what] += 1
+                if what in ("Committed", "AlreadyCommitted", "found", "fence found"):
+                    assert verdict is not None
+                    assert nonce == verdict.nonce
+                if what == "fence none":
+                    assert verdict is None or verdict.token >= token
+                if what in ("FencedOff", "staging Fenced"):
+                    assert slots[token].state is SlotState.CLOSED
+                if what == "staging failed":
+                    assert verdict is not None
+            outcome["one commit" if verdict else "no commit"] += 1
+            if verdict:
+                rows += rows_of(name)
+                assert run(sink.probe(key_of(name), None)) == "present"
+            run(sink.sweep(key_of(name)))
+        assert rows_in(self.table) == sorted(rows)
+        staging = [folder for name in self.keys for folder in run(objects.folders(f"{layout.DATA}/{key_of(name)}"))]
+        assert len(staging) == outcome["one commit"]
+        return outcome
+
+    def hits(self) -> Counter[str]:
+        """How often each failpoint was passed, and did what."""
+        return Counter(Path(self.plans[0].hits).read_text().split())
