@@ -78,7 +78,7 @@ def unwritable(
         return f"it has the constraint {constraints[0]}, which this version does not check"
     for field in schema["fields"]:
         for name, called in _OF_COLUMNS.items():
-            if name in json.dumps(field.get("metadata") or {}):
+            if f'"{name}"' in json.dumps(field):  # the metadata of the columns inside it, too
                 return f"its column {field['name']} has {called}, which this version does not compute"
     return None
 

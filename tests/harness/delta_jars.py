@@ -1,0 +1,45 @@
+"""What Spark needs to read and write Delta tables itself, from Maven through Spark's own resolver; kept outside the checkout by version.
+
+Only for tests that ask another engine what it sees: the product needs none of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.binaries import PartMissing, cache, one_at_a_time, to_stderr
+from harness.store_parts import IVY, RESOLVE, _do, _fresh
+
+DELTA_SPARK = "io.delta:delta-spark_4.1_2.13:4.1.0"
+"""For the Spark that the tests install."""
+
+
+def delta_jars() -> list[Path]:
+    """Skips the test where they cannot be had."""
+    try:
+        return resolved()
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+
+
+def resolved() -> list[Path]:
+    """As `delta_jars`, for callers outside a test. PartMissing."""
+    place = cache() / DELTA_SPARK.replace(":", "-")
+    if not place.is_dir():
+        with one_at_a_time("delta-spark.lock", to_stderr):
+            if not place.is_dir():
+                to_stderr(f"fetching {DELTA_SPARK} from Maven")
+                part = _fresh(place)
+                ivy = part / "ivy"
+                ivy.mkdir()
+                (ivy / "settings.xml").write_text(IVY)
+                _do([sys.executable, "-c", RESOLVE, DELTA_SPARK, str(ivy)], part, {})
+                for jar in (ivy / "jars").glob("*.jar"):
+                    jar.rename(part / jar.name)
+                shutil.rmtree(ivy)
+                part.rename(place)
+    return sorted(place.glob("io.delta_*.jar"))  # what else it asks for, Spark has

@@ -1,0 +1,337 @@
+"""Which rows a Delta table takes, how they are laid out in it, and which tables are left alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from harness.delta_stage import delta_stage, entries, rows_in
+from sparkonce.blocking import run
+from sparkonce.errors import InvalidInput, OutputUnsupported
+from sparkonce.sink import delta_fit, delta_log
+from sparkonce.sink.delta import DeltaTableSink, open_delta
+from sparkonce.sink.folder_objects import FolderObjects
+from sparkonce.sink.protocol import Committed, DataFile, Decision, OnRerun, SinkKey, Stuck, WriteOptions
+
+STRANGE_TEXTS = ["a b", "x:y/%=", "ü", "100%25", "{[^]}", "q\"'s", "+&?#", None]
+
+
+@pytest.fixture
+def delta(table: Path) -> DeltaTableSink:
+    return sink_on(table)
+
+
+def sink_on(table: Path, on_rerun: OnRerun = OnRerun.REPLACE) -> DeltaTableSink:
+    return open_delta(FolderObjects(table, durable=False), name="orders", on_rerun=on_rerun, stage=delta_stage)
+
+
+def write(
+    sink: DeltaTableSink, key: SinkKey, rows: dict[str, Any], *, partition_by: tuple[str, ...] = (), merge: bool = False
+) -> Decision:
+    options = WriteOptions(partition_by=partition_by, merge_schema=merge)
+    frame: Any = pa.table(rows)
+    return run(sink.commit(key, sink.stage(frame, key, 1, fingerprint="f", options=options)))
+
+
+def later(key: SinkKey, generation: int) -> SinkKey:
+    return key.model_copy(update={"generation": generation})
+
+
+def test_partitions_keep_nulls_and_every_character(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """Values come back as they were, through folder names, paths of the log and partition values; files do not hold the column."""
+    rows = {"d": STRANGE_TEXTS, "n": list(range(len(STRANGE_TEXTS)))}
+    assert isinstance(write(delta, key, rows, partition_by=("d",)), Committed)
+    assert sorted((row["n"], row["d"]) for row in rows_in(table)) == list(enumerate(STRANGE_TEXTS))
+    adds = [action["add"] for action in entries(table)[-1] if "add" in action]
+    assert {add["partitionValues"]["d"] for add in adds} == set(STRANGE_TEXTS)
+    assert all(delta_log.plain_path(add["path"]) in {p.path for p in run(delta.find(key)).files} for add in adds)  # type: ignore[union-attr]  # it is committed
+    assert DeltaTable(str(table)).metadata().partition_columns == ["d"]
+    assert run(delta.probe(key, None)) == "present"
+
+
+def test_a_filter_on_a_partition_skips_files(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """Readers prune by the partition values and find the row counts without opening a file."""
+    write(delta, key, {"d": ["a", "b", None], "n": [1, 2, 3]}, partition_by=("d",))
+    read = DeltaTable(str(table))
+    assert len(read.file_uris(file_pruning_predicate="d = 'a'")) == 1
+    assert read.to_pyarrow_table(filters=[("d", "=", "b")])["n"].to_pylist() == [2]
+    assert sum(pa.table(read.get_add_actions(flatten=True))["num_records"].to_pylist()) == 3  # type: ignore[arg-type]  # no nulls
+
+
+def test_a_table_keeps_its_own_partitions(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """They are used when none are given; others are refused before the rows run, with the remedy."""
+    write_deltalake(str(table), pa.table({"d": ["z"], "n": [0]}), partition_by=["d"])
+    with pytest.raises(InvalidInput, match="is partitioned by d, not by n; leave partition_by out"):
+        write(delta, key, {"d": ["a"], "n": [1]}, partition_by=("n",))
+    assert list(table.glob("so-*")) == []
+    assert isinstance(write(delta, key, {"d": ["a"], "n": [1]}), Committed)
+    assert list(table.glob("so-*/*/d=a/*.parquet"))
+    assert isinstance(write(delta, later(key, 2), {"d": ["b"], "n": [2]}, partition_by=("d",)), Committed)
+    assert rows_in(table) == [{"d": "b", "n": 2}, {"d": "z", "n": 0}]
+
+
+def test_rows_without_a_partition_column_have_null_there(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """Missing columns are null, partition columns too."""
+    write_deltalake(str(table), pa.table({"d": ["z"], "n": [0]}), partition_by=["d"])
+    write(delta, key, {"n": [1]})
+    assert {(row["d"], row["n"]) for row in rows_in(table)} == {("z", 0), (None, 1)}
+
+
+def test_new_columns_need_merge_schema(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """Without it: refused before the rows run, naming them. With it: added in the very entry that shows the rows, older rows are null."""
+    write_deltalake(str(table), pa.table({"n": [0]}), name="sales", description="of a person")
+    with pytest.raises(InvalidInput, match=r"does not have the column\(s\) a, b; say merge_schema=True"):
+        write(delta, key, {"n": [1], "a": ["x"], "b": [1.5]})
+    assert list(table.glob("so-*")) == []
+    assert isinstance(write(delta, key, {"n": [1], "a": ["x"], "b": [1.5]}, merge=True), Committed)
+    assert rows_in(table) == [{"n": 1, "a": "x", "b": 1.5}, {"n": 0, "a": None, "b": None}]
+    assert sorted(next(iter(action)) for action in entries(table)[-1]) == [
+        "add", "add", "commitInfo", "metaData", "txn", "txn",
+    ]  # fmt: skip
+    metadata = DeltaTable(str(table)).metadata()
+    assert (metadata.name, metadata.description) == ("sales", "of a person")
+
+
+def test_a_roll_forward_merges_as_its_driver_would_have(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """The sealed slot alone says that columns may be added, and the ones somebody added meanwhile are not added twice."""
+    write_deltalake(str(table), pa.table({"n": [0]}))
+    frame: Any = pa.table({"n": [1], "a": ["x"], "b": ["y"]})
+    slot = delta.stage(frame, key, 1, fingerprint="f", options=WriteOptions(merge_schema=True))
+    DeltaTable(str(table)).alter.add_columns([Field("a", PrimitiveType("string"))])
+    assert isinstance(run(sink_on(table).commit(key, type(slot).model_validate(slot.dump()))), Committed)
+    assert [field.name for field in DeltaTable(str(table)).schema().fields] == ["n", "a", "b"]
+
+
+def test_a_column_that_changed_under_the_write_is_stuck(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """Rows that fitted when they were staged and do not fit any more are not shown."""
+    write_deltalake(str(table), pa.table({"n": [0]}))
+    frame: Any = pa.table({"n": [1]})
+    slot = delta.stage(frame, key, 1, fingerprint="f")
+    write_deltalake(str(table), pa.table({"n": ["text"]}), mode="overwrite", schema_mode="overwrite")
+    decision = run(delta.commit(key, slot))
+    assert isinstance(decision, Stuck)
+    assert "its column n is string, and the rows have long; cast it" in decision.why
+    assert rows_in(table) == [{"n": "text"}]
+
+
+def test_missing_columns_are_null(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """Rows may lack columns of the table."""
+    write_deltalake(str(table), pa.table({"n": [0], "a": ["x"]}))
+    write(delta, key, {"n": [1]})
+    assert rows_in(table) == [{"n": 0, "a": "x"}, {"n": 1, "a": None}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ({"n": ["text"]}, "its column n is long, and the rows have string; cast it"),
+        ({"N": [1]}, "its column is called n, and the rows call it N; rename it"),
+        ({"n": [1], "a b": [1]}, "which a Delta table cannot have; rename it"),
+        ({"s": [{"x": 1, "y": 2}]}, "its column s is struct, and the rows have struct; cast it"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_before_they_run(
+    delta: DeltaTableSink, key: SinkKey, table: Path, rows: dict[str, Any], why: str
+) -> None:
+    """One sentence with the column and the remedy; nothing is staged."""
+    write_deltalake(str(table), pa.table({"n": [0], "s": [{"x": 1}]}))
+    with pytest.raises(InvalidInput, match=f"output orders does not fit the Delta table .*{why}"):
+        write(delta, key, rows, merge=True)
+    assert list(table.glob("so-*")) == []
+
+
+def test_not_null_columns_are_respected(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """Rows that may hold nulls, or lack the column, are refused; rows that cannot are taken."""
+    strict = pa.schema({"n": pa.int64(), "a": pa.string()})
+    strict = strict.set(0, strict.field("n").with_nullable(nullable=False))
+    write_deltalake(str(table), pa.table({"n": [0], "a": ["x"]}, schema=strict))
+    with pytest.raises(InvalidInput, match="its column n is NOT NULL, and the rows may hold nulls there"):
+        write(delta, key, {"n": [1]})
+    with pytest.raises(InvalidInput, match="its column n is NOT NULL, and the rows do not have it"):
+        write(delta, key, {"a": ["y"]})
+    frame: Any = pa.table({"n": [1], "a": ["y"]}, schema=strict)
+    assert isinstance(run(delta.commit(key, delta.stage(frame, key, 1, fingerprint="f"))), Committed)
+
+
+def test_a_new_table_lets_every_column_be_null(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """What one job's rows promise binds no later one, at no depth."""
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    strict: pa.Schema = pa.schema(
+        [pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.list_(pa.field("e", inner, nullable=False)))]
+    )
+    frame: Any = pa.table({"n": [1], "s": [[{"x": 1}]]}, schema=strict)
+    run(delta.commit(key, delta.stage(frame, key, 1, fingerprint="f")))
+    text = DeltaTable(str(table)).schema().to_json()
+    assert '"nullable":false' not in text
+    assert '"containsNull":false' not in text
+
+
+def test_local_timestamps_get_their_feature(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """A new table with `timestamp_ntz` names the table feature; one that has it not is never given such a column."""
+    frame: Any = pa.table({"n": [1], "at": pa.array([0], pa.timestamp("us"))})
+    run(delta.commit(key, delta.stage(frame, key, 1, fingerprint="f")))
+    protocol = DeltaTable(str(table)).protocol()
+    assert protocol.writer_features == ["timestampNtz"]
+    assert len(rows_in(table)) == 1
+    other = sink_on(table.with_name("other"))
+    write_deltalake(str(table.with_name("other")), pa.table({"n": [0]}))
+    with pytest.raises(InvalidInput, match="needs the table feature timestampNtz"):
+        other.stage(frame, key, 1, fingerprint="f", options=WriteOptions(merge_schema=True))
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.binary()])
+def test_columns_without_one_text_are_no_partitions(delta: DeltaTableSink, key: SinkKey, kind: pa.DataType) -> None:
+    """Spark names folders of a timestamp in the session's time zone: refused, rather than rows that move by hours."""
+    frame: Any = pa.table({"n": [1], "p": pa.array([None], kind)})
+    with pytest.raises(InvalidInput, match="by which this version does not partition"):
+        delta.stage(frame, key, 1, fingerprint="f", options=WriteOptions(partition_by=("p",)))
+
+
+def test_partitions_that_are_no_columns_are_refused(delta: DeltaTableSink, key: SinkKey) -> None:
+    """Named, before the rows run."""
+    with pytest.raises(InvalidInput, match="the rows have no column day to partition by"):
+        write(delta, key, {"n": [1]}, partition_by=("day",))
+
+
+def test_an_empty_frame_makes_a_table_with_its_columns(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """Zero rows are a result, too; partitioned or not."""
+    frame: Any = pa.table({"d": pa.array([], pa.string()), "n": pa.array([], pa.int64())})
+    slot = delta.stage(frame, key, 1, fingerprint="f", options=WriteOptions(partition_by=("d",)))
+    assert run(delta.commit(key, slot)) == Committed(slot)
+    assert rows_in(table) == []
+    assert DeltaTable(str(table)).metadata().partition_columns == ["d"]
+    assert run(delta.probe(key, None)) == "present"
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ([("m", "long"), ("M", "long")], "two columns called M"),
+        ([("m", "interval day")], "column m is interval day, which a Delta table cannot hold here"),
+        ([("m", {"type": "array", "elementType": "void", "containsNull": True})], r"column m\[\] is void"),
+        ([("m", {"type": "udt"})], "column m is udt"),
+    ],
+)
+def test_columns_that_no_table_can_have(columns: list[tuple[str, Any]], why: str) -> None:
+    """Whether there is a table or not: refused by name, with what to do."""
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns]
+    found = delta_fit.new_schema({"type": "struct", "fields": fields}, ())
+    assert isinstance(found, str)
+    assert re.search(why, found)
+
+
+# --- tables that demand what we do not write ---------------------------------------------------------------------------------
+
+
+def plain(**configuration: str) -> dict[str, Any]:
+    return {
+        "reader": 1,
+        "writer": 2,
+        "features": frozenset[str](),
+        "configuration": configuration,
+        "schema": {"fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]},
+    }
+
+
+def test_ordinary_tables_are_written() -> None:
+    """Old protocols, and features that are enabled and unused, are no reason to refuse."""
+    assert delta_fit.unwritable(**plain()) is None
+    known = plain() | {"reader": 3, "writer": 7, "features": frozenset(delta_fit.KNOWN)}
+    assert delta_fit.unwritable(**known) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"writer": 8}, "demands reader version 1 and writer version 8"),
+        ({"features": frozenset({"rowTracking"})}, "it uses rowTracking, which this version does not write"),
+        ({"features": frozenset({"clustering", "domainMetadata"})}, "it uses clustering,"),
+        ({"features": frozenset({"catalogManaged"})}, "it uses catalogManaged, which this version does not know"),
+        ({"configuration": {"delta.columnMapping.mode": "name"}}, "column mapping"),
+        ({"configuration": {"delta.enableInCommitTimestamps": "true"}}, "keeps timestamps in its commits"),
+        ({"configuration": {"delta.constraints.positive": "n > 0"}}, "the constraint delta.constraints.positive"),
+        ({"configuration": {"delta.setTransactionRetentionDuration": "interval 1 day"}}, "forgets who committed"),
+    ],
+)
+def test_tables_that_demand_more_are_refused(change: dict[str, Any], why: str) -> None:
+    """Each by the name of what it demands."""
+    assert why in (delta_fit.unwritable(**(plain() | change)) or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("delta.generationExpression", "a generated column"),
+        ("delta.identity.start", "an identity column"),
+        ("delta.invariants", "an invariant"),
+        ("CURRENT_DEFAULT", "a default value"),
+    ],
+)
+@pytest.mark.parametrize("deep", [True, False])
+def test_columns_that_writers_must_compute_are_refused(name: str, why: str, deep: bool) -> None:
+    """A column whose values or checks are the writer's business, at any depth, is named."""
+    field = {"name": "n", "type": "long", "nullable": True, "metadata": {name: "1"}}
+    if deep:
+        field = {"name": "s", "type": {"type": "struct", "fields": [field]}, "nullable": True, "metadata": {}}
+    assert why in (delta_fit.unwritable(**(plain() | {"schema": {"fields": [field]}})) or "")
+
+
+def test_a_refused_table_is_refused_at_start_and_before_the_rows(
+    delta: DeltaTableSink, key: SinkKey, table: Path
+) -> None:
+    """One sentence with the table; nothing is staged, and a fence still bars."""
+    write_deltalake(str(table), pa.table({"n": [0]}))
+    DeltaTable(str(table)).alter.add_constraint({"positive": "n >= 0"})
+    with pytest.raises(OutputUnsupported, match=r"the Delta table file:.* cannot be written: it has the constraint"):
+        run(delta.check())
+    with pytest.raises(OutputUnsupported, match="it has the constraint"):
+        write(delta, key, {"n": [-1]})
+    assert list(table.glob("so-*")) == []
+    assert run(delta.fence(key, 2, fingerprint="f", by="settle")) is None
+
+
+def test_an_append_only_table_takes_rows_and_no_replacement(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """What may not be deleted cannot be replaced: said before the rows run."""
+    write_deltalake(str(table), pa.table({"n": [0]}), configuration={"delta.appendOnly": "true"})
+    assert isinstance(write(delta, key, {"n": [1]}), Committed)
+    with pytest.raises(InvalidInput, match=r"append-only .*declare onRerun: Append"):
+        write(delta, later(key, 2), {"n": [2]})
+    assert isinstance(write(sink_on(table, OnRerun.APPEND), later(key, 2), {"n": [2]}), Committed)
+    assert len(rows_in(table)) == 3
+
+
+# --- entries of the log ---------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_golden() -> None:
+    """Paths are encoded as URIs over what stands on disk, values are not; every line is one action."""
+    file = DataFile(
+        path="so-k-o-g1/0000000001-a/d=x%3Ay%2F%25/n=__HIVE_DEFAULT_PARTITION__/p ü#.parquet",
+        rows=2,
+        bytes=7,
+        digest="d",
+    )
+    action = delta_log.add(file, partition_by=("d", "n", "other"), stats=None, modified=5)
+    assert delta_log.render([action]) == (
+        b'{"add":{"path":"so-k-o-g1/0000000001-a/d=x%253Ay%252F%2525/n=__HIVE_DEFAULT_PARTITION__/p%20%C3%BC%23.parquet",'
+        b'"partitionValues":{"d":"x:y/%","n":null,"other":null},"size":7,"modificationTime":5,"dataChange":true,'
+        b'"stats":"{\\"numRecords\\": 2}"}}\n'
+    )
+    assert delta_log.plain_path(action["add"]["path"]) == file.path
+    assert delta_log.entry_path(12) == "_delta_log/00000000000000000012.json"
+
+
+def test_a_commit_says_who_made_it(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """The table's history names key, token, nonce and fingerprint, for a person."""
+    write(delta, key, {"n": [1]})
+    slot = run(delta.find(key))
+    assert slot is not None
+    told = json.loads(DeltaTable(str(table)).history(1)[0]["userMetadata"])
+    assert told == {"sparkonce": {"sinkKey": str(key), "token": 1, "nonce": slot.nonce, "fingerprint": "f"}}
