@@ -106,7 +106,7 @@ class Audit:
         look = _Look(place, self._inventory(place))
         files = to_read(look.inventory)
         self._files += len(files)
-        look.wrong = self._wrong(look.inventory.uri, files)
+        look.wrong = self._wrong(look.inventory, files)
         return look
 
     def _inventory(self, place: Place) -> Inventory:
@@ -116,10 +116,10 @@ class Audit:
         finally:
             self._listing += time.monotonic() - began
 
-    def _wrong(self, uri: str, files: Sequence[DataFile]) -> list[Wrong]:
+    def _wrong(self, table: Inventory, files: Sequence[DataFile]) -> list[Wrong]:
         began = time.monotonic()
         try:
-            return self.read_files(uri, files)
+            return self.read_files(table.location or table.uri, files)
         finally:
             self._reading += time.monotonic() - began
 
@@ -130,7 +130,7 @@ class Audit:
             tables = [look.inventory for look in looks]
             ledgers.reread(self.store, ledger, unknown_keys(ledger, tables))
             found += of_ledger(ledger, tables, purges=self.purges)
-        return found
+        return _told_once(found)
 
     def _again(
         self, looks: Sequence[_Look], ledger: Ledger | None, suspicious: Mapping[tuple[str, str, str], Finding]
@@ -147,13 +147,23 @@ class Audit:
             try:
                 look.inventory = self._inventory(look.place)
                 files = [file for file in to_read(look.inventory) if (uri, file.path) in paths]
-                look.wrong = self._wrong(uri, files)
+                look.wrong = self._wrong(look.inventory, files)
                 seen.append(look)
             except SparkonceError as error:
                 unseen.append(not_seen(uri, ledgers.told(error)))
         if ledger is not None and self.store is not None:
             ledgers.reread(self.store, ledger, {each.key_hash for each in suspicious.values() if each.key_hash})
         return unseen + [each for each in self._compare(seen, ledger) if each.identity in suspicious]
+
+
+def _told_once(findings: Sequence[Finding]) -> list[Finding]:
+    """A folder whose commit is gone, as its record says, belongs to no attempt that writes."""
+    lost = {(each.table, each.subject) for each in findings if each.kind is Kind.RECORD_WITHOUT_SLOT}
+    return [
+        each
+        for each in findings
+        if each.kind is not Kind.OPEN_STAGING or not any((each.table, part) in lost for part in each.subject.split("/"))
+    ]
 
 
 def _nothing(look: _Look) -> Finding:

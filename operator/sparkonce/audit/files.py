@@ -46,7 +46,9 @@ class Wrong:
 
 
 Reader = Callable[[str, Sequence[DataFile]], list[Wrong]]
-"""From a table's URI and files of it to those that are wrong. OutputUnavailable: some could not be read, which proves nothing."""
+"""From where a table's files lie, and files of it, to those that are wrong.
+
+OutputUnavailable: some could not be read, which proves nothing."""
 
 
 def with_threads(open_place: Callable[[str], Objects], *, deep: bool = False) -> Reader:

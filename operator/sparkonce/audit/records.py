@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sparkonce.audit.findings import Finding, Kind, sink_key_of
 from sparkonce.audit.ledger import Known, Ledger
+from sparkonce.audit.tables import is_unreadable
 from sparkonce.model.record import Outcome, State
 from sparkonce.model.result import OutputResult
 from sparkonce.sink import layout
@@ -19,16 +20,19 @@ from sparkonce.sink.protocol import Effect, Inventory, SinkKey, StreamPart, slot
 REWOUND = (
     "if the ledger was restored from a backup: `sparkonce accept-restore`; else find out who wrote with another ledger"
 )
+NOTHING = Inventory(kind="", uri="", effects=(), staged=(), present={}, live=())
 RERUN = "`sparkonce rerun KEY` writes it anew; if it was moved, move it back"
 
 
 def of_ledger(ledger: Ledger, tables: Sequence[Inventory], *, purges: str) -> list[Finding]:
     """`purges`: who removes records whose retention is over."""
     committed = {table.uri: {effect.slot.sink_key for effect in table.effects} for table in tables}
+    unreadable = {table.uri: table for table in tables if table.unreadable}
+    without = (finding for known in ledger.keys.values() for finding in _of_record(known, committed))
     return [
         *(finding for table in tables for effect in table.effects for finding in _of_effect(ledger, table, effect)),
         *_twice(tables),
-        *(finding for known in ledger.keys.values() for finding in _of_record(known, committed)),
+        *(each for each in without if not is_unreadable(unreadable.get(each.table, NOTHING), each.subject)),
         *_waiting(ledger, purges),
     ]
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from sparkonce.audit.findings import Finding, Kind, Severity, in_order
 from sparkonce.audit.tables import day_of, orphans
 from sparkonce.sink.protocol import Inventory
@@ -84,11 +86,10 @@ class Cost:
         return self.base_bytes + (self.peak_bytes - self.base_bytes) / self.files * MILLION
 
     def dump(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "files_per_second": self.files_per_second,
-            "seconds_per_million_files": self.seconds_per_million,
-            "bytes_per_million_files": self.bytes_per_million,
+        return _camel(self) | {
+            "filesPerSecond": self.files_per_second,
+            "secondsPerMillionFiles": self.seconds_per_million,
+            "bytesPerMillionFiles": self.bytes_per_million,
         }
 
 
@@ -156,8 +157,12 @@ class Report:
             "keys": self.keys,
             "deep": self.deep,
             "notConfirmed": self.looked_again,
-            "tables": [asdict(table) for table in self.tables],
+            "tables": [_camel(table) for table in self.tables],
             "findings": [finding.dump() for finding in self.findings],
             "counts": self.counts(),
             "cost": self.cost.dump(),
         }
+
+
+def _camel(value: TableSummary | Cost) -> dict[str, Any]:
+    return {to_camel(name): each for name, each in asdict(value).items()}

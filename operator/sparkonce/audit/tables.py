@@ -205,8 +205,16 @@ def orphans(table: Inventory) -> Iterator[StagedFolder]:
     return (each for each in table.staged if (each.sink_key, each.token, each.nonce) not in own)
 
 
+def is_unreadable(table: Inventory, sink_key: str) -> bool:
+    """Its evidence does not parse, and that is said: what follows from it is no news."""
+    return any(sink_key in said for said in table.unreadable)
+
+
 def _staging(table: Inventory, now: float) -> Iterator[Finding]:
+    shown = {path.rpartition("/")[0] for path in table.live}
     for folder in orphans(table):
+        if is_unreadable(table, folder.sink_key) or any(_below(each, folder.path) for each in shown):
+            continue  # told already, as unreadable or as rows that no commit names
         age = f", {_span(now - folder.modified)} old" if folder.modified else ""
         said = f"{folder.files} file(s), {folder.bytes} bytes{age}, of attempt {folder.token}"
         kind, why, todo = Kind.OPEN_STAGING, "an attempt may be writing it right now", "nothing while its job runs"
@@ -216,6 +224,10 @@ def _staging(table: Inventory, now: float) -> Iterator[Finding]:
         yield Finding(
             kind=kind, table=table.uri, subject=folder.path, what=f"{said}; {why}", todo=todo, key_hash=key_hash
         )
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def _span(seconds: float) -> str:

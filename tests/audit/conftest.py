@@ -1,0 +1,32 @@
+"""A scene per test, in memory; creates whose answer was lost are sent again at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from audit.scene import Scene, scene
+from harness.spark import spark
+
+__all__ = ["spark"]
+
+
+@pytest.fixture
+def store(tmpfs_path: Path) -> Iterator[Scene]:
+    """A ledger without a key."""
+    with scene(tmpfs_path) as empty:
+        yield empty
+
+
+@pytest.fixture
+def clean(store: Scene) -> Scene:
+    """Three jobs that succeeded on one table, one of two outputs, one that failed; all of it as it should be."""
+    for number in range(3):
+        store.ran(f"day-{number}", *range(number * 10, number * 10 + 7))
+    store.ran("two", 100, 101, outputs=("orders", "totals"))
+    from sparkonce.model.record import Outcome
+
+    store.finalize(store.granted("failed"), Outcome.FAILED)
+    return store

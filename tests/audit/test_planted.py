@@ -1,0 +1,332 @@
+"""Each defect, planted into a store that is right otherwise, is found and named with its place; nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from audit.scene import Scene, kinds, only
+from harness.arrow_stage import arrow_stage, table_of
+from sparkonce.audit.findings import Kind, Severity
+from sparkonce.blocking import run
+from sparkonce.model.record import Outcome
+from sparkonce.sink import layout
+from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.protocol import OnRerun
+from sparkonce.sink.table import write_snapshot
+
+
+def test_a_clean_store_has_no_finding(clean: Scene) -> None:
+    """Real runs, one of two outputs and one that failed: nothing is found, and everything was looked at."""
+    report = clean.audit()
+    assert kinds(report) == []
+    assert (report.clean, report.complete) == (True, True)
+    assert {Path(table.uri).name: (table.effects, table.rows, table.files) for table in report.tables} == {
+        "orders": (4, 23, 8),
+        "totals": (1, 2, 2),
+    }
+    assert (report.keys, report.cost.files) == (5, 10)
+    assert kinds(clean.audit(deep=True)) == []
+    assert kinds(clean.audit("orders", "totals", ledger=False)) == []
+
+
+def test_an_effect_that_was_copied_to_another_key(clean: Scene) -> None:
+    """One write that stands under two keys is duplicate rows, whatever its files are called; the ledger does not know the second key."""
+    job = clean.written[0]
+    clean.copied(job, f"{'e' * 64}-orders-g1")
+    report = clean.audit()
+    assert kinds(report) == [Kind.DUPLICATE_ROWS, Kind.SLOT_WITHOUT_RECORD]
+    assert str(job.key("orders")) in report.findings[0].subject
+    assert "e" * 64 in report.findings[0].subject
+    assert [each.kind for each in clean.audit("orders", ledger=False).findings] == [Kind.DUPLICATE_ROWS]
+
+
+def test_two_committed_slots_of_one_key(clean: Scene) -> None:
+    """A second committed slot of a sink key is a double commit, with both slots named."""
+    job = clean.written[1]
+    copy = clean.copied(job, str(job.key("orders")), token=2, nonce="a" * 32)
+    report = clean.audit()
+    assert kinds(report) == [Kind.DOUBLE_COMMIT, Kind.LEDGER_BEHIND]
+    found = report.findings[0]
+    assert (found.severity, found.subject) == (Severity.DEFECT, str(job.key("orders")))
+    assert copy in found.what
+    assert f"{1:010d}.json" in found.what
+
+
+def test_one_file_in_two_effects(clean: Scene) -> None:
+    """A file that two commits name is shown twice, and named."""
+    job, path = clean.written[0], clean.files(clean.written[0])[0]
+    slot = clean.slot(clean.written[1])
+    slot["files"].append(clean.slot(job)["files"][0])
+    slot["rows"] += slot["files"][-1]["rows"]
+    clean.slot_file(clean.written[1]).write_bytes(json.dumps(slot).encode())
+    report = clean.audit()
+    assert kinds(report) == [Kind.DUPLICATE_ROWS, Kind.DIGEST_DIFFERS]
+    assert report.findings[0].where.endswith(str(path.relative_to(clean.folder)))
+
+
+def test_the_same_rows_of_two_keys_are_only_worth_a_look(clean: Scene) -> None:
+    """Two keys that wrote equal rows, each by a write of its own, are no defect: that may be what they are for."""
+    clean.ran("day-0-again", *range(7))
+    report = clean.audit()
+    assert kinds(report) == [Kind.SAME_ROWS]
+    assert report.clean
+
+
+def test_a_missing_file(clean: Scene) -> None:
+    """A data file that is gone is named with its path and whose it was."""
+    path = clean.files(clean.written[2])[1]
+    path.unlink()
+    found = only(clean.audit())
+    assert (found.kind, found.severity) == (Kind.MISSING_FILE, Severity.DEFECT)
+    assert found.where == f"file://{path}"
+    assert str(clean.written[2].key("orders")) in found.what
+
+
+@pytest.mark.parametrize("how", ["truncated", "rewritten", "other", "grown"])
+def test_a_changed_file(clean: Scene, how: str) -> None:
+    """A file that was truncated, written anew with the same size of rows, replaced by another file or added to is a changed file."""
+    path, other = clean.files(clean.written[0])[0], clean.files(clean.written[1])[0]
+    data = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(data[:-9])
+    elif how == "rewritten":
+        from pyarrow import parquet
+
+        parquet.write_table(table_of(5, 5, 5, 5), path)
+    elif how == "other":
+        shutil.copy(other, path)
+    else:
+        path.write_bytes(data + b"\0" * 8)
+    found = only(clean.audit())
+    assert (found.kind, found.where) == (Kind.CHANGED_FILE, f"file://{path}")
+
+
+def test_bytes_that_rotted_inside_a_page_are_found_by_reading_deep(clean: Scene) -> None:
+    """A flipped byte in the data leaves the footer as it was: the quick look cannot see it, `deep` does."""
+    path = clean.files(clean.written[0])[0]
+    data = bytearray(path.read_bytes())
+    data[8] ^= 0xFF
+    path.write_bytes(data)
+    assert kinds(clean.audit()) == []
+    assert [(f.kind, f.where) for f in clean.audit(deep=True).findings] == [(Kind.CHANGED_FILE, f"file://{path}")]
+
+
+def test_a_slot_that_counts_other_rows_than_its_files(clean: Scene) -> None:
+    """Rows that a slot claims and its files do not hold are missing rows; rows that a file is said to hold are counted in its footer."""
+    job = clean.written[0]
+    slot = clean.slot(job)
+    clean.slot_file(job).write_text(json.dumps(slot | {"rows": slot["rows"] + 1}))
+    assert kinds(clean.audit("orders", ledger=False)) == [Kind.WRONG_ROW_COUNT]
+    slot["files"][0]["rows"] += 1
+    clean.slot_file(job).write_text(json.dumps(slot | {"rows": slot["rows"] + 1}))
+    found = only(clean.audit("orders", ledger=False))
+    assert (found.kind, found.where) == (Kind.WRONG_ROW_COUNT, f"file://{clean.files(job)[0]}")
+
+
+def test_orphan_staging_that_is_closed(clean: Scene) -> None:
+    """A folder of a token that was closed is unreachable: `sweep` may have it; it is no defect."""
+    job = clean.granted("killed")
+    job.sinks()["orders"].stage(table_of(1, 2), job.key("orders"), 1, fingerprint=job.record.fingerprint)
+    job.next_attempt()
+    report = clean.audit()
+    found = only(report)
+    assert (found.kind, found.severity, report.clean) == (Kind.ORPHAN_STAGING, Severity.ATTENTION, True)
+    [folder] = (clean.table() / "_data" / str(job.key("orders"))).iterdir()
+    assert found.where == f"file://{folder}"
+    assert "sparkonce sweep" in found.todo
+
+
+def test_staging_of_an_attempt_that_may_be_writing(clean: Scene) -> None:
+    """A folder of an open token is reported with its age and left alone, whatever its age."""
+    job = clean.granted("running")
+    job.sinks()["orders"].stage(table_of(1, 2), job.key("orders"), 1, fingerprint=job.record.fingerprint)
+    for path in (clean.table() / "_data" / str(job.key("orders"))).rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    found = only(clean.audit())
+    assert (found.kind, found.severity) == (Kind.OPEN_STAGING, Severity.NOTE)
+    assert " d old" in found.what
+
+
+def test_what_lies_beside_a_commit_of_the_key_is_unreachable(clean: Scene) -> None:
+    """Another write of a key that is committed can never be: it is an orphan although its token is not closed."""
+    job = clean.written[0]
+    job.sinks()["orders"].stage(table_of(1, 2), job.key("orders"), 1, fingerprint=job.record.fingerprint)
+    assert kinds(clean.audit()) == [Kind.ORPHAN_STAGING]
+
+
+def test_a_slot_without_record(clean: Scene, tmp_path: Path) -> None:
+    """A commit whose key the ledger never knew is found; one whose record was forgotten, or is of an older generation, is right."""
+    from audit.scene import scene
+    from sparkonce.model.record import Event
+
+    forgotten = clean.written[0].now()
+    run(clean.store.forget(forgotten, Event(what="Forgotten")))
+    assert kinds(clean.audit()) == []
+    shutil.copy(clean.folder / "ledger.db", tmp_path / "before")
+    with scene(tmp_path) as other:
+        other.folder = clean.folder
+        stranger = other.ran("stranger", 500, 501)
+    found = only(clean.audit())
+    assert (found.kind, found.subject) == (Kind.SLOT_WITHOUT_RECORD, str(stranger.key("orders")))
+    assert found.table == f"file://{clean.table()}"
+
+
+def test_a_record_without_slot(clean: Scene) -> None:
+    """A recorded success whose slot is gone is found, with the slot's name; the files it named are no news of their own."""
+    job = clean.written[1]
+    shutil.rmtree(clean.slot_file(job).parent)
+    for _ in ("with its files", "without"):
+        assert kinds(clean.audit()) == [Kind.RECORD_WITHOUT_SLOT]
+        shutil.rmtree(clean.table() / "_data" / str(job.key("orders")), ignore_errors=True)
+    found = only(clean.audit())
+    assert (found.kind, found.subject) == (Kind.RECORD_WITHOUT_SLOT, str(job.key("orders")))
+    assert "day-1" in found.what
+
+
+def test_a_table_that_is_gone(clean: Scene) -> None:
+    """All records of a table whose folder was deleted are without their slots."""
+    shutil.rmtree(clean.table("totals"))
+    found = only(clean.audit())
+    assert (found.kind, found.table) == (Kind.RECORD_WITHOUT_SLOT, f"file://{clean.table('totals')}")
+
+
+def test_a_slot_that_was_changed_after_the_fact(clean: Scene) -> None:
+    """The record keeps the slot's digest: a slot with another one is found, even if it is consistent in itself."""
+    job = clean.written[0]
+    clean.slot_file(job).write_text(json.dumps(clean.slot(job) | {"application": "somebody else's"}))
+    found = only(clean.audit())
+    assert (found.kind, found.subject) == (Kind.DIGEST_DIFFERS, str(job.key("orders")))
+
+
+def test_a_failed_record_with_a_commit(clean: Scene) -> None:
+    """ "Failed" is said only when nothing of the run exists: a commit under a failed run is a broken promise."""
+    job = clean.granted("said-failed")
+    slot = job.sinks()["orders"].stage(table_of(77), job.key("orders"), 1, fingerprint=job.record.fingerprint)
+    clean.finalize(job, Outcome.FAILED)
+    path = clean.slot_file(job)
+    path.unlink()  # the tombstone that the owner wrote
+    path.write_bytes(layout.encode(slot))
+    found = only(clean.audit())
+    assert (found.kind, found.subject) == (Kind.EFFECT_OF_FAILED, str(job.key("orders")))
+    assert "said-failed" in found.what
+
+
+def test_another_jobs_commit(clean: Scene) -> None:
+    """A commit with another fingerprint than the record's is of another job."""
+    job = clean.granted("mine")
+    sink = job.sinks()["orders"]
+    run(sink.commit(job.key("orders"), sink.stage(table_of(5), job.key("orders"), 1, fingerprint="another")))
+    assert only(clean.audit()).kind is Kind.OTHER_JOB
+
+
+def test_a_ledger_that_is_older_than_its_tables(clean: Scene) -> None:
+    """A commit of a generation that the ledger has not opened tells of a ledger that was put back."""
+    job = clean.written[0]
+    key = job.key("orders").model_copy(update={"generation": 2})
+    sink = job.sinks()["orders"]
+    run(sink.commit(key, sink.stage(table_of(5), key, 1, fingerprint=job.record.fingerprint)))
+    found = only(clean.audit())
+    assert (found.kind, found.subject) == (Kind.LEDGER_BEHIND, str(key))
+
+
+def test_a_slot_that_cannot_be_read(clean: Scene) -> None:
+    """A slot that does not parse is named, and what follows from it (no slot for its record, no owner of its files) is no news."""
+    path = clean.slot_file(clean.written[2])
+    path.write_text("{")
+    report = clean.audit()
+    assert kinds(report) == [Kind.UNREADABLE]
+    assert str(path) in report.findings[0].what
+    assert kinds(clean.audit("orders", ledger=False)) == [Kind.UNREADABLE]
+
+
+def test_a_list_of_files_that_was_changed(clean: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot whose files stand in a list beside it is read through the list, and a list that was changed is unreadable evidence."""
+    monkeypatch.setattr("sparkonce.sink.listing.FILES_IN_SLOT", 1)
+    job = clean.ran("many", 900, 901)
+    assert kinds(clean.audit()) == []
+    [listed] = clean.table().glob(f"_data/{job.key('orders')}/*/_files.json")
+    listed.write_text("[]")
+    report = clean.audit()
+    assert kinds(report) == [Kind.UNREADABLE]
+    assert str(listed) in report.findings[0].what
+
+
+def test_held_and_due(clean: Scene) -> None:
+    """Held keys and records whose retention is over want attention and are no defects."""
+    clean.hold(clean.granted("held"))
+    clean.ran("old", 1000, retention=0.0)
+    report = clean.audit()
+    assert kinds(report) == [Kind.HELD, Kind.RETENTION_DUE]
+    assert report.clean
+    assert "sparkonce keys resolve held" in report.findings[0].todo
+
+
+def test_rows_that_readers_see_without_a_slot(clean: Scene) -> None:
+    """Readers trust a snapshot: when a slot that it names is deleted, its rows are still read, and no commit stands for them."""
+    job = clean.written[0]
+    sink = job.sinks()["orders"]
+    assert run(write_snapshot(sink._objects, after=1))  # type: ignore[attr-defined]
+    assert kinds(clean.audit()) == []
+    clean.slot_file(job).unlink()
+    report = clean.audit()
+    assert kinds(report) == [Kind.UNKNOWN_ROWS, Kind.UNKNOWN_ROWS, Kind.RECORD_WITHOUT_SLOT]
+    [folder] = (clean.table() / "_data" / str(job.key("orders"))).iterdir()
+    assert {finding.where for finding in report.findings[:2]} == {
+        f"file://{folder}/part-{part:05d}.parquet" for part in (0, 1) for part in (0, 1)
+    }
+
+
+def test_a_commit_that_readers_do_not_see(clean: Scene) -> None:
+    """A snapshot that calls a committed slot closed hides its rows from readers."""
+    job = clean.written[0]
+    run(write_snapshot(job.sinks()["orders"]._objects, after=1))  # type: ignore[attr-defined]
+    [snapshot] = clean.table().glob("_idem/_snapshot/*.json")
+    body = json.loads(snapshot.read_text())
+    body["committed"] = [slot for slot in body["committed"] if slot["sinkKey"] != str(job.key("orders"))]
+    body["closed"].append(layout.slot_path(job.key("orders"), 1))
+    snapshot.write_text(json.dumps(body))
+    found = only(clean.audit())
+    assert (found.kind, found.subject) == (Kind.HIDDEN_ROWS, str(job.key("orders")))
+
+
+def test_a_table_that_was_copied(clean: Scene) -> None:
+    """A copy of a table, audited with its original, has each effect a second time; alone it is where the ledger does not have it."""
+    shutil.copytree(clean.table("totals"), clean.table("copy"))
+    assert kinds(clean.audit("totals", "copy")) == [Kind.DOUBLE_COMMIT, Kind.MOVED]
+    alone = clean.audit("copy")
+    assert kinds(alone) == [Kind.MOVED]
+    assert alone.clean
+
+
+def test_reruns_are_right(clean: Scene) -> None:
+    """Generations that replaced each other, or stand side by side where the job says Append, are one effect each; a file of a replaced
+    one may go."""
+    job = clean.written[0]
+    for on_rerun, generation in ((OnRerun.REPLACE, 1), (OnRerun.REPLACE, 2), (OnRerun.APPEND, 3)):
+        declared = Declared(name="orders", kind="slotLog", location=str(clean.table()), on_rerun=on_rerun)
+        sink = open_sink(declared, base=None, stage=arrow_stage)
+        key = job.key("orders").model_copy(update={"key_hash": "c" * 64, "generation": generation})
+        run(sink.commit(key, sink.stage(table_of(generation, 60 + generation), key, 1, fingerprint="f")))
+    assert kinds(clean.audit("orders", ledger=False)) == []
+    shutil.rmtree(clean.table() / "_data" / f"{'c' * 64}-orders-g1")
+    assert kinds(clean.audit("orders", ledger=False)) == []
+    shutil.rmtree(clean.table() / "_data" / f"{'c' * 64}-orders-g2")
+    assert kinds(clean.audit("orders", ledger=False)) == [Kind.MISSING_FILE, Kind.MISSING_FILE]
+
+
+def test_what_cannot_be_looked_at_is_not_clean(clean: Scene) -> None:
+    """A table that cannot be listed, or where nothing is, makes an audit incomplete: it never calls it clean."""
+    nothing = clean.audit("typo")
+    assert kinds(nothing) == [Kind.NOTHING_THERE]
+    assert (nothing.clean, nothing.complete) == (False, False)
+    path = clean.table("totals")
+    shutil.rmtree(path)
+    path.write_text("a file")
+    refused = clean.audit()
+    assert Kind.NOT_SEEN in kinds(refused)
+    assert not refused.complete
