@@ -17,6 +17,9 @@ HOP = {"connection", "transfer-encoding", "keep-alive", "content-length"}
 
 class Front(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    """Head and body leave together: two small packets would wait for an acknowledgement of the first."""
+    disable_nagle_algorithm = True
     target = ""
 
     def do_PUT(self) -> None:

@@ -1,0 +1,128 @@
+"""The races of the slot log on object stores: real processes, killed, frozen and woken; effects are counted in the store."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from harness import sink_attempts, store_servers
+from harness.contest import COMMIT_POINTS, Contest, rows_in, standing
+from harness.eventually import assert_eventually
+from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of, sink_at
+from harness.store_servers import StoreServer
+from sparkonce.blocking import run
+from sparkonce.sink.location import objects_at
+from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
+
+LONG = 60  # seconds: a process of these tests needs less than one; only a defect takes this long
+RACES = {"versitygw": (100, 4), "azurite": (30, 4), "gcs": (30, 4)}
+"""Keys and processes. More on the server that is closest to what people use."""
+
+
+@pytest.fixture(scope="module", params=sorted(store_servers.STORES))
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    """One server of each kind."""
+    start = store_servers.STORES[request.param]
+    with cast("AbstractContextManager[StoreServer]", start(tmp_path_factory.mktemp(request.param))) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> StoreServer:
+    """The store of this process, found by its environment."""
+    store_servers.no_proxy(monkeypatch)
+    running.use(monkeypatch)
+    return running
+
+
+@pytest.fixture
+def started() -> Iterator[list[ForkServerProcess]]:
+    """Processes that end with the test, whatever their state."""
+    processes: list[ForkServerProcess] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.join()
+        process.close()
+
+
+def environment_of(server: StoreServer) -> tuple[tuple[str, str], ...]:
+    return (*server.environment.items(), ("NO_PROXY", os.environ["NO_PROXY"]), ("no_proxy", os.environ["no_proxy"]))
+
+
+def test_many_processes_race(
+    server: StoreServer, tmpfs_path: Path, started: list[ForkServerProcess], say: Callable[[str], None]
+) -> None:
+    """Under kills and freezes at random moments and at every step, each key has at most one commit, nobody was told of another one,
+    what was found early is still true at the end, and the table holds each committed row once."""
+    seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
+    say(f"SPARKONCE_TEST_SEED={seed}")
+    keys, processes = RACES[server.name]
+    url = server.url(f"race-{secrets.token_hex(4)}")
+    contest = Contest(
+        tmpfs_path, url, started, seed=seed, keys=keys, processes=processes, environment=dict(environment_of(server))
+    )
+    contest.run()
+    outcome, hits = contest.judge(), contest.hits()
+    say(f"{server.name}: {dict(contest.faults)} {dict(outcome)} {dict(hits)}")
+    assert all(hits[point] >= 1 for point in COMMIT_POINTS)
+    assert contest.faults["died"] >= 5
+    assert contest.faults["freeze"] >= 5
+    assert all(outcome[what] > 0 for what in ("Committed", "AlreadyCommitted", "fence none"))
+    assert outcome["one commit"] > keys / 2
+
+
+@pytest.mark.parametrize("point", COMMIT_POINTS)
+@pytest.mark.parametrize("fault", ["kill", "1*stop"])
+def test_a_writer_dies_or_freezes_at_a_step(
+    point: str, fault: str, server: StoreServer, tmpfs_path: Path, started: list[ForkServerProcess]
+) -> None:
+    """Attempt 2 ends, or freezes, at the step; the fence that follows is final: whoever comes later, and the zombie when it wakes, gets
+    its answer; the rows are there once or never."""
+    url = server.url(f"step-{secrets.token_hex(4)}")
+    plan = Plan(
+        folder=str(tmpfs_path),
+        table=url,
+        environment=environment_of(server),
+        process="p",
+        token=2,
+        keys=("k1",),
+        verb="commit",
+        failpoints=f"{point}={fault}",
+    )
+    started.append(process := sink_attempts.start(plan))
+    sink, key = sink_at(url), key_of("k1")
+    if fault == "kill":
+        process.join(LONG)
+        assert process.exitcode == -signal.SIGKILL
+    else:
+        assert_eventually(lambda: frozen(process), LONG)
+    verdict = run(sink.fence(key, 3, fingerprint=FINGERPRINT, by="settle"))
+    assert (verdict is not None) == (point == "sink.slots.create.after")
+    if fault != "kill":
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGCONT)
+        process.join(LONG)
+        assert [each["what"] for each in answers(plan)] == ["begin", "Committed" if verdict else "FencedOff"]
+    late = Slot(state=SlotState.COMMITTED, sink_key=str(key), token=2, nonce="late", fingerprint=FINGERPRINT)
+    decision = run(sink.commit(key, late))
+    assert isinstance(decision, FencedOff) if verdict is None else decision == AlreadyCommitted(verdict)
+    run(sink.sweep(key))
+    objects = objects_at(url, field="table")
+    assert rows_in(url) == (rows_of("k1") if verdict else [])
+    assert len(run(objects.folders(f"_data/{key}"))) == (1 if verdict else 0)
+    assert sorted(standing(objects, "k1")) == [1, 2]
+
+
+def frozen(process: ForkServerProcess) -> bool:
+    """Stopped by a signal, says the kernel."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
