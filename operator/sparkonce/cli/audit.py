@@ -145,7 +145,7 @@ def _spark() -> Any:
 
 
 def tell(report: Report) -> None:
-    """For a person."""
+    """For a person. Findings are no table: places and names of keys are longer than any column."""
     from sparkonce.cli import words
     from sparkonce.cli.tables import print_table
 
@@ -164,13 +164,13 @@ def tell(report: Report) -> None:
         ]
         print_table(("TABLE", "KIND", "COMMITS", "ROWS", "FILES", "SIZE", "STAGED"), rows)
         typer.echo()
+    for found in report.findings[:SHOWN]:
+        typer.echo(f"{found.severity}: {found.kind}: {words.sentence(found.what)}")
+        typer.echo(f"  {words.sentence(found.where)}")
+        typer.echo(f"  what to do: {found.todo}")
+    if len(report.findings) > SHOWN:
+        typer.echo(f"and {len(report.findings) - SHOWN} more; --json FILE has all")
     if report.findings:
-        found = [
-            (str(f.severity), str(f.kind), words.sentence(f.what), f.where, f.todo) for f in report.findings[:SHOWN]
-        ]
-        print_table(("SEVERITY", "WHAT", "FOUND", "WHERE", "WHAT TO DO"), found)
-        if len(report.findings) > SHOWN:
-            typer.echo(f"and {len(report.findings) - SHOWN} more; --json FILE has all")
         typer.echo()
     typer.echo(words.sentence(report.verdict))
     typer.echo(summary(report))

@@ -1,0 +1,130 @@
+"""The report's page: it stands alone, says what was found, and escapes what others wrote."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from audit.scene import Scene
+from sparkonce.audit.findings import Finding, Kind
+from sparkonce.audit.page import page
+from sparkonce.audit.report import Cost, Report, TableSummary
+
+COST = Cost(
+    seconds=2.0, listing_seconds=0.5, reading_seconds=1.0, files=1000, peak_bytes=90_000_000, base_bytes=60_000_000
+)
+
+
+class Strict(HTMLParser):
+    """Every element is closed in order; attributes that load something are remembered."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.loads: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        loading = ("src", "href", "xlink:href", "onload", "srcset", "data")
+        self.loads += [f"{tag} {name}={value}" for name, value in attrs if name in loading]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(text: str) -> Strict:
+    parser = Strict()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def test_a_page_needs_nothing_from_elsewhere(clean: Scene) -> None:
+    """It is well formed, has three plots, no script, no link, no image, no font and no address that a browser would ask."""
+    text = page(clean.audit())
+    parsed = read(text)
+    assert text.startswith("<!DOCTYPE html>")
+    assert parsed.loads == []
+    assert not {"script", "link", "img", "iframe", "object", "base"} & set(parsed.seen)
+    assert not re.search(r"url\(|@import|https?:", text)
+    assert parsed.seen.count("svg") == 2  # nothing was found: the third plot has nothing to show
+    assert "no defect in 2 table(s), 5 commits, 25 rows in 10 files, 5 keys" in parsed.text
+
+
+def test_a_page_tells_each_finding(clean: Scene) -> None:
+    """Severity, kind, place, sentence and remedy of a finding are on the page, and a plot counts the kinds."""
+    path = clean.files(clean.written[0])[0]
+    path.unlink()
+    shutil.rmtree(clean.table("totals"))
+    parsed = read(page(clean.audit()))
+    assert parsed.seen.count("svg") == 3
+    for said in (
+        "defect",
+        "missing file",
+        "record without slot",
+        f"file://{path}",
+        "restore it from a backup",
+        "2 defect(s)",
+    ):
+        assert said in parsed.text
+
+
+def test_what_others_wrote_is_text() -> None:
+    """A table, a key or a message that looks like HTML is shown, not run; long plots are cut and empty ones say so."""
+    evil = '"><script>alert(1)</script>&amp;'
+    finding = Finding(kind=Kind.HELD, subject=evil, what=evil, todo=evil)
+    table = TableSummary(
+        kind="slotLog",
+        uri=f"file:///{evil}",
+        effects=1,
+        visible=1,
+        files=1,
+        rows=5,
+        bytes=9,
+        staged=0,
+        staged_bytes=0,
+        days={},
+    )
+    report = Report(started=0.0, tables=(table,), findings=(finding,), cost=COST, ledger=evil)
+    parsed = read(page(report))
+    assert "script" not in parsed.seen
+    assert parsed.text.count(evil) >= 4
+    assert "nothing to show" in parsed.text
+
+
+def test_the_slope_is_told_where_files_are_many_enough() -> None:
+    """1,000 files in 2 s and 30 MB above what was there before: 2,000 s and 30.06 GB at a million; of ten files nothing is said."""
+    assert COST.seconds_per_million == pytest.approx(2000.0)
+    assert COST.bytes_per_million == pytest.approx(30.06e9)
+    assert COST.files_per_second == 500
+    few = Cost(seconds=1.0, listing_seconds=0.0, reading_seconds=0.0, files=10, peak_bytes=2, base_bytes=1)
+    assert few.seconds_per_million is None
+    report = Report(started=0.0, tables=(), findings=(), cost=COST, ledger=None)
+    assert "2000 s and 30.1 GB at 1 000 000 files" in read(page(report)).text
+
+
+def test_a_page_opens_in_a_browser(clean: Scene, tmp_path: Path) -> None:
+    """Where there is a browser it draws the page offline: every bar has a width, and nothing failed to load."""
+    file = tmp_path / "audit.html"
+    file.write_text(page(clean.audit()), encoding="utf-8")
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "firefox"))), None)
+    if browser is None:
+        assert read(file.read_text()).seen.count("rect") == 3  # one day, two tables: as strictly as html.parser can say
+        return
+    import subprocess
+
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.count("<rect") == 3
