@@ -1,0 +1,214 @@
+"""A stream of 20 batches whose driver dies or freezes at each step: real processes, the whole engine, and rows counted in the table."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from crash.scene import HERE, Scene, state
+from driver.granted import granted
+from driver.test_stream import Dies, settled
+from harness.eventually import assert_eventually
+from harness.stream_source import Source, installed
+from sparkonce.model.assignment import ENVIRONMENT
+from sparkonce.model.record import Settling, Why
+from sparkonce.model.result import Verdict
+from sparkonce.sink.table import Table
+from sparkonce.store.open import open_store
+
+BATCHES = 20
+ROWS = 7
+LONG = 120  # seconds: 13 interpreters one after the other, on a machine that others use
+STEPS = {
+    "driver.stream.open.before": "kill",
+    "sink.slots.create.before": "kill",  # of the opening, since each process counts anew
+    "sink.slots.create.after": "1*off->kill",
+    "driver.stream.opened": "kill",
+    "driver.stage.before": "2*off->kill",
+    "driver.stage.after": "3*off->kill",
+    "driver.commit.after": "1*off->kill",
+    "driver.stream.batch": "2*off->kill",
+    "driver.stream.end.before": "kill",
+    "driver.stream.ended": "kill",
+}
+"""Every point that a stream's driver passes, and at which of its hits in one process it dies."""
+
+
+def stream_of(folder: Path, *options: str, shape: str = "one", spec: dict[str, Any] | None = None) -> Scene:
+    return Scene(folder, shape=shape, options=(str(BATCHES), *options), script=HERE / "stream_job.py", spec=spec or {})
+
+
+def rows(scene: Scene, output: str = "a") -> list[int]:
+    """As a reader gets them."""
+    files = Table(scene.folder / "lake" / output).files()
+    return sorted(
+        int(n) for file in files for n in parquet.read_table(file, partitioning=None)["n"].to_pylist() if n is not None
+    )
+
+
+def one_commit_per_place(scene: Scene, output: str = "a") -> list[dict[str, Any]]:
+    """The committed slots, of which each place has one."""
+    committed = [slot for slot in scene.slots(output) if slot["state"] == "committed"]
+    assert set(Counter(slot["sinkKey"] for slot in committed).values()) == {1}
+    return committed
+
+
+def test_a_driver_that_is_killed_at_each_step_writes_every_row_once(tmpfs_path: Path) -> None:
+    """One stream of 20 batches, ten drivers killed at ten steps, the next attempt each time: every row once, the totals in the result."""
+    scene = stream_of(tmpfs_path)
+    try:
+        plan = ";".join(f"{point}={terms}" for point, terms in STEPS.items())
+        assert scene.run(plan).wait(LONG) == 0, scene.last_output()
+
+        said = scene.said()
+        assert {f"{point}=kill" for point in STEPS} <= set(scene.hits())
+        assert rows(scene) == list(range(BATCHES * ROWS))
+        committed = one_commit_per_place(scene)
+        assert len(committed) == BATCHES + 2
+        assert len({slot["token"] for slot in committed}) > 4
+        (output,) = said["result"]["outputs"]
+        assert (said["phase"], output["rows"]) == ("Succeeded", BATCHES * ROWS)
+        assert scene.staged() == []
+    finally:
+        scene.clear()
+
+
+@pytest.mark.parametrize("point", ["engine.settle.fenced", "engine.finalize.before"])
+def test_a_runner_that_is_killed_while_it_settles_a_stream(tmpfs_path: Path, point: str) -> None:
+    """The driver died in batch 5 and its owner while settling: the next run settles again and the stream goes on."""
+    scene = stream_of(tmpfs_path)
+    try:
+        scene.run(f"driver.stage.after=5*off->kill;{point}=kill").wait(LONG)
+        scene.finish()
+
+        assert f"{point}=kill" in scene.hits()
+        assert rows(scene) == list(range(BATCHES * ROWS))
+        one_commit_per_place(scene)
+    finally:
+        scene.clear()
+
+
+@pytest.mark.parametrize(
+    ("point", "committed"),
+    [
+        ("driver.stream.open.before=1*stop", 0),
+        ("driver.stream.opened=1*stop", 0),
+        ("driver.stage.after=6*off->1*stop", 6),
+        ("sink.slots.create.before=7*off->1*stop", 6),
+        ("sink.slots.create.after=7*off->1*stop", 7),
+        ("driver.stream.batch=6*off->1*stop", 7),
+        ("driver.stream.end.before=1*stop", BATCHES),
+    ],
+)
+@pytest.mark.parametrize("successor", ["ends", "dies"])
+def test_a_driver_that_wakes_after_a_takeover_is_refused(
+    tmp_path: Path, point: str, committed: int, successor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen at a step while its successor goes on, to the end or by two batches: it wakes, commits nothing, and says why."""
+    installed(monkeypatch)
+    attempt = granted(tmp_path, "a", store=open_store(str(tmp_path / "ledger.db")))
+    told = {name: value for name, value in os.environ.items() if not name.startswith("SPARKONCE_")}
+    # A ledger of its own, which tells it for ever that it lives: only the output can stop it (and it may freeze inside a write).
+    with sqlite3.connect(tmp_path / "ledger.db") as ledger, sqlite3.connect(tmp_path / "copy.db") as copy:
+        ledger.backup(copy)
+    assignment = attempt.assignment.model_copy(update={"store": str(tmp_path / "copy.db")})
+    told |= {
+        ENVIRONMENT: assignment.model_dump_json(by_alias=True, exclude_none=True),
+        "SPARKONCE_FAILPOINTS": point,
+        "PYTHONPATH": str(HERE.parent),
+    }
+    command = [sys.executable, str(HERE / "stream_job.py"), "one", str(ROWS), str(BATCHES)]
+    zombie = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert_eventually(lambda: state(zombie.pid) == "T", timeout=LONG)
+        verdict = settled(attempt).verdict
+        assert verdict is (Verdict.SOME if committed else Verdict.NONE)
+        attempt.update(settling=Settling(attempt=1, why=Why.STALE), attempt=2, nonce="nonce-2")
+        numbers: Any = Source([list(range(at * ROWS, (at + 1) * ROWS)) for at in range(BATCHES)])
+
+        def write(batch: Any, frame: Any) -> None:
+            if successor == "dies" and batch.number == min(committed + 2, BATCHES - 1):
+                raise Dies
+            batch.write(frame, "a")
+
+        with contextlib.suppress(Dies):
+            attempt.job().stream(numbers).foreach_batch(write)
+        before = slots_in(tmp_path / "a")
+        zombie.send_signal(signal.SIGCONT)
+        said, _ = zombie.communicate(timeout=LONG)
+    finally:
+        zombie.kill()
+        zombie.wait()
+
+    assert slots_in(tmp_path / "a") == before
+    assert zombie.returncode == 1
+    assert re.search(r"Fenced: attempt 1 of load-may can commit nothing more to a|AttemptEnded: the stream of", said), (
+        said
+    )
+    assert sum(json.loads(slot)["state"] == "committed" for slot in before.values()) >= committed
+
+
+def slots_in(table: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in table.glob("_idem/*-g*/*.json")}
+
+
+def test_a_stream_that_is_cancelled_ends_with_its_last_batch(tmpfs_path: Path) -> None:
+    """Effects exist, so it is not Cancelled: the end is written after the last batch, the result has the totals, a duplicate replays it."""
+    scene = stream_of(tmpfs_path, "endless", spec={"heartbeatTimeoutSeconds": 60})
+    try:
+        runner = scene.run()
+        assert_eventually(lambda: rows(scene) == list(range(BATCHES * ROWS)), timeout=LONG)
+        scene.run(command=("cancel", "crash-test")).wait(LONG)
+        assert runner.wait(LONG) == 0, scene.last_output()
+
+        scene.run().wait(LONG)
+        said = scene.said()
+        assert (said["phase"], said["replayed"]) == ("Succeeded", True)
+        assert said["result"]["outputs"][0]["rows"] == BATCHES * ROWS
+        assert rows(scene) == list(range(BATCHES * ROWS))
+        assert sum(slot.get("stream", {}).get("part") == "end" for slot in one_commit_per_place(scene)) == 1
+    finally:
+        scene.clear()
+
+
+def test_a_stream_that_is_cancelled_before_its_first_batch_is_cancelled(tmpfs_path: Path) -> None:
+    """No effect exists, and none can come: Cancelled."""
+    scene = stream_of(tmpfs_path, spec={"heartbeatTimeoutSeconds": 60})
+    try:
+        runner = scene.run("driver.stream.opened=sleep(60000)")
+        assert_eventually(lambda: "driver.stream.opened=sleep" in scene.hits(), timeout=LONG)
+        scene.run(command=("cancel", "crash-test")).wait(LONG)
+        assert runner.wait(LONG) != 0
+
+        assert scene.said()["phase"] == "Cancelled"
+        assert rows(scene) == []
+    finally:
+        scene.clear()
+
+
+def test_two_outputs_of_a_stream_whose_driver_dies_between_them(tmpfs_path: Path) -> None:
+    """A batch that is in one output and not in the other is delivered again: both have every row once."""
+    scene = stream_of(tmpfs_path, shape="two")
+    try:
+        assert scene.run("driver.commit.after=7*off->kill;driver.stream.ended=kill").wait(LONG) == 0, (
+            scene.last_output()
+        )
+
+        assert {"driver.commit.after=kill", "driver.stream.ended=kill"} <= set(scene.hits())
+        for output in "ab":
+            assert rows(scene, output) == list(range(BATCHES * ROWS))
+            one_commit_per_place(scene, output)
+    finally:
+        scene.clear()
