@@ -107,8 +107,11 @@ class Embedded:
         self._wake.set()
 
     # looking
-    async def look(self, prepared: Prepared, nonce: str | None = None) -> tuple[View, Answered, dict[str, Evidence]]:
-        """What the request would get now; writes nothing. `nonce`: what it was sent with, if it was sent before."""
+    async def look(
+        self, prepared: Prepared, nonce: str | None = None, *, opened: bool = False
+    ) -> tuple[View, Answered, dict[str, Evidence]]:
+        """What the request would get now; writes nothing. `nonce`: what it was sent with, if it was sent before; `opened`: it is known
+        to have opened a generation, which the record may have forgotten."""
         view = await self.patiently(lambda: self.store.load(prepared.address))
         record = view.record
         evidence: dict[str, Evidence] = {}
@@ -118,7 +121,9 @@ class Embedded:
             sinks = describe(record, spec).sinks if spec is not None else prepared.sinks
             evidence = await probe(record, result, sinks)
         same = record is not None and prepared.same(record)
-        opened = record is not None and nonce is not None and any(by.nonce == nonce for by in record.openers)
+        opened = opened or (
+            record is not None and nonce is not None and any(by.nonce == nonce for by in record.openers)
+        )
         key, policy = prepared.key.text, prepared.policy
         return view, answer(view, same=same, policy=policy, outputs=evidence, key=key, opened=opened), evidence
 
@@ -126,11 +131,11 @@ class Embedded:
     async def submit(self, prepared: Prepared, *, follow: bool = True) -> Ending:
         """Until the request has its answer. Errors of sparkonce.errors end it earlier; sending it again is always safe."""
         async with self.lease() as lease:
-            nonce, led, followed = uuid.uuid4().hex, False, 0
+            nonce, led, followed, opened = uuid.uuid4().hex, False, 0, False
             begun: int | None = None  # the floor over which this request was sent to the store
             mine: Ended | None = None  # what this process finalized for it
             while True:
-                view, said, evidence = await self.look(prepared, nonce)
+                view, said, evidence = await self.look(prepared, nonce, opened=opened)
                 record = view.record
                 if mine is not None and (record is None or record.generation != mine.record.generation):
                     said_then = f"generation {mine.record.generation}: {mine.record.outcome}"
@@ -166,6 +171,7 @@ class Embedded:
                         )
                     continue
                 led, doomed = True, owned.record.stop_wanted is not None
+                opened = opened or any(by.nonce == nonce for by in owned.record.openers)
                 ended = await self.drive(owned.record, owned.claim, application=prepared.application)
                 if ended is None or ended.result is None or doomed:
                     continue
