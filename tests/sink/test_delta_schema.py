@@ -54,6 +54,8 @@ def test_partitions_keep_nulls_and_every_character(delta: DeltaTableSink, key: S
     assert all(delta_log.plain_path(add["path"]) in {p.path for p in run(delta.find(key)).files} for add in adds)  # type: ignore[union-attr]  # it is committed
     assert DeltaTable(str(table)).metadata().partition_columns == ["d"]
     assert run(delta.probe(key, None)) == "present"
+    DeltaTable(str(table)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    assert len(rows_in(table)) == len(STRANGE_TEXTS)
 
 
 def test_a_filter_on_a_partition_skips_files(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
@@ -149,8 +151,8 @@ def test_rows_that_do_not_fit_are_refused_before_they_run(
 
 def test_not_null_columns_are_respected(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
     """Rows that may hold nulls, or lack the column, are refused; rows that cannot are taken."""
-    strict = pa.schema({"n": pa.int64(), "a": pa.string()})
-    strict = strict.set(0, strict.field("n").with_nullable(nullable=False))
+    loose = pa.table({"n": [0], "a": ["x"]}).schema
+    strict = loose.set(0, loose.field("n").with_nullable(nullable=False))
     write_deltalake(str(table), pa.table({"n": [0], "a": ["x"]}, schema=strict))
     with pytest.raises(InvalidInput, match="its column n is NOT NULL, and the rows may hold nulls there"):
         write(delta, key, {"n": [1]})
@@ -320,12 +322,21 @@ def test_an_entry_is_golden() -> None:
     )
     action = delta_log.add(file, partition_by=("d", "n", "other"), stats=None, modified=5)
     assert delta_log.render([action]) == (
-        b'{"add":{"path":"so-k-o-g1/0000000001-a/d=x%253Ay%252F%2525/n=__HIVE_DEFAULT_PARTITION__/p%20%C3%BC%23.parquet",'
+        b'{"add":{"path":"so-k-o-g1/0000000001-a/d=x%253Ay%252F%2525/n=__HIVE_DEFAULT_PARTITION__/p%20\xc3\xbc%23.parquet",'
         b'"partitionValues":{"d":"x:y/%","n":null,"other":null},"size":7,"modificationTime":5,"dataChange":true,'
         b'"stats":"{\\"numRecords\\": 2}"}}\n'
     )
     assert delta_log.plain_path(action["add"]["path"]) == file.path
     assert delta_log.entry_path(12) == "_delta_log/00000000000000000012.json"
+
+
+def test_paths_are_spelled_as_java_spells_them() -> None:
+    """Delta's VACUUM compares texts: what the URIs of Java escape is escaped, and nothing else."""
+    assert delta_log.log_path('a b/c%d#e?f[g]{h}^i`j|k"l<m>n\\o') == (
+        "a%20b/c%25d%23e%3Ff%5Bg%5D%7Bh%7D%5Ei%60j%7Ck%22l%3Cm%3En%5Co"
+    )
+    assert delta_log.log_path("-_.!~*'():@&=+$,;/ü漢🙂") == "-_.!~*'():@&=+$,;/ü漢🙂"
+    assert delta_log.log_path("a\u00a0b\u0085") == "a%C2%A0b%C2%85"
 
 
 def test_a_commit_says_who_made_it(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ ENGINE = "sparkonce"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAFE = "/=:@!$&'()*+,;~"
 """Characters that RFC 2396 lets stand in a path, beside letters, digits and `-._`."""
+_BLANK = ("Z", "C")
+"""Categories of Unicode (spaces, controls) that Java's URIs escape; other characters beyond ASCII they leave as they are."""
 
 Action = dict[str, Any]
 
@@ -92,7 +95,7 @@ def txn(identifier: str, version: int, *, now: int) -> Action:
 def add(file: DataFile, *, partition_by: Sequence[str], stats: str | None, modified: int) -> Action:
     return {
         "add": {
-            "path": quote(file.path, safe=_SAFE),
+            "path": log_path(file.path),
             "partitionValues": partition_values(file.path, partition_by),
             "size": file.bytes,
             "modificationTime": modified,
@@ -155,6 +158,15 @@ def partition_values(path: str, partition_by: Sequence[str]) -> dict[str, str | 
     named = (part.partition("=") for part in path.split("/")[:-1] if "=" in part)
     found = {unquote(column): None if value == _NULL else unquote(value) for column, _, value in named}
     return {column: found.get(column) for column in partition_by}
+
+
+def log_path(path: str) -> str:
+    """As the log writes a path. Not just any spelling that decodes to it: VACUUM compares the texts, as Java's URIs write them, and
+    deletes the rows of a file that is spelled in another way."""
+    return "".join(
+        letter if letter > "\x7f" and unicodedata.category(letter)[0] not in _BLANK else quote(letter, safe=_SAFE)
+        for letter in path
+    )
 
 
 def plain_path(raw: str) -> str:

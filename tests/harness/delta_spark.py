@@ -1,0 +1,139 @@
+"""A Spark with Delta's own engine, in a process of its own: `python -m harness.delta_spark FOLDER JARS`.
+
+It plays a job (Spark stages, we commit) and the engine's other users by turns on one table, and prints what each of them saw as one JSON
+object. A process of its own, because the jars must be there when its JVM starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkonce.blocking import run
+from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.protocol import OnRerun, Sink, SinkKey, WriteOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TEXTS = ["a b", "x:y/%=", "ü", "100%25", "", None]
+SCHEMA = "d string, n long, at timestamp, day date, price decimal(9,2), tags array<string>, m struct<x:int>"
+
+
+def session(scratch: Path, jars: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("sparkonce-delta-tests")
+        .config("spark.driver.extraClassPath", jars)
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        .config("spark.databricks.delta.snapshotPartitions", "1")
+        .config("spark.sql.session.timeZone", "America/New_York")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "OFF")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.local.dir", str(scratch / "local"))
+        .getOrCreate()
+    )
+
+
+class Play:
+    """One table, its users, and what they saw."""
+
+    def __init__(self, spark: SparkSession, table: Path) -> None:
+        self.spark, self.table, self.facts = spark, table, dict[str, Any]()
+
+    def sink(self, on_rerun: OnRerun = OnRerun.REPLACE) -> Sink:
+        return open_sink(
+            Declared(name="orders", kind="delta", location=str(self.table), on_rerun=on_rerun), base=None, durable=False
+        )
+
+    def job(self, key: SinkKey, rows: list[Any], schema: str = SCHEMA, **options: Any) -> str:
+        sink = self.sink()
+        frame = self.spark.createDataFrame(rows, schema)
+        slot = sink.stage(frame, key, 1, fingerprint="f", options=WriteOptions(**options))
+        return type(run(sink.commit(key, slot))).__name__
+
+    def sql(self, text: str) -> list[Any]:
+        return [row.asDict() for row in self.spark.sql(text.format(t=f"delta.`{self.table}`")).collect()]
+
+    def numbers(self) -> list[int]:
+        return sorted(row["n"] for row in self.sql("SELECT n FROM {t}"))
+
+
+def key_of(name: str, generation: int = 1) -> SinkKey:
+    return SinkKey(key_hash=name, output="orders", generation=generation)
+
+
+def row(text: str | None, number: int) -> tuple[Any, ...]:
+    from datetime import date, datetime
+    from decimal import Decimal
+
+    return (text, number, datetime(2024, 5, 1, 12, number), date(2024, 5, 1), Decimal("1.50"), ["t", None], (number,))  # noqa: DTZ001 - of the session's zone
+
+
+def play(spark: SparkSession, table: Path) -> dict[str, Any]:
+    """In the order of the table's life; each fact is what somebody saw."""
+    it = Play(spark, table)
+    facts = it.facts
+    rows = [row(text, number) for number, text in enumerate(TEXTS)]
+    facts["created"] = it.job(key_of("aa"), rows, partition_by=("d",))
+    seen = it.sql("SELECT *, cast(at AS string) AS text FROM {t} ORDER BY n")
+    facts["rows"] = [
+        [each["d"], each["n"], each["text"], str(each["price"]), each["tags"], each["m"]["x"]] for each in seen
+    ]
+    facts["pruned"] = len(spark.read.format("delta").load(str(table)).where("d = 'ü'").inputFiles())
+
+    it.sql("INSERT INTO {t} (d, n) VALUES ('spark', 100)")
+    facts["after the engine's insert"] = it.job(key_of("bb"), [row("a b", 10)])
+    facts["merged"] = it.job(key_of("cc"), [("a b", 11, "new")], "d string, n long, extra string", merge_schema=True)
+    facts["extra"] = it.sql("SELECT n, extra FROM {t} WHERE extra IS NOT NULL")
+    facts["replaced"] = it.job(key_of("bb", 2), [row("a b", 12)])
+    facts["numbers"] = it.numbers()
+    facts["engine's own history"] = [each["userMetadata"] for each in it.sql("DESCRIBE HISTORY {t}")]
+
+    it.sql("DELETE FROM {t} WHERE n = 100")
+    it.sql("OPTIMIZE {t}")
+    it.sql("VACUUM {t} RETAIN 0 HOURS")
+    facts["after optimize and vacuum"] = it.numbers()
+    sink = it.sink()
+    facts["probes"] = {name: str(run(sink.probe(key_of(name), None))) for name in ("aa", "bb", "cc")}
+    facts["found"] = (found := run(sink.find(key_of("aa")))) is not None and found.rows == len(TEXTS)
+    try:
+        it.job(key_of("aa", 2), rows)
+    except Exception as error:
+        facts["replace after optimize"] = str(error)
+
+    zombie = sink.stage(spark.createDataFrame([row("a b", 50)], SCHEMA), key_of("zz"), 1, fingerprint="f")
+    facts["fence"] = run(sink.fence(key_of("zz"), 2, fingerprint="f", by="settle"))
+    it.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    it.sql("INSERT INTO {t} (d, n) VALUES ('spark', 200)")
+    it.sql("INSERT INTO {t} (d, n) VALUES ('spark', 201)")
+    facts["checkpoints"] = len(list((table / "_delta_log").glob("*.checkpoint*.parquet")))
+    facts["zombie"] = type(run(sink.commit(key_of("zz"), zombie))).__name__
+    facts["at last"] = it.numbers()
+
+    made = Play(spark, table.with_name("made"))
+    made.sql("CREATE TABLE {t} (d string, n long) USING delta PARTITIONED BY (d)")
+    facts["into the engine's table"] = made.job(key_of("aa"), [("q", 1), (None, 2)], "d string, n long")
+    facts["of the engine's table"] = made.numbers()
+    return facts
+
+
+def main() -> None:
+    folder, jars = Path(sys.argv[1]), sys.argv[2]
+    spark = session(folder, jars)
+    facts = play(spark, folder / "lake" / "orders")
+    spark.stop()
+    (folder / "facts.json").write_text(json.dumps(facts, default=str))
+
+
+if __name__ == "__main__":
+    main()
