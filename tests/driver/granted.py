@@ -25,7 +25,7 @@ from sparkonce.store.memory import MemoryStore
 from sparkonce.store.protocol import Claim, IdempotencyStore, Owned, Updated
 
 
-def document(outputs: Mapping[str, str], **spec: Any) -> dict[str, Any]:
+def document(outputs: Mapping[str, str], /, **spec: Any) -> dict[str, Any]:
     """A job with these outputs, as parsed YAML; it never waits between attempts."""
     template = {"type": "Python", "mainApplicationFile": "local:///job.py"}
     return {

@@ -117,6 +117,8 @@ class Audit:
             self._listing += time.monotonic() - began
 
     def _wrong(self, table: Inventory, files: Sequence[DataFile]) -> list[Wrong]:
+        if not files:
+            return []
         began = time.monotonic()
         try:
             return self.read_files(table.location or table.uri, files)

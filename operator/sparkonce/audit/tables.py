@@ -174,6 +174,8 @@ def _chains(table: Inventory) -> Iterator[Finding]:
 def _unknown(table: Inventory) -> Iterator[Finding]:
     named = {file.path for effect in table.effects for file in effect.files}
     unknown = sorted({path for path in table.live if path not in named})
+    if table.unreadable:
+        unknown = [path for path in unknown if not any(is_unreadable(table, name) for name in _sink_keys_in(path))]
     if table.kind == OWN:
         for path in unknown:
             said = "readers see it, and no commit names it (its slot is gone, and a snapshot still shows it)"
@@ -183,10 +185,16 @@ def _unknown(table: Inventory) -> Iterator[Finding]:
         yield _finding(table, Kind.FOREIGN_FILES, "other writers", said, todo="nothing: other writers are allowed here")
 
 
+def _sink_keys_in(path: str) -> list[str]:
+    """Texts of sink keys that folders on the path are named by."""
+    return [part.removeprefix("so-") for part in path.split("/")[:-1] if "-g" in part]
+
+
 def _hidden(table: Inventory) -> Iterator[Finding]:
     live = set(table.live)
     for effect in table.effects:
-        hidden = [file.path for file in effect.files if file.path not in live]
+        # Other formats leave files without rows out of a commit.
+        hidden = [file.path for file in effect.files if file.path not in live and (file.rows or table.kind == OWN)]
         if not effect.visible or not hidden:
             continue
         if table.kind == OWN:
@@ -207,7 +215,9 @@ def orphans(table: Inventory) -> Iterator[StagedFolder]:
 
 def is_unreadable(table: Inventory, sink_key: str) -> bool:
     """Its evidence does not parse, and that is said: what follows from it is no news."""
-    return any(sink_key in said for said in table.unreadable)
+    lineage, _, run = sink_key.rpartition("-g")
+    names = (sink_key, f"{lineage}/g{run}")  # as a folder of its own, or below its lineage's
+    return any(name in said for said in table.unreadable for name in names)
 
 
 def _staging(table: Inventory, now: float) -> Iterator[Finding]:

@@ -1,0 +1,233 @@
+"""The same defects in tables of each kind: what an audit finds does not depend on how a kind of table keeps its evidence.
+
+Where a defect cannot be made by hand without knowing a format by heart, the ledger lies instead: it says Failed of what is committed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from audit.scene import WEEK, Scene, kinds, only, scene
+from driver.granted import Granted
+from harness.arrow_stage import table_of
+from sparkonce.audit.auditing import Audit
+from sparkonce.audit.files import with_threads
+from sparkonce.audit.findings import Kind, Severity
+from sparkonce.audit.places import Place, open_place
+from sparkonce.audit.sweeping import sweep
+from sparkonce.blocking import run
+from sparkonce.engine.decide import Finalize, Observation
+from sparkonce.engine.outcome import failed, succeeded
+from sparkonce.model.record import Outcome, Why
+from sparkonce.sink.protocol import Committed, Inventory, SinkKey
+from sparkonce.sink.transaction import settle
+from sparkonce.store.protocol import Finalized
+
+SLOT_FILES = {"slotLog": "_idem/*-g1/*.json", "delta": "_sparkonce/**/slot.json", "iceberg": "data/so-*/*/_slot-*.json"}
+ROWS = ((1, 2, 3), (10, 11, 12, 13), (20,))
+
+
+@dataclass
+class Kinds:
+    """A store of three jobs on one table of a kind."""
+
+    kind: str
+    store: Scene
+
+    def granted(self, key: str, at: Scene | None = None) -> Granted:
+        where = {
+            "slotLog": {"slotLog": {"path": "orders"}},
+            "delta": {"delta": {"path": "orders"}},
+            "iceberg": {"iceberg": {"catalog": "lake", "table": "sales.orders"}},
+        }
+        return (at or self.store).granted(key, outputs=[{"name": "orders", **where[self.kind]}])
+
+    def ran(self, key: str, *rows: int, at: Scene | None = None) -> Granted:
+        job = self.granted(key, at)
+        job.job().write(table_of(*rows), "orders")
+        (at or self.store).finalize(job)
+        return job
+
+    def stage(self, job: Granted, *rows: int) -> None:
+        token = job.record.attempt
+        job.sinks()["orders"].stage(table_of(*rows), job.key("orders"), token, fingerprint=job.record.fingerprint)
+
+    def inventory(self) -> Inventory:
+        return run(self.store.written[0].sinks()["orders"].inventory())
+
+    @property
+    def folder(self) -> Path:
+        """Where the table's files lie."""
+        table = self.inventory()
+        return Path((table.location or table.uri).removeprefix("file://"))
+
+    def files(self, job: Granted) -> list[Path]:
+        [effect] = [each for each in self.inventory().effects if each.slot.sink_key == str(job.key("orders"))]
+        return [self.folder / file.path for file in effect.files]
+
+
+@pytest.fixture(params=["slotLog", "delta", "iceberg"])
+def full(request: pytest.FixtureRequest, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kinds]:
+    if request.param == "iceberg":
+        from harness.iceberg_tables import sql_catalog
+
+        for name, value in sql_catalog(tmpfs_path).items():
+            monkeypatch.setenv(name, value)
+    with scene(tmpfs_path) as store:
+        made = Kinds(request.param, store)
+        for number, rows in enumerate(ROWS):
+            made.ran(f"day-{number}", *rows)
+        yield made
+
+
+def test_a_clean_table(full: Kinds) -> None:
+    """Three jobs: three effects, eight rows, nothing to find, by the ledger's own specs."""
+    report = full.store.audit(deep=True)
+    assert kinds(report) == []
+    [table] = report.tables
+    assert (table.kind, table.effects, table.visible, table.rows, table.files) == (full.kind, 3, 3, 8, 6)
+    assert report.cost.files == (5 if full.kind == "iceberg" else 6)  # which leaves the file without rows out
+    assert report.complete
+
+
+def test_a_table_that_is_named(full: Kinds) -> None:
+    """A table that a person names, with its kind, is looked at without a ledger."""
+    named = {"slotLog": "orders", "delta": "orders", "iceberg": "iceberg:lake.sales.orders"}[full.kind]
+    report = full.store.audit(named, ledger=False)
+    assert (kinds(report), report.tables[0].kind, report.rows) == ([], full.kind, 8)
+
+
+@pytest.mark.parametrize("how", ["missing", "truncated", "rewritten"])
+def test_a_file_that_is_not_as_it_was(full: Kinds, how: str) -> None:
+    """A data file of a visible commit that is gone, cut short or written anew is named with its path."""
+    path = full.files(full.store.written[1])[0]
+    if how == "missing":
+        path.unlink()
+    elif how == "truncated":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table({"n": pa.array([99, 98], pa.int64())}), path)
+    found = only(full.store.audit())
+    assert found.kind is (Kind.MISSING_FILE if how == "missing" else Kind.CHANGED_FILE)
+    assert path.match(found.subject)
+    assert str(full.store.written[1].key("orders")) in found.what
+
+
+def test_staging_that_was_left_behind(full: Kinds) -> None:
+    """Staging of a barred token is an orphan and is swept; that of an open one is left alone and can be committed afterwards."""
+    barred = full.granted("barred")
+    full.stage(barred, 50)
+    barred.next_attempt()
+    running = full.granted("running")
+    sink, key = running.sinks()["orders"], running.key("orders")
+    slot = sink.stage(table_of(60), key, 1, fingerprint=running.record.fingerprint)
+    report = full.store.audit()
+    assert kinds(report) == [Kind.ORPHAN_STAGING, Kind.OPEN_STAGING]
+    assert str(barred.key("orders")) in report.findings[0].subject
+    assert report.clean
+    [dry] = sweep([Place(sink)], dry_run=True)
+    [done] = sweep([Place(sink)], dry_run=False)
+    assert (dry.folders, done.folders, done.left, done.bytes) == (1, 1, 1, dry.bytes)
+    assert isinstance(run(sink.commit(key, slot)), Committed)
+    full.store.finalize(running)
+    assert kinds(full.store.audit()) == []
+    assert full.store.audit().rows == 9
+
+
+def test_a_commit_of_another_ledger(full: Kinds, tmp_path: Path) -> None:
+    """A commit whose key this ledger never knew has no record."""
+    with scene(tmp_path) as other:
+        other.folder = full.store.folder
+        stranger = full.ran("stranger", 70, at=other)
+    found = only(full.store.audit())
+    assert (found.kind, found.subject) == (Kind.SLOT_WITHOUT_RECORD, str(stranger.key("orders")))
+
+
+def test_a_table_that_is_gone(full: Kinds) -> None:
+    """Every record of a table that was deleted is without its commit."""
+    if full.kind == "iceberg":
+        from harness.iceberg_tables import TABLE, catalog
+
+        catalog().drop_table(TABLE)
+    else:
+        shutil.rmtree(full.folder)
+    report = full.store.audit()
+    assert kinds(report) == [Kind.RECORD_WITHOUT_SLOT] * 3, report.findings
+
+
+def test_a_ledger_that_lies(full: Kinds) -> None:
+    """Failed is said of a commit that stands, and a success has another digest than what was recorded: each is a broken promise."""
+    lies = full.granted("lies")
+    lies.job().write(table_of(80), "orders")
+    now = lies.now()
+    result = failed(now, Finalize(Outcome.FAILED, Why.EXITED, ""), Observation(seen=None), None, 0.0)
+    assert isinstance(run(full.store.store.finalize(now, lies.claim, result, retention=WEEK)), Finalized)
+    wrong = full.granted("wrong")
+    wrong.job().write(table_of(81), "orders")
+    now, sinks = wrong.now(), tuple(wrong.sinks().values())
+    known = {"key_hash": now.key_hash, "generation": 1, "attempt": 1, "fingerprint": now.fingerprint}
+    settlement = run(settle(sinks, intent=None, by="owner", **known))  # type: ignore[arg-type]
+    told = succeeded(now, Finalize(Outcome.SUCCEEDED, Why.COMPLETED, ""), settlement, sinks=sinks, reports=[], now=0.0)
+    other = told.outputs[0].model_copy(update={"digest": "0" * 64})
+    told = told.model_copy(update={"outputs": (other,)})
+    assert isinstance(run(full.store.store.finalize(now, wrong.claim, told, retention=WEEK)), Finalized)
+    report = full.store.audit()
+    assert [(each.kind, each.subject) for each in report.findings] == [
+        (Kind.DIGEST_DIFFERS, str(wrong.key("orders"))),
+        (Kind.EFFECT_OF_FAILED, str(lies.key("orders"))),
+    ]
+
+
+def test_one_write_under_two_keys(full: Kinds) -> None:
+    """A write that was committed a second time, under another key, is duplicate rows."""
+    job = full.store.written[0]
+    sink, slot = job.sinks()["orders"], job.committed("orders")
+    assert slot is not None
+    other = SinkKey(key_hash="e" * 64, output="orders", generation=1)
+    folder = next(folder.path for folder in full.inventory().staged if str(job.key("orders")) in folder.path)
+    copy = folder.replace(str(job.key("orders")), str(other))
+    shutil.copytree(full.folder / folder, full.folder / copy)
+    files = tuple(file.model_copy(update={"path": file.path.replace(folder, copy)}) for file in slot.files)
+    forged = slot.model_copy(update={"sink_key": str(other), "files": files})
+    assert isinstance(run(sink.commit(other, forged)), Committed)
+    report = Audit(places=[Place(sink)], read_files=with_threads(open_place)).run()
+    found = only(report)
+    assert (found.kind, found.severity) == (Kind.DUPLICATE_ROWS, Severity.DEFECT)
+    assert str(other) in found.what
+    assert str(job.key("orders")) in found.what
+
+
+def test_evidence_that_cannot_be_read(full: Kinds) -> None:
+    """A slot that was damaged is named, and nothing that follows from it is told beside it."""
+    damaged = min(full.folder.glob(SLOT_FILES[full.kind]))
+    damaged.write_bytes(b"{")
+    assert set(kinds(full.store.audit())) == {Kind.UNREADABLE}
+
+
+def test_other_writers_are_no_defect(full: Kinds) -> None:
+    """Rows that another program appends to a Delta or an Iceberg table are legal, and so is a compaction of all of them."""
+    if full.kind == "slotLog":
+        return  # nobody else writes there: rows without a slot are in test_planted.py
+    rows = pa.table({"n": pa.array([1000], pa.int64())})
+    if full.kind == "delta":
+        from deltalake import DeltaTable, write_deltalake
+
+        write_deltalake(str(full.folder), rows, mode="append")
+        assert kinds(full.store.audit()) == [Kind.FOREIGN_FILES]
+        DeltaTable(str(full.folder)).optimize.compact()
+        report = full.store.audit()
+        assert set(kinds(report)) == {Kind.FOREIGN_FILES, Kind.REWRITTEN}
+    else:
+        from harness.iceberg_tables import table
+
+        table().append(rows)
+        report = full.store.audit()
+    assert report.clean
