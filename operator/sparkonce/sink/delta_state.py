@@ -80,8 +80,7 @@ class Log:
 
     def open(self) -> DeltaTable:
         """As the library opens it; its errors pass through. Credentials and endpoints come from the environment."""
-        plain = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://")
-        return DeltaTable(self.objects.uri, storage_options={"AWS_ALLOW_HTTP": "true"} if plain else None)
+        return DeltaTable(self.objects.uri, storage_options=_storage_options(self.objects.uri))
 
     async def load(self) -> Snapshot | None:
         """The table as it is now; None: there is none, and that is certain. OutputCorrupt: there is one that cannot be read."""
@@ -136,3 +135,19 @@ class Log:
     def _unreadable(self, error: Exception) -> OutputUnavailable | OutputCorrupt:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         return OutputUnavailable(f"cannot read the Delta table {self.objects.uri}: {said}")
+
+
+def _storage_options(uri: str) -> dict[str, str] | None:
+    """What delta-rs does not take from the environment by itself as the rest of us does: endpoints by every name, and that whoever sets an
+    http:// endpoint has said that it is one. Nothing secret goes through here."""
+    if uri.startswith("s3a://"):
+        names = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]
+    elif uri.startswith(("abfs", "az://")):
+        names = ["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"]
+    else:
+        return None
+    endpoint = next(filter(None, (os.environ.get(name) for name in names)), None)
+    if endpoint is None:
+        return None
+    plain = {"allow_http": "true"} if endpoint.lower().startswith("http://") else {}
+    return {"aws_endpoint" if uri.startswith("s3a://") else "azure_endpoint": endpoint, **plain}
