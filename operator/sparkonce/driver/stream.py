@@ -224,7 +224,6 @@ class _Run:
             self._function(Batch(number, plan, self._places), frame)
             for place in missing:
                 place.fill(number, plan)
-        self._job.heartbeat.beat()
         failpoints.hit("driver.stream.batch")
 
     def _end_all(self) -> dict[str, Streamed]:
@@ -247,6 +246,7 @@ class _Run:
         for name, place in self._places.items():
             told = place.end()
             ended[name] = Streamed(name, place.uri, told.rows, told.bytes, told.batches, told.last_batch, fresh)
+        self._job.heartbeat.beat()
         return ended
 
 

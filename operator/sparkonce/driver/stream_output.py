@@ -37,6 +37,7 @@ from sparkonce.sink.protocol import (
 )
 from sparkonce.sink.slots import SlotLog
 from sparkonce.sink.stream import Chain, mark
+from sparkonce.sink.table import SNAPSHOT_AFTER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -217,6 +218,8 @@ class StreamOutput:
         self._open_still(self._chain)
         self._same(decision.slot, number, plan)
         self._job._rows += decision.slot.rows
+        if self._chain.batches % SNAPSHOT_AFTER == 0:
+            run(sink.snapshot())
         return self._as_written(decision.slot, fresh=isinstance(decision, Committed))
 
     def _known(self) -> Chain:

@@ -168,10 +168,7 @@ class SlotLog:
         if committed is not None and committed.stream is not None:
             keys += stream.places(key, await self._objects.folders(layout.DATA))
         swept = [await self._sweep(each) for each in keys]
-        with contextlib.suppress(
-            SparkonceError
-        ):  # a cache of the whole table: another key's corrupt slot is not this key's matter
-            await write_snapshot(self._objects)
+        await self.snapshot()
         return Swept(sum(each.folders for each in swept), sum(each.bytes for each in swept))
 
     async def _sweep(self, key: SinkKey) -> Swept:
@@ -181,8 +178,9 @@ class SlotLog:
             token_and_nonce = layout.staged(folder)
             if token_and_nonce is None or not await self._hopeless(key, *token_and_nonce, committed):
                 continue
-            size += sum(each.bytes for each in await self._objects.list(folder))
-            folders += 1
+            listed = await self._objects.list(folder)
+            size += sum(each.bytes for each in listed)
+            folders += bool(listed)
             hit("sink.slots.sweep.before")
             await self._objects.delete_folder(folder)
         return Swept(folders, size)
@@ -254,6 +252,12 @@ class SlotLog:
             if parsed[1] > key.generation and await stream.replaces(self, later):
                 return True
         return False
+
+    async def snapshot(self) -> None:
+        """Spares readers the slots one by one, when it is worth it. It may fail: it is a cache of the whole table, and another key's
+        corrupt slot is not this key's matter."""
+        with contextlib.suppress(SparkonceError):
+            await write_snapshot(self._objects)
 
     async def committed(self) -> list[Slot]:
         """All committed slots of the table, of all keys. Errors as a reader's."""

@@ -1,0 +1,289 @@
+"""The chain of a stream's slots, place by place: how its end is found, what bars whom, and what readers see of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.arrow_stage import table_of
+from harness.slots import committing
+from sparkonce.blocking import run
+from sparkonce.sink import layout, stream
+from sparkonce.sink.objects import Objects
+from sparkonce.sink.protocol import (
+    STREAM_SCHEMA,
+    AlreadyCommitted,
+    Committed,
+    FencedOff,
+    OnRerun,
+    Sink,
+    SinkKey,
+    Slot,
+    StreamPart,
+)
+from sparkonce.sink.slots import SlotLog
+from sparkonce.sink.stream import Chain, mark
+from sparkonce.sink.table import Table, decided, visible, write_snapshot
+
+BY: dict[str, Any] = {"fingerprint": "f", "by": "settle"}
+
+
+def opened(sink: Sink, key: SinkKey, token: int = 1, *, first: int = 0, on_rerun: OnRerun = OnRerun.REPLACE) -> Chain:
+    slot = stream.opening_of(key, token, query_id="q", first_batch=first, fingerprint="f", on_rerun=on_rerun)
+    decision = run(sink.commit(key, slot))
+    assert decision == Committed(slot)
+    return Chain(slot, slot)
+
+
+def committed(sink: Sink, key: SinkKey, chain: Chain, token: int, *, batches: int = 1) -> Chain:
+    """The chain with more batches, which have no rows."""
+    for _ in range(batches):
+        slot = stream.empty_batch(chain, key, chain.next, token, plan=f"plan {chain.next}")
+        assert run(stream.commit(sink, key, chain, slot)) == Committed(slot)
+        chain = chain.followed_by(slot)
+    return chain
+
+
+def ended(sink: Sink, key: SinkKey, chain: Chain, token: int) -> Chain:
+    chain, barred = run(stream.finish(sink, key, chain, token, by="test"))
+    assert barred is None
+    return chain
+
+
+class Counted:
+    """A sink whose looks are counted."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink, self.looks = sink, Counter[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.looks[name] += 1
+        return getattr(self._sink, name)
+
+
+# --- the chain --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batches", [0, 1, 2, 3, 4, 7, 8, 9, 100])
+def test_the_last_batch_is_found_in_a_few_looks(objects: Objects, key: SinkKey, batches: int) -> None:
+    """By doubling and halving: right for every length, and 100 batches cost a dozen looks."""
+    sink = SlotLog(objects, name="orders")
+    chain = committed(sink, key, opened(sink, key, first=5), 1, batches=batches)
+    counted: Any = Counted(sink)
+
+    found = run(stream.walk(counted, key, chain.opening))
+
+    assert found == chain
+    assert (found.next, found.batches) == (5 + batches, batches)
+    assert counted.looks["find"] <= 2 * batches.bit_length() + 2
+
+
+def test_an_end_is_found_as_the_last_place(sink: SlotLog, key: SinkKey) -> None:
+    """What settling, probing and the next attempt see is the end, with the totals of all batches."""
+    chain = ended(sink, key, committed(sink, key, opened(sink, key), 1, batches=3), 1)
+
+    assert run(stream.walk(sink, key, chain.opening)) == chain
+    assert (chain.ended, chain.last_batch, chain.batches) == (True, 2, 3)
+    assert run(stream.finish(sink, key, chain, 1, by="again")) == (chain, None)
+
+
+def test_a_batch_follows_only_a_batch_of_no_higher_token(sink: SlotLog, key: SinkKey) -> None:
+    """The chain rule: the place is open to token 1, and it is refused by the place before it; token 3 may go on."""
+    first = committed(sink, key, opened(sink, key), 2)
+    late = stream.empty_batch(first, key, 1, 1, plan="p")
+
+    assert run(stream.commit(sink, key, first, late)) == FencedOff(first.last)
+    assert run(sink.find(stream.place(key, 1))) is None
+    assert committed(sink, key, first, 3).last.token == 3
+
+
+def test_closing_bars_a_token_in_the_next_place_and_goes_on_past_a_commit(sink: SlotLog, key: SinkKey) -> None:
+    """Batch 1 is committed while somebody who saw only batch 0 closes the stream: the answer has it, and batch 2 is closed."""
+    chain = committed(sink, key, opened(sink, key), 1, batches=2)
+    seen = Chain(chain.opening, run(sink.find(stream.place(key, 0))))  # type: ignore[arg-type]  # it was committed
+    assert seen.batches == 1
+
+    closed = run(stream.close(sink, key, chain.opening, 2, **BY))
+
+    assert closed == chain
+    late = stream.empty_batch(chain, key, 2, 1, plan="p")
+    assert isinstance(run(stream.commit(sink, key, chain, late)), FencedOff)
+
+
+def test_twins_of_one_token_meet_in_one_slot(sink: SlotLog, key: SinkKey) -> None:
+    """One of two commits of a batch stands; the other is told which."""
+    chain = opened(sink, key)
+    one, two = (stream.empty_batch(chain, key, 0, 1, plan="p") for _ in range(2))
+
+    assert run(stream.commit(sink, key, chain, one)) == Committed(one)
+    assert run(stream.commit(sink, key, chain, two)) == AlreadyCommitted(one)
+
+
+def test_a_slot_of_another_place_is_no_batch_that_follows(sink: SlotLog, key: SinkKey) -> None:
+    """A number that leaves a gap, or comes after the end, is a defect of the caller: nothing is sent."""
+    chain = opened(sink, key)
+    gap = committing(stream.place(key, 3), 1)
+    with pytest.raises(ValueError, match=r"-b3 does not follow a1b2-orders-g1$"):
+        run(stream.commit(sink, key, chain, gap))
+    over = ended(sink, key, committed(sink, key, chain, 1), 1)
+    with pytest.raises(ValueError, match="does not follow"):
+        run(stream.commit(sink, key, over, committing(stream.place(key, 2), 1)))
+    with pytest.raises(ValueError, match="is no part of a stream"):
+        mark(gap)
+
+
+def test_an_end_bars_a_driver_of_the_same_token(sink: SlotLog, key: SinkKey) -> None:
+    """A cancel writes the end in the place of the next batch: the batch that comes too late is refused, and the end stands."""
+    chain = committed(sink, key, opened(sink, key), 1)
+    slot, over = run(stream.settled(sink, key, chain.opening, 1, fingerprint="f", by="owner", end=True))
+    assert over
+    assert slot is not None
+    assert (mark(slot).part, slot.token, mark(slot).last_batch) == (StreamPart.END, 2, 0)
+
+    late = stream.empty_batch(chain, key, 1, 1, plan="p")
+
+    assert isinstance(run(stream.commit(sink, key, chain, late)), FencedOff)
+    assert run(stream.recorded(sink, key, chain.opening)) == (chain.last, slot)
+
+
+def test_a_settle_whose_own_token_is_closed_does_not_say_that_it_ended(sink: SlotLog, key: SinkKey) -> None:
+    """Another owner is further on: the stream is left as it is, without an end, and never called complete."""
+    chain = committed(sink, key, opened(sink, key), 1)
+    run(stream.close(sink, key, chain.opening, 3, **BY))
+
+    slot, over = run(stream.settled(sink, key, chain.opening, 1, fingerprint="f", by="owner", end=True))
+
+    assert (slot, over) == (chain.last, False)
+
+
+def test_totals_are_carried_along_the_chain(sink: SlotLog, key: SinkKey) -> None:
+    """Rows, bytes and files of all batches so far stand in each slot, with their number."""
+    chain = opened(sink, key)
+    for number, rows in enumerate([(1, 2), (3,), (4, 5, 6)]):
+        staged = sink.stage(table_of(*rows), stream.place(key, number), 1, fingerprint="f")
+        slot = stream.batch_of(chain, number, staged, plan="p")
+        assert run(stream.commit(sink, key, chain, slot)) == Committed(slot)
+        chain = chain.followed_by(slot)
+    told = mark(ended(sink, key, chain, 1).last)
+    files = Table(str(sink.uri)).files()
+
+    assert (told.rows, told.batches, told.files) == (6, 3, len(files))
+    assert told.bytes == sum(Path(file.removeprefix("file://")).stat().st_size for file in files)
+
+
+def test_slots_of_a_stream_are_refused_by_versions_that_do_not_know_streams(sink: SlotLog, key: SinkKey) -> None:
+    """Opening, batch and end have a schema of their own: read one by one they would be taken for tables of their own."""
+    chain = ended(sink, key, committed(sink, key, opened(sink, key), 1), 1)
+    slots = (chain.opening, *run(stream.recorded(sink, key, chain.opening)))
+    assert [slot.schema_ for slot in slots] == [STREAM_SCHEMA] * 3
+    assert all(layout.decode(layout.encode(s), where="", sink_key=s.sink_key, token=1) == s for s in slots)
+
+
+# --- which checkpoint may begin a stream ----------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_its_own_begins_with_batch_0(sink: SlotLog, key: SinkKey) -> None:
+    """Streams of other queries, plain writes and openings without a batch do not matter."""
+    other = key.model_copy(update={"key_hash": "c3d4"})
+    slots = [committing(key, 1), *run_chain(sink, other, batches=2)]
+    assert stream.begins_with(slots, key, "another") == 0
+    assert stream.begins_with([opened(sink, key.model_copy(update={"key_hash": "e5f6"})).opening], key, "q") == 0
+
+
+def test_a_checkpoint_goes_on_after_the_streams_of_other_keys(sink: SlotLog, key: SinkKey) -> None:
+    """After the highest last batch of all that used it; one that has not ended, or that a rerun replaces, is refused by name."""
+    monday, tuesday = (key.model_copy(update={"key_hash": name}) for name in ("c3d4", "e5f6"))
+    done = [*run_chain(sink, monday, batches=2), *run_chain(sink, tuesday, batches=3, first=2)]
+    assert stream.begins_with(done, key, "q") == 5
+    with pytest.raises(ValueError, match=r"the stream e5f6-orders-g1 uses it and has not ended"):
+        stream.begins_with(done[:-1], key, "q")
+    with pytest.raises(ValueError, match="it goes on after generation 1, whose rows a rerun replaces"):
+        stream.begins_with(done, monday.model_copy(update={"generation": 2}), "q")
+
+
+def run_chain(sink: Sink, key: SinkKey, *, batches: int, first: int = 0) -> list[Slot]:
+    chain = ended(sink, key, committed(sink, key, opened(sink, key, first=first), 1, batches=batches), 1)
+    return [chain.opening, *run(stream.recorded(sink, key, chain.opening))]
+
+
+# --- what readers see -----------------------------------------------------------------------------------------------------
+
+
+def generation_of(
+    key: SinkKey, number: int, *, batches: int, end: bool, on_rerun: OnRerun = OnRerun.REPLACE
+) -> list[Slot]:
+    """The slots of one stream, whose batches have rows."""
+    key = key.model_copy(update={"generation": number})
+    slot = stream.opening_of(key, 1, query_id="q", first_batch=0, fingerprint="f", on_rerun=on_rerun)
+    slots, chain = [slot], Chain(slot, slot)
+    for at in range(batches):
+        staged = committing(stream.place(key, at), 1, on_rerun=on_rerun).model_copy(update={"data_schema": "s"})
+        slots.append(stream.batch_of(chain, at, staged, plan="p"))
+        chain = chain.followed_by(slots[-1])
+    if end:
+        slots.append(stream.end_of(chain, key, 1, by="test", data_schema="s"))
+    return slots
+
+
+def seen(*generations: list[Slot]) -> list[str]:
+    """What is visible: generation and batch."""
+    found = visible(slot for slots in reversed(generations) for slot in slots)
+    return [slot.sink_key.rpartition("orders-")[2] for slot in found]
+
+
+def test_a_first_stream_is_seen_as_it_grows(key: SinkKey) -> None:
+    """Nothing before the first batch; then each batch, in order; the end adds nothing."""
+    assert seen(generation_of(key, 1, batches=0, end=False)) == []
+    assert seen(generation_of(key, 1, batches=12, end=False)) == [f"g1-b{at}" for at in range(12)]
+    assert seen(generation_of(key, 1, batches=2, end=True)) == ["g1-b0", "g1-b1"]
+
+
+def test_a_rerun_replaces_a_stream_when_it_ends(key: SinkKey) -> None:
+    """While the new generation runs readers have the old one, whole; from its end on the new one, whole; never an empty table."""
+    old = generation_of(key, 1, batches=3, end=True)
+    for batches in range(3):
+        assert seen(old, generation_of(key, 2, batches=batches, end=False)) == ["g1-b0", "g1-b1", "g1-b2"]
+    assert seen(old, generation_of(key, 2, batches=1, end=True)) == ["g2-b0"]
+
+
+def test_a_rerun_replaces_a_plain_write_when_it_ends_and_the_other_way_round(key: SinkKey) -> None:
+    """One slot is complete when it is committed."""
+    plain = [committing(key, 1)]
+    assert seen(plain, generation_of(key, 2, batches=2, end=False)) == ["g1"]
+    assert seen(plain, generation_of(key, 2, batches=2, end=True)) == ["g2-b0", "g2-b1"]
+    later = [committing(key.model_copy(update={"generation": 2}), 1)]
+    assert seen(generation_of(key, 1, batches=2, end=True), later) == ["g2"]
+
+
+def test_a_stream_that_never_had_a_batch_hides_nothing(key: SinkKey) -> None:
+    """An opening alone is no generation for readers; the one after it grows as a first one does."""
+    opening = generation_of(key, 1, batches=0, end=False)
+    assert seen(opening, generation_of(key, 2, batches=1, end=False)) == ["g2-b0"]
+
+
+def test_appending_streams_are_all_seen(key: SinkKey) -> None:
+    """`onRerun: Append`: the batches of every generation, ended or not."""
+    append = OnRerun.APPEND
+    one, two = (generation_of(key, g, batches=2, end=g == 1, on_rerun=append) for g in (1, 2))
+    assert seen(one, two) == ["g1-b0", "g1-b1", "g2-b0", "g2-b1"]
+
+
+def test_a_stream_that_ended_without_rows_is_an_empty_table_with_columns(key: SinkKey) -> None:
+    """Its end stands for it: it has the schema, and it replaces what was before it."""
+    old = generation_of(key, 1, batches=3, end=True)
+    assert seen(old, generation_of(key, 2, batches=0, end=True)) == ["g2-b0"]
+
+
+def test_snapshots_hold_streams(objects: Objects, key: SinkKey) -> None:
+    """The same batches with a snapshot and without, and after it was written more of them."""
+    sink = SlotLog(objects, name="orders")
+    chain = committed(sink, key, opened(sink, key), 1, batches=3)
+    before = run(decided(objects)).committed
+    assert run(write_snapshot(objects, after=0))
+    assert (set(run(decided(objects)).committed), run(decided(objects)).unlisted) == (set(before), 0)
+    ended(sink, key, committed(sink, key, chain, 2), 2)
+    assert run(decided(objects)).unlisted == 4  # two are closed slots of token 1
+    assert len(run(decided(objects)).committed) == len(before) + 2 == 6
