@@ -33,7 +33,7 @@ from sparkonce.errors import (
 from sparkonce.failpoints import hit
 from sparkonce.sink import iceberg_commit, layout, stream
 from sparkonce.sink.iceberg_catalog import Place, said
-from sparkonce.sink.iceberg_commit import Change, Sending, data_files, unplaced
+from sparkonce.sink.iceberg_commit import Change, Misfit, Sending, unplaced
 from sparkonce.sink.iceberg_evidence import (
     Mark,
     Standing,
@@ -179,7 +179,8 @@ class IcebergTable:
                 data_schema = written.data_schema
                 self._fits(view.table, schema_of(data_schema), options)
             files = blocking.run(staged_files(objects, folder, expected=written.rows))
-            self._placed(view.table, [f"{view.table.location()}/{file.path}" for file in files if file.rows])
+            paths = [f"{view.table.location()}/{file.path}" for file in files if file.rows]
+            self._placed(view.table, paths, data_schema, options)
             slot = Slot(
                 state=SlotState.COMMITTED,
                 sink_key=str(key),
@@ -233,8 +234,11 @@ class IcebergTable:
                     ready  # whoever decided the key meanwhile may have swept the files: look at the table once more
                 )
                 continue
-            if sending.send(view.table, partial(self._change, view, key, at, slot, ready), "sink.iceberg.commit"):
-                return Committed(slot)
+            try:
+                if sending.send(view.table, partial(self._change, view, key, at, slot, ready), "sink.iceberg.commit"):
+                    return Committed(slot)
+            except Misfit as misfit:
+                return Stuck(slot, f"the rows do not fit the table {self.uri} as it is now ({misfit}); rerun the job")
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:
         by = f"abort of attempt {slot.token}"
@@ -383,12 +387,11 @@ class IcebergTable:
         rows, helpers = laid_out(frame, table.spec(), table.schema(), options.partition_by)
         return in_microseconds(rows), helpers
 
-    def _placed(self, table: Table, paths: list[str]) -> None:
+    def _placed(self, table: Table, paths: list[str], data_schema: str, options: WriteOptions) -> None:
         """InvalidInput: a file whose statistics do not show which partition it belongs to."""
-        if not table.spec().fields:
-            return
+        fitting = fit(schema_of(data_schema), table.schema())
         try:
-            column = unplaced(table.metadata, data_files(table, table.metadata, paths))
+            column = unplaced(table, paths, fitting=fitting, partition_by=options.partition_by)
         except ValueError as error:
             raise InvalidInput(f"the rows cannot be partitioned as {self.uri} is: {said(error)}") from error
         if column is not None:

@@ -133,14 +133,23 @@ def data_files(table: Table, metadata: TableMetadata, paths: Sequence[str]) -> l
         return list(pool.map(lambda path: parquet_file_to_data_file(table.io, metadata, path), paths))
 
 
-def unplaced(metadata: TableMetadata, files: Iterable[DataFile]) -> str | None:
-    """A partition column whose value a file's statistics do not show: they leave out NaN and what is very long."""
-    for file in files:
+def unplaced(table: Table, paths: Sequence[str], *, fitting: Fit, partition_by: Sequence[str]) -> str | None:
+    """A partition column whose value a file's statistics do not show: they leave out NaN and what is very long.
+
+    ValueError: a file holds several values of a partition."""
+    transaction = table.transaction()
+    _take_columns(transaction, fitting, partition_by)
+    metadata = transaction.table_metadata
+    for file in data_files(table, metadata, paths) if metadata.spec().fields else ():
         nulls = file.null_value_counts or {}
         for number, each in enumerate(metadata.spec().fields):
             if file.partition[number] is None and nulls.get(each.source_id) != file.record_count:
                 return metadata.schema().find_column_name(each.source_id)
     return None
+
+
+class Misfit(Exception):
+    """The staged files cannot be listed in the table as it is now. Nothing was sent."""
 
 
 class Sending:
@@ -159,11 +168,13 @@ class Sending:
                 self.lost(error)
 
     def send(self, table: Table, make: Callable[[], Change], point: str | None = None) -> bool:
-        """True: it stands. False: look again. OutputUnavailable: it may stand, or come to stand."""
+        """True: it stands. False: look again. OutputUnavailable: it may stand, or come to stand. Misfit."""
         if self._lost > len(RESEND_AFTER):
             raise self._unknown()
         try:
             change = make()
+        except ValueError as error:
+            raise Misfit(said(error)) from error
         except Exception as error:  # noqa: BLE001 - a staged file that went, a manifest that could not be written: nothing was sent
             self.lost(error)
             return False
