@@ -49,7 +49,7 @@ APPLICATION = Application(name="so-x", uid="u")
             record(),
             Grant(2, True, None),
             "another attempt",
-            "attempt 1 of 3: took no effect, attempt 2 is granted (because)",
+            "attempt 1 of 3: did not finish, attempt 2 is granted (because)",
         ),
         (record(settling=Settling(attempt=1, why=Why.LOST)), Wait(), "running", "attempt 1 of 3: settling"),
     ],

@@ -76,7 +76,7 @@ def _doing(record: Record, decision: Decision | None) -> str:
         case rows.Settle(_, _, note):
             return f"settling ({note})"
         case rows.Grant(attempt, _, _):
-            return f"took no effect, attempt {attempt} is granted ({decision.evidence if decision else ''})"
+            return f"did not finish, attempt {attempt} is granted ({decision.evidence if decision else ''})"
         case rows.Hold(reason, note):
             return f"held: {reason}: {note}"
         case rows.Finalize(outcome):
@@ -186,7 +186,7 @@ class Progress:
                 redirect_stderr=False,
             )
             self._live.start()
-        if self._line.state != self._told.state and "took no effect" in self._line.state:
+        if self._line.state != self._told.state and "did not finish" in self._line.state:
             self.say(self._line.state)  # why an attempt ended is worth keeping on the screen
         self._told = self._line
 
