@@ -24,7 +24,7 @@ from sparkonce.sink.location import objects_at
 from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
 
 LONG = 60  # seconds: a process of these tests needs less than one; only a defect takes this long
-RACES = {"versitygw": (100, 4), "azurite": (30, 4), "gcs": (30, 4)}
+RACES = {"versitygw": (100, 4), "azurite": (30, 4), "gcs": (20, 4)}
 """Keys and processes. More on the server that is closest to what people use."""
 
 

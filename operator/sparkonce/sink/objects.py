@@ -147,13 +147,15 @@ class StoreObjects:
             raise self._unavailable("read", path, error) from None
 
     async def list(self, prefix: str) -> tuple[Listed, ...]:
-        cut = len(self._full(""))
+        full, cut = self._full(prefix), len(self._full(""))
         try:
-            chunks = obstore.list(self._store, prefix=self._full(prefix))
+            chunks = obstore.list(self._store, prefix=full)
             found = [
                 Listed(each["path"][cut:], each["size"], each["last_modified"].timestamp())
                 for chunk in chunks
                 for each in chunk
+                if each["path"]
+                != full  # the empty object by which some clients mark a folder, and which nobody else can delete
             ]
         except (BaseError, OSError, ValueError) as error:
             if is_absent(error):

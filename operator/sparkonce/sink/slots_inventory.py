@@ -65,7 +65,8 @@ async def inventory(objects: Objects, kind: str) -> Inventory:
     listed = [each.path for each in await objects.list(layout.SLOTS)]
     slots = _read_all(objects, (path for path in listed if _is_slot(path)))
     readers_see = await _readers_see(objects, slots, listed)
-    data = await objects.list(layout.DATA)
+    # Empty objects are marks (`_SUCCESS`, and those by which S3A keeps folders): no row is in them.
+    data = [each for each in await objects.list(layout.DATA) if each.bytes]
     shown = {
         (slot.sink_key, slot.token) for slot in visible(each.slot for each in slots.committed.values() if each.slot)
     }
