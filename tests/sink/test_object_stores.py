@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import cast
 
 import pytest
+from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
 from harness import store_servers
@@ -244,3 +248,66 @@ def test_reading_where_nothing_is_committed(server: StoreServer, url: str) -> No
 
     with pytest.raises(NothingCommitted, match=f"to {place(url).uri} yet"):
         files(url)
+
+
+@pytest.mark.parametrize("running", ["versitygw"], indirect=True)
+def test_a_profile(
+    server: StoreServer, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: SinkKey
+) -> None:
+    """Keys of a profile open the store; a profile that is not there, or no boto3 to read it with, is one sentence."""
+    shared = tmp_path / "credentials"
+    access, secret = (os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+    shared.write_text(f"[lake]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_PROFILE", "lake")
+    run(sink_at(url).check())
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    with pytest.raises(
+        OutputUnavailable, match=r"^cannot open s3a://.*: the AWS profile cannot be used \(ProfileNotFound\); set AWS_"
+    ):
+        sink_at(url)
+    monkeypatch.setitem(sys.modules, "obstore.auth.boto3", None)
+    with pytest.raises(
+        OutputUnavailable, match="AWS profiles are read by boto3, which is not installed; install boto3 or set"
+    ):
+        sink_at(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "Error performing PUT https://a.blob/c/x?sv=1&sig=hush in 1ms - Server returned non-2xx status code: 503 Busy",
+            "answers 503",
+        ),
+        (
+            "Error performing token request: Error performing GET http://169.254.169.254/latest in 1ms - HTTP error",
+            "are no credentials",
+        ),
+        (
+            "Error performing PUT https://user:hush@host/x in 9s - HTTP error: error sending request",
+            "does not answer",
+        ),
+        (
+            "Error performing PUT https://h/x?sig=hush - Server returned non-2xx status code: 501 Not Implemented",
+            "cannot do that",
+        ),
+        ("something else about hush", "client fails"),
+    ],
+)
+def test_what_a_store_says_is_not_repeated(text: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses, signatures and keys stand in the texts of stores and of their clients; a person gets the fact and what to do."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise GenericError(text)
+
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "A")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "S")
+    monkeypatch.setattr("sparkonce.sink.objects.obstore.put", fail)
+    with pytest.raises(OutputUnavailable, match=f"^cannot create s3a://bucket/orders/a: .*{says}.*[a-z]$") as raised:
+        run(place("s3://bucket/orders").create("a", b""))
+    assert "hush" not in "".join(traceback.format_exception(raised.value))

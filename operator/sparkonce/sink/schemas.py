@@ -46,7 +46,7 @@ def _struct(
             names[path] = slot
         elif known != name:
             raise InvalidInput(
-                f"{where} has a column {at}{known} in {names.get(f'{at}{known}', 'one slot')} and {path} in {slot}, which Spark takes for "
+                f"{where} has a column {at}{known} in {_whose(names, f'{at}{known}')} and {path} in {slot}, which Spark takes for "
                 "one; rename it in the job that wrote the later one and rerun that"
             )
         else:
@@ -72,7 +72,7 @@ def _type(one: Any, other: Any, path: str, told: tuple[str, str, dict[str, str]]
     if _plain(one) != _plain(other):
         where, slot, names = told
         raise InvalidInput(
-            f"{where} has the column {path} as {_said(one)} in {names.get(path, 'one slot')} and as {_said(other)} in {slot}; rerun one of "
+            f"{where} has the column {path} as {_said(one)} in {_whose(names, path)} and as {_said(other)} in {slot}; rerun one of "
             "the two jobs with the other's type"
         )
     return one
@@ -84,3 +84,10 @@ def _plain(value: Any) -> Any:
 
 def _said(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind.get("type"))
+
+
+def _whose(names: dict[str, str], path: str) -> str:
+    """The slot that a column came from, or the column that it is a part of."""
+    while path and path not in names:
+        path = path.rpartition(".")[0]
+    return names.get(path, "one slot")
