@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     """0 clean, 1 defects, 3 not everything could be looked at. Inside a job: 0, and the counts are its values."""
     asked = options(arguments)
     if ENVIRONMENT not in os.environ:
-        report = _audit(asked, asked.store, None)
+        report = _audit(asked, asked.store, base=str(Path.cwd()))
         sys.stdout.write(json.dumps(report.dump(), ensure_ascii=False) + "\n")
         return 1 if report.defects else 0 if report.complete else 3
     from pyspark.sql import SparkSession
@@ -64,7 +64,8 @@ def main(arguments: Sequence[str]) -> int:
 
     job, spark = current(), SparkSession.builder.getOrCreate()
     store = asked.store or (None if asked.tables else job.assignment.store)
-    write(job, spark, _audit(asked, store, spark), asked.output)
+    base = job.assignment.spec.base or str(Path.cwd())
+    write(job, spark, _audit(asked, store, base=base, spark=spark), asked.output)
     return 0
 
 
@@ -79,10 +80,10 @@ def write(job: Job, spark: Any, report: Report, output: str) -> None:
     job.result(clean=report.clean, defects=len(report.defects), verdict=report.verdict, counts=report.counts())
 
 
-def _audit(asked: argparse.Namespace, store: str | None, spark: Any) -> Report:
+def _audit(asked: argparse.Namespace, store: str | None, *, base: str, spark: Any = None) -> Report:
     if store is None and not asked.tables:
         raise InvalidInput("an audit needs tables or a ledger; name a TABLE, or --store URL")
-    named = places.named(asked.tables, base=str(Path.cwd())) if asked.tables else None
+    named = places.named(asked.tables, base=base) if asked.tables else None
     place = places.open_place
     reader = with_spark(spark, place, deep=asked.deep) if spark else with_threads(place, deep=asked.deep)
     with _opened(store, asked.install) as ledger:
