@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deltalake import DeltaTable
+
 from sparkonce.blocking import run
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import OnRerun, Sink, SinkKey, WriteOptions
@@ -48,7 +50,7 @@ class Play:
     """One table, its users, and what they saw."""
 
     def __init__(self, spark: SparkSession, table: Path) -> None:
-        self.spark, self.table, self.facts = spark, table, dict[str, Any]()
+        self.spark, self.table = spark, table
 
     def sink(self, on_rerun: OnRerun = OnRerun.REPLACE) -> Sink:
         return open_sink(
@@ -79,10 +81,9 @@ def row(text: str | None, number: int) -> tuple[Any, ...]:
     return (text, number, datetime(2024, 5, 1, 12, number), date(2024, 5, 1), Decimal("1.50"), ["t", None], (number,))  # noqa: DTZ001 - of the session's zone
 
 
-def play(spark: SparkSession, table: Path) -> dict[str, Any]:
+def play(spark: SparkSession, table: Path, facts: dict[str, Any]) -> None:
     """In the order of the table's life; each fact is what somebody saw."""
     it = Play(spark, table)
-    facts = it.facts
     rows = [row(text, number) for number, text in enumerate(TEXTS)]
     facts["created"] = it.job(key_of("aa"), rows, partition_by=("d",))
     seen = it.sql("SELECT *, cast(at AS string) AS text FROM {t} ORDER BY n")
@@ -113,7 +114,7 @@ def play(spark: SparkSession, table: Path) -> dict[str, Any]:
 
     zombie = sink.stage(spark.createDataFrame([row("a b", 50)], SCHEMA), key_of("zz"), 1, fingerprint="f")
     facts["fence"] = run(sink.fence(key_of("zz"), 2, fingerprint="f", by="settle"))
-    it.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    DeltaTable(str(table)).alter.set_table_properties({"delta.checkpointInterval": "2"})
     it.sql("INSERT INTO {t} (d, n) VALUES ('spark', 200)")
     it.sql("INSERT INTO {t} (d, n) VALUES ('spark', 201)")
     facts["checkpoints"] = len(list((table / "_delta_log").glob("*.checkpoint*.parquet")))
@@ -121,18 +122,20 @@ def play(spark: SparkSession, table: Path) -> dict[str, Any]:
     facts["at last"] = it.numbers()
 
     made = Play(spark, table.with_name("made"))
-    made.sql("CREATE TABLE {t} (d string, n long) USING delta PARTITIONED BY (d)")
+    spark.createDataFrame([("p", 0)], "d string, n long").write.format("delta").partitionBy("d").save(str(made.table))
     facts["into the engine's table"] = made.job(key_of("aa"), [("q", 1), (None, 2)], "d string, n long")
     facts["of the engine's table"] = made.numbers()
-    return facts
 
 
 def main() -> None:
     folder, jars = Path(sys.argv[1]), sys.argv[2]
     spark = session(folder, jars)
-    facts = play(spark, folder / "lake" / "orders")
-    spark.stop()
-    (folder / "facts.json").write_text(json.dumps(facts, default=str))
+    facts: dict[str, Any] = {}
+    try:
+        play(spark, folder / "lake" / "orders", facts)
+        spark.stop()
+    finally:
+        (folder / "facts.json").write_text(json.dumps(facts))
 
 
 if __name__ == "__main__":

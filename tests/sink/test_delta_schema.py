@@ -12,12 +12,12 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from harness.delta_stage import delta_stage, entries, rows_in
+from harness.delta_stage import entries, rows_in
+from harness.delta_tables import later, sink_on
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.sink import delta_fit, delta_log
-from sparkonce.sink.delta import DeltaTableSink, open_delta
-from sparkonce.sink.folder_objects import FolderObjects
+from sparkonce.sink.delta import DeltaTableSink
 from sparkonce.sink.protocol import Committed, DataFile, Decision, OnRerun, SinkKey, Stuck, WriteOptions
 
 STRANGE_TEXTS = ["a b", "x:y/%=", "ü", "100%25", "{[^]}", "q\"'s", "+&?#", None]
@@ -28,20 +28,12 @@ def delta(table: Path) -> DeltaTableSink:
     return sink_on(table)
 
 
-def sink_on(table: Path, on_rerun: OnRerun = OnRerun.REPLACE) -> DeltaTableSink:
-    return open_delta(FolderObjects(table, durable=False), name="orders", on_rerun=on_rerun, stage=delta_stage)
-
-
 def write(
     sink: DeltaTableSink, key: SinkKey, rows: dict[str, Any], *, partition_by: tuple[str, ...] = (), merge: bool = False
 ) -> Decision:
     options = WriteOptions(partition_by=partition_by, merge_schema=merge)
     frame: Any = pa.table(rows)
     return run(sink.commit(key, sink.stage(frame, key, 1, fingerprint="f", options=options)))
-
-
-def later(key: SinkKey, generation: int) -> SinkKey:
-    return key.model_copy(update={"generation": generation})
 
 
 def test_partitions_keep_nulls_and_every_character(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:

@@ -1,0 +1,332 @@
+"""What reruns, other engines and time do to a Delta output, and what is said of it then: replaced, rewritten, dropped, vacuumed, swept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from harness.arrow_stage import table_of
+from harness.delta_stage import delta_stage, numbers_in
+from harness.delta_tables import later, sink_on, staged
+from sparkonce.blocking import run
+from sparkonce.errors import InvalidInput, OutputCorrupt, OutputUnsafe, OutputUnsupported
+from sparkonce.sink import delta_evidence as evidence
+from sparkonce.sink import delta_log
+from sparkonce.sink.delta import DeltaTableSink, digest_of, open_delta
+from sparkonce.sink.delta_inventory import staging_folder
+from sparkonce.sink.folder_objects import FolderObjects
+from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.protocol import (
+    Committed,
+    DataFile,
+    Evidence,
+    OnRerun,
+    SinkKey,
+    Slot,
+    SlotState,
+    Stuck,
+)
+
+
+@pytest.fixture
+def delta(table: Path) -> DeltaTableSink:
+    return sink_on(table)
+
+
+# --- reruns -------------------------------------------------------------------------------------------------------------------
+
+
+def test_replace_removes_the_older_rows_in_the_same_entry(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """No version of the table shows both generations, or neither."""
+    run(delta.commit(key, staged(delta, key, 1, 1, 2)))
+    run(delta.commit(later(key, 2), staged(delta, later(key, 2), 1, 3)))
+    assert numbers_in(table) == [3]
+    versions = [numbers_in(table, version) for version in (0, 1, 2)]
+    assert versions == [[], [1, 2], [3]]
+    assert run(delta.probe(key, None)) is Evidence.REPLACED
+    run(delta.commit(later(key, 3), staged(delta, later(key, 3), 1, 4)))
+    assert numbers_in(table) == [4]
+
+
+def test_append_keeps_the_older_rows(key: SinkKey, table: Path) -> None:
+    """`onRerun: Append` adds; a later Replace removes all that stands."""
+    appending, replacing = sink_on(table, OnRerun.APPEND), sink_on(table)
+    for generation in (1, 2):
+        each = later(key, generation)
+        run(appending.commit(each, staged(appending, each, 1, generation)))
+    assert numbers_in(table) == [1, 2]
+    assert run(appending.probe(key, None)) is Evidence.PRESENT
+    run(replacing.commit(later(key, 3), staged(replacing, later(key, 3), 1, 3)))
+    assert numbers_in(table) == [3]
+
+
+def test_other_keys_and_writers_are_never_replaced(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """A rerun touches the files of its own key and output alone."""
+    other = SinkKey(key_hash="ffff", output="orders", generation=1)
+    run(delta.commit(key, staged(delta, key, 1, 1)))
+    run(delta.commit(other, staged(delta, other, 1, 50)))
+    write_deltalake(str(table), table_of(100), mode="append")
+    run(delta.commit(later(key, 2), staged(delta, later(key, 2), 1, 2)))
+    assert numbers_in(table) == [2, 50, 100]
+
+
+def test_replace_after_optimize_is_refused_before_the_rows_run(
+    delta: DeltaTableSink, key: SinkKey, table: Path
+) -> None:
+    """Rows that were rewritten into others' files cannot be removed by file: one sentence, nothing staged; the old rows stay."""
+    run(delta.commit(key, staged(delta, key, 1, 1, 2)))
+    DeltaTable(str(table)).optimize.compact()
+    with pytest.raises(InvalidInput, match=r"another writer rewrote or deleted 2 file\(s\).*declare onRerun: Append"):
+        staged(delta, later(key, 2), 1, 3)
+    assert not (table / f"so-{later(key, 2)}").exists()
+    appending = sink_on(table, OnRerun.APPEND)
+    run(appending.commit(later(key, 2), staged(appending, later(key, 2), 1, 3)))
+    assert numbers_in(table) == [1, 2, 3]
+
+
+def test_optimize_between_staging_and_commit_makes_a_replacing_slot_stuck(
+    delta: DeltaTableSink, key: SinkKey, table: Path
+) -> None:
+    """Never both generations, never neither: nothing of the new one becomes visible."""
+    run(delta.commit(key, staged(delta, key, 1, 1, 2)))
+    slot = staged(delta, later(key, 2), 1, 3)
+    DeltaTable(str(table)).optimize.compact()
+    decision = run(delta.commit(later(key, 2), slot))
+    assert isinstance(decision, Stuck)
+    assert "another writer rewrote" in decision.why
+    assert numbers_in(table) == [1, 2]
+
+
+def test_replace_whose_older_slot_is_lost_is_corrupt(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """Evidence that is gone is never taken for "there is nothing to replace"."""
+    slot = staged(delta, key, 1, 1, 2)
+    run(delta.commit(key, slot))
+    (table / evidence.slot_path(slot)).unlink()
+    with pytest.raises(OutputCorrupt, match="is gone or cannot be read; restore that folder"):
+        staged(delta, later(key, 2), 1, 3)
+
+
+# --- tables that change under a job ------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_was_dropped_is_stuck(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """A slot that was staged for a table is committed to no other: not to none, and not to one of the same name."""
+    write_deltalake(str(table), table_of(100))
+    slot = staged(delta, key, 1, 1)
+    for path in (table / "_delta_log").iterdir():
+        path.unlink()
+    decision = run(delta.commit(key, slot))
+    assert isinstance(decision, Stuck)
+    assert "was dropped after the rows were staged" in decision.why
+    write_deltalake(str(table), table_of(7), mode="overwrite")
+    decision = run(delta.commit(key, slot))
+    assert isinstance(decision, Stuck)
+    assert "made anew" in decision.why
+    assert numbers_in(table) == [7]
+
+
+def test_staged_files_that_vanished_are_stuck(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """VACUUM without retention deletes what no version names: then nothing is committed, rather than rows that cannot be read."""
+    write_deltalake(str(table), table_of(100))
+    slot = staged(delta, key, 1, 1, 2)
+    DeltaTable(str(table)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    decision = run(delta.commit(key, slot))
+    assert isinstance(decision, Stuck)
+    assert "2 staged file(s) are gone" in decision.why
+    assert numbers_in(table) == [100]
+
+
+def test_vacuum_leaves_evidence_and_committed_rows(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """After VACUUM the table reads, its slot is found whole, and replaced files are gone."""
+    many = open_delta(FolderObjects(table, durable=False), name="orders", stage=delta_stage)
+    slot = staged(many, key, 1, 1, 2)
+    run(many.commit(key, slot))
+    second = later(key, 2)
+    newer = staged(many, second, 1, 3)
+    run(many.commit(second, newer))
+    DeltaTable(str(table)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    assert numbers_in(table) == [3]
+    assert (run(many.find(key)), run(many.find(second))) == (slot, newer)
+    assert run(many.probe(second, digest_of(newer))) is Evidence.PRESENT
+    assert not (table / slot.files[0].path).exists()
+
+
+# --- probe, sweep, inventory ---------------------------------------------------------------------------------------------
+
+
+def test_probe_sees_what_is_there(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """Present: the slot with the recorded digest, and its files, live and whole; nothing is written."""
+    slot = staged(delta, key, 1, 1, 2, 3)
+    assert run(delta.probe(key, None)) is Evidence.GONE
+    run(delta.commit(key, slot))
+    assert run(delta.probe(key, digest_of(slot))) is Evidence.PRESENT
+    assert run(delta.probe(key, None)) is Evidence.PRESENT
+    assert run(delta.probe(key, "0" * 64)) is Evidence.GONE
+
+
+@pytest.mark.parametrize("damage", ["delete", "shorten", "slot"])
+def test_probe_misses_what_is_lost(delta: DeltaTableSink, key: SinkKey, table: Path, damage: str) -> None:
+    """A file that is missing or has another size, or a slot that is not there, makes the result gone."""
+    slot = staged(delta, key, 1, 1, 2, 3)
+    run(delta.commit(key, slot))
+    file = table / (evidence.slot_path(slot) if damage == "slot" else slot.files[1].path)
+    if damage == "shorten":
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        file.unlink()
+    assert run(delta.probe(key, digest_of(slot))) is Evidence.GONE
+
+
+def test_probe_tells_rewritten_rows_from_deleted_ones(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """OPTIMIZE moves rows and the result stands; a DELETE or an overwrite takes them; past the log's memory nobody knows."""
+    slot = staged(delta, key, 1, 1, 2, 3)
+    run(delta.commit(key, slot))
+    DeltaTable(str(table)).optimize.compact()
+    assert run(delta.probe(key, digest_of(slot))) is Evidence.PRESENT
+    DeltaTable(str(table)).create_checkpoint()
+    newest = max((table / "_delta_log").glob("*.json"))
+    aside = newest.with_name("aside")
+    newest.rename(aside)
+    assert run(delta.probe(key, digest_of(slot))) is Evidence.NOT_CHECKED
+    aside.rename(newest)
+    other = later(SinkKey(key_hash="ffff", output="orders", generation=1), 1)
+    gone = staged(delta, other, 1, 9)
+    run(delta.commit(other, gone))
+    DeltaTable(str(table)).delete("n = 9")
+    assert run(delta.probe(other, digest_of(gone))) is Evidence.GONE
+
+
+def test_sweep_deletes_only_what_can_never_be_committed(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """While nothing is committed: files of barred tokens go, those of an open one stay; after a commit only its own stay."""
+    fenced, open_, newer = (staged(delta, key, token, 1, 2) for token in (1, 2, 3))
+    assert run(delta.sweep(key)).folders == 0
+    run(delta.fence(key, 2, fingerprint="f", by="settle"))
+    swept = run(delta.sweep(key))
+    assert (swept.folders, swept.bytes) == (1, fenced.bytes)
+    run(delta.commit(key, open_))
+    assert run(delta.sweep(key)).folders == 1
+    assert not (table / newer.files[0].path).exists()
+    assert run(delta.probe(key, digest_of(open_))) is Evidence.PRESENT
+    assert run(delta.sweep(key)).folders == 0
+
+
+def test_inventory_names_effects_staging_and_live_files(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """What an audit compares: commits with their files and whether they are seen, folders of writes, and every live file."""
+    write_deltalake(str(table), table_of(100))
+    first, lost = staged(delta, key, 1, 1, 2), staged(delta, key, 1, 1, 2)
+    run(delta.commit(key, first))
+    second = staged(delta, later(key, 2), 1, 3)
+    run(delta.commit(later(key, 2), second))
+    found = run(delta.inventory())
+    assert {(effect.slot.sink_key, effect.visible) for effect in found.effects} == {
+        (str(key), False),
+        (str(later(key, 2)), True),
+    }
+    assert {folder.nonce: folder.unreachable for folder in found.staged} == {
+        first.nonce: False,
+        lost.nonce: True,
+        second.nonce: False,
+    }
+    live = {file.path for file in second.files}
+    assert live < set(found.live)
+    assert len(found.live) == len(live) + 1
+    assert set(found.live) < set(found.present)
+    assert found.unreadable == ()
+    (table / evidence.slot_path(first)).unlink()
+    assert len(run(delta.inventory()).unreadable) == 1
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------------
+
+
+def test_many_files_stand_in_a_list_that_vacuum_leaves(
+    delta: DeltaTableSink, key: SinkKey, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of a slot's files lies beside the table, not among the files that VACUUM looks through."""
+    monkeypatch.setattr("sparkonce.sink.listing.FILES_IN_SLOT", 1)
+    slot = staged(delta, key, 1, 1, 2)
+    assert slot.listing is not None
+    run(delta.commit(key, slot))
+    DeltaTable(str(table)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    assert run(delta.probe(key, digest_of(slot))) is Evidence.PRESENT
+    run(delta.commit(later(key, 2), staged(delta, later(key, 2), 1, 3)))
+    assert numbers_in(table) == [3]
+
+
+def test_check_finds_a_place_that_replaces_what_is_there(
+    delta: DeltaTableSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place where the same object can be created twice is refused before anything runs."""
+
+    async def careless(path: str, data: bytes) -> bool:
+        return True
+
+    run(delta.check())
+    monkeypatch.setattr(delta._objects, "create", careless)
+    with pytest.raises(OutputUnsafe, match="does not honour create-if-absent"):
+        run(delta.check())
+
+
+def test_check_refuses_a_table_that_forgets(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """A table whose evidence expires is refused at start, before the rows run, and by a fence, whose answer would not be final."""
+    slot = staged(delta, key, 2, 1)
+    write_deltalake(
+        str(table), table_of(100), configuration={"delta.setTransactionRetentionDuration": "interval 7 days"}
+    )
+    forgets = "forgets who committed after interval 7 days"
+    with pytest.raises(OutputUnsupported, match=forgets):
+        run(delta.check())
+    with pytest.raises(OutputUnsupported, match=forgets):
+        staged(delta, key, 1, 1)
+    with pytest.raises(OutputUnsupported, match=forgets):
+        run(delta.fence(key, 2, fingerprint="f", by="settle"))
+    assert isinstance(run(delta.commit(key, slot)), Stuck)
+
+
+def test_open_sink_knows_delta(tmp_path: Path) -> None:
+    """A declared Delta output is a Delta sink, and opening it touches nothing."""
+    sink = open_sink(Declared(name="orders", kind="delta", location="lake/orders"), base=str(tmp_path))
+    assert (sink.kind, sink.uri) == ("delta", (tmp_path / "lake" / "orders").as_uri())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_percent_sign_in_the_path_is_refused(tmp_path: Path) -> None:
+    """delta-rs decodes such a path twice: refused when the output is opened, not found out after the rows ran."""
+    with pytest.raises(InvalidInput, match="paths with a percent sign"):
+        open_sink(Declared(name="orders", kind="delta", location=str(tmp_path / "a%20b")), base=None)
+
+
+def test_a_path_with_odd_characters_works(tmp_path: Path, key: SinkKey) -> None:
+    """Spaces, hashes, colons and letters beyond ASCII in a folder's name are nothing special."""
+    table = tmp_path / "my lake #1" / "a:b=c~ü" / "orders"
+    sink = sink_on(table)
+    slot = staged(sink, key, 1, 1, 2, 3)
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    assert run(sink.probe(key, digest_of(slot))) is Evidence.PRESENT
+    assert numbers_in(table) == [1, 2, 3]
+
+
+def test_slots_without_rows_are_committed(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """A stream's opening has no columns and no files: it stands in the log, and the first rows say what the table's columns are."""
+    opening = Slot(state=SlotState.COMMITTED, sink_key=str(key), token=1, nonce="a1", fingerprint="f")
+    assert run(delta.commit(key, opening)) == Committed(opening)
+    batch = key.model_copy(update={"batch": 0})
+    slot = staged(delta, batch, 1, 1, 2)
+    assert slot.files[0].path.startswith(staging_folder(batch, 1, slot.nonce))
+    assert run(delta.commit(batch, slot)) == Committed(slot)
+    assert numbers_in(table) == [1, 2]
+
+
+def test_the_number_of_a_slot_is_golden() -> None:
+    """Logs of every version name slots by it: it never changes, and fits a signed 64-bit number."""
+    slot = Slot(
+        state=SlotState.COMMITTED,
+        sink_key="a-o-g1",
+        token=1,
+        nonce="n",
+        files=(DataFile(path="p", rows=1, bytes=2, digest="d"),),
+    )
+    assert delta_log.slot_number(slot) == int(digest_of(slot)[:16], 16) >> 1
+    assert 0 <= delta_log.slot_number(slot) < 2**63
