@@ -1,0 +1,84 @@
+"""Streams as an audit sees them: a chain of batches is one piece, and its opening is no effect."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from audit.scene import Scene, kinds, only
+from driver.granted import Granted
+from harness.arrow_stage import table_of
+from sparkonce.audit.findings import Kind
+from sparkonce.blocking import run
+from sparkonce.model.record import Outcome
+from sparkonce.sink import stream
+from sparkonce.sink.protocol import Committed, OnRerun
+from sparkonce.sink.stream import Chain
+
+BATCHES = 4
+
+
+def opened(job: Granted) -> tuple[Any, Chain]:
+    """The stream's opening is committed, no batch is."""
+    sink, key = job.sinks()["orders"], job.key("orders")
+    opening = stream.opening_of(
+        key, 1, query_id="q", first_batch=0, fingerprint=job.record.fingerprint, on_rerun=OnRerun.REPLACE
+    )
+    assert isinstance(run(sink.commit(key, opening)), Committed)
+    return sink, Chain(opening, opening)
+
+
+def streamed(job: Granted, *, end: bool = True) -> None:
+    """Four batches of two rows."""
+    sink, chain = opened(job)
+    key = job.key("orders")
+    for number in range(BATCHES):
+        place = stream.place(key, number)
+        staged = sink.stage(table_of(number * 2, number * 2 + 1), place, 1, fingerprint=job.record.fingerprint)
+        slot = stream.batch_of(chain, number, staged, plan=f"plan {number}")
+        assert isinstance(run(stream.commit(sink, key, chain, slot)), Committed)
+        chain = chain.followed_by(slot)
+    if end:
+        chain, barred = run(stream.finish(sink, key, chain, 1, by="driver"))
+        assert (chain.ended, barred) == (True, None)
+
+
+def test_a_whole_stream_is_clean(store: Scene) -> None:
+    """Opening, four batches and the end are as they should be, whether the stream runs or has ended."""
+    streamed(store.granted("ended"))
+    streamed(store.granted("running"), end=False)
+    report = store.audit()
+    assert kinds(report) == [Kind.SAME_ROWS] * BATCHES  # both wrote equal rows
+    assert (report.clean, report.rows) == (True, 4 * BATCHES)
+
+
+def test_a_missing_batch(store: Scene) -> None:
+    """A batch in the middle whose slot is gone is named, with its number."""
+    job = store.granted("stream")
+    streamed(job)
+    lost = stream.place(job.key("orders"), 1)
+    shutil.rmtree(store.table() / "_idem" / str(lost))
+    shutil.rmtree(store.table() / "_data" / str(lost))
+    found = only(store.audit())
+    assert (found.kind, found.subject) == (Kind.MISSING_BATCH, str(lost))
+
+
+def test_an_opening_is_no_effect(store: Scene) -> None:
+    """A stream that failed before its first batch has an opening and no effect: nothing is wrong. With a batch, Failed is a lie."""
+    job = store.granted("failed")
+    opened(job)
+    now = job.now()
+    from sparkonce.engine.decide import Finalize, Observation
+    from sparkonce.engine.outcome import failed
+    from sparkonce.model.record import Why
+
+    result = failed(now, Finalize(Outcome.FAILED, Why.EXITED, ""), Observation(seen=None), None, 0.0)
+    run(store.store.finalize(now, job.claim, result, retention=1e6))
+    assert kinds(store.audit()) == []
+    sink, key = job.sinks()["orders"], stream.place(job.key("orders"), 0)
+    opening = job.committed("orders")
+    assert opening is not None
+    staged = sink.stage(table_of(1), key, 1, fingerprint=job.record.fingerprint)
+    slot = stream.batch_of(Chain(opening, opening), 0, staged, plan="plan")
+    assert isinstance(run(sink.commit(key, slot)), Committed)
+    assert kinds(store.audit()) == [Kind.EFFECT_OF_FAILED]
