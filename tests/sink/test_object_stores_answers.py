@@ -1,0 +1,125 @@
+"""Answers of a store that prove nothing, and what becomes of a commit that gets them. Scripted: no real server gives them on demand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from harness import store_servers
+from harness.slots import committing
+from sparkonce.blocking import run
+from sparkonce.errors import OutputUnavailable
+from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.protocol import AlreadyCommitted, Committed, Sink, SinkKey
+
+
+class Scripted(ThreadingHTTPServer):
+    """Just so much of S3 that a slot can be created and read; `answers` are given to the first creates instead of the truth."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.held: dict[str, bytes] = {}
+        self.answers: list[tuple[int, bool]] = []
+        """Status, and whether the object landed all the same."""
+        self.creates = 0
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Scripted
+
+    def do_PUT(self) -> None:
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        assert self.headers["If-None-Match"] == "*"
+        self.server.creates += 1
+        status, lands = self.server.answers.pop(0) if self.server.answers else (200, True)
+        if lands and self.path in self.server.held:
+            status, lands = 412, False
+        if lands:
+            self.server.held[self.path] = data
+        self._say(status)
+
+    def do_GET(self) -> None:
+        data = self.server.held.get(self.path)
+        self._say(404 if data is None else 200, data or b"")
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+    def _say(self, status: int, data: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Sat, 01 Jun 2024 00:00:00 GMT")
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+    """Found by the environment."""
+    store_servers.no_proxy(monkeypatch)
+    server = Scripted()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_address[1]}"
+    known = store_servers.StoreServer(
+        name="scripted",
+        scheme="s3",
+        address=address,
+        endpoint="AWS_ENDPOINT_URL_S3",
+        credentials={"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "S", "AWS_REGION": "us-east-1"},
+    )
+    known.use(monkeypatch)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def sink(server: Scripted) -> Sink:
+    """On the scripted server."""
+    return open_sink(Declared(name="orders", kind="slotLog", location="s3://lake/orders"), base=None)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [(409, False)],
+        [(409, False), (409, False)],
+        [(409, True)],
+        [(500, True)],
+        [(503, False), (500, True), (500, False)],
+        [(412, False)],
+    ],
+    ids=str,
+)
+def test_our_own_commit_after_odd_answers(
+    answers: list[tuple[int, bool]], server: Scripted, sink: Sink, key: SinkKey
+) -> None:
+    """Whether the create landed or not, and whatever was said of it (409: another request is under way; 500 and 503: something is
+    wrong; 412: it is there, and it is not), the commit ends as our own, and one object stands."""
+    server.answers = list(answers)
+    slot = committing(key, 1)
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    assert len(server.held) == 1
+    assert server.creates >= 2 or answers == [(409, True)]
+
+
+def test_a_twin_that_was_first(server: Scripted, sink: Sink, key: SinkKey) -> None:
+    """A create that landed although it was answered with 500 belongs to whoever sent it: the other write is told so, not the reverse."""
+    first, second = committing(key, 1, nonce="first"), committing(key, 1, nonce="second")
+    server.answers = [(500, True)]
+    assert run(sink.commit(key, first)) == Committed(first)
+    server.answers = [(409, False)]
+    assert run(sink.commit(key, second)) == AlreadyCommitted(first)
+
+
+def test_only_errors(server: Scripted, sink: Sink, key: SinkKey) -> None:
+    """A store that answers 409 for ever, and shows nothing, leaves the commit unknown: never committed, never fenced."""
+    server.answers = [(409, False)] * 50
+    with pytest.raises(OutputUnavailable, match=r"whether slot 1 of .* is committed is unknown"):
+        run(sink.commit(key, committing(key, 1)))
+    assert server.held == {}
