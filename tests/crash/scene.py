@@ -25,7 +25,7 @@ from pyarrow import parquet
 HERE = Path(__file__).parent
 ROWS = 7
 OUTPUTS = {"one": "a", "two": "ab", "tx": "ab", "mixed": "abc"}
-PATIENCE = 120  # seconds for one command: two interpreters, or a JVM, and a few attempts on a busy machine
+PATIENCE = 240  # seconds for one command: two interpreters, or a JVM, and a few attempts on a busy machine
 
 
 @dataclass

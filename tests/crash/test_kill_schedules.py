@@ -16,8 +16,8 @@ from sparkonce.failpoints import NAMES
 
 SCHEDULES = 200
 WORKERS = 2
-ELSEWHERE = ("store.etcd.", "replica.")
-"""Points that a laptop never reaches: tests/api kills at them."""
+ELSEWHERE = ("store.etcd.", "replica.", "sink.delta.", "sink.iceberg.", "driver.stream.")
+"""Points that these jobs never reach: tests/api, tests/sink and the other modules here kill at them."""
 LEAST = 3
 """Faults that must really have happened at each point."""
 

@@ -1,0 +1,170 @@
+"""One transaction over three tables of three kinds, killed at every step: all or nothing in the end, by whoever comes next."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+from pyarrow import parquet
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from crash.scene import HERE, PATIENCE, ROWS, Scene
+from harness.eventually import assert_eventually
+from sparkonce.sink.table import Table
+
+SLOTS, DELTA, ICEBERG = "slots", "delta", "iceberg"
+KEY = "crash-test"
+
+STEPS = (
+    ("driver.stage.after", 0),
+    ("driver.stage.after", 2),
+    ("driver.seal.before", 0),
+    ("driver.seal.after", 0),
+    ("sink.slots.create.before", 0),
+    ("sink.slots.create.after", 0),
+    ("driver.tx.between", 0),
+    ("sink.delta.commit.before", 0),
+    ("sink.delta.commit.after", 0),
+    ("driver.tx.between", 1),
+    ("sink.iceberg.commit.before", 0),
+    ("sink.iceberg.commit.after", 0),
+    ("driver.write.done", 0),
+)
+"""The failpoint, and how often it is passed before it kills."""
+SETTLES = (
+    ("engine.settle.rolled", "driver.tx.between", 0),
+    ("sink.delta.commit.after", "driver.seal.after", 0),
+    ("sink.iceberg.commit.before", "driver.seal.after", 0),
+    ("sink.delta.fence.after", "driver.seal.before", 0),
+    ("sink.iceberg.fence.before", "driver.seal.before", 0),
+    ("engine.settle.fenced", "driver.stage.after", 2),
+)
+"""Where the one who settles dies as well, after the driver died there."""
+
+
+class Kinds(Scene):
+    """Three outputs of three kinds; the catalog is a file of its own."""
+
+    def rows_of(self) -> dict[str, list[int]]:
+        """As each kind's own reader gets them; a table that does not exist has none."""
+        lake = self.folder / "lake"
+        slots = [n for file in Table(lake / SLOTS).files() for n in _numbers(file)] if (lake / SLOTS).exists() else []
+        try:
+            delta = DeltaTable(str(lake / DELTA)).to_pyarrow_table()
+            numbers = delta["n"].to_pylist() if "n" in delta.column_names else []
+        except TableNotFoundError:
+            numbers = []
+        try:
+            scanned = load_catalog("lake", **properties(self.folder)).load_table(f"sales.{ICEBERG}").scan().to_arrow()
+            iceberg = scanned["n"].to_pylist() if "n" in scanned.column_names else []
+        except NoSuchTableError:
+            iceberg = []
+        return {SLOTS: sorted(slots), DELTA: _sorted(numbers), ICEBERG: _sorted(iceberg)}
+
+    def all_or_nothing(self) -> bool:
+        """Whether all of it is there, each row once; otherwise nothing is."""
+        found = self.rows_of()
+        whole = {name: list(range(n * ROWS, (n + 1) * ROWS)) for n, name in enumerate((SLOTS, DELTA, ICEBERG))}
+        assert found in (whole, {name: [] for name in whole}), found
+        return found == whole
+
+
+def _numbers(file: str) -> list[int]:
+    return _sorted(parquet.read_table(file)["n"].to_pylist())
+
+
+def _sorted(numbers: list[Any]) -> list[int]:
+    return sorted(int(n) for n in numbers)
+
+
+def properties(folder: Path) -> dict[str, str]:
+    return {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": (folder / "warehouse").as_uri()}
+
+
+@pytest.fixture
+def scene(tmpfs_path: Path) -> Any:
+    outputs = [
+        {"name": SLOTS, "slotLog": {"path": f"lake/{SLOTS}"}},
+        {"name": DELTA, "delta": {"path": f"lake/{DELTA}"}},
+        {"name": ICEBERG, "iceberg": {"catalog": "lake", "table": f"sales.{ICEBERG}"}},
+    ]
+    environment = {f"PYICEBERG_CATALOG__LAKE__{name.upper()}": value for name, value in properties(tmpfs_path).items()}
+    made = Kinds(tmpfs_path, script=HERE / "kinds_job.py", environment=environment, spec={"outputs": outputs})
+    yield made
+    made.clear()
+
+
+def dies(scene: Kinds, point: str, skip: int, *, alone: bool) -> None:
+    """A run whose driver dies at the step; not `alone`: and its runner with it."""
+    before = scene.hits().count(f"{point}=kill")
+    runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
+    if alone:
+        runner.wait(PATIENCE)
+    else:
+        assert_eventually(lambda: scene.hits().count(f"{point}=kill") > before or runner.poll() is not None, PATIENCE)
+        runner.kill()
+        runner.wait()
+        scene.signal_attempts(signal.SIGKILL)
+    assert scene.hits().count(f"{point}=kill") == before + 1
+
+
+@pytest.mark.parametrize(("point", "skip"), STEPS)
+def test_a_driver_killed_at_a_step_then_a_run(scene: Kinds, point: str, skip: int) -> None:
+    """Driver and runner die at the step; the next run ends with all three outputs, each row once."""
+    dies(scene, point, skip, alone=False)
+    assert scene.finish()["phase"] == "Succeeded"
+    assert scene.all_or_nothing()
+
+
+@pytest.mark.parametrize(("point", "skip"), STEPS[1:4] + STEPS[6:8] + STEPS[10:11])
+def test_a_driver_killed_at_a_step_then_a_cancel(scene: Kinds, point: str, skip: int) -> None:
+    """Driver and runner die at the step, and somebody cancels: Cancelled with nothing in any output, or Succeeded with all of it, if it
+    was sealed by then."""
+    dies(scene, point, skip, alone=False)
+    cancelled = scene.run(command=("cancel", KEY, "--reason", "enough"))
+    cancelled.wait(PATIENCE)
+    said = scene.said()
+    sealed = point not in ("driver.stage.after", "driver.seal.before")
+    assert said["phase"] == ("Succeeded" if sealed else "Cancelled"), said
+    assert scene.all_or_nothing() == sealed
+
+
+@pytest.mark.parametrize(("point", "after", "skip"), SETTLES)
+def test_who_settles_dies_too(scene: Kinds, point: str, after: str, skip: int) -> None:
+    """The driver dies, then the next owner dies while it settles what the driver left: the one after it ends with all three outputs."""
+    dies(scene, after, skip, alone=False)
+    dies(scene, point, 0, alone=False)
+    assert scene.finish()["phase"] == "Succeeded"
+    assert scene.all_or_nothing()
+
+
+@pytest.mark.parametrize("dropped", [DELTA, ICEBERG])
+def test_a_sealed_transaction_whose_table_was_dropped_is_held_with_the_reason(scene: Kinds, dropped: str) -> None:
+    """Nobody can finish it and nobody may forget it: Held, naming the output and why, although the table stands there anew; the slots
+    that could be committed before it are."""
+    catalog = load_catalog("lake", **properties(scene.folder))
+    dies(scene, "driver.seal.after", 0, alone=False)
+    if dropped == DELTA:
+        shutil.rmtree(scene.folder / "lake" / DELTA)
+        numbers = pa.table({"n": pa.array([], pa.int64())})
+        write_deltalake(str(scene.folder / "lake" / DELTA), numbers)
+    else:
+        catalog.drop_table(f"sales.{ICEBERG}")
+        catalog.create_table(f"sales.{ICEBERG}", pa.schema([("n", pa.int64())]))
+
+    scene.run().wait(PATIENCE)
+
+    said = scene.said()
+    assert said["phase"] == "Held", said
+    assert f"output {dropped}: " in said["reason"], said
+    found = scene.rows_of()
+    assert found[dropped] == []
+    assert found[SLOTS] == list(range(ROWS))
