@@ -21,7 +21,15 @@ from harness.slots import committing
 from sparkonce.errors import OutputUnavailable
 from sparkonce.sink import layout, slots, stream
 from sparkonce.sink.objects import Listed, Tail
-from sparkonce.sink.protocol import AlreadyCommitted, Committed, OnRerun, Sink, SinkKey, Slot, SlotState, StreamPart
+from sparkonce.sink.protocol import (
+    AlreadyCommitted,
+    Committed,
+    OnRerun,
+    SinkKey,
+    Slot,
+    SlotState,
+    StreamPart,
+)
 from sparkonce.sink.slots import SlotLog
 from sparkonce.sink.stream import Chain, mark
 
@@ -30,7 +38,7 @@ FINGERPRINT = "f"
 BATCHES = 4
 TOKENS = 4
 SCHEDULES = 400
-PARTS = {"fingerprint": FINGERPRINT}
+PARTS: dict[str, Any] = {"fingerprint": FINGERPRINT}
 
 
 class _Step:
@@ -121,7 +129,7 @@ class World:
     def __post_init__(self) -> None:
         self.store = Store(self.dice)
 
-    def sink(self) -> Sink:
+    def sink(self) -> SlotLog:
         return SlotLog(self.store, name="orders")
 
     # --- who acts ---
@@ -293,24 +301,28 @@ def test_no_schedule_breaks_the_chain(seed: int) -> None:
     assert [name for name in needed if not counts[name]] == []
 
 
-async def _without_chain_rule(sink: Sink, key: SinkKey, chain: Chain, slot: Slot) -> Any:
-    return await sink.commit(stream.place(key, chain.next), slot)
+async def _without_chain_rule(sink: Any, key: SinkKey, chain: Chain, slot: Slot) -> Any:
+    return await sink.commit(stream.place(key, chain.next), slot, lowest=chain.last.token)
 
 
-async def _looks_only(sink: Sink, key: SinkKey, opening: Slot, *_: Any, **__: Any) -> Chain:
+async def _looks_only(sink: Any, key: SinkKey, opening: Slot, *_: Any, **__: Any) -> Chain:
     return await stream.walk(sink, key, opening)
 
 
-async def _fences_one_place(sink: Sink, key: SinkKey, opening: Slot, token: int, *, fingerprint: str, by: str) -> Chain:
+async def _fences_one_place(sink: Any, key: SinkKey, opening: Slot, token: int, *, fingerprint: str, by: str) -> Chain:
     chain = await stream.walk(sink, key, opening)
     if not chain.ended:
-        await sink.fence(stream.place(key, chain.next), token, fingerprint=fingerprint, by=by)
+        await sink.fence(stream.place(key, chain.next), token, fingerprint=fingerprint, by=by, lowest=chain.last.token)
     return chain
 
 
 @pytest.mark.parametrize(
     ("rule", "without"),
-    [("commit", _without_chain_rule), ("close", _looks_only), ("close", _fences_one_place)],
+    [
+        ("commit", _without_chain_rule),
+        ("close", _looks_only),
+        ("close", _fences_one_place),
+    ],
     ids=["chain rule", "closing", "going on"],
 )
 def test_each_rule_is_needed(monkeypatch: pytest.MonkeyPatch, seed: int, rule: str, without: Any) -> None:

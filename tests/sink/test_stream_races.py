@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,8 @@ def test_six_processes_race_for_25_streams(tmpfs_path: Path, started: list[ForkS
     contest = Streams(tmpfs_path, f"{tmpfs_path}/table", started, seed=seed, keys=STREAMS, processes=6)
     contest.run()
 
-    sink, outcome, expected = sink_in(str(tmpfs_path)), Counter[str](), list[int]()
+    sink: Any = sink_in(str(tmpfs_path))
+    outcome, expected = Counter[str](), list[int]()
     told = [(each, plan) for plan in contest.plans for each in answers(plan)]
     for name in contest.keys:
         key = key_of(name)

@@ -10,7 +10,7 @@ equal, else StreamBroken.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparkonce import failpoints
 from sparkonce.blocking import run
@@ -88,7 +88,7 @@ class StreamOutput:
     def look(self) -> None:
         """Bars all earlier attempts, and learns what they committed."""
         job, token = self._job, self._job.attempt
-        told = {"fingerprint": job.assignment.fingerprint, "by": f"attempt {token}"}
+        told: dict[str, Any] = {"fingerprint": job.assignment.fingerprint, "by": f"attempt {token}"}
         opening = run(self._sink.fence(self._key, token, **told))
         if opening is None:
             return

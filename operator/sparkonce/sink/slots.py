@@ -96,8 +96,9 @@ class SlotLog:
             return Evidence.GONE
         return Evidence.GONE if await missing_files(self._objects, filter(None, slots)) else Evidence.PRESENT
 
-    async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
-        found = await self._close_below(key, token, fingerprint=fingerprint, by=by)
+    async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str, lowest: int = 1) -> Slot | None:
+        """`lowest`: tokens below it are barred from this key already, by a rule of the caller's (a stream's chain)."""
+        found = await self._close_below(key, token, lowest=lowest, fingerprint=fingerprint, by=by)
         if found is None:
             found = await self.find(key)  # a higher token's: granted by a store that was lost since
             if found is not None:
@@ -136,10 +137,12 @@ class SlotLog:
                 ) from error
             raise
 
-    async def commit(self, key: SinkKey, slot: Slot) -> Decision:
+    async def commit(self, key: SinkKey, slot: Slot, *, lowest: int = 1) -> Decision:
+        """`lowest`: as for `fence`."""
         if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
             raise ValueError(f"{slot.state} slot of {slot.sink_key} is no commit of {key}")
-        stands = await self._close_below(key, slot.token, fingerprint=slot.fingerprint, by=f"attempt {slot.token}")
+        by = f"attempt {slot.token}"
+        stands = await self._close_below(key, slot.token, lowest=lowest, fingerprint=slot.fingerprint, by=by)
         if stands is None:
             stands = await self._fill(key, slot, "sink.slots.create")
         if stands.state is SlotState.CLOSED:
@@ -192,9 +195,9 @@ class SlotLog:
         slot = await self._read(key, token)
         return slot is not None and slot.nonce != nonce
 
-    async def _close_below(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
+    async def _close_below(self, key: SinkKey, token: int, *, lowest: int, fingerprint: str, by: str) -> Slot | None:
         """Rule R's first half: the committed slot below, or None once all below are closed."""
-        for lower in range(1, token):
+        for lower in range(lowest, token):
             stands = await self._fill(key, _closed(key, lower, fingerprint=fingerprint, by=by), "sink.slots.close")
             if stands.state is SlotState.COMMITTED:
                 return stands

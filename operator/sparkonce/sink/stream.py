@@ -4,24 +4,28 @@
     <key>-b<n>     batch n, for n = first, first + 1, ...
     <key>-b<k+1>   after the last batch k: the end, which is the stream's result
 
-Each *place* of the chain (the opening, then one per number) is a sink key of its own with slots of its own, so rule R holds in it: at most
-one slot of a place is committed, and a token commits only when all lower slots of the place are closed. That bars an attempt that was
-taken over from places that were fenced; it says nothing of the places after them, which are endless and cannot all be closed. So:
+Each *place* of the chain (the opening, then one per number) is a sink key of its own with slots of its own, in which rule R holds. That
+bars an attempt that was taken over from places that were fenced; it says nothing of the places after them, which are endless and cannot
+all be closed. So:
 
-**Chain rule: token s commits in a place only after it has seen the place before it committed, as the opening or a batch, by a token <= s.**
+**Chain rule: token s commits in a place only after it has seen the place before it committed, as the opening or a batch, by a token
+u <= s, and every slot of its place from u to s - 1 closed.** (Slots below u need no closing: the rule itself bars them. So an attempt
+closes slots where it takes over, and none in the batches that follow, however many attempts there were.)
 
 What follows, and nothing in it is about time:
 
-1. The committed places are one piece, from the opening on; an end is the last of them. (By the rule a place is committed only after the
-   one before it, and no slot ever changes.) So "is place p committed?" is true up to some p and false beyond: the last one is found by
-   doubling and halving, in a few looks, however long the stream is. A look is a hint; what it misses costs a step of `close`.
-2. Tokens never fall along the chain. (By the rule, one place after the other.)
-3. `close(t)` walks to the first place p that is not committed and fills its slots below t. Then no token below t commits anything, ever:
-   not in p, whose slots below t are closed; and in no place q after p, since then p would be committed first (1) by a token u that is at
-   most the token at q (2), so u < t; but p's slots below t are closed. Not before p either: those places are committed, and rule R lets
-   no second slot of theirs be. When p is the opening itself, the same holds with the opening as p.
-   If somebody commits p while it is being closed, the walk goes on with the place after it.
-4. An attempt that wakes after a takeover is therefore refused in the place it works at (its slot is closed, or the place is taken) and
+1. At most one slot of a place is committed. Of the opening by rule R. Take a place whose predecessor has one, by u, and two commits in
+   it, s < t. Both saw u, so u <= s; before t was written slot s was seen closed; slots never change; so s is not committed.
+2. The committed places are one piece, from the opening on, and an end is the last of them: a place is committed only after the one before
+   it, which is no end. So "is place p committed?" is true up to some p and false beyond: the last one is found by doubling and halving, in
+   a few looks, however long the stream is. A look is a hint; what it misses costs a step of `close`.
+3. Tokens never fall along the chain (the rule, one place after the other).
+4. `close(t)` walks to the first place p that is not committed and fills its slots from u, the token before it, to t - 1. Then no token
+   s < t commits anything, ever. Not in p: slots from u on are closed, and below u the rule bars it. In no place q after p: p would be
+   committed first (2), by a token that is at most s (3), which was just excluded. Not before p: those places have their one commit (1).
+   When p is the opening itself, the same holds with all its slots below t closed. If somebody commits p while it is being closed, the
+   walk goes on with the place after it.
+5. An attempt that wakes after a takeover is therefore refused in the place it works at (its slot is closed, or the place is taken) and
    in every later one. Places of the successor's batches stay open to the successor, and to nobody below it.
 
 The chain rule is checked against slots that never change, so checking before the create is as good as checking inside it. Two processes
@@ -40,7 +44,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from sparkonce.sink import layout
 from sparkonce.sink.protocol import (
@@ -61,6 +65,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sparkonce.sink.protocol import Sink
+
+
+class Places(Protocol):
+    """What a chain needs of a sink: the verbs of `Sink`, where tokens below `lowest` are known to be barred."""
+
+    async def find(self, key: SinkKey) -> Slot | None: ...
+
+    async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str, lowest: int = 1) -> Slot | None: ...
+
+    async def commit(self, key: SinkKey, slot: Slot, *, lowest: int = 1) -> Decision: ...
+
+
+def _places(sink: Sink | Places) -> Places:
+    """A slot log: no other kind has slots of streams."""
+    return cast("Places", sink)
 
 
 @dataclass(frozen=True)
@@ -165,7 +184,7 @@ def _slot(key: SinkKey, token: int, told: StreamMark, *, fingerprint: str, on_re
     )
 
 
-async def walk(sink: Sink, key: SinkKey, opening: Slot) -> Chain:
+async def walk(sink: Sink | Places, key: SinkKey, opening: Slot) -> Chain:
     """The chain as far as it can be seen now: a hint at its end, and only there. Errors as `Sink.find`."""
     first = mark(opening).first_batch
     newest, known, step = opening, first - 1, 1
@@ -180,20 +199,22 @@ async def walk(sink: Sink, key: SinkKey, opening: Slot) -> Chain:
     return Chain(opening, newest)
 
 
-async def close(sink: Sink, key: SinkKey, opening: Slot, token: int, *, fingerprint: str, by: str) -> Chain:
-    """Bars every token below `token` from every place of the stream, for ever (3 above); the chain as it stands then.
+async def close(sink: Sink | Places, key: SinkKey, opening: Slot, token: int, *, fingerprint: str, by: str) -> Chain:
+    """Bars every token below `token` from every place of the stream, for ever (4 above); the chain as it stands then.
 
     It grows afterwards only by tokens that are not below. Errors as `Sink.fence`; then nothing is known, and it may be called again."""
     chain = await walk(sink, key, opening)
     while not chain.ended:
-        found = await sink.fence(place(key, chain.next), token, fingerprint=fingerprint, by=by)
+        found = await _places(sink).fence(
+            place(key, chain.next), token, fingerprint=fingerprint, by=by, lowest=chain.last.token
+        )
         if found is None:
             break
         chain = chain.followed_by(found)
     return chain
 
 
-async def commit(sink: Sink, key: SinkKey, chain: Chain, slot: Slot) -> Decision:
+async def commit(sink: Sink | Places, key: SinkKey, chain: Chain, slot: Slot) -> Decision:
     """Commits a batch, or an end, in the place after `chain`. FencedOff names the slot that bars it, which may be the one before.
 
     ValueError: the slot is not of that place, or the chain has its end."""
@@ -201,11 +222,11 @@ async def commit(sink: Sink, key: SinkKey, chain: Chain, slot: Slot) -> Decision
         raise ValueError(f"{slot.sink_key} does not follow {chain.last.sink_key}")
     if chain.last.token > slot.token:  # the chain rule
         return FencedOff(chain.last)
-    return await sink.commit(place(key, chain.next), slot)
+    return await _places(sink).commit(place(key, chain.next), slot, lowest=chain.last.token)
 
 
 async def finish(
-    sink: Sink, key: SinkKey, chain: Chain, token: int, *, by: str, data_schema: str = ""
+    sink: Sink | Places, key: SinkKey, chain: Chain, token: int, *, by: str, data_schema: str = ""
 ) -> tuple[Chain, Slot | None]:
     """Ends the stream after its last batch, whoever committed that. The chain with its end, and None; or as far as it got, and the slot
     that bars this token. Errors as `Sink.commit`: unknown, it may be called again."""
@@ -218,7 +239,7 @@ async def finish(
 
 
 async def settled(
-    sink: Sink, key: SinkKey, opening: Slot, attempt: int, *, fingerprint: str, by: str, end: bool
+    sink: Sink | Places, key: SinkKey, opening: Slot, attempt: int, *, fingerprint: str, by: str, end: bool
 ) -> tuple[Slot | None, bool]:
     """What stands of a stream once attempt `attempt` and all before it are barred: its newest slot, or None without any batch; and
     whether that is its end.
@@ -232,7 +253,7 @@ async def settled(
     return (chain.last if chain.batches or chain.ended else None), chain.ended
 
 
-async def recorded(sink: Sink, key: SinkKey, opening: Slot) -> tuple[Slot, ...]:
+async def recorded(sink: Sink | Places, key: SinkKey, opening: Slot) -> tuple[Slot, ...]:
     """Every committed slot after the opening, in order; the last one is the end if there is one. Errors as `Sink.find`."""
     found: list[Slot] = []
     chain = Chain(opening, opening)
@@ -270,7 +291,7 @@ def begins_with(slots: Sequence[Slot], key: SinkKey, query_id: str) -> int:
     return first
 
 
-async def replaces(sink: Sink, key: SinkKey) -> bool:
+async def replaces(sink: Sink | Places, key: SinkKey) -> bool:
     """Whether readers see this generation in the place of those before it: see `shown`. A hint; errors as `Sink.find`."""
     slot = await sink.find(key)
     if slot is None or slot.on_rerun is not OnRerun.REPLACE:
