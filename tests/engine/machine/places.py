@@ -140,8 +140,8 @@ class Watched(SlotLog):
         super().__init__(objects, name=objects.name, on_rerun=OnRerun.REPLACE, stage=stager(objects))
         self._world = world
 
-    async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
-        found = await super().fence(key, token, fingerprint=fingerprint, by=by)
+    async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str, lowest: int = 1) -> Slot | None:
+        found = await super().fence(key, token, fingerprint=fingerprint, by=by, lowest=lowest)
         if found is None:
             self._world.promises.fenced(key, token)
         return found
