@@ -17,6 +17,7 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
+import sparkonce
 from harness import store_servers
 from harness.arrow_stage import arrow_stage, table_of
 from harness.proxy import Flow, in_front_of
@@ -31,6 +32,7 @@ from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import AlreadyCommitted, Committed, Evidence, FencedOff, Sink, SinkKey
 from sparkonce.sink.slots import SlotLog, digest_of
 from sparkonce.sink.table import Table
+from sparkonce.store.open import open_store
 
 ODD = "kind=a%2Fb%25%3D0 ü+&'"
 """What Spark names a folder after a value with such characters."""
@@ -208,22 +210,26 @@ def test_refused_credentials(server: StoreServer, url: str, monkeypatch: pytest.
         assert raised.value.__cause__ is None
 
 
-def test_a_server_that_ignores_if_none_match_is_refused(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """moto, made to overwrite what should only be created: the probe says that exactly-once cannot be kept there. Left alone, it passes."""
+def test_a_server_that_ignores_if_none_match_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """moto, made to overwrite what should only be created: the probe says that exactly-once cannot be kept there, a job ends with that
+    sentence before anything is reserved, and nothing is left. Left alone, moto passes."""
     store_servers.no_proxy(monkeypatch)
-    for ignores in (True, False):
-        with store_servers.moto(tmp_path_factory.mktemp("moto"), ignores_preconditions=ignores) as server:
-            server.use(monkeypatch)
-            sink = sink_at(server.url("orders"))
-            if not ignores:
-                run(sink.check())
-                continue
-            with pytest.raises(OutputUnsafe, match=r"^s3a://lake/orders does not honour create-if-absent") as raised:
-                run(sink.check())
-            assert "put the output on another store" in str(raised.value)
-            assert run(place(server.url("orders")).list("")) == ()
+    ledger = str(tmp_path / "ledger.db")
+    with store_servers.moto(tmp_path / "forgetful", ignores_preconditions=True) as server:
+        server.use(monkeypatch)
+        with pytest.raises(OutputUnsafe, match=r"^s3a://lake/orders does not honour create-if-absent") as raised:
+            run(sink_at(server.url("orders")).check())
+        assert "put the output on another store" in str(raised.value)
+        job = sparkonce.job("k1", outputs={"orders": server.url("orders")}, store=ledger)
+        with pytest.raises(OutputUnsafe), job:
+            pytest.fail("the block ran")
+        assert run(place(server.url("orders")).list("")) == ()
+    store = open_store(ledger)
+    assert run(store.count()) == 0
+    run(store.close())
+    with store_servers.moto(tmp_path / "right") as server:
+        server.use(monkeypatch)
+        run(sink_at(server.url("orders")).check())
 
 
 def test_a_probe_whose_first_answer_was_lost_passes(key: SinkKey) -> None:
