@@ -31,7 +31,7 @@ from sparkonce.errors import (
     SparkonceError,
 )
 from sparkonce.failpoints import hit
-from sparkonce.sink import iceberg_commit, layout, stream
+from sparkonce.sink import iceberg_commit
 from sparkonce.sink.iceberg_catalog import Place, said
 from sparkonce.sink.iceberg_commit import Change, Misfit, Sending, unplaced
 from sparkonce.sink.iceberg_evidence import (
@@ -39,14 +39,12 @@ from sparkonce.sink.iceberg_evidence import (
     Standing,
     expiring,
     fence_summary,
-    marks,
-    sha256,
     standing,
     summary_of,
 )
 from sparkonce.sink.iceberg_files import live, replaced_by, rewritten
 from sparkonce.sink.iceberg_inventory import inventory
-from sparkonce.sink.iceberg_layout import DATA, checkpoint, sink_key_of, staging, staging_folder, token_and_nonce
+from sparkonce.sink.iceberg_layout import staging, staging_folder, token_and_nonce
 from sparkonce.sink.iceberg_schema import fit, identity_columns, schema_of, unmapped, unwritable
 from sparkonce.sink.iceberg_stage import in_microseconds, is_spark, laid_out
 from sparkonce.sink.iceberg_view import Ready, View, closed
@@ -134,13 +132,10 @@ class IcebergTable:
         if replaced_by(view.table.metadata, key) is not None:
             return Evidence.REPLACED
         try:
-            slot = view.committed(standing(view.table.metadata, key))
-            slots = await stream.recorded(self, key, slot) if slot is not None and slot.stream is not None else (slot,)
-            last = slots[-1] if slots else None  # a stream's result is its end
-            if last is None or (slot_digest is not None and sha256(layout.encode(last)) != slot_digest):
+            mark = standing(view.table.metadata, key).committed
+            if mark is None or (slot_digest is not None and mark.digest != slot_digest):
                 return Evidence.GONE
-            commits = [standing(view.table.metadata, each.sink_key).committed for each in slots if each is not None]
-            return self._seen(view, [mark for mark in commits if mark is not None])
+            return self._seen(view, mark)
         except OutputCorrupt:
             return Evidence.GONE
 
@@ -215,11 +210,10 @@ class IcebergTable:
         sending = Sending(self._place, f"slot {slot.token} of {key}")
         suspect = ""
         while True:
-            # A slot of no table (a stream's opening, its end) is for whatever table stands there.
-            view = self._rooted(sending) if slot.table is None else self._loaded(sending)
+            view = self._loaded(sending)
             if view is None:
                 return Stuck(slot, f"the table {self.uri} was dropped; rerun the job")
-            if slot.table not in (None, str(view.table.metadata.table_uuid)):
+            if slot.table != str(view.table.metadata.table_uuid):
                 return Stuck(
                     slot, f"the table {self.uri} was dropped and made anew since the rows were staged; rerun the job"
                 )
@@ -263,36 +257,16 @@ class IcebergTable:
         view = self._view()
         if view is None:
             return Swept(0, 0)
-        keys = [key]
-        if standing(view.table.metadata, key).committed is not None:
-            names = [sink_key_of(folder) or "" for folder in await view.objects.folders(DATA)]
-            keys += stream.places(key, names)
+        at = standing(view.table.metadata, key)
         folders = size = 0
-        for each in keys:
-            at = standing(view.table.metadata, each)
-            for folder in await view.objects.folders(staging(each)):
-                written = token_and_nonce(folder)
-                if written is not None and view.hopeless(folder, at, *written):
-                    size += sum(listed.bytes for listed in await view.objects.list(folder))
-                    folders += 1
-                    hit("sink.iceberg.sweep.before")
-                    await view.objects.delete_folder(folder)
+        for folder in await view.objects.folders(staging(key)):
+            written = token_and_nonce(folder)
+            if written is not None and view.hopeless(folder, at, *written):
+                size += sum(listed.bytes for listed in await view.objects.list(folder))
+                folders += 1
+                hit("sink.iceberg.sweep.before")
+                await view.objects.delete_folder(folder)
         return Swept(folders, size)
-
-    async def committed(self) -> list[Slot]:
-        """All committed slots of the table, of all keys. OutputCorrupt, OutputUnavailable."""
-        if (view := self._view()) is None:
-            return []
-        found: list[Slot] = []
-        for each in marks(view.table.metadata):
-            if isinstance(each, OutputCorrupt):
-                raise each
-            found.append(view.slot_of(each))
-        return found
-
-    def checkpoint(self, key: SinkKey) -> str:
-        """Where a stream's checkpoint lies unless its author says otherwise, as Hadoop's file systems read it. Makes the table."""
-        return self._rooted(Sending(self._place, "the first snapshot")).objects.where(checkpoint(key))
 
     # --- what stands ---------------------------------------------------------------------------------------------------
 
@@ -304,24 +278,19 @@ class IcebergTable:
         table = sending.load()
         return None if table is None else View(table, self.uri, self._durable)
 
-    def _seen(self, view: View, commits: list[Mark]) -> Evidence:
-        """Whether readers see the rows of these commits: in the files that they named, or in what a compaction made of those."""
-        named = {f"{mark.location}/{file.path}" for mark in commits for file in view.files_of(mark)}
-        unseen = named - {file.file_path for file in live(view.table)}
+    def _seen(self, view: View, mark: Mark) -> Evidence:
+        """Whether readers see the rows of a commit: in the files that it named, or in what a compaction made of those."""
+        files = view.files_of(mark)
+        unseen = {f"{mark.location}/{file.path}" for file in files} - {file.file_path for file in live(view.table)}
         if unseen:
             moved = rewritten(view.table, unseen)
             if moved is None:
                 return Evidence.NOT_CHECKED
             if len(moved) < len(unseen):
                 return Evidence.GONE
-        for mark in commits:
-            objects = view.at(mark)
-            folder = mark.slot.rpartition("/")[0]
-            listed = {each.path: each.bytes for each in blocking.run(objects.list(folder))}
-            for file in view.files_of(mark):
-                if f"{mark.location}/{file.path}" not in unseen and listed.get(file.path) != file.bytes:
-                    return Evidence.GONE
-        return Evidence.PRESENT
+        listed = {each.path: each.bytes for each in blocking.run(view.at(mark).list(mark.slot.rpartition("/")[0]))}
+        there = (file for file in files if f"{mark.location}/{file.path}" not in unseen)
+        return Evidence.PRESENT if all(listed.get(file.path) == file.bytes for file in there) else Evidence.GONE
 
     def _change(self, view: View, key: SinkKey, at: Standing, slot: Slot, ready: Ready) -> Change:
         path, digest = view.put(key, slot)

@@ -49,13 +49,11 @@ def rewritten(table: Table, paths: Iterable[str]) -> set[str] | None:
 
 
 def superseded(metadata: TableMetadata, key: SinkKey) -> list[Mark]:
-    """Commits of earlier generations whose rows a Replace of this key takes out: those that nothing took out before, neither a generation
-    in between nor an earlier batch of this one. OutputCorrupt: evidence of one cannot be read."""
+    """Commits of earlier generations whose rows a Replace of this key takes out: those that no Replace in between took out.
+    OutputCorrupt: evidence of one cannot be read."""
     generations: dict[int, list[Mark]] = {}
     for mark in of_lineage(metadata, key):
         generation = lineage_of(mark.sink_key)[1]
-        if generation == key.generation and mark.replaces:
-            return []
         if generation < key.generation:
             generations.setdefault(generation, []).append(mark)
     found: list[Mark] = []

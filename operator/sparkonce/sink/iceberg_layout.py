@@ -3,7 +3,6 @@
     <location>/data/so-<sink key>/<token>-<nonce>/*.parquet             what one write staged
                                                  /_slot-<digest>.json   the slot that a commit was sent with
                                                  /_files.json           its files, when they are many (see `sparkonce.sink.listing`)
-    <location>/_streams/<sink key>/                                     Spark's checkpoint of a stream, unless the job says another place
 
 Iceberg's clean-up of orphan files passes over names with an underscore, so it leaves the evidence alone. It does take staged files that
 no commit names once they are as old as it is told: longer than any job runs.
@@ -32,10 +31,6 @@ def staging_folder(key: SinkKey, token: int, nonce: str) -> str:
 def slot_path(key: SinkKey, token: int, nonce: str, digest: str) -> str:
     """The digest is in the name: a slot that was sealed has other bytes than the one that was staged."""
     return f"{staging_folder(key, token, nonce)}/_slot-{digest[:16]}.json"
-
-
-def checkpoint(key: SinkKey) -> str:
-    return f"{layout.CHECKPOINTS}/{key}"
 
 
 def token_and_nonce(folder: str) -> tuple[int, str] | None:

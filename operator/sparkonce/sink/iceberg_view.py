@@ -29,7 +29,6 @@ from sparkonce.sink.protocol import (
     SinkKey,
     Slot,
     SlotState,
-    StreamPart,
 )
 
 if TYPE_CHECKING:
@@ -111,8 +110,7 @@ class View:
         listed = {each.path: each.bytes for each in blocking.run(objects.list(folder))} if named else {}
         if lost := [path for path, file in named.items() if listed.get(path) != file.bytes]:
             return f"{len(lost)} staged file(s) in {objects.where(folder)} are not there as they were written; rerun the job"
-        # A stream's opening is no effect: what was there before stays until its first batch.
-        replaces = slot.on_rerun is OnRerun.REPLACE and not (slot.stream and slot.stream.part is StreamPart.OPENING)
+        replaces = slot.on_rerun is OnRerun.REPLACE
         removed = self.removed(key) if replaces else []
         if isinstance(removed, str):
             return removed
@@ -158,12 +156,12 @@ class View:
                     data = blocking.run(objects.get(each.path)) or b""
                     sink_key = sink_key_of(folder) or ""
                     slot = layout.decode(data, where=each.path, sink_key=sink_key, token=token)
-                    return slot.table in (None, str(self.table.metadata.table_uuid))
+                    return slot.table == str(self.table.metadata.table_uuid)
                 return False
         return True
 
     def _fit(self, slot: Slot) -> Fit:
-        return fit(schema_of(slot.data_schema), self.table.schema()) if slot.data_schema else Fit()
+        return fit(schema_of(slot.data_schema), self.table.schema())
 
     def _unfit(self, key: SinkKey, slot: Slot) -> str | None:
         metadata = self.table.metadata
