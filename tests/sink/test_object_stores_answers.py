@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -123,3 +125,24 @@ def test_only_errors(server: Scripted, sink: Sink, key: SinkKey) -> None:
     with pytest.raises(OutputUnavailable, match=r"whether slot 1 of .* is committed is unknown"):
         run(sink.commit(key, committing(key, 1)))
     assert server.held == {}
+
+
+def test_a_silent_endpoint(key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody takes the connection and never says a word: unavailable, in one sentence, within half a minute."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as silent:
+        known = store_servers.StoreServer(
+            name="silent",
+            scheme="s3",
+            address=f"127.0.0.1:{silent.getsockname()[1]}",
+            endpoint="AWS_ENDPOINT_URL_S3",
+            credentials={"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "S"},
+        )
+        store_servers.no_proxy(monkeypatch)
+        known.use(monkeypatch)
+        sink = open_sink(Declared(name="orders", kind="slotLog", location="s3://lake/orders"), base=None)
+        began = time.monotonic()
+        with pytest.raises(
+            OutputUnavailable, match=r"the store does not answer; .*; whether slot 1 of .* is closed is unknown$"
+        ):
+            run(sink.fence(key, 2, fingerprint="f", by="settle"))
+        assert time.monotonic() - began < 30

@@ -30,8 +30,10 @@ from sparkonce.sink.objects import StoreObjects, no_container
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, GCSCredential, RetryConfig
 
-REQUEST_SECONDS = 10
-"""One request, whole: slots, footers and pages of listings are small."""
+SILENCE_SECONDS = 10
+"""Without a byte of an answer: the request is given up."""
+REQUEST_SECONDS = 120
+"""One request, whole: the list of a million files takes longer than a slot."""
 CONNECT_SECONDS = 4
 RETRY_SECONDS = 8
 """After the first failure of a request; what is asked once more after that is the caller's choice."""
@@ -137,6 +139,7 @@ def open_objects(address: Address) -> StoreObjects:
 def _client(endpoint: str | None) -> ClientConfig:
     return {
         "timeout": timedelta(seconds=REQUEST_SECONDS),
+        "read_timeout": timedelta(seconds=SILENCE_SECONDS),
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
         # Whoever sets an http:// endpoint has said that it is one.
         "allow_http": endpoint is not None and endpoint.lower().startswith("http://"),
