@@ -87,9 +87,10 @@ def test_a_missing_file(clean: Scene) -> None:
     assert str(clean.written[2].key("orders")) in found.what
 
 
-@pytest.mark.parametrize("how", ["truncated", "rewritten", "other", "grown"])
+@pytest.mark.parametrize("how", ["truncated", "rewritten", "other", "grown", "footer", "padded"])
 def test_a_changed_file(clean: Scene, how: str) -> None:
-    """A file that was truncated, written anew with the same size of rows, replaced by another file or added to is a changed file."""
+    """A file that was truncated, written anew, replaced by another one or added to, at its end or before its footer, is a changed file; so
+    is one whose footer has another byte."""
     path, other = clean.files(clean.written[0])[0], clean.files(clean.written[1])[0]
     data = path.read_bytes()
     if how == "truncated":
@@ -100,8 +101,12 @@ def test_a_changed_file(clean: Scene, how: str) -> None:
         parquet.write_table(table_of(5, 5, 5, 5), path)
     elif how == "other":
         shutil.copy(other, path)
-    else:
+    elif how == "grown":
         path.write_bytes(data + b"\0" * 8)
+    elif how == "footer":  # of the same length
+        path.write_bytes(data[:-20] + bytes([data[-20] ^ 1]) + data[-19:])
+    else:  # with the footer that was committed
+        path.write_bytes(data[:4] + b"\0" * 8 + data[4:])
     found = only(clean.audit())
     assert (found.kind, found.where) == (Kind.CHANGED_FILE, f"file://{path}")
 

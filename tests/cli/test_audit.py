@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 
+import pytest
+
 from harness.desk import FAILS, Desk
+from harness.spark import java
 from sparkonce.cli.exits import ExitCode
 
 
@@ -82,6 +85,26 @@ def test_what_cannot_be_looked_at(desk: Desk) -> None:
     assert desk.here("sweep").code == ExitCode.UNAVAILABLE
     (desk.folder / "none.db").write_text("no ledger" * 100)
     assert desk.here("audit", "--store", "none.db").code == ExitCode.UNAVAILABLE
+
+
+@pytest.mark.spark
+def test_many_files_are_read_by_spark(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--spark` the files are read by executors of a Spark that the command starts and ends; without Java it says so first."""
+    if java() is None:
+        pytest.skip("no Java: install OpenJDK 17")
+    desk.here("run", desk.job())
+    next((desk.folder / "lake" / "numbers").glob("_data/*/*/*.parquet")).unlink()
+    monkeypatch.delenv("SPARKONCE_SPARK_SUBMIT")
+    monkeypatch.setattr("sparkonce.cli.audit.MANY", 1)
+    said = desk.here("audit", "--spark")
+    assert said.code == ExitCode.FAILED
+    assert "defect: missing file: it is not there" in said.out
+    from pyspark.sql import SparkSession
+
+    assert SparkSession.getActiveSession() is None
+    monkeypatch.setenv("JAVA_HOME", str(desk.folder))
+    refused = desk.here("audit", "--spark")
+    assert (refused.code, "install Java 17" in refused.err) == (ExitCode.INVALID, True)
 
 
 def test_a_location_that_is_none(desk: Desk) -> None:

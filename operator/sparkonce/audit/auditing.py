@@ -90,7 +90,7 @@ class Audit:
             ),
             ledger=ledger.url if ledger else None,
             keys=len(ledger.keys) if ledger else 0,
-            looked_again=len(suspicious) - len(confirmed),
+            looked_again=len(set(suspicious) - {each.identity for each in confirmed}),
             deep=self.deep,
         )
 

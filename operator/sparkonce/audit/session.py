@@ -1,9 +1,14 @@
-"""A local Spark for an audit that was started outside of any."""
+"""A local Spark for an audit that was started outside of any.
+
+PySpark takes Ctrl-C over when it starts, to cancel its jobs; an audit has nothing to settle, so it is given back to whoever had it.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,7 +21,8 @@ def local_session() -> SparkSession:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    return (
+    before = signal.getsignal(signal.SIGINT)
+    session = (
         SparkSession.builder.master(os.environ.get("SPARKONCE_MASTER", "local[*]"))
         .appName("sparkonce-audit")
         .config("spark.ui.enabled", "false")
@@ -24,3 +30,6 @@ def local_session() -> SparkSession:
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+    return session
