@@ -7,13 +7,17 @@ import os
 import sys
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 
 import pytest
 
 from harness import sink_attempts
-from harness.iceberg_tables import opened, sql_catalog, use
+from harness.iceberg_tables import opened, rest_catalog, sql_catalog, use
 from harness.sink_attempts import Plan
 from sparkonce.sink.protocol import Sink
+
+REST_URL = "rest-url"
+"""A file in a plan's folder: where it is, the plan's processes use that REST catalog."""
 
 
 def start(plan: Plan) -> ForkServerProcess:
@@ -30,11 +34,12 @@ def start(plan: Plan) -> ForkServerProcess:
 
 def carry_out(plan: Plan) -> None:
     """The process."""
-    use(sql_catalog(plan.folder))
-    sink_attempts.sink_in = sink_in  # a process of ours: nobody else sees the change
+    url = Path(plan.folder, REST_URL)
+    use(rest_catalog(url.read_text()) if url.exists() else sql_catalog(plan.folder))
+    sink_attempts.sink_at = sink_at  # a process of ours: nobody else sees the change
     sink_attempts.carry_out(plan)
 
 
-def sink_in(folder: str) -> Sink:
-    """One catalog per process, whatever the folder."""
+def sink_at(table: str) -> Sink:
+    """One catalog per process, whatever the plan says of a table."""
     return opened()

@@ -18,7 +18,8 @@ import pytest
 from harness import iceberg_attempts, iceberg_tables
 from harness.arrow_stage import table_of
 from harness.eventually import assert_eventually
-from harness.iceberg_tables import opened, rows, sql_catalog
+from harness.iceberg_rest import rest_server
+from harness.iceberg_tables import opened, rest_catalog, rows, sql_catalog
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of
 from sparkonce.blocking import run
 from sparkonce.sink.iceberg_evidence import COMMITTED, marks
@@ -210,14 +211,16 @@ def test_check_then_append_commits_thrice_and_ours_once(ours: bool, lake: Path) 
 
 
 class Contest:
-    """Six processes, one per token, over the same keys in different orders; killed and started again until all are through."""
+    """Processes, one per token, over the same keys in different orders; killed and started again until all are through."""
 
-    def __init__(self, folder: Path, seed: int, started: list[ForkServerProcess]) -> None:
-        self.folder, self.dice, self.started = folder, random.Random(seed), started
-        self.keys = [f"k{number}" for number in range(1, KEYS + 1)]
+    def __init__(self, folder: Path, started: list[ForkServerProcess], *, keys: int, tokens: tuple[int, ...]) -> None:
+        seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
+        print(f"SPARKONCE_TEST_SEED={seed}")
+        self.folder, self.dice, self.started, self.tokens = folder, random.Random(seed), started, tokens
+        self.keys = [f"k{number}" for number in range(1, keys + 1)]
         # Nearly the same order for all, so that they meet.
         self.left = {
-            token: sorted(self.keys, key=lambda name: int(name[1:]) + self.dice.uniform(0, 4)) for token in TOKENS
+            token: sorted(self.keys, key=lambda name: int(name[1:]) + self.dice.uniform(0, 4)) for token in tokens
         }
         self.plans: list[Plan] = []
         self.running: dict[int, tuple[Plan, ForkServerProcess]] = {}
@@ -225,7 +228,7 @@ class Contest:
 
     def run(self) -> None:
         """Until each token has been tried at each key."""
-        for token in TOKENS:
+        for token in self.tokens:
             self._start(token)
         while self.running:
             # What is waited for is the end of a process, at most until the next fault is due.
@@ -293,17 +296,40 @@ class Contest:
 def test_six_processes_race_for_60_keys(lake: Path, started: list[ForkServerProcess]) -> None:
     """Under kills and freezes at random moments and at every step, each key has at most one commit; whoever was told of one was told of
     that one; a fence that said "nothing" stays right; and the table holds each committed row once."""
-    seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
-    contest = Contest(lake, seed, started)
-    print(f"SPARKONCE_TEST_SEED={seed}")
+    contest = Contest(lake, started, keys=KEYS, tokens=TOKENS)
     contest.run()
+    outcome = judged(contest)
+    hits = Counter(Path(contest.plans[0].hits).read_text().split())
+    print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
+    assert all(hits[point] >= 3 for point in POINTS)
+    assert contest.faults["died"] >= 10
+    assert all(outcome[what] > 0 for what in ("Committed", "AlreadyCommitted", "FencedOff", "found", "fence none"))
 
+
+def test_processes_race_on_a_rest_catalog(
+    tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[ForkServerProcess]
+) -> None:
+    """The same on Apache Iceberg's own REST catalog server, which takes commits of several clients at once, with fewer keys."""
+    with rest_server(tmpfs_path) as url:
+        (tmpfs_path / iceberg_attempts.REST_URL).write_text(url)
+        for name, value in rest_catalog(url).items():
+            monkeypatch.setenv(name, value)
+        contest = Contest(tmpfs_path, started, keys=12, tokens=TOKENS[:4])
+        contest.run()
+        outcome = judged(contest)
+    print(f"{dict(contest.faults)} {dict(outcome)}")
+    assert outcome["Committed"] > 0
+    assert contest.faults["died"] >= 3
+
+
+def judged(contest: Contest) -> Counter[str]:
+    """What happened, once it is proved that nothing was committed twice, lost, or answered wrongly."""
     outcome: Counter[str] = Counter()
     expected: list[int] = []
     sink = opened()
     before = {mark.sink_key for mark in marks(iceberg_tables.table().metadata) if not isinstance(mark, Exception)}
     for name, told in contest.told().items():
-        verdict = run(sink.fence(key_of(name), 7, fingerprint=FINGERPRINT, by="settle"))
+        verdict = run(sink.fence(key_of(name), max(TOKENS) + 1, fingerprint=FINGERPRINT, by="settle"))
         assert (str(key_of(name)) in before) == (verdict is not None)
         for token, what, nonce in told:
             outcome[what] += 1
@@ -325,8 +351,4 @@ def test_six_processes_race_for_60_keys(lake: Path, started: list[ForkServerProc
     assert sum(commits().values()) == outcome["one commit"] == len(staged())
     assert sum(tag.startswith(COMMITTED) for tag in iceberg_tables.tags()) == outcome["one commit"]
 
-    hits = Counter(Path(contest.plans[0].hits).read_text().split())
-    print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
-    assert all(hits[point] >= 3 for point in POINTS)
-    assert contest.faults["died"] >= 10
-    assert all(outcome[what] > 0 for what in ("Committed", "AlreadyCommitted", "FencedOff", "found", "fence none"))
+    return outcome
