@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sparkonce.audit.findings import Finding, Kind
 from sparkonce.audit.ledger import told
+from sparkonce.blocking import run
 from sparkonce.driver.attempt import sinks_of
 from sparkonce.errors import SparkonceError
 from sparkonce.model.record import SpecBody
@@ -22,6 +22,7 @@ from sparkonce.sink.objects import Objects
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import Sink
 
+DELTA_LOG = "_delta_log"
 _KIND = re.compile(r"(slotLog|delta|iceberg):(.+)$")
 
 
@@ -37,7 +38,7 @@ class Place:
 def named(tables: Sequence[str], *, base: str) -> list[Place]:
     """From what a person wrote: a path or URL, with `slotLog:`, `delta:` or `iceberg:` before it where that does not show.
 
-    base: the folder that relative paths are relative to. InvalidInput, OutputUnsupported."""
+    base: the folder that relative paths are relative to. InvalidInput, OutputUnsupported, OutputUnavailable."""
     places: dict[tuple[str, str], Place] = {}
     for text in tables:
         match = _KIND.match(text)
@@ -50,8 +51,8 @@ def named(tables: Sequence[str], *, base: str) -> list[Place]:
 
 def _kind_of(location: str, base: str) -> str:
     """By what lies there; a slot log where nothing says otherwise."""
-    path = Path(base, location.removeprefix("file://"))
-    return "delta" if (path / "_delta_log").is_dir() else "slotLog"
+    folders = run(objects_at(location, base=base, field="table").folders(""))
+    return "delta" if DELTA_LOG in folders else "slotLog"
 
 
 def of_specs(specs: Mapping[str, SpecBody]) -> tuple[list[Place], list[Finding]]:
