@@ -2,98 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import parquet
 
-from driver.granted import Granted, granted
+from driver.granted import granted
+from driver.streamed import BATCHES, LIVES, Dies, checkpoints, dying, next_attempt, rows, settled, source
 from harness.arrow_stage import table_of
-from harness.stream_source import Source, installed
+from harness.stream_source import Source
 from sparkonce.blocking import run
-from sparkonce.driver.stream import Streamed
 from sparkonce.engine.decide import Finalize
+from sparkonce.engine.notebook import Replayed
 from sparkonce.engine.outcome import succeeded
 from sparkonce.engine.probing import probe
-from sparkonce.errors import AttemptEnded, Fenced, InvalidInput, OutputUnsupported, StreamBroken, UndeclaredOutput
-from sparkonce.model.record import Outcome, Settling, Why
+from sparkonce.errors import AttemptEnded, Fenced
+from sparkonce.model.record import Outcome
 from sparkonce.model.result import Verdict
 from sparkonce.sink.protocol import Evidence, StreamPart
 from sparkonce.sink.slots import digest_of
 from sparkonce.sink.stream import mark, place
 from sparkonce.sink.table import Table
-from sparkonce.sink.transaction import Settlement, settle
 
-BATCHES = [[1, 2], [3, 4, 5], [6]]
-
-
-@pytest.fixture(autouse=True)
-def _checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch)
-
-
-def source(*batches: list[int], **options: bool) -> Any:
-    return Source(batches or BATCHES, **options)
-
-
-def rows(attempt: Granted, output: str = "orders") -> list[int]:
-    """As a reader gets them."""
-    files = Table(attempt.folder / output).files()
-    return sorted(
-        n for file in files for n in parquet.read_table(file, partitioning=None)["n"].to_pylist() if n is not None
-    )
-
-
-def settled(attempt: Granted, *, end: bool = False) -> Settlement:
-    return run(
-        settle(
-            list(attempt.sinks().values()),
-            key_hash=attempt.record.key_hash,
-            generation=attempt.record.generation,
-            attempt=attempt.record.attempt,
-            fingerprint=attempt.record.fingerprint,
-            intent=None,
-            by="owner",
-            end=end,
-        )
-    )
-
-
-def next_attempt(attempt: Granted) -> None:
-    """Settled, and granted again."""
-    settled(attempt)
-    now = attempt.record.attempt
-    attempt.update(settling=Settling(attempt=now, why=Why.LOST), attempt=now + 1, nonce=f"nonce-{now + 1}")
-
-
-class Dies(Exception):
-    """The driver's end, in the middle of a stream."""
-
-
-class _Lives:
-    """A ledger that knows of every generation."""
-
-    def renew(self, progress: Any) -> bool:
-        return True
-
-
-LIVES: Any = _Lives()
-
-
-def dying(attempt: Granted, number: int, *, committed: bool = False, channel: Any = None, **given: Any) -> None:
-    """A driver that dies in this batch, before or after its commit."""
-
-    def until(batch: Any, frame: Any) -> None:
-        if batch.number == number and not committed:
-            raise Dies
-        batch.write(frame, "orders")
-        if batch.number == number:
-            raise Dies
-
-    with pytest.raises(Dies):
-        attempt.job(channel=channel).stream(source()).foreach_batch(until, **given)
+__all__ = ["checkpoints"]
 
 
 def test_every_batch_is_one_commit_and_the_end_has_the_totals(tmp_path: Path) -> None:
@@ -134,6 +65,26 @@ def test_the_result_of_a_stream_has_the_totals_and_says_what_it_rests_on(tmp_pat
     assert output.bytes == sum(Path(file).stat().st_size for file in files)
     assert result.evidence == "slots committed by attempt 2; orders: 3 batches of a stream, the last is 2"
     assert run(probe(attempt.record, result, sinks)) == {"orders": Evidence.PRESENT}
+
+
+def test_a_replayed_stream_answers_from_the_record(tmp_path: Path) -> None:
+    """In a notebook whose key has its result: no query, the recorded totals; the batches are not recorded one by one."""
+    attempt = granted(tmp_path, "orders")
+    attempt.job().stream(source()).write("orders")
+    result = succeeded(
+        attempt.record,
+        Finalize(Outcome.SUCCEEDED, None, ""),
+        settled(attempt),
+        sinks=list(attempt.sinks().values()),
+        reports=[],
+        now=1.0,
+    )
+    replayed = Replayed(attempt.record, result).stream(None)
+
+    done = replayed.write("orders", trigger={"availableNow": True})
+
+    assert (done.rows, done.batches, done.fresh) == (6, None, False)
+    assert replayed.foreach_batch(print) == {"orders": done}
 
 
 def test_a_batch_that_is_delivered_again_is_skipped_without_running(tmp_path: Path) -> None:
@@ -204,55 +155,6 @@ def test_a_stream_that_has_its_end_is_not_run_again(tmp_path: Path) -> None:
 
     assert (done.rows, done.batches, done.fresh) == (6, 3, False)
     assert never.queries == []
-
-
-def test_a_reset_checkpoint_is_refused(tmp_path: Path) -> None:
-    """Another query id under the same key and generation would deliver every row again: refused before any batch, with what to do."""
-    attempt = granted(tmp_path, "orders")
-    checkpoint = tmp_path / "checkpoint"
-    dying(attempt, 1, checkpoint=str(checkpoint))
-    next_attempt(attempt)
-    shutil.rmtree(checkpoint)
-
-    with pytest.raises(
-        StreamBroken,
-        match=r"begun with another checkpoint \(query \S+\) than .*give the old checkpoint back, or `sparkonce rerun",
-    ):
-        attempt.job().stream(source()).write("orders", checkpoint=str(checkpoint))
-
-    assert rows(attempt) == [1, 2]
-
-
-def test_a_checkpoint_that_was_put_back_is_refused(tmp_path: Path) -> None:
-    """The same query id with a batch planned anew: other rows under the number of a committed batch are never skipped in silence."""
-    attempt = granted(tmp_path, "orders")
-    checkpoint = tmp_path / "checkpoint"
-    dying(attempt, 2, checkpoint=str(checkpoint))
-    for at in (1, 2):
-        (checkpoint / "offsets" / str(at)).unlink()
-        (checkpoint / "commits" / str(at)).unlink(missing_ok=True)
-    next_attempt(attempt)
-
-    with pytest.raises(StreamBroken, match="plans batch 1 with other rows than those that are committed"):
-        attempt.job().stream(source([1, 2], [30], [60])).write("orders", checkpoint=str(checkpoint))
-
-    assert rows(attempt) == [1, 2, 3, 4, 5]
-
-
-def test_a_batch_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
-    """Something else ran on the checkpoint: the batch between would be missing, so the next one is not committed."""
-    attempt = granted(tmp_path, "orders")
-    checkpoint = tmp_path / "checkpoint"
-    dying(attempt, 1, checkpoint=str(checkpoint))
-    (checkpoint / "commits" / "1").touch()
-    next_attempt(attempt)
-
-    with pytest.raises(
-        StreamBroken, match="delivers batch 2, and output orders waits for batch 1: what lies between would be lost"
-    ):
-        attempt.job().stream(source()).write("orders", checkpoint=str(checkpoint))
-
-    assert rows(attempt) == [1, 2]
 
 
 def test_a_stream_that_was_ended_takes_no_batch(tmp_path: Path) -> None:
@@ -353,39 +255,6 @@ def test_the_probe_of_a_stream_looks_at_all_its_batches(tmp_path: Path) -> None:
     assert run(sink.probe(attempt.key("orders"), digest_of(end))) is Evidence.GONE
 
 
-def test_a_key_per_day_goes_on_with_one_checkpoint(tmp_path: Path) -> None:
-    """Another key on the checkpoint of a stream that has ended begins after its last batch, which it is not given twice; on one that
-    has not ended, or for a table that lacks the rows before, it is refused."""
-    checkpoint = str(tmp_path / "checkpoint")
-    monday = granted(tmp_path, "orders", idempotencyKey="monday")
-    dying(monday, 1, committed=True, checkpoint=checkpoint)
-    tuesday = granted(tmp_path, "orders", idempotencyKey="tuesday")
-    with pytest.raises(StreamBroken, match=r"uses it and has not ended; end that one, or give a new one"):
-        tuesday.job().stream(source()).write("orders", checkpoint=checkpoint)
-    settled(monday, end=True)
-
-    done = tuesday.job().stream(source()).write("orders", checkpoint=checkpoint)
-
-    assert (done.rows, done.batches, rows(tuesday)) == (1, 1, [1, 2, 3, 4, 5, 6])
-    elsewhere = granted(tmp_path / "b", "orders")
-    with pytest.raises(StreamBroken, match="delivers batch 3, and output orders waits for batch 0"):
-        elsewhere.job().stream(source(*BATCHES, [7])).write("orders", checkpoint=checkpoint)
-
-
-def test_a_rerun_does_not_go_on_with_the_old_checkpoint(tmp_path: Path) -> None:
-    """It would replace the rows before it by those after: refused; with a checkpoint of its own, the default, it writes all anew."""
-    attempt = granted(tmp_path, "orders")
-    checkpoint = str(tmp_path / "checkpoint")
-    attempt.job().stream(source()).write("orders", checkpoint=checkpoint)
-    attempt.record = attempt.record.changed(generation=2)
-
-    with pytest.raises(StreamBroken, match="goes on after generation 1, whose rows a rerun replaces; give a new one"):
-        attempt.job(channel=LIVES).stream(source(*BATCHES, [7])).write("orders", checkpoint=checkpoint)
-    attempt.job(channel=LIVES).stream(source(*BATCHES, [7])).write("orders")
-
-    assert rows(attempt) == [1, 2, 3, 4, 5, 6, 7]
-
-
 def test_the_heartbeat_reports_the_rows_so_far(tmp_path: Path) -> None:
     """Those of earlier attempts are counted, those that were skipped are not counted twice."""
     attempt = granted(tmp_path, "orders")
@@ -413,43 +282,6 @@ def test_the_sweep_keeps_what_the_batches_hold(tmp_path: Path) -> None:
     assert rows(attempt) == [1, 2, 3, 4, 5]
 
 
-def test_what_a_stream_does_not_do_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
-    """A table of rows, an odd trigger, an undeclared output, minRows, a second write of an output: nothing is created."""
-    attempt = granted(tmp_path, "orders")
-    plain: Any = type("Plain", (), {"isStreaming": False})()
-    with pytest.raises(InvalidInput, match=r"write this one with job.write\(\)"):
-        attempt.job().stream(plain).write("orders")
-    with pytest.raises(InvalidInput, match="trigger is"):
-        attempt.job().stream(source()).write("orders", trigger={"continuous": "1 second"})
-    with pytest.raises(UndeclaredOutput):
-        attempt.job().stream(source()).write("order")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_outputs_of_another_kind_are_refused_by_field(tmp_path: Path) -> None:
-    """A Delta or Iceberg output of a stream names its field; nothing is started."""
-    attempt = granted(tmp_path, "orders")
-    other: Any = type("Other", (), {"kind": "delta", "name": "orders"})()
-    with pytest.raises(OutputUnsupported, match=r"spec.outputs\[orders\].delta: a stream writes slotLog outputs only"):
-        attempt.job(sinks={"orders": other}).stream(source()).write("orders")
-
-
-def test_a_stream_and_a_plain_write_do_not_share_a_generation(tmp_path: Path) -> None:
-    """Neither takes the other's slots for its own: one sentence each, and what is committed stays."""
-    attempt = granted(tmp_path, "orders", "totals")
-    job = attempt.job()
-    job.stream(source()).write("orders")
-    job.write(table_of(1), "totals")
-    attempt.update(attempt=2, nonce="nonce-2")
-    job = attempt.job()
-
-    with pytest.raises(InvalidInput, match=r"output orders holds a stream .* write it with job.stream\(\)"):
-        job.write(table_of(1), "orders")
-    with pytest.raises(InvalidInput, match="output totals holds a plain write"):
-        job.stream(source()).write("totals")
-    assert (rows(attempt), rows(attempt, "totals")) == ([1, 2, 3, 4, 5, 6], [1])
-
-
 def test_an_attempt_that_is_over_stops_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query that waits for rows commits nothing that would tell it: the heartbeat's answer ends it, and no end is written."""
     monkeypatch.setattr("sparkonce.driver.stream.LOOK", 0.01)
@@ -466,23 +298,3 @@ def test_an_attempt_that_is_over_stops_its_query(tmp_path: Path, monkeypatch: py
 
     assert not endless.queries[0].isActive
     assert settled(attempt).verdict is Verdict.SOME
-
-
-def test_the_functions_own_error_is_what_its_author_sees(tmp_path: Path) -> None:
-    """Not Spark's text about it; the batch is not committed and nothing is ended."""
-    attempt = granted(tmp_path, "orders")
-
-    def wrong(batch: Any, frame: Any) -> None:
-        batch.write(frame, "order")
-
-    with pytest.raises(InvalidInput, match=r"'order' is not one of this stream \(orders\)"):
-        attempt.job().stream(source()).foreach_batch(wrong)
-
-    def twice(batch: Any, frame: Any) -> None:
-        batch.write(frame, "orders")
-        batch.write(frame, "orders")
-
-    with pytest.raises(InvalidInput, match="'orders' is written twice in batch 0"):
-        attempt.job().stream(source()).foreach_batch(twice)
-    assert isinstance(attempt.job().stream(source()).write("orders"), Streamed)
-    assert rows(attempt) == [1, 2, 3, 4, 5, 6]

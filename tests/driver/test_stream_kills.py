@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from crash.scene import HERE, Scene, state
 from driver.granted import granted
-from driver.test_stream import Dies, settled
+from driver.streamed import Dies, settled
 from harness.eventually import assert_eventually
 from harness.stream_source import Source, installed
 from sparkonce.model.assignment import ENVIRONMENT
@@ -52,7 +52,7 @@ def stream_of(folder: Path, *options: str, shape: str = "one", spec: dict[str, A
 
 def rows(scene: Scene, output: str = "a") -> list[int]:
     """As a reader gets them."""
-    files = Table(scene.folder / "lake" / output).files()
+    files = Table(str(scene.folder / "lake" / output)).files()
     return sorted(
         int(n) for file in files for n in parquet.read_table(file, partitioning=None)["n"].to_pylist() if n is not None
     )
@@ -210,5 +210,42 @@ def test_two_outputs_of_a_stream_whose_driver_dies_between_them(tmpfs_path: Path
         for output in "ab":
             assert rows(scene, output) == list(range(BATCHES * ROWS))
             one_commit_per_place(scene, output)
+    finally:
+        scene.clear()
+
+
+def test_a_stream_whose_attempts_are_used_up_is_a_persons_to_end(tmpfs_path: Path) -> None:
+    """Held, since batches are committed: it cannot be called failed; called succeeded it ends where it is, with what it has."""
+    scene = stream_of(tmpfs_path, spec={"retry": {"maxAttempts": 1}})
+    try:
+        scene.run("driver.stage.after=5*off->kill").wait(LONG)
+        assert (scene.said()["phase"], scene.slots("a")[-1]["state"]) == ("Held", "closed")
+
+        failed = ("keys", "resolve", "crash-test", "--failed", "--yes", "--reason", "x")
+        assert scene.run(command=failed).wait(LONG) != 0
+        assert "cannot be called failed: a is committed" in scene.last_output()
+        succeeded = ("keys", "resolve", "crash-test", "--succeeded", "--yes", "--reason", "x")
+        assert scene.run(command=succeeded).wait(LONG) == 0, scene.last_output()
+
+        assert scene.finish()["result"]["outputs"][0]["rows"] == 5 * ROWS
+        assert rows(scene) == list(range(5 * ROWS))
+    finally:
+        scene.clear()
+
+
+def test_a_rerun_of_a_stream_writes_it_anew_and_replaces_it_at_its_end(tmpfs_path: Path) -> None:
+    """A checkpoint of its own, per generation; while it runs readers have the old rows, and each row once before and after."""
+    scene = stream_of(tmpfs_path)
+    try:
+        assert scene.run().wait(LONG) == 0, scene.last_output()
+        runner = scene.run("driver.stage.after=3*off->1*sleep(1500)->off", command=("rerun", "crash-test"))
+        assert_eventually(lambda: "driver.stage.after=sleep" in scene.hits(), timeout=LONG)
+        assert rows(scene) == list(range(BATCHES * ROWS))
+        assert runner.wait(LONG) == 0, scene.last_output()
+
+        assert rows(scene) == list(range(BATCHES * ROWS))
+        assert {path.split("-g")[1].split("-")[0] for path in Table(str(scene.folder / "lake" / "a")).files()} == {"2"}
+        assert len(one_commit_per_place(scene)) == 2 * (BATCHES + 2)
+        assert len(list((scene.folder / "lake" / "a" / "_streams").iterdir())) == 2
     finally:
         scene.clear()

@@ -13,7 +13,7 @@ import pytest
 
 from crash.scene import HERE, Scene
 from driver.granted import Granted, granted
-from driver.test_stream import Dies, next_attempt, settled
+from driver.streamed import Dies, next_attempt, settled
 from driver.test_stream_kills import STEPS, one_commit_per_place, rows
 from harness.spark import spark
 from sparkonce.driver.attempt import sinks_of
