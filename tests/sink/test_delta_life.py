@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -290,6 +292,18 @@ def test_open_sink_knows_delta(tmp_path: Path) -> None:
     sink = open_sink(Declared(name="orders", kind="delta", location="lake/orders"), base=str(tmp_path))
     assert (sink.kind, sink.uri) == ("delta", (tmp_path / "lake" / "orders").as_uri())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_deltalake_the_sentence_says_what_to_install(tmp_path: Path) -> None:
+    """The core imports without the extra, and a job that declares a Delta output is told what is missing, with its field."""
+    code = (
+        "import sys; sys.modules['deltalake'] = None\n"
+        "from sparkonce.sink.open import Declared, open_sink\n"
+        "open_sink(Declared(name='orders', kind='delta', location='/lake/orders'), base=None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "OutputUnsupported: spec.outputs[orders].delta: " in done.stderr
+    assert "pip install sparkonce[delta]" in done.stderr
 
 
 def test_a_percent_sign_in_the_path_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""A real Spark with Delta's own engine on tables that jobs write: what it reads, and what its writes, OPTIMIZE and VACUUM leave of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.delta_jars import delta_jars
+from harness.spark import java
+
+PATIENCE = 900.0
+"""Seconds: half a minute on free cores, and cores are not always free."""
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What everybody saw: see harness/delta_spark.py."""
+    if java() is None:
+        pytest.skip("no Java: install OpenJDK 17")
+    folder = tmp_path_factory.mktemp("delta-spark")
+    jars = ":".join(map(str, delta_jars()))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.delta_spark", str(folder), jars],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if not line.startswith("\tat "))
+    return dict(json.loads((folder / "facts.json").read_text()))
+
+
+def test_the_engine_reads_what_jobs_wrote(facts: dict[str, Any]) -> None:
+    """Every type and partition value as it was: nulls, empty text (null in Hive's layout), odd characters, times of another zone."""
+    assert facts["created"] == "Committed"
+    texts = ["a b", "x:y/%=", "ü", "100%25", None, None]
+    assert facts["rows"] == [
+        [text, number, f"2024-05-01 08:0{number}:00", "1.50", ["t", None], number] for number, text in enumerate(texts)
+    ]
+    assert facts["pruned"] == 1
+
+
+def test_jobs_and_the_engine_write_by_turns(facts: dict[str, Any]) -> None:
+    """On a table that either of them made: appends, a new column, a replaced generation; every row once."""
+    assert [facts[what] for what in ("after the engine's insert", "merged", "replaced", "into the engine's table")] == [
+        "Committed"
+    ] * 4
+    assert facts["extra"] == [{"n": 11, "extra": "new"}]
+    assert facts["numbers"] == [0, 1, 2, 3, 4, 5, 11, 12, 100]
+    assert facts["of the engine's table"] == [0, 1, 2]
+    told = [json.loads(each)["sparkonce"].get("sinkKey") for each in facts["engine's own history"] if each]
+    assert [each for each in told if each] == ["bb-orders-g2", "cc-orders-g1", "bb-orders-g1", "aa-orders-g1"]
+
+
+def test_optimize_and_vacuum_leave_rows_and_evidence(facts: dict[str, Any]) -> None:
+    """After both, with no retention at all, nothing committed is lost, results still stand, and a rerun of rewritten rows is refused."""
+    assert facts["after optimize and vacuum"] == [0, 1, 2, 3, 4, 5, 11, 12]
+    assert facts["probes"] == {"aa": "present", "bb": "replaced", "cc": "present"}
+    assert facts["found"] is True
+    assert "another writer rewrote or deleted" in facts["replace after optimize"]
+
+
+def test_fences_hold_while_the_engine_goes_on(facts: dict[str, Any]) -> None:
+    """A zombie that wakes after a checkpoint, and commits of the engine on top of it, is barred."""
+    assert facts["fence"] is None
+    assert facts["checkpoints"] == 1
+    assert facts["zombie"] == "FencedOff"
+    assert facts["at last"] == [0, 1, 2, 3, 4, 5, 11, 12, 200, 201]
