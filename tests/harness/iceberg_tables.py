@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import LongType, NestedField
 
 from harness.arrow_stage import arrow_stage
 from sparkonce.sink.iceberg import IcebergTable, open_iceberg
@@ -18,6 +20,8 @@ from sparkonce.sink.staging import Stager
 
 CATALOG = "lake"
 TABLE = "sales.orders"
+NUMBERS = Schema(NestedField(1, "n", LongType()))
+"""Of tables that somebody else makes."""
 _PREFIX = f"PYICEBERG_CATALOG__{CATALOG.upper()}__"
 
 

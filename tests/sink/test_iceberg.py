@@ -5,6 +5,7 @@ What several processes do to each other is in test_iceberg_races.py."""
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -597,3 +598,15 @@ def test_a_format_version_that_cannot_be_written_is_refused(sql_sink: IcebergTab
         run(sql_sink.check())
     with pytest.raises(OutputUnsupported, match="format version 1"):
         staged(sql_sink, key, 1, 1)
+
+
+def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Iceberg output without pyiceberg: the sentence says what to install."""
+    for name in [name for name in sys.modules if name == "pyiceberg" or name.startswith("sparkonce.sink.iceberg")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    with pytest.raises(
+        OutputUnsupported, match=r"^spec\.outputs\[orders\]\.iceberg: .* `pip install sparkonce\[iceberg\]`$"
+    ):
+        open_sink(Declared(name="orders", kind="iceberg", location="lake.sales.orders"), base=None)
