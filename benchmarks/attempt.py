@@ -26,8 +26,8 @@ OUTPUT = "rows"
 INSTALL = "local"
 
 
-def job(key: str, table: Path) -> IdempotentJob:
-    """A job file of the usual size, with one output."""
+def job(key: str, place: dict[str, Any]) -> IdempotentJob:
+    """A job file of the usual size, with one output; `place` as in `spec.outputs[]`."""
     template = {
         "type": "Python",
         "mainApplicationFile": "job.py",
@@ -43,15 +43,20 @@ def job(key: str, table: Path) -> IdempotentJob:
         "spec": {
             "idempotencyKey": key,
             "template": {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "spec": template},
-            "outputs": [{"name": OUTPUT, "slotLog": {"path": str(table)}}],
+            "outputs": [{"name": OUTPUT, **place}],
         },
     }
     return IdempotentJob.of(document)
 
 
-def prepared(table: Path) -> Prepared:
-    """Of a key that nobody has used."""
-    return assemble(job(f"measured-{uuid4()}", table), contents={"application file job.py": "0" * 64}, base=str(table))
+def slot_log(table: Path) -> dict[str, Any]:
+    return {"slotLog": {"path": str(table)}}
+
+
+def prepared(table: Path, place: dict[str, Any] | None = None) -> Prepared:
+    """Of a key that nobody has used; a slot log unless `place` says otherwise."""
+    made = job(f"measured-{uuid4()}", place or slot_log(table))
+    return assemble(made, contents={"application file job.py": "0" * 64}, base=str(table))
 
 
 def reserving(store: IdempotencyStore, lease: Lease, ready: Prepared) -> Callable[[], Owned]:
@@ -67,9 +72,11 @@ def reserving(store: IdempotencyStore, lease: Lease, ready: Prepared) -> Callabl
     return reserve
 
 
-def begun(store: IdempotencyStore, lease: Lease, table: Path, *, durable: bool) -> Job:
+def begun(
+    store: IdempotencyStore, lease: Lease, table: Path, *, durable: bool = True, place: dict[str, Any] | None = None
+) -> Job:
     """The Job that a driver gets, its heart beating; `heartbeat.stop()` is the caller's. `durable`: see `open_sink`."""
-    ready = prepared(table)
+    ready = prepared(table, place)
     record = reserving(store, lease, ready)().record
     assignment = Assignment(
         install=INSTALL,

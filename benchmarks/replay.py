@@ -23,7 +23,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 import yaml
-from attempt import OUTPUT, job
+from attempt import OUTPUT, job, slot_log
 from measure import Cost, Goal, Row, WrongEffect, measured
 from replayed_job import FILES, ROWS
 
@@ -79,7 +79,7 @@ class Replay:
     def _finish(self) -> None:
         script = self.scratch / "job.py"
         shutil.copy(Path(__file__).with_name("replayed_job.py"), script)
-        self.file.write_text(yaml.safe_dump(job("replayed", self.scratch / "table").document()))
+        self.file.write_text(yaml.safe_dump(job("replayed", slot_log(self.scratch / "table")).document()))
         store = open_store(self.ledger)
         command = Command(argv=[sys.executable, str(script)], environment={}, folder=str(self.scratch))
         attempts = attempts_folder(store.url)

@@ -1,7 +1,7 @@
 """What exactly-once costs: `make bench`, or `python benchmarks/run.py --only reserve`.
 
-Five parts (output, reserve, replay, etcd, operator), each in a module of its own that says what is timed. Here: the options, where the
-bytes go, the table, and the file with everything in it. Progress goes to standard error, one line per pair; drawing a bar while measuring
+Six parts (output, formats, reserve, replay, etcd, operator), each in a module of its own that says what is timed. Here: the options,
+where the bytes go, the table, and the file with everything in it. Progress goes to standard error, one line per pair; drawing a bar while measuring
 was not taken, because a thread that draws is measured too. Exits with 0 when everything was measured and every effect was right, met or
 not: a goal that is missed on a busy machine is no defect of the build. The last two parts need etcd and a Kubernetes API server, as the
 tests do; where these can be neither found nor built the parts are left out, and the output says so.
@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
+from formats import Formats
 from machine import cores, described, file_system, metered
 from measure import LEAST_PAIRS, Row, Verdict, WrongEffect
 from output import Output
@@ -32,7 +33,7 @@ from sparkonce.errors import SparkonceError
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PARTS = ("output", "reserve", "replay", "etcd", "operator")
+PARTS = ("output", "formats", "reserve", "replay", "etcd", "operator")
 SERVED = ("etcd", "operator")
 """Parts that start servers, as tests start them."""
 sys.path.insert(1, str(ROOT / "tests"))
@@ -49,7 +50,9 @@ class Part(Protocol):
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/run.py", description="What exactly-once costs.")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part (may be given again)")
-    parser.add_argument("--rows", type=_number, default=10_000_000, help="of the output part (10,000,000)")
+    parser.add_argument(
+        "--rows", type=_number, default=10_000_000, help="of the output part (10,000,000); formats takes a fifth"
+    )
     parser.add_argument(
         "--pairs", type=_number, default=10, help=f"counted ones (10); below {LEAST_PAIRS} nothing is met"
     )
@@ -82,6 +85,8 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
     scratch.mkdir()
     if name == "output":
         return Output(scratch, asked.rows, asked.pairs, say)
+    if name == "formats":
+        return Formats(scratch, max(1, asked.rows // 5), asked.pairs, say)
     if name in ("reserve", "replay"):
         return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)
     if name == "etcd":

@@ -104,6 +104,18 @@ def test_output_is_measured_at_its_effect(tmp_path: Path) -> None:
     assert [row["unit"] for row in output["table"]] == ["CPU s", "s", "CPU s", "s"]
 
 
+@needs_spark
+@pytest.mark.spark
+def test_formats_are_measured_at_their_effect(tmp_path: Path) -> None:
+    """Both libraries count the asked rows in what either side wrote; each table format stands beside plain files and its library's writer."""
+    told, _ = benched(tmp_path, "--only", "formats", "--rows", "5,000", "--pairs", "1")
+    formats = told["parts"]["formats"]
+    assert formats["rows"] == 1000
+    assert {len(runs) for runs in formats["runs"].values()} == {1}
+    assert len(formats["runs"]) == 5
+    assert [row["goal"] for row in formats["table"]] == 2 * ["<= 1.05x CPU", None, "faster", "faster"]
+
+
 @pytest.mark.parametrize(
     ("values", "at_most", "expected"),
     [
