@@ -75,7 +75,7 @@ class Project:
 
     def commits(self, table: str) -> list[Slot]:
         """Every committed slot there is, visible or not: the effects, counted where they are."""
-        folder = self._table(table).folder / "_idem"
+        folder = self.folder / "data" / "lake" / table / "_idem"
         slots = [Slot.model_validate_json(path.read_bytes()) for path in folder.glob("*-g*/*.json")]
         return [slot for slot in slots if slot.state is SlotState.COMMITTED]
 
