@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     SUCCEEDED = 0
     """The job has its result: it ran now, or the recorded result was replayed. Of other commands: what was asked is done."""
     FAILED = 1
-    """The job failed for good, now or earlier: a failure is a result, and is replayed."""
+    """The job failed for good, now or earlier: a failure is a result, and is replayed. Of `audit`: it found defects."""
     INVALID = 2
     """The request itself is wrong: nothing was sent and nothing was written."""
     UNAVAILABLE = 3
