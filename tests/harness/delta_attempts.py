@@ -32,10 +32,13 @@ STRANGE = -1
 
 
 def sink_in(folder: str) -> Sink:
+    """Of the table in a test's folder."""
+    return sink_at(f"{folder}/table")
+
+
+def sink_at(table: str) -> Sink:
     """Without fsync: processes die in these tests, the machine does not."""
-    return open_sink(
-        Declared(name="orders", kind="delta", location=f"{folder}/table"), base=None, stage=arrow_stage, durable=False
-    )
+    return open_sink(Declared(name="orders", kind="delta", location=table), base=None, stage=arrow_stage, durable=False)
 
 
 def start(plan: Plan) -> ForkServerProcess:
@@ -50,7 +53,7 @@ def start_stranger(folder: str, rows: int) -> ForkServerProcess:
 
 def carry_out(plan: Plan) -> None:
     """In the child, whose memory is its own: the attempts open Delta sinks."""
-    sink_attempts.sink_in = sink_in
+    sink_attempts.sink_at = sink_at
     sink_attempts.carry_out(plan)
 
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sparkonce.errors import OutputCorrupt, OutputUnavailable
+from sparkonce.errors import OutputUnavailable
 from sparkonce.sink.delta_log import LOG, Live, entry_path, fence, idem, plain_path
 from sparkonce.sink.objects import Objects
 from sparkonce.sink.protocol import SinkKey
@@ -83,7 +83,7 @@ class Log:
         return DeltaTable(self.objects.uri, storage_options=_storage_options(self.objects.uri))
 
     async def load(self) -> Snapshot | None:
-        """The table as it is now; None: there is none, and that is certain. OutputCorrupt: there is one that cannot be read."""
+        """The table as it is now; None: there is none, and that is certain. A log that does not parse is one that cannot be read, too."""
         try:
             return Snapshot(self.open())
         except TableNotFoundError as error:
@@ -132,7 +132,7 @@ class Log:
                 return True
         return None
 
-    def _unreadable(self, error: Exception) -> OutputUnavailable | OutputCorrupt:
+    def _unreadable(self, error: Exception) -> OutputUnavailable:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         return OutputUnavailable(f"cannot read the Delta table {self.objects.uri}: {said}")
 
