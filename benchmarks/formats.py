@@ -49,7 +49,7 @@ class Formats:
     def measure(self) -> list[Row]:
         """WrongEffect when a table does not hold the rows; InvalidInput when Spark cannot start here."""
         check_spark()
-        self.say(f"formats: starting Spark; {self.rows:,} rows, {self.pairs} rounds and one to warm up")
+        self.say(f"formats: starting Spark; {self.rows:,} rows, {self.pairs} pairs and one to warm up")
         catalog = {"TYPE": "sql", "URI": f"sqlite:///{self.scratch / 'catalog.db'}"}
         catalog["WAREHOUSE"] = (self.scratch / "warehouse").as_uri()
         os.environ |= {f"PYICEBERG_CATALOG__BENCH__{name}": value for name, value in catalog.items()}
@@ -161,38 +161,19 @@ class Formats:
             raise WrongEffect(f"{variant}: the table holds {rows} rows, and {self.rows} were written")
 
     def _told(self, pair: int, used: dict[str, Used]) -> None:
-        which = f"round {pair} of {self.pairs}" if pair else "warm-up"
+        which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
         what = ", ".join(f"{name} {each.wall:.2f} s ({each.cpu:.2f} CPU s)" for name, each in used.items())
         self.say(f"formats: {which}: {what}; others {sum(each.others for each in used.values()):.1f} CPU s")
 
     def _table(self) -> list[Row]:
-        found = []
-        for ours, theirs in ((DELTA, THEIR_DELTA), (ICEBERG, THEIR_ICEBERG)):
-            limit, faster = Goal(1.05, "<= 1.05x CPU"), Goal(1.0, "faster")
-            found += [
-                Row(
-                    what=f"{ours}, against {NATIVE}",
-                    unit="CPU s",
-                    ours=self._cpu(ours),
-                    raw=self._cpu(NATIVE),
-                    goal=limit,
-                ),
-                Row(what=f"{ours}, against {NATIVE}", unit="s", ours=self._wall(ours), raw=self._wall(NATIVE)),
-                Row(
-                    what=f"{ours}, against {theirs}",
-                    unit="CPU s",
-                    ours=self._cpu(ours),
-                    raw=self._cpu(theirs),
-                    goal=faster,
-                ),
-                Row(
-                    what=f"{ours}, against {theirs}",
-                    unit="s",
-                    ours=self._wall(ours),
-                    raw=self._wall(theirs),
-                    goal=faster,
-                ),
-            ]
+        limit, faster, found = Goal(1.05, "<= 1.05x CPU"), Goal(1.0, "faster"), []
+        for ours, theirs, kind in ((DELTA, THEIR_DELTA, "delta"), (ICEBERG, THEIR_ICEBERG, "iceberg")):
+            for raw, name, goals in ((NATIVE, "parquet", (limit, None)), (theirs, "library", (faster, faster))):
+                what = f"formats: {kind} by {name}"
+                found += [
+                    Row(what=what, unit="CPU s", ours=self._cpu(ours), raw=self._cpu(raw), goal=goals[0]),
+                    Row(what=what, unit="s", ours=self._wall(ours), raw=self._wall(raw), goal=goals[1]),
+                ]
         return found
 
     def _cpu(self, variant: str) -> list[float]:

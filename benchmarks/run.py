@@ -1,10 +1,10 @@
 """What exactly-once costs: `make bench`, or `python benchmarks/run.py --only reserve`.
 
 Six parts (output, formats, reserve, replay, etcd, operator), each in a module of its own that says what is timed. Here: the options,
-where the bytes go, the table, and the file with everything in it. Progress goes to standard error, one line per pair; drawing a bar while measuring
-was not taken, because a thread that draws is measured too. Exits with 0 when everything was measured and every effect was right, met or
-not: a goal that is missed on a busy machine is no defect of the build. The last two parts need etcd and a Kubernetes API server, as the
-tests do; where these can be neither found nor built the parts are left out, and the output says so.
+where the bytes go, the table, and the file with everything in it. Progress goes to standard error, one line per pair; drawing a bar while
+measuring was not taken, because a thread that draws is measured too. Exits with 0 when everything was measured and every effect was
+right, met or not: a goal that is missed on a busy machine is no defect of the build. The last two parts need etcd and a Kubernetes API
+server, as the tests do; where these can be neither found nor built the parts are left out, and the output says so.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def test_output_is_measured_at_its_effect(tmp_path: Path) -> None:
 @needs_spark
 @pytest.mark.spark
 def test_formats_are_measured_at_their_effect(tmp_path: Path) -> None:
-    """Both libraries count the asked rows in what either side wrote; each table format stands beside plain files and its library's writer."""
+    """Both libraries count the asked rows in what either side wrote; each format stands beside plain files and its library's writer."""
     told, _ = benched(tmp_path, "--only", "formats", "--rows", "5,000", "--pairs", "1")
     formats = told["parts"]["formats"]
     assert formats["rows"] == 1000
