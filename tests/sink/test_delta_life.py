@@ -14,6 +14,8 @@ from harness.delta_stage import delta_stage, numbers_in
 from harness.delta_tables import later, sink_on, staged
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputCorrupt, OutputUnsafe, OutputUnsupported
+from sparkonce.model.record import Intent
+from sparkonce.model.result import Verdict
 from sparkonce.sink import delta_evidence as evidence
 from sparkonce.sink import delta_log
 from sparkonce.sink.delta import DeltaTableSink, digest_of, open_delta
@@ -30,6 +32,7 @@ from sparkonce.sink.protocol import (
     SlotState,
     Stuck,
 )
+from sparkonce.sink.transaction import intent_of, settle
 
 
 @pytest.fixture
@@ -153,6 +156,34 @@ def test_vacuum_leaves_evidence_and_committed_rows(delta: DeltaTableSink, key: S
     assert (run(many.find(key)), run(many.find(second))) == (slot, newer)
     assert run(many.probe(second, digest_of(newer))) is Evidence.PRESENT
     assert not (table / slot.files[0].path).exists()
+
+
+@pytest.mark.parametrize(("dropped", "verdict"), [(False, Verdict.ALL), (True, Verdict.STUCK)])
+def test_a_sealed_slot_is_rolled_forward_or_stuck(
+    delta: DeltaTableSink, key: SinkKey, table: Path, dropped: bool, verdict: Verdict
+) -> None:
+    """Whoever settles commits what the driver had sealed; a table that is not there any more ends in a sentence, not in a new table."""
+    write_deltalake(str(table), table_of(100))
+    sealed = intent_of(1, {"orders": staged(delta, key, 1, 1, 2)})
+    if dropped:
+        for path in (table / "_delta_log").iterdir():
+            path.unlink()
+    found = run(
+        settle(
+            (sink_on(table),),
+            key_hash=key.key_hash,
+            generation=1,
+            attempt=1,
+            fingerprint="f",
+            intent=Intent.model_validate(sealed.dump()),
+            by="settle run",
+        )
+    )
+    assert found.verdict is verdict
+    if dropped:
+        assert "was dropped after the rows were staged" in found.note
+    else:
+        assert numbers_in(table) == [1, 2, 100]
 
 
 # --- probe, sweep, inventory ---------------------------------------------------------------------------------------------
