@@ -12,10 +12,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
-from harness.arrow_stage import arrow_stage
+from harness.arrow_stage import arrow_stage, table_of
+from sparkonce.blocking import run
+from sparkonce.sink import layout
 from sparkonce.sink.iceberg import IcebergTable, open_iceberg
 from sparkonce.sink.iceberg_catalog import Place
-from sparkonce.sink.protocol import OnRerun
+from sparkonce.sink.protocol import Committed, OnRerun, SinkKey, Slot, slot_digest
 from sparkonce.sink.staging import Stager
 
 CATALOG = "lake"
@@ -72,3 +74,25 @@ def tags(name: str = TABLE) -> set[str]:
 def folder_of(name: str = TABLE) -> Path:
     """Of a table that lies in a local folder."""
     return Path(table(name).location().removeprefix("file://"))
+
+
+def staged(sink: IcebergTable, key: SinkKey, token: int, *numbers: int, fingerprint: str = "f") -> Slot:
+    return sink.stage(table_of(*numbers), key, token, fingerprint=fingerprint)
+
+
+def written(sink: IcebergTable, key: SinkKey, token: int, *numbers: int) -> Slot:
+    slot = staged(sink, key, token, *numbers)
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    return slot
+
+
+def generation(key: SinkKey, number: int) -> SinkKey:
+    return key.model_copy(update={"generation": number})
+
+
+def digest_of(slot: Slot) -> str:
+    return slot_digest(layout.encode(slot))
+
+
+def folders() -> list[Path]:
+    return sorted(folder_of().glob("data/so-*/*"))

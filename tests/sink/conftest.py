@@ -9,6 +9,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from harness.arrow_stage import arrow_stage
+from harness.iceberg_fixtures import iceberg_server, iceberg_sink, sql_sink
 from harness.spark import spark
 from sparkonce import failpoints
 from sparkonce.sink.folder_objects import FolderObjects
@@ -16,7 +17,7 @@ from sparkonce.sink.objects import Objects, StoreObjects
 from sparkonce.sink.protocol import OnRerun, SinkKey
 from sparkonce.sink.slots import SlotLog
 
-__all__ = ["spark"]
+__all__ = ["iceberg_server", "iceberg_sink", "spark", "sql_sink"]
 
 KEY = SinkKey(key_hash="a1b2", output="orders", generation=1)
 

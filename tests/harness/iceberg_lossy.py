@@ -1,0 +1,32 @@
+"""A catalog that is there and whose answers to commits are lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkonce.sink.iceberg import IcebergTable
+
+
+class Lossy:
+    """A catalog whose answers to commits are lost, `times` times, after they landed or before."""
+
+    def __init__(self, catalog: Any, *, times: int, lands: bool) -> None:
+        self._catalog, self.times, self.lands, self.sent = catalog, times, lands, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *arguments: Any) -> Any:
+        self.sent += 1
+        if self.times == 0:
+            return self._catalog.commit_table(*arguments)
+        self.times -= 1
+        if self.lands:
+            self._catalog.commit_table(*arguments)
+        raise ConnectionError("no answer")
+
+
+def lossy(sink: IcebergTable, *, times: int, lands: bool) -> Lossy:
+    catalog = Lossy(sink._place.catalog, times=times, lands=lands)
+    sink._place.__dict__["catalog"] = catalog
+    return catalog

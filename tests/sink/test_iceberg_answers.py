@@ -1,0 +1,118 @@
+"""Answers of an Iceberg catalog that do not come, come late, or come after somebody else was there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+
+from harness import iceberg_tables
+from harness.arrow_stage import table_of
+from harness.iceberg_lossy import Lossy, lossy
+from harness.iceberg_tables import (
+    generation,
+    opened,
+    rows,
+    staged,
+    written,
+)
+from sparkonce.blocking import run
+from sparkonce.errors import OutputUnavailable
+from sparkonce.sink.iceberg import IcebergTable
+from sparkonce.sink.protocol import (
+    Committed,
+    FencedOff,
+    SinkKey,
+    SlotState,
+)
+from sparkonce.sink.slots import RESEND_AFTER
+
+STEPS = (
+    "sink.iceberg.commit.before", "sink.iceberg.commit.after", "sink.iceberg.fence.before", "sink.iceberg.fence.after",
+)  # fmt: skip
+
+
+# --- answers that do not come -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("times", [1, len(RESEND_AFTER)])
+def test_a_lost_answer_is_resolved(iceberg_sink: IcebergTable, key: SinkKey, times: int, lands: bool) -> None:
+    """Whether the commit had landed or not: the table is read, the commit sent again if it is not there, and the rows are there once."""
+    slot = staged(iceberg_sink, key, 1, 1, 2)
+    catalog = lossy(iceberg_sink, times=times, lands=lands)
+    assert run(iceberg_sink.commit(key, slot)) == Committed(slot)
+    assert catalog.sent == (1 if lands else times + 1)
+    assert rows() == [1, 2]
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_lost_answer_of_a_fence_is_resolved(iceberg_sink: IcebergTable, key: SinkKey, lands: bool) -> None:
+    """The fence is read back, or set again."""
+    zombie = staged(iceberg_sink, key, 1, 9)
+    lossy(iceberg_sink, times=1, lands=lands)
+    assert run(iceberg_sink.fence(key, 2, fingerprint="f", by="settle")) is None
+    assert isinstance(run(opened().commit(key, zombie)), FencedOff)
+
+
+def test_no_answer_at_all_is_unknown(sql_sink: IcebergTable, key: SinkKey) -> None:
+    """After a bounded number of tries the caller is told that the commit may still have landed, in one sentence; an abort then decides."""
+    slot = staged(sql_sink, key, 1, 1)
+    catalog = lossy(sql_sink, times=99, lands=False)
+    with pytest.raises(
+        OutputUnavailable, match=r"no answer; whether slot 1 of a1b2-orders-g1 stands in lake\S+ is unknown$"
+    ):
+        run(sql_sink.commit(key, slot))
+    assert catalog.sent == len(RESEND_AFTER) + 1
+    assert run(opened().abort(key, slot)).state is SlotState.CLOSED
+
+
+def test_a_commit_that_arrives_after_its_successor_is_refused(sql_sink: IcebergTable, key: SinkKey) -> None:
+    """A request that hung in the network, and lands when the key was fenced or committed since, is refused by the catalog itself."""
+    held: list[tuple[Any, ...]] = []
+
+    class Hung(Lossy):
+        def commit_table(self, *arguments: Any) -> Any:
+            held.append(arguments)
+            raise ConnectionError("no answer")
+
+    slot = staged(sql_sink, key, 1, 1)
+    sql_sink._place.__dict__["catalog"] = Hung(sql_sink._place.catalog, times=0, lands=False)
+    with pytest.raises(OutputUnavailable):
+        run(sql_sink.commit(key, slot))
+    assert run(opened().fence(key, 2, fingerprint="f", by="settle")) is None
+    for request in held:
+        with pytest.raises(CommitFailedException):
+            iceberg_tables.catalog().commit_table(*request)
+    assert rows("n") == [] if iceberg_tables.table().schema().fields else True
+    assert run(opened().find(key)) is None
+
+
+@pytest.mark.parametrize("point", STEPS)
+def test_a_step_that_fails_once_is_repeated(
+    sql_sink: IcebergTable, key: SinkKey, point: str, failpoint: Callable[[str], None]
+) -> None:
+    """A failure before or after either change changes nothing about its outcome."""
+    failpoint(f"{point}=1*raise->off")
+    assert run(sql_sink.fence(key, 2, fingerprint="f", by="settle")) is None
+    written(sql_sink, key, 2, 1)
+    assert rows() == [1]
+
+
+def test_foreign_appends_come_in_between(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+    """Somebody else's commit between our look and our commit costs another look, and neither loses a row."""
+    written(iceberg_sink, key, 1, 1)
+    slot = staged(iceberg_sink, generation(key, 2), 1, 2)
+    left = [3]
+
+    class Busy(Lossy):
+        def commit_table(self, *arguments: Any) -> Any:
+            if left:
+                iceberg_tables.table().append(table_of(left.pop()))
+            return self._catalog.commit_table(*arguments)
+
+    iceberg_sink._place.__dict__["catalog"] = Busy(iceberg_sink._place.catalog, times=0, lands=False)
+    assert run(iceberg_sink.commit(generation(key, 2), slot)) == Committed(slot)
+    assert rows() == [2, 3]
