@@ -33,7 +33,7 @@ from sparkonce.errors import (
 from sparkonce.failpoints import hit
 from sparkonce.sink import iceberg_commit
 from sparkonce.sink.iceberg_catalog import Place, said
-from sparkonce.sink.iceberg_commit import Change, Misfit, Sending, unplaced
+from sparkonce.sink.iceberg_commit import SENT_COMMIT, SENT_FENCE, Change, Misfit, Sending, unplaced
 from sparkonce.sink.iceberg_evidence import (
     Mark,
     Standing,
@@ -151,9 +151,7 @@ class IcebergTable:
             if at.barred_below >= token:
                 return None
             summary = fence_summary(key, token, fingerprint=fingerprint, by=by)
-            if sending.send(
-                view.table, partial(iceberg_commit.fence, view.table, key, at, summary), "sink.iceberg.fence"
-            ):
+            if sending.send(view.table, partial(iceberg_commit.fence, view.table, key, at, summary), SENT_FENCE):
                 return None
 
     def stage(
@@ -229,7 +227,7 @@ class IcebergTable:
                 )
                 continue
             try:
-                if sending.send(view.table, partial(self._change, view, key, at, slot, ready), "sink.iceberg.commit"):
+                if sending.send(view.table, partial(self._change, view, key, at, slot, ready), SENT_COMMIT):
                     return Committed(slot)
             except Misfit as misfit:
                 return Stuck(slot, f"the rows do not fit the table {self.uri} as it is now ({misfit}); rerun the job")

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import (
@@ -52,6 +51,8 @@ WAIT = (0.02, 0.5)
 NAME_MAPPING = "schema.name-mapping.default"
 FOOTER_THREADS = 8
 """Footers read at once, as in staging."""
+SENT_COMMIT, SENT_FENCE = "sink.iceberg.commit", "sink.iceberg.fence"
+"""Failpoints around what is sent."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,8 @@ def _rows(
 
 def data_files(table: Table, metadata: TableMetadata, paths: Sequence[str]) -> list[DataFile]:
     """As the table lists them, with statistics and partition from their footers."""
+    from pyiceberg.io.pyarrow import parquet_file_to_data_file  # brings pandas along
+
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         return list(pool.map(lambda path: parquet_file_to_data_file(table.io, metadata, path), paths))
 
