@@ -47,6 +47,7 @@ def test_expiry_of_snapshots_keeps_the_evidence_and_nothing_else(iceberg_sink: I
     table = iceberg_tables.table()
     head = table.current_snapshot()
     assert head is not None
+    assert {ref.max_ref_age_ms for name, ref in table.metadata.refs.items() if name != "main"} == {2**63 - 1}
     kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
     table.maintenance.expire_snapshots().by_ids(
         [each.snapshot_id for each in table.metadata.snapshots if each.snapshot_id not in kept]
