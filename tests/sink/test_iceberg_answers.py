@@ -116,3 +116,17 @@ def test_foreign_appends_come_in_between(iceberg_sink: IcebergTable, key: SinkKe
     iceberg_sink._place.__dict__["catalog"] = Busy(iceberg_sink._place.catalog, times=0, lands=False)
     assert run(iceberg_sink.commit(generation(key, 2), slot)) == Committed(slot)
     assert rows() == [2, 3]
+
+
+def test_what_was_sent_and_never_answered_is_not_called_stuck(sql_sink: IcebergTable, key: SinkKey) -> None:
+    """The staged files go after a commit was sent: that one may still land, so the outcome is unknown, never "it cannot be"."""
+    slot = staged(sql_sink, key, 1, 1)
+
+    class Swept(Lossy):
+        def commit_table(self, *arguments: Any) -> Any:
+            (iceberg_tables.folder_of() / slot.files[0].path).unlink(missing_ok=True)
+            raise ConnectionError("no answer")
+
+    sql_sink._place.__dict__["catalog"] = Swept(sql_sink._place.catalog, times=0, lands=False)
+    with pytest.raises(OutputUnavailable, match=r"is unknown$"):
+        run(sql_sink.commit(key, slot))

@@ -221,7 +221,7 @@ class IcebergTable:
             ready = view.ready(key, slot)
             if isinstance(ready, str):
                 if ready == suspect:
-                    return Stuck(slot, ready)
+                    return sending.never(slot, ready)
                 suspect = (
                     ready  # whoever decided the key meanwhile may have swept the files: look at the table once more
                 )
@@ -230,7 +230,9 @@ class IcebergTable:
                 if sending.send(view.table, partial(self._change, view, key, at, slot, ready), SENT_COMMIT):
                     return Committed(slot)
             except Misfit as misfit:
-                return Stuck(slot, f"the rows do not fit the table {self.uri} as it is now ({misfit}); rerun the job")
+                return sending.never(
+                    slot, f"the rows do not fit the table {self.uri} as it is now ({misfit}); rerun the job"
+                )
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:
         by = f"abort of attempt {slot.token}"

@@ -36,7 +36,7 @@ from sparkonce.failpoints import hit
 from sparkonce.sink.iceberg_catalog import Place, said
 from sparkonce.sink.iceberg_evidence import COMMITTED, FENCED, Standing, tagged, with_snapshot
 from sparkonce.sink.iceberg_schema import Fit
-from sparkonce.sink.protocol import SinkKey
+from sparkonce.sink.protocol import SinkKey, Slot, Stuck
 from sparkonce.sink.slots import RESEND_AFTER
 
 if TYPE_CHECKING:
@@ -194,6 +194,12 @@ class Sending:
             self.lost(error)
             return False
         return True
+
+    def never(self, slot: Slot, why: str) -> Stuck:
+        """Stuck, unless a change was sent that nobody answered: that one may still land. OutputUnavailable."""
+        if self._lost:
+            raise self._unknown()
+        return Stuck(slot, why)
 
     def lost(self, error: BaseException) -> None:
         """An answer did not come. OutputUnavailable once that was so too often, and one more look found nothing."""
