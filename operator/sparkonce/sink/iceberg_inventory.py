@@ -59,7 +59,6 @@ async def inventory(view: View, *, kind: str) -> Inventory:
     return Inventory(
         kind=kind,
         uri=view.uri,
-        location=table.location(),
         effects=tuple(effects),
         staged=tuple(staged),
         present=present,
