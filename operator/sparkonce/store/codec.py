@@ -22,7 +22,9 @@ V = TypeVar("V", bound=Value)
 def encode(value: Value) -> str:
     """InvalidInput for what JSON cannot say (lone surrogates, objects of other kinds); nothing was written then."""
     try:
-        return value.model_dump_json(by_alias=True, exclude_none=True)  # as `dump` and `json.dumps`, in a third of the time
+        return value.model_dump_json(
+            by_alias=True, exclude_none=True
+        )  # as `dump` and `json.dumps`, in a third of the time
     except (ValueError, TypeError, PydanticSerializationError) as error:
         raise InvalidInput(f"a {type(value).__name__.lower()} cannot be stored as JSON: {error}") from None
 
