@@ -10,7 +10,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
@@ -62,10 +62,29 @@ def rows_in(table: str) -> list[int]:
     return sorted(rows)
 
 
+def frozen(process: ForkServerProcess) -> bool:
+    """Stopped by a signal, says the kernel."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def wake(process: ForkServerProcess) -> None:
+    """Goes on where it was frozen."""
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGCONT)
+
+
 class Contest:
     """One process per token over the same keys in different orders; killed and started again until all are through.
 
     table: where they write; `environment` is what finds it. `started` gets every process, for whoever ends them."""
+
+    points: Sequence[str] = POINTS
+    """Failpoints at which processes die, freeze or wait, each process once at each."""
+    ways: Sequence[str] = ("kill", "kill", "stop", "sleep(20)")
+    pace: tuple[float, float] = (0.002, 0.03)
+    """Seconds between two faults from outside, drawn from least to most."""
+    wakes: int = 12
+    """How often a process is woken, beside 6 times frozen and once killed."""
 
     def __init__(
         self,
@@ -96,18 +115,21 @@ class Contest:
             self._start(token)
         while self.running:
             # What is waited for is the end of a process, at most until the next fault is due.
-            wait([process.sentinel for _, process in self.running.values()], timeout=self.dice.uniform(0.002, 0.03))
+            wait([process.sentinel for _, process in self.running.values()], timeout=self.dice.uniform(*self.pace))
             for token, (plan, process) in list(self.running.items()):
                 if process.exitcode is not None:
                     self._ended(token, plan, process)
             if self.running:
                 self._fault(self.dice.choice(list(self.running.values()))[1])
 
+    def armed(self) -> list[str]:
+        """A new process's faults at its failpoints."""
+        return [f"{point}={self.dice.randrange(12)}*off->1*{self.dice.choice(self.ways)}->off" for point in self.points]
+
+    def begin(self, plan: Plan) -> ForkServerProcess:
+        return sink_attempts.start(plan)
+
     def _start(self, token: int) -> None:
-        armed = [
-            f"{point}={self.dice.randrange(12)}*off->1*{self.dice.choice(['kill', 'kill', 'stop', 'sleep(20)'])}->off"
-            for point in POINTS
-        ]
         plan = Plan(
             folder=str(self.folder),
             table=self.table,
@@ -116,9 +138,9 @@ class Contest:
             token=token,
             keys=tuple(self.left[token]),
             seed=self.dice.getrandbits(32),
-            failpoints=";".join(armed),
+            failpoints=";".join(self.armed()),
         )
-        process = sink_attempts.start(plan)
+        process = self.begin(plan)
         self.plans.append(plan)
         self.started.append(process)
         self.running[token] = (plan, process)
@@ -138,7 +160,7 @@ class Contest:
 
     def _fault(self, process: ForkServerProcess) -> None:
         fault, number = self.dice.choices(
-            [("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP), ("wake", signal.SIGCONT)], [1, 6, 12]
+            [("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP), ("wake", signal.SIGCONT)], [1, 6, self.wakes]
         )[0]
         assert process.pid is not None
         with contextlib.suppress(ProcessLookupError):  # it has just ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,14 @@ def failpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]
     yield plan
     monkeypatch.delenv("SPARKONCE_FAILPOINTS", raising=False)
     failpoints.reset()
+
+
+@pytest.fixture
+def started() -> Iterator[list[ForkServerProcess]]:
+    """Processes that end with the test, whatever their state."""
+    processes: list[ForkServerProcess] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.join()
+        process.close()

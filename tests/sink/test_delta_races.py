@@ -3,13 +3,10 @@ Effects are counted in the table, by another reader."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from harness import delta_attempts
 from harness.arrow_stage import table_of
+from harness.contest import Contest, frozen, wake
 from harness.delta_attempts import sink_in
 from harness.delta_stage import numbers_in, transactions
 from harness.eventually import assert_eventually
@@ -36,28 +34,6 @@ KEYS = 60
 TOKENS = (1, 2, 3, 4, 5, 6)
 INTERVAL = "2"
 """Versions between checkpoints, so that the tests meet many."""
-
-
-@pytest.fixture
-def started() -> Iterator[list[ForkServerProcess]]:
-    """Processes that end with the test, whatever their state."""
-    processes: list[ForkServerProcess] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.join()
-        process.close()
-
-
-def frozen(process: ForkServerProcess) -> bool:
-    """Stopped by a signal, says the kernel."""
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def wake(process: ForkServerProcess) -> None:
-    """Goes on where it was frozen."""
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGCONT)
 
 
 def made(folder: Path) -> None:
@@ -281,79 +257,15 @@ def test_a_stranger_in_between_means_looking_again(tmpfs_path: Path, monkeypatch
 # --- many processes, many keys -------------------------------------------------------------------------------------------------
 
 
-class Contest:
-    """Six processes, one per token, over the same keys in nearly the same order; killed and started again until all are through."""
+class DeltaContest(Contest):
+    """Its processes write Delta; they meet less often than those of a slot log, whose commits cost a tenth."""
 
-    def __init__(self, folder: Path, seed: int, started: list[ForkServerProcess]) -> None:
-        self.folder, self.dice, self.started = folder, random.Random(seed), started
-        self.keys = [f"k{number}" for number in range(1, KEYS + 1)]
-        self.left = {
-            token: sorted(self.keys, key=lambda name: int(name[1:]) + self.dice.uniform(0, 4)) for token in TOKENS
-        }
-        self.plans: list[Plan] = []
-        self.running: dict[int, tuple[Plan, ForkServerProcess]] = {}
-        self.faults: Counter[str] = Counter()
+    points = POINTS
+    pace = (0.01, 0.1)
+    wakes = 16
 
-    def run(self) -> None:
-        """Until each token has been tried at each key."""
-        for token in TOKENS:
-            self._start(token)
-        while self.running:
-            # What is waited for is the end of a process, at most until the next fault is due.
-            wait([process.sentinel for _, process in self.running.values()], timeout=self.dice.uniform(0.01, 0.1))
-            for token, (plan, process) in list(self.running.items()):
-                if process.exitcode is not None:
-                    self._ended(token, plan, process)
-            if self.running:
-                self._fault(self.dice.choice(list(self.running.values()))[1])
-
-    def _start(self, token: int) -> None:
-        armed = [
-            f"{point}={self.dice.randrange(12)}*off->1*{self.dice.choice(['kill', 'kill', 'stop', 'sleep(20)'])}->off"
-            for point in POINTS
-        ]
-        plan = Plan(
-            folder=str(self.folder),
-            process=f"{len(self.plans)}",
-            token=token,
-            keys=tuple(self.left[token]),
-            seed=self.dice.getrandbits(32),
-            failpoints=";".join(armed),
-        )
-        process = delta_attempts.start(plan)
-        self.plans.append(plan)
-        self.started.append(process)
-        self.running[token] = (plan, process)
-
-    def _ended(self, token: int, plan: Plan, process: ForkServerProcess) -> None:
-        del self.running[token]
-        if process.exitcode == 0:
-            return
-        assert process.exitcode == -signal.SIGKILL
-        self.faults["died"] += 1
-        begun = [each["key"] for each in answers(plan) if each["what"] == "begin"]
-        # The key at which it died: half of them are tried again, by a twin of the same token.
-        again = begun[-1:] if self.dice.random() < 0.5 else []
-        self.left[token] = again + list(plan.keys[len(begun) :])
-        if self.left[token]:
-            self._start(token)
-
-    def _fault(self, process: ForkServerProcess) -> None:
-        fault, number = self.dice.choices(
-            [("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP), ("wake", signal.SIGCONT)], [1, 6, 16]
-        )[0]
-        assert process.pid is not None
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.kill(process.pid, number)
-            self.faults[fault] += 1
-
-    def told(self) -> dict[str, list[tuple[int, str, str | None]]]:
-        """Per key: token, what was answered, and the nonce in the answer."""
-        found: dict[str, list[tuple[int, str, str | None]]] = {name: [] for name in self.keys}
-        for plan in self.plans:
-            for each in answers(plan):
-                found[each["key"]].append((each["token"], each["what"], each["nonce"]))
-        return found
+    def begin(self, plan: Plan) -> ForkServerProcess:
+        return delta_attempts.start(plan)
 
 
 def test_six_processes_race_for_60_keys(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
@@ -361,7 +273,7 @@ def test_six_processes_race_for_60_keys(tmpfs_path: Path, started: list[ForkServ
     every step: each key has at most one commit; whoever was told of one was told of that one; a fence that said "nothing" stays right;
     and the table holds each committed row, and each of the stranger's, once."""
     seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
-    contest = Contest(tmpfs_path, seed, started)
+    contest = DeltaContest(tmpfs_path, f"{tmpfs_path}/table", started, seed=seed, keys=KEYS, processes=len(TOKENS))
     print(f"SPARKONCE_TEST_SEED={seed}")
     started.append(stranger := delta_attempts.start_stranger(str(tmpfs_path), 30))
     contest.run()
@@ -396,7 +308,7 @@ def test_six_processes_race_for_60_keys(tmpfs_path: Path, started: list[ForkServ
     assert numbers_in(tmpfs_path / "table") == sorted(rows)
     assert len(list(tmpfs_path.glob("table/so-*/*"))) == outcome["one commit"]
 
-    hits = Counter(Path(contest.plans[0].hits).read_text().split())
+    hits = contest.hits()
     print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
     assert {hit.partition("=")[0] for hit in hits} == set(POINTS)
     assert sum(hits[f"{point}={action}"] for point in POINTS for action in ("kill", "stop")) >= 5

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -17,6 +14,7 @@ import pytest
 
 from harness import iceberg_attempts, iceberg_tables
 from harness.arrow_stage import table_of
+from harness.contest import Contest, frozen, wake
 from harness.eventually import assert_eventually
 from harness.iceberg_rest import rest_server
 from harness.iceberg_tables import opened, rest_catalog, rows, sql_catalog
@@ -39,17 +37,6 @@ def lake(tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in sql_catalog(tmpfs_path).items():
         monkeypatch.setenv(name, value)
     return tmpfs_path
-
-
-@pytest.fixture
-def started() -> Iterator[list[ForkServerProcess]]:
-    """Processes that end with the test, whatever their state."""
-    processes: list[ForkServerProcess] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.join()
-        process.close()
 
 
 def commits() -> Counter[str]:
@@ -155,17 +142,6 @@ def test_processes_that_meet_at_a_table_that_does_not_exist_make_one(
     assert len(list((lake / "warehouse").glob("*/*"))) == 1
 
 
-def frozen(process: ForkServerProcess) -> bool:
-    """Stopped by a signal, says the kernel."""
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def wake(process: ForkServerProcess) -> None:
-    """Goes on where it was frozen."""
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGCONT)
-
-
 # --- pyiceberg's own commit, the obvious way, and ours ------------------------------------------------------------------
 
 
@@ -210,99 +186,35 @@ def test_check_then_append_commits_thrice_and_ours_once(ours: bool, lake: Path) 
 # --- many processes, many keys ----------------------------------------------------------------------------------------
 
 
-class Contest:
-    """Processes, one per token, over the same keys in different orders; killed and started again until all are through."""
+class IcebergContest(Contest):
+    """Its processes write Iceberg. Kills that leave staging or stand at the rarer steps are rarer themselves: each costs a whole write."""
 
-    def __init__(self, folder: Path, started: list[ForkServerProcess], *, keys: int, tokens: tuple[int, ...]) -> None:
-        seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
-        print(f"SPARKONCE_TEST_SEED={seed}")
-        self.folder, self.dice, self.started, self.tokens = folder, random.Random(seed), started, tokens
-        self.keys = [f"k{number}" for number in range(1, keys + 1)]
-        # Nearly the same order for all, so that they meet.
-        self.left = {
-            token: sorted(self.keys, key=lambda name: int(name[1:]) + self.dice.uniform(0, 4)) for token in tokens
-        }
-        self.plans: list[Plan] = []
-        self.running: dict[int, tuple[Plan, ForkServerProcess]] = {}
-        self.faults: Counter[str] = Counter()
+    points = (*COMMIT_POINTS[1:], *FENCE_POINTS)
+    ways = ("kill", "stop", "sleep(20)", "raise")
+    pace = (0.02, 0.2)
+    wakes = 18
 
-    def run(self) -> None:
-        """Until each token has been tried at each key."""
-        for token in self.tokens:
-            self._start(token)
-        while self.running:
-            # What is waited for is the end of a process, at most until the next fault is due.
-            wait([process.sentinel for _, process in self.running.values()], timeout=self.dice.uniform(0.02, 0.2))
-            for token, (plan, process) in list(self.running.items()):
-                if process.exitcode is not None:
-                    self._ended(token, plan, process)
-            if self.running:
-                self._fault(self.dice.choice(list(self.running.values()))[1])
+    def armed(self) -> list[str]:
+        rare = (("sink.iceberg.staged", 60), ("driver.abort.closed", 6), ("sink.iceberg.sweep.before", 6))
+        return super().armed() + [f"{point}={self.dice.randrange(limit)}*off->1*kill->off" for point, limit in rare]
 
-    def _start(self, token: int) -> None:
-        armed = [
-            f"{point}={self.dice.randrange(12)}*off->1*{self.dice.choice(['kill', 'stop', 'sleep(20)', 'raise'])}->off"
-            for point in (*COMMIT_POINTS[1:], *FENCE_POINTS)
-        ]
-        armed += [
-            f"{point}={self.dice.randrange(limit)}*off->1*kill->off"
-            for point, limit in (
-                ("sink.iceberg.staged", 60),
-                ("driver.abort.closed", 6),
-                ("sink.iceberg.sweep.before", 6),
-            )
-        ]
-        plan = Plan(
-            folder=str(self.folder),
-            process=f"{len(self.plans)}",
-            token=token,
-            keys=tuple(self.left[token]),
-            seed=self.dice.getrandbits(32),
-            failpoints=";".join(armed),
-        )
-        process = iceberg_attempts.start(plan)
-        self.plans.append(plan)
-        self.started.append(process)
-        self.running[token] = (plan, process)
+    def begin(self, plan: Plan) -> ForkServerProcess:
+        return iceberg_attempts.start(plan)
 
-    def _ended(self, token: int, plan: Plan, process: ForkServerProcess) -> None:
-        del self.running[token]
-        if process.exitcode == 0:
-            return
-        assert process.exitcode == -signal.SIGKILL
-        self.faults["died"] += 1
-        begun = [each["key"] for each in answers(plan) if each["what"] == "begin"]
-        # The key at which it died: half of them are tried again, by a twin of the same token.
-        again = begun[-1:] if self.dice.random() < 0.5 else []
-        self.left[token] = again + list(plan.keys[len(begun) :])
-        if self.left[token]:
-            self._start(token)
 
-    def _fault(self, process: ForkServerProcess) -> None:
-        fault, number = self.dice.choices(
-            [("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP), ("wake", signal.SIGCONT)], [1, 6, 18]
-        )[0]
-        assert process.pid is not None
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.kill(process.pid, number)
-            self.faults[fault] += 1
-
-    def told(self) -> dict[str, list[tuple[int, str, str | None]]]:
-        """Per key: token, what was answered, and the nonce in the answer."""
-        found: dict[str, list[tuple[int, str, str | None]]] = {name: [] for name in self.keys}
-        for plan in self.plans:
-            for each in answers(plan):
-                found[each["key"]].append((each["token"], each["what"], each["nonce"]))
-        return found
+def contest_in(folder: Path, started: list[ForkServerProcess], *, keys: int, processes: int) -> IcebergContest:
+    seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
+    print(f"SPARKONCE_TEST_SEED={seed}")
+    return IcebergContest(folder, "", started, seed=seed, keys=keys, processes=processes)
 
 
 def test_six_processes_race_for_60_keys(lake: Path, started: list[ForkServerProcess]) -> None:
     """Under kills and freezes at random moments and at every step, each key has at most one commit; whoever was told of one was told of
     that one; a fence that said "nothing" stays right; and the table holds each committed row once."""
-    contest = Contest(lake, started, keys=KEYS, tokens=TOKENS)
+    contest = contest_in(lake, started, keys=KEYS, processes=len(TOKENS))
     contest.run()
     outcome = judged(contest)
-    hits = Counter(Path(contest.plans[0].hits).read_text().split())
+    hits = contest.hits()
     print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
     reached = {point: sum(count for hit, count in hits.items() if hit.partition("=")[0] == point) for point in POINTS}
     assert all(count >= 3 for count in reached.values()), reached
@@ -318,7 +230,7 @@ def test_processes_race_on_a_rest_catalog(
         (tmpfs_path / iceberg_attempts.REST_URL).write_text(url)
         for name, value in rest_catalog(url).items():
             monkeypatch.setenv(name, value)
-        contest = Contest(tmpfs_path, started, keys=12, tokens=TOKENS[:4])
+        contest = contest_in(tmpfs_path, started, keys=12, processes=4)
         contest.run()
         outcome = judged(contest)
     print(f"{dict(contest.faults)} {dict(outcome)}")

@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 from harness import sink_attempts, store_servers
-from harness.contest import COMMIT_POINTS, Contest, rows_in, standing
+from harness.contest import COMMIT_POINTS, Contest, frozen, rows_in, standing
 from harness.eventually import assert_eventually
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of, sink_at
 from harness.store_servers import StoreServer
@@ -42,17 +42,6 @@ def server(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> StoreServer
     store_servers.no_proxy(monkeypatch)
     running.use(monkeypatch)
     return running
-
-
-@pytest.fixture
-def started() -> Iterator[list[ForkServerProcess]]:
-    """Processes that end with the test, whatever their state."""
-    processes: list[ForkServerProcess] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.join()
-        process.close()
 
 
 def environment_of(server: StoreServer) -> tuple[tuple[str, str], ...]:
@@ -121,8 +110,3 @@ def test_a_writer_dies_or_freezes_at_a_step(
     assert rows_in(url) == (rows_of("k1") if verdict else [])
     assert len(run(objects.folders(f"_data/{key}"))) == (1 if verdict else 0)
     assert sorted(standing(objects, "k1")) == [1, 2]
-
-
-def frozen(process: ForkServerProcess) -> bool:
-    """Stopped by a signal, says the kernel."""
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
 from harness import sink_attempts
-from harness.contest import COMMIT_POINTS, POINTS, Contest, rows_in, standing
+from harness.contest import COMMIT_POINTS, POINTS, Contest, frozen, rows_in, standing, wake
 from harness.eventually import assert_eventually
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of, sink_in
 from sparkonce.blocking import run
@@ -22,17 +22,6 @@ from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
 
 LONG = 30  # seconds: a process of these tests needs milliseconds; only a defect takes this long
 KEYS, PROCESSES = 400, 5
-
-
-@pytest.fixture
-def started() -> Iterator[list[ForkServerProcess]]:
-    """Processes that end with the test, whatever their state."""
-    processes: list[ForkServerProcess] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.join()
-        process.close()
 
 
 # --- one process dies, or freezes, at a named point -----------------------------------------------------------------------
@@ -132,17 +121,6 @@ def test_a_sweep_killed_at_its_step_is_repeated(tmpfs_path: Path, started: list[
     assert len(list(tmpfs_path.glob("table/_data/*/*"))) == 1
     assert run(sink.sweep(key)).folders == 1
     assert list(tmpfs_path.glob("table/_data/*/*")) == []
-
-
-def frozen(process: ForkServerProcess) -> bool:
-    """Stopped by a signal, says the kernel."""
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def wake(process: ForkServerProcess) -> None:
-    """Goes on where it was frozen."""
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGCONT)
 
 
 # --- many processes, many keys ----------------------------------------------------------------------------------------

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from harness import sink_attempts, stream_attempts
 from harness.contest import COMMIT_POINTS, Contest, rows_in
@@ -22,17 +19,6 @@ from sparkonce.sink.protocol import Slot, SlotState, StreamPart
 from sparkonce.sink.stream import mark
 
 STREAMS, TOKENS = 25, 3
-
-
-@pytest.fixture
-def started() -> Iterator[list[ForkServerProcess]]:
-    """Processes that end with the test, whatever their state."""
-    processes: list[ForkServerProcess] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.join()
-        process.close()
 
 
 class Streams(Contest):
