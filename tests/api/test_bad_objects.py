@@ -47,7 +47,7 @@ def template(**spec: Any) -> dict[str, Any]:
         ("backoff", {"retry": {"backoff": {"initial": "1h", "max": "1s"}}}, "spec.retry.backoff.initial"),
         (
             "output",
-            {"outputs": [{"name": "a", "iceberg": {"catalog": "c", "table": "d.t"}}]},
+            {"outputs": [{"name": "a", "iceberg": {"catalog": "c", "table": "without-a-namespace"}}]},
             "spec.outputs",
         ),
         ("place", {"outputs": [{"name": "a", "slotLog": {"path": "gopher://x/y"}}]}, "spec.outputs"),

@@ -35,6 +35,7 @@ from sparkonce.store.protocol import (
 )
 from store.backends import Clock
 from store.etcd_backend import Etcd, fresh_install, opened
+from store.insisting import answered
 from store.racing import at_once
 from store.samples import Key, address_of, fresh, request, reserved, result, taken
 from store.worker import Worker
@@ -195,21 +196,9 @@ def test_a_lost_reply_is_asked_for_again(shared: Etcd, verb: str) -> None:
         other = shared.open()
         stands = run(other.load(key.address)).record
         assert stands is not None and stands.revision > key.record.revision
-        done = run(call(key))
+        done = answered(lambda: call(key))
         assert isinstance(done, answer)
         assert done.record == stands == run(other.load(key.address)).record
-
-
-def answered(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """What the store says once it can be reached again: a connection that was cut may cost one call more."""
-
-    def ask() -> Any:
-        try:
-            return run(call())
-        except StoreUnavailable as unknown:
-            raise AssertionError(str(unknown)) from unknown
-
-    return assert_eventually(ask, timeout=15)
 
 
 def test_a_lost_claim_is_asked_for_again(shared: Etcd) -> None:
@@ -342,9 +331,9 @@ def test_a_lease_is_honoured_at_least_as_long_as_it_says(shared: Etcd) -> None:
         assert_eventually(lambda: lease.deadline == float("-inf"), SOON)
         line.cut()
         line.heal()
-        assert run(lease.keep_alive()) is False
-        with pytest.raises(AssertionError):  # Refused
-            reserved(store, lease)
+        assert answered(lease.keep_alive) is False
+        refused = answered(lambda: store.reserve(request(fresh("key")), lease=lease, floor=0))
+        assert isinstance(refused, Refused)
         run(lease.revoke())
         assert run(shared.open().load(claim.address)).claim is None
 

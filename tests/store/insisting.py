@@ -1,0 +1,25 @@
+"""As every caller must: the same call again, until the store answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from harness.eventually import assert_eventually
+from sparkonce.blocking import run
+from sparkonce.errors import StoreUnavailable
+
+PATIENCE = 20.0
+"""Seconds: a connection that was cut may cost a call or two more."""
+
+
+def answered(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """What the store says once it can be reached again."""
+
+    def ask() -> list[Any]:
+        try:
+            return [run(call())]
+        except StoreUnavailable as unknown:
+            raise AssertionError(str(unknown)) from unknown
+
+    return assert_eventually(ask, PATIENCE)[0]
