@@ -28,6 +28,8 @@ from store.drawn import CARRIED_OUT, KEYS, Side, Step, answer, drawn, everything
 
 EXAMPLES = {"sqlite": 80, "postgres": 15}
 """Of up to 60 calls each: some seconds."""
+MORE = 60
+"""Examples at most, beyond those, until every verb has been carried out."""
 
 
 def sqlite_side(folder: Path, limits: dict[str, Any]) -> tuple[Side, Callable[[], None]]:
@@ -93,6 +95,12 @@ def test_both_stores_answer_alike(tmpfs_path: Path, name: str) -> None:
         compare(folder, name, drawn(seed), reached)
         shutil.rmtree(folder, ignore_errors=True)
 
+    def missing() -> set[tuple[str, str]]:
+        return {pair for pair in CARRIED_OUT if not reached[pair]}
+
     examples()
+    for seed in range(MORE):  # few examples miss a seldom verb now and then
+        if missing():
+            compare(tmpfs_path / f"more-{seed}", name, drawn(seed), reached)
     print(sorted(reached.items()))
-    assert {pair for pair in CARRIED_OUT if not reached[pair]} == set()
+    assert missing() == set()
