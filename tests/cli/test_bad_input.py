@@ -53,12 +53,18 @@ def test_broken_yaml(desk: Desk) -> None:
         ({"onDuplicte": "Attach"}, ["spec.onDuplicte", "did you mean onDuplicate?"]),
         ({"retry": {"maxAttempts": 0}}, ["spec.retry.maxAttempts", "at least 1"]),
         ({"resource": None}, ["spec.resource", "is required"]),
-        ({"outputs": [{"name": "numbers", "delta": {"path": "x"}}]}, ["spec.outputs", "delta", "slotLog"]),
+        (
+            {"outputs": [{"name": "numbers", "delta": {"path": "gopher://lake/x"}}]},
+            ["spec.outputs[numbers].delta.path", "gopher://lake/x"],
+        ),
         (
             {"outputs": [{"name": "numbers", "iceberg": {"catalog": "c", "table": "t"}}]},
-            ["spec.outputs", "iceberg", "slotLog"],
+            ["spec.outputs[numbers].iceberg", "a table in a namespace"],
         ),
-        ({"outputs": [{"name": "numbers", "slotLog": {"path": "s3://bucket/x"}}]}, ["spec.outputs", "s3://bucket/x"]),
+        (
+            {"outputs": [{"name": "numbers", "slotLog": {"path": "s3://"}}]},
+            ["spec.outputs[numbers].slotLog.path", "s3://"],
+        ),
         ({"resource": "numbers/${params.month}"}, ["spec.resource", "--param month=VALUE"]),
     ],
 )
