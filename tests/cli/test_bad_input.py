@@ -55,7 +55,7 @@ def test_broken_yaml(desk: Desk) -> None:
         ({"resource": None}, ["spec.resource", "is required"]),
         (
             {"outputs": [{"name": "numbers", "delta": {"path": "gopher://lake/x"}}]},
-            ["spec.outputs[numbers].delta.path", "gopher://lake/x"],
+            ["spec.outputs[numbers].delta.path", "`gopher:` is no place"],
         ),
         (
             {"outputs": [{"name": "numbers", "iceberg": {"catalog": "c", "table": "t"}}]},
