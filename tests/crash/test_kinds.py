@@ -42,7 +42,7 @@ SETTLES = (
     ("engine.settle.rolled", "driver.tx.between", 0),
     ("sink.delta.commit.after", "driver.seal.after", 0),
     ("sink.iceberg.commit.before", "driver.seal.after", 0),
-    ("sink.delta.fence.after", "driver.seal.before", 0),
+    ("sink.delta.noted", "driver.seal.before", 0),
     ("sink.iceberg.fence.before", "driver.seal.before", 0),
     ("engine.settle.fenced", "driver.stage.after", 2),
 )
