@@ -130,3 +130,30 @@ def test_what_was_sent_and_never_answered_is_not_called_stuck(sql_sink: IcebergT
     sql_sink._place.__dict__["catalog"] = Swept(sql_sink._place.catalog, times=0, lands=False)
     with pytest.raises(OutputUnavailable, match=r"is unknown$"):
         run(sql_sink.commit(key, slot))
+
+
+class Overtaken:
+    """A catalog before each of whose next commits somebody else fences another key, which moves neither `main` nor a tag of ours."""
+
+    def __init__(self, sink: IcebergTable, *, times: int) -> None:
+        self._catalog, self.times = sink._place.catalog, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *given: Any) -> Any:
+        if self.times > 0:
+            self.times -= 1
+            other = SinkKey(key_hash=f"c{self.times}", output="orders", generation=1)
+            assert run(opened().fence(other, 2, fingerprint="f", by="settle")) is None
+        return self._catalog.commit_table(*given)
+
+
+def test_others_that_come_in_between_are_no_lost_answers(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+    """However often a commit is overtaken, it is sent again: nothing of it is unknown, and the rows are there once."""
+    slot = staged(iceberg_sink, key, 1, 1, 2)
+    overtaken = Overtaken(iceberg_sink, times=len(RESEND_AFTER) + 3)
+    iceberg_sink._place.__dict__["catalog"] = overtaken
+    assert run(iceberg_sink.commit(key, slot)) == Committed(slot)
+    assert overtaken.times == 0
+    assert rows() == [1, 2]

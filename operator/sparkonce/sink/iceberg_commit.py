@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
+OVERTAKEN = "older than last sequence number"
+"""Words of a refusal (pyiceberg's own check, and Iceberg's Java server): another commit came in between which moved nothing that we name in
+our requirements, as the fence of another key does. It is a conflict like any other, under another name."""
 CONFLICTS = 200
 """Commits of others that one commit gives way to. Each costs a read of the table; a table that is this busy needs fewer writers."""
 WAIT = (0.02, 0.5)
@@ -190,8 +193,11 @@ class Sending:
         except CommitFailedException as error:
             self._conflict(table, change, error)
             return False
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer (see iceberg_catalog)
-            self.lost(error)
+        except Exception as error:  # noqa: BLE001 - whatever else it is, it is no answer (see iceberg_catalog)
+            if OVERTAKEN in str(error):
+                self._conflict(table, None, error)
+            else:
+                self.lost(error)
             return False
         return True
 
@@ -210,9 +216,12 @@ class Sending:
             time.sleep(RESEND_AFTER[self._lost])
         self._lost += 1
 
-    def _conflict(self, table: Table, change: Change, error: Exception) -> None:
+    def _conflict(self, table: Table, change: Change | None, error: Exception) -> None:
+        """`change`: one of which it is certain that it was refused as a whole."""
         self._conflicts += 1
-        if self._lost == 0:  # what was never answered may still land, and needs what was written for it
+        if (
+            change is not None and self._lost == 0
+        ):  # what was never answered may still land, and needs what was written for it
             with contextlib.suppress(Exception):  # left to the table's own clean-up
                 for path in change.written:
                     table.io.delete(path)
