@@ -40,7 +40,7 @@ def revisions_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_fence_only_looks(patch: pytest.MonkeyPatch) -> None:
-    async def look(sink: SlotLog, key: Any, token: int, *, fingerprint: str, by: str) -> Any:
+    async def look(sink: SlotLog, key: Any, token: int, *, fingerprint: str, by: str, lowest: int = 1) -> Any:
         return await sink.find(key)
 
     patch.setattr(SlotLog, "fence", look)
@@ -74,4 +74,5 @@ def test_a_missing_rule_is_found(
     defect(monkeypatch)
     with pytest.raises(Broken) as found:
         play(tmpfs_path, CONFIGS[config], monkeypatch, schedules=WITHIN)
+    assert "TypeError" not in found.value.args[1], "the patch itself does not fit the code any more"
     say(f"without {name}: {found.value.args} after {found.value.schedules} schedules")
