@@ -102,7 +102,8 @@ def test_six_processes_race_for_25_streams(tmpfs_path: Path, started: list[ForkS
 
     print(f"{dict(contest.faults)} {dict(outcome)}")
     assert contest.faults["died"] >= 5
-    needed = ("Committed", "AlreadyCommitted", "Ended", "settled none", "settled some", "settled end")
-    assert [what for what in needed if not outcome[what]] == []
+    assert [what for what in ("Committed", "AlreadyCommitted", "Ended") if not outcome[what]] == []
+    # Which of the three it mostly finds is luck: each has tests of its own.
+    assert sum(outcome[what] for what in ("settled none", "settled some", "settled end")) >= 5
     assert outcome["batch refused"] + outcome["staging Fenced"] + outcome["opening refused"] > 0
     assert sum(len(chain_of(tmpfs_path, name)) > BATCHES for name in contest.keys) > STREAMS // 2
