@@ -30,7 +30,6 @@ import deltalake
 
 from sparkonce import blocking
 from sparkonce.errors import (
-    Fenced,
     InvalidInput,
     OutputUnavailable,
     OutputUnsafe,
@@ -64,7 +63,7 @@ from sparkonce.sink.protocol import (
     WriteOptions,
     slot_digest,
 )
-from sparkonce.sink.staging import Stager, stage_with_spark, staged_files
+from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -150,7 +149,7 @@ class DeltaTableSink:
         table, partition_by = blocking.run(self._prepare(frame, key, options))
         nonce = secrets.token_hex(16)
         folder = staging_folder(key, token, nonce)
-        try:
+        with undone_unless_staged(key, token, delete=lambda: self._delete(key, token, nonce), barred=self._is_barred):
             written = self._stage(frame, self._objects.where(folder), partition_by)
             files = blocking.run(staged_files(self._objects, folder, expected=written.rows))
             slot = Slot(
@@ -169,16 +168,6 @@ class DeltaTableSink:
                 committed_at=time.time(),
             )
             return blocking.run(with_files(self._objects, slot, evidence.write_folder(key, token, nonce), files))
-        except BaseException as error:
-            # No entry names the nonce and nobody else knows it: these files can never be committed.
-            with contextlib.suppress(SparkonceError):
-                blocking.run(self._delete(key, token, nonce))
-            if isinstance(error, Exception) and self._is_barred(key, token):
-                # Whoever barred it may have swept these files while they were written: then this is why it failed.
-                raise Fenced(
-                    f"attempt {token} of {key} was taken over while it wrote; nothing of it is visible"
-                ) from error
-            raise
 
     async def commit(self, key: SinkKey, slot: Slot) -> Decision:
         if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:

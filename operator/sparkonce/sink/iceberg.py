@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from sparkonce import blocking
 from sparkonce.errors import (
-    Fenced,
     InvalidInput,
     OutputCorrupt,
     OutputUnavailable,
@@ -63,7 +62,7 @@ from sparkonce.sink.protocol import (
     Swept,
     WriteOptions,
 )
-from sparkonce.sink.staging import Stager, stage_with_spark, staged_files
+from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -165,7 +164,7 @@ class IcebergTable:
         self._takes(view, key, options)
         nonce = secrets.token_hex(16)
         folder, objects = staging_folder(key, token, nonce), view.objects
-        try:
+        with undone_unless_staged(key, token, delete=lambda: objects.delete_folder(folder), barred=self._is_barred):
             rows, helpers = self._laid_out(frame, view.table, options)
             written = self._stage(rows, objects.where(folder), helpers)
             if data_schema is None:
@@ -192,15 +191,6 @@ class IcebergTable:
             slot = blocking.run(with_files(objects, slot, folder, files))
             hit("sink.iceberg.staged")
             return slot
-        except BaseException as error:
-            # No commit names the nonce and nobody else knows it: these files can never be committed.
-            with contextlib.suppress(SparkonceError):
-                blocking.run(objects.delete_folder(folder))
-            if isinstance(error, Exception) and self._is_barred(key, token):
-                raise Fenced(
-                    f"attempt {token} of {key} was taken over while it wrote; nothing of it is visible"
-                ) from error
-            raise
 
     async def commit(self, key: SinkKey, slot: Slot) -> Decision:
         if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:

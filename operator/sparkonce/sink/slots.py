@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sparkonce import blocking
-from sparkonce.errors import Fenced, OutputUnavailable, OutputUnsafe, SparkonceError
+from sparkonce.errors import OutputUnavailable, OutputUnsafe, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.sink import layout, stream
 from sparkonce.sink.listing import with_files
@@ -42,7 +42,7 @@ from sparkonce.sink.protocol import (
     slot_digest,
 )
 from sparkonce.sink.slots_inventory import inventory
-from sparkonce.sink.staging import Stager, stage_with_spark, staged_files
+from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
 from sparkonce.sink.table import committed_slots, missing_files, write_snapshot
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ class SlotLog:
     ) -> Slot:
         nonce = secrets.token_hex(16)
         folder = layout.staging_folder(key, token, nonce)
-        try:
+        with undone_unless_staged(
+            key, token, delete=lambda: self._objects.delete_folder(folder), barred=self._is_closed
+        ):
             written = self._stage(frame, self._objects.where(folder), options.partition_by)
             files = blocking.run(staged_files(self._objects, folder, expected=written.rows))
             slot = Slot(
@@ -126,16 +128,6 @@ class SlotLog:
                 committed_at=time.time(),
             )
             return blocking.run(with_files(self._objects, slot, folder, files))
-        except BaseException as error:
-            # No slot names the nonce and nobody else knows it: these files can never be committed.
-            with contextlib.suppress(SparkonceError):
-                blocking.run(self._objects.delete_folder(folder))
-            if isinstance(error, Exception) and self._is_closed(key, token):
-                # Whoever closed it may have swept these files while they were written: then this is why it failed.
-                raise Fenced(
-                    f"attempt {token} of {key} was taken over while it wrote; nothing of it is visible"
-                ) from error
-            raise
 
     async def commit(self, key: SinkKey, slot: Slot, *, lowest: int = 1) -> Decision:
         """`lowest`: as for `fence`."""

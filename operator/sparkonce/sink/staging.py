@@ -15,15 +15,16 @@ Refused: changing the session's configuration. The job goes on using it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sparkonce import blocking
-from sparkonce.errors import InvalidInput, OutputUnsupported, RowsLost
+from sparkonce.errors import Fenced, InvalidInput, OutputUnsupported, RowsLost, SparkonceError
 from sparkonce.sink.objects import Listed, Objects
-from sparkonce.sink.protocol import DataFile
+from sparkonce.sink.protocol import DataFile, SinkKey
 
 DIGEST = "parquet-footer-sha256"
 FOOTER_GUESS = 64 * 1024
@@ -81,6 +82,22 @@ def _check_partitions(frame: Any, partition_by: Sequence[str]) -> None:
             raise InvalidInput(
                 f"partition_by: {name} is a timestamp, which means another moment in each time zone; use a date"
             )
+
+
+@contextmanager
+def undone_unless_staged(
+    key: SinkKey, token: int, *, delete: Callable[[], Coroutine[Any, Any, None]], barred: Callable[[SinkKey, int], bool]
+) -> Iterator[None]:
+    """Around one write call. When it fails its folder goes: nothing names its nonce and nobody else knows it, so that those files can never
+    be committed. Fenced when the token was barred meanwhile: whoever did that may have swept the files while they were written."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(SparkonceError):
+            blocking.run(delete())
+        if isinstance(error, Exception) and barred(key, token):
+            raise Fenced(f"attempt {token} of {key} was taken over while it wrote; nothing of it is visible") from error
+        raise
 
 
 async def staged_files(objects: Objects, folder: str, *, expected: int) -> tuple[DataFile, ...]:
