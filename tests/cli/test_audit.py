@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from harness.desk import FAILS, Desk
-from harness.spark import java
+from harness.spark import needed_java
 from sparkonce.cli.exits import ExitCode
 
 
@@ -90,8 +90,7 @@ def test_what_cannot_be_looked_at(desk: Desk) -> None:
 @pytest.mark.spark
 def test_many_files_are_read_by_spark(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `--spark` the files are read by executors of a Spark that the command starts and ends; without Java it says so first."""
-    if java() is None:
-        pytest.skip("no Java: install OpenJDK 17")
+    needed_java()
     desk.here("run", desk.job())
     next((desk.folder / "lake" / "numbers").glob("_data/*/*/*.parquet")).unlink()
     monkeypatch.delenv("SPARKONCE_SPARK_SUBMIT")

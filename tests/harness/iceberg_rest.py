@@ -21,7 +21,7 @@ import pytest
 from harness.binaries import cache
 from harness.child import Child, free_port
 from harness.eventually import assert_eventually
-from harness.spark import java
+from harness.spark import needed_java
 
 ICEBERG = "1.10.0"
 SPARK_RUNTIME = "iceberg-spark-runtime-4.1_2.13", "1.11.0"
@@ -53,9 +53,7 @@ def spark_runtime() -> Path:
 @contextmanager
 def rest_server(folder: Path) -> Iterator[str]:
     """A server whose catalog and warehouse lie in the folder; its URL. Skips the test where there is none to be had."""
-    home = java()
-    if home is None:
-        pytest.skip("no Java: install OpenJDK 17")
+    home = needed_java()
     jars = _jars("iceberg-rest", _SERVER)
     port = free_port()
     command = [home, "-Xmx512m", "-cp", f"{jars}/*", "org.apache.iceberg.rest.RESTCatalogServer"]

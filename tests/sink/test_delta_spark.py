@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.delta_jars import delta_jars
-from harness.spark import java
+from harness.spark import needed_java
 
 PATIENCE = 900.0
 """Seconds: half a minute on free cores, and cores are not always free."""
@@ -22,8 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What everybody saw: see harness/delta_spark.py."""
-    if java() is None:
-        pytest.skip("no Java: install OpenJDK 17")
+    needed_java()
     folder = tmp_path_factory.mktemp("delta-spark")
     jars = ":".join(map(str, delta_jars()))
     done = subprocess.run(

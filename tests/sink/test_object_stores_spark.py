@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import store_servers
-from harness.spark import java
+from harness.spark import needed_java
 from harness.store_parts import s3a_jars
 from harness.store_servers import ACCESS, SECRET
 
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.spark
 
 def test_a_job_on_s3a(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark stages through S3A, the slot is created through obstore, and both mean one place; the ledger holds no credentials."""
-    if java() is None:
-        pytest.skip("no Java: install OpenJDK 17")
+    needed_java()
     s3a_jars()
     store_servers.no_proxy(monkeypatch)
     monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
