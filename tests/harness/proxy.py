@@ -43,6 +43,8 @@ class Proxy:
         """New connections are reset at once."""
         self.cut_after: int | None = None
         """Resets all connections once, when so many more bytes of replies have passed."""
+        self.lose = 0
+        """So many of the next pieces of replies are thrown away, and their connections reset: answered, and nobody heard it."""
         self.connections = 0
         """How many were ever accepted."""
         self.requested = 0
@@ -142,6 +144,10 @@ class Proxy:
                 if self.delay:
                     await asyncio.sleep(self.delay)
                 await self._may_go(sink, of_replies=of_replies)
+                if of_replies and self.lose > 0:
+                    self.lose -= 1
+                    self.dropped += len(data)
+                    return
                 if self._flow(of_replies=of_replies) is Flow.DROP:
                     self.dropped += len(data) if of_replies else 0
                     continue

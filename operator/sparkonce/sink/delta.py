@@ -32,7 +32,6 @@ from sparkonce import blocking
 from sparkonce.errors import (
     InvalidInput,
     OutputUnavailable,
-    OutputUnsafe,
     OutputUnsupported,
     SparkonceError,
 )
@@ -43,7 +42,7 @@ from sparkonce.sink import delta_fit, delta_log, layout
 from sparkonce.sink.delta_inventory import inventory, is_replaced, missing, staging_folder
 from sparkonce.sink.delta_state import Log, Snapshot
 from sparkonce.sink.listing import files_of, with_files
-from sparkonce.sink.objects import Objects
+from sparkonce.sink.objects import Objects, refuse_unless_absent
 from sparkonce.sink.protocol import (
     PLAIN,
     AlreadyCommitted,
@@ -100,16 +99,7 @@ class DeltaTableSink:
         self._on_rerun, self._stage = on_rerun, stage or stage_with_spark
 
     async def check(self) -> None:
-        probe = f"{evidence.EVIDENCE}/_probe-{secrets.token_hex(16)}.json"
-        first = await self._objects.create(probe, b"1")
-        second = await self._objects.create(probe, b"2")
-        found = await self._objects.get(probe)
-        await self._objects.delete(probe)
-        if not first or second or found != b"1":
-            raise OutputUnsafe(
-                f"{self.uri} does not honour create-if-absent (the same object could be created twice), so exactly-once cannot be kept "
-                "there; put the output on another store"
-            )
+        await refuse_unless_absent(self._objects, evidence.EVIDENCE)
         if (table := await self._log.load()) is not None and (why := plan.unwritable(table)):
             raise OutputUnsupported(f"the Delta table {self.uri} cannot be written: {why}")
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from sparkonce.errors import OutputCorrupt
 from sparkonce.sink import layout
 from sparkonce.sink.delta_log import slot_number
-from sparkonce.sink.objects import Objects
+from sparkonce.sink.objects import Objects, create_heard
 from sparkonce.sink.protocol import SinkKey, Slot, SlotState
 
 EVIDENCE = "_sparkonce"
@@ -59,7 +59,7 @@ def slot_path(slot: Slot) -> str:
 async def put_slot(objects: Objects, slot: Slot) -> None:
     """Durable when this returns. OutputCorrupt: another slot stands there under the same nonce."""
     path, data = slot_path(slot), layout.encode(slot)
-    if await objects.create(path, data):
+    if await create_heard(objects, path, data):
         return
     if await objects.get(path) != data:
         raise OutputCorrupt(
@@ -95,7 +95,7 @@ async def put_note(objects: Objects, key: SinkKey, token: int, *, fingerprint: s
     """Durable when this returns: tokens below are barred by whoever put it."""
     path = f"{folder_of(key)}/fence-{token:010d}.json"
     closed = Slot(state=SlotState.CLOSED, sink_key=str(key), token=token - 1, fingerprint=fingerprint, closed_by=by)
-    if not await objects.create(path, layout.encode(closed)):
+    if not await create_heard(objects, path, layout.encode(closed)):
         await objects.persist([path])
 
 

@@ -4,8 +4,9 @@
 else may be repeated. Methods are `async` because the sink's verbs are; they block for milliseconds and never suspend
 (`sparkonce.blocking`).
 
-obstore sends a create again by itself when its answer was lost. The second one then meets the object of the first, so `False` may mean
-"my own": a caller that cares compares what stands there (slots carry a nonce for this). What is never wrong is `True`.
+obstore sends a create again by itself when the store answered with an error of its own (5xx). The second one may then meet the object of
+the first, so `False` may mean "my own": a caller that cares compares what stands there (slots carry a nonce for this). When the connection
+broke it sends nothing again. What is never wrong is `True`.
 
 Refused: overwriting. No verb here changes an object, so no caller can.
 """
@@ -13,6 +14,8 @@ Refused: overwriting. No verb here changes an object, so no caller can.
 from __future__ import annotations
 
 import re
+import secrets
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,10 +25,12 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError
 from obstore.store import ObjectStore
 
-from sparkonce.errors import OutputUnavailable
+from sparkonce.errors import OutputUnavailable, OutputUnsafe
 
 DELETE_THREADS = 8
 """Deletes under way at once: a store takes a round trip for each."""
+BROKEN_SECONDS = 1.0
+"""A request that failed sooner met a connection that broke; later, a store that does not answer."""
 
 _NO_CONTAINER = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
 """How stores say that not the object is missing but everything."""
@@ -93,6 +98,35 @@ class Objects(Protocol):
     async def delete_folder(self, prefix: str) -> None:
         """Everything below, and the folder."""
         ...
+
+
+async def refuse_unless_absent(objects: Objects, folder: str) -> None:
+    """OutputUnsafe: the place creates an object that is there already. OutputUnavailable: it does not say. Leaves nothing behind.
+
+    Of two creates of one new name only the second is judged. The first one's answer tells nothing: who sends again because a reply was
+    lost meets its own object; nobody else knows the name."""
+    probe = f"{folder}/_probe-{secrets.token_hex(16)}.json"
+    await create_heard(objects, probe, b"1")
+    second = await create_heard(objects, probe, b"2")
+    found = await objects.get(probe)
+    await objects.delete(probe)
+    if second or found != b"1":
+        raise OutputUnsafe(
+            f"{objects.uri} does not honour create-if-absent (the same object could be created twice), so exactly-once cannot be kept "
+            "there; put the output on another store"
+        )
+
+
+async def create_heard(objects: Objects, path: str, data: bytes) -> bool:
+    """As `Objects.create`, sent once more when the connection broke: `False` may then mean "my own". A store that was silent has used up
+    its client's patience already."""
+    began = time.monotonic()
+    try:
+        return await objects.create(path, data)
+    except OutputUnavailable:
+        if time.monotonic() - began > BROKEN_SECONDS:
+            raise
+    return await objects.create(path, data)
 
 
 class StoreObjects:

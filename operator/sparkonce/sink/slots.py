@@ -19,11 +19,11 @@ import time
 from typing import TYPE_CHECKING
 
 from sparkonce import blocking
-from sparkonce.errors import OutputUnavailable, OutputUnsafe, SparkonceError
+from sparkonce.errors import OutputUnavailable, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.sink import layout, stream
 from sparkonce.sink.listing import with_files
-from sparkonce.sink.objects import Objects
+from sparkonce.sink.objects import Objects, refuse_unless_absent
 from sparkonce.sink.protocol import (
     PLAIN,
     AlreadyCommitted,
@@ -66,17 +66,7 @@ class SlotLog:
         self._objects, self.on_rerun, self._stage = objects, on_rerun, stage or stage_with_spark
 
     async def check(self) -> None:
-        probe = f"{layout.SLOTS}/_probe-{secrets.token_hex(16)}.json"
-        # The first answer tells nothing: a client that sends again by itself meets its own object. Nobody else knows this name.
-        await self._objects.create(probe, b"1")
-        second = await self._objects.create(probe, b"2")
-        found = await self._objects.get(probe)
-        await self._objects.delete(probe)
-        if second or found != b"1":
-            raise OutputUnsafe(
-                f"{self.uri} does not honour create-if-absent (the same object could be created twice), so exactly-once cannot be kept "
-                "there; put the output on another store"
-            )
+        await refuse_unless_absent(self._objects, layout.SLOTS)
 
     async def find(self, key: SinkKey) -> Slot | None:
         listed = await self._objects.list(layout.slots_folder(key))
