@@ -9,8 +9,9 @@ import pytest
 
 from audit.scene import Scene, scene
 from harness.spark import spark
+from harness.store_fixtures import running, server
 
-__all__ = ["spark"]
+__all__ = ["running", "server", "spark"]
 
 
 @pytest.fixture

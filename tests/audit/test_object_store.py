@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from audit.scene import kinds, only
-from harness import store_servers
 from harness.arrow_stage import table_of
 from harness.sink_attempts import FINGERPRINT, key_of, rows_of, sink_at
+from harness.store_fixtures import only_on
 from harness.store_servers import StoreServer
 from sparkonce.audit.auditing import Audit
 from sparkonce.audit.files import with_threads
@@ -22,22 +19,8 @@ from sparkonce.audit.report import Report
 from sparkonce.audit.sweeping import sweep
 from sparkonce.blocking import run
 
+pytestmark = only_on("versitygw")
 KEYS = [f"k{number}" for number in range(5)]
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """An S3-compatible server."""
-    start = store_servers.STORES["versitygw"]
-    with cast("AbstractContextManager[StoreServer]", start(tmp_path_factory.mktemp("s3"))) as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> StoreServer:
-    store_servers.no_proxy(monkeypatch)
-    running.use(monkeypatch)
-    return running
 
 
 def audited(url: str) -> Report:

@@ -17,7 +17,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -151,7 +151,11 @@ def gcs(folder: Path) -> Iterator[StoreServer]:
         yield server
 
 
-STORES: dict[str, Callable[[Path], object]] = {"versitygw": versitygw, "azurite": azure, "gcs": gcs}
+STORES: dict[str, Callable[[Path], AbstractContextManager[StoreServer]]] = {
+    "versitygw": versitygw,
+    "azurite": azure,
+    "gcs": gcs,
+}
 
 
 @contextmanager

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from typing import cast
 
 import pytest
 
-from harness import store_servers
 from harness.arrow_stage import arrow_stage, table_of
+from harness.store_fixtures import only_on
 from harness.store_servers import StoreServer
 from sparkonce.blocking import run
 from sparkonce.sink.delta import DeltaTableSink, digest_of
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import AlreadyCommitted, Committed, Evidence, FencedOff, SinkKey
 
+pytestmark = only_on("versitygw", "azurite")  # what delta-rs can be pointed at
 KEYS = 12
 
 
-@pytest.fixture(scope="module", params=["versitygw", "azurite"])
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """One server of each kind that delta-rs can be pointed at."""
-    start = store_servers.STORES[request.param]
-    with cast("AbstractContextManager[StoreServer]", start(tmp_path_factory.mktemp(request.param))) as server:
-        yield server
-
-
 @pytest.fixture
-def url(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(server: StoreServer) -> str:
     """Of a table that does not exist yet, on the store of this process."""
-    store_servers.no_proxy(monkeypatch)
-    running.use(monkeypatch)
-    return running.url(f"t-{secrets.token_hex(4)}/orders")
+    return server.url(f"t-{secrets.token_hex(4)}/orders")
 
 
 def sink_at(url: str) -> DeltaTableSink:

@@ -6,15 +6,13 @@ import os
 import random
 import secrets
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from harness import sink_attempts, store_servers
+from harness import sink_attempts
 from harness.contest import COMMIT_POINTS, Contest, frozen, rows_in, standing
 from harness.eventually import assert_eventually
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of, sink_at
@@ -26,22 +24,6 @@ from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
 LONG = 60  # seconds: a process of these tests needs less than one; only a defect takes this long
 RACES = {"versitygw": (100, 4), "azurite": (30, 4), "gcs": (20, 4)}
 """Keys and processes. More on the server that is closest to what people use."""
-
-
-@pytest.fixture(scope="module", params=sorted(store_servers.STORES))
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """One server of each kind."""
-    start = store_servers.STORES[request.param]
-    with cast("AbstractContextManager[StoreServer]", start(tmp_path_factory.mktemp(request.param))) as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> StoreServer:
-    """The store of this process, found by its environment."""
-    store_servers.no_proxy(monkeypatch)
-    running.use(monkeypatch)
-    return running
 
 
 def environment_of(server: StoreServer) -> tuple[tuple[str, str], ...]:

@@ -7,11 +7,8 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import cast
 
 import pytest
 from obstore.exceptions import GenericError
@@ -36,22 +33,6 @@ from sparkonce.store.open import open_store
 
 ODD = "kind=a%2Fb%25%3D0 ü+&'"
 """What Spark names a folder after a value with such characters."""
-
-
-@pytest.fixture(scope="module", params=sorted(store_servers.STORES))
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """One server of each kind."""
-    start = store_servers.STORES[request.param]
-    with cast("AbstractContextManager[StoreServer]", start(tmp_path_factory.mktemp(request.param))) as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> StoreServer:
-    """The store of this process, found by its environment."""
-    store_servers.no_proxy(monkeypatch)
-    running.use(monkeypatch)
-    return running
 
 
 @pytest.fixture
