@@ -14,7 +14,7 @@ import pytest
 
 from harness.api_faults import ApiProxy
 from harness.apiserver import ADMIN, Cluster, folder_in_memory, started_cluster
-from harness.binaries import PartMissing, find
+from harness.binaries import component
 from harness.etcd import Etcd, running
 from harness.kubeflow import FakeKubeflow
 from sparkonce.launch.kubernetes import NAMESPACES
@@ -23,11 +23,8 @@ from sparkonce.launch.kubernetes import NAMESPACES
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    try:
-        with capture.global_and_fixture_disabled():  # a build of minutes is to be seen while it lasts
-            find("kube-apiserver")
-    except PartMissing as missing:
-        pytest.skip(str(missing))
+    with capture.global_and_fixture_disabled():  # a build of minutes is to be seen while it lasts
+        component("kube-apiserver")
     with started_cluster() as started:
         yield started
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -41,6 +42,8 @@ PATIENCE = 20.0
 """Seconds between two signs of life while something is built."""
 
 Say = Callable[[str], None]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class PartMissing(Exception):
@@ -84,12 +87,17 @@ class Module:
 KUBE = Module("kube", "k8s.io/kubernetes", ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"))
 
 
-def component(name: str) -> list[str]:
-    """The command that starts this part, to which its flags are added. Skips the test where it cannot be had."""
+def or_skip(part: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `part` returns; skips the test where it raises PartMissing."""
     try:
-        return find(name)
+        return part(*args, **kwargs)
     except PartMissing as missing:
         pytest.skip(str(missing))
+
+
+def component(name: str) -> list[str]:
+    """The command that starts this part, to which its flags are added. Skips the test where it cannot be had."""
+    return or_skip(find, name)
 
 
 def find(name: str, say: Say | None = None) -> list[str]:

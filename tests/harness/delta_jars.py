@@ -9,9 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-import pytest
-
-from harness.binaries import PartMissing, cache, one_at_a_time, to_stderr
+from harness.binaries import cache, one_at_a_time, or_skip, to_stderr
 from harness.store_parts import IVY, RESOLVE, _do, _fresh
 
 DELTA_SPARK = "io.delta:delta-spark_4.1_2.13:4.1.0"
@@ -20,10 +18,7 @@ DELTA_SPARK = "io.delta:delta-spark_4.1_2.13:4.1.0"
 
 def delta_jars() -> list[Path]:
     """Skips the test where they cannot be had."""
-    try:
-        return resolved()
-    except PartMissing as missing:
-        pytest.skip(str(missing))
+    return or_skip(resolved)
 
 
 def resolved() -> list[Path]:

@@ -15,9 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from harness.binaries import PartMissing, cache, find_go, last_words, one_at_a_time, to_stderr
+from harness.binaries import PartMissing, cache, find_go, last_words, one_at_a_time, or_skip, to_stderr
 
 VERSITYGW = ("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 FAKE_GCS = ("github.com/fsouza/fake-gcs-server", "v1.56.1")
@@ -47,10 +45,7 @@ builder.config("spark.jars.ivy", ivy).config("spark.jars.ivySettings", ivy + "/s
 
 def program(module: tuple[str, str]) -> Path:
     """A Go module's own command. Skips the test where it cannot be had."""
-    try:
-        return installed(module)
-    except PartMissing as missing:
-        pytest.skip(str(missing))
+    return or_skip(installed, module)
 
 
 def installed(module: tuple[str, str]) -> Path:
@@ -74,10 +69,7 @@ def installed(module: tuple[str, str]) -> Path:
 
 def azurite() -> list[str]:
     """The command that starts Azurite's blob service. Skips the test where it cannot be had."""
-    try:
-        return azurite_installed()
-    except PartMissing as missing:
-        pytest.skip(str(missing))
+    return or_skip(azurite_installed)
 
 
 def azurite_installed() -> list[str]:
@@ -100,10 +92,7 @@ def azurite_installed() -> list[str]:
 
 def s3a_jars() -> list[Path]:
     """What Spark of this environment needs on its class path for `s3a://`. Skips the test where it cannot be had."""
-    try:
-        return s3a_resolved()
-    except PartMissing as missing:
-        pytest.skip(str(missing))
+    return or_skip(s3a_resolved)
 
 
 def s3a_resolved() -> list[Path]:
