@@ -56,7 +56,7 @@ class Module:
 
     name: str
     pinned: str
-    """The module whose version in our go.mod is the version of the whole."""
+    """The module whose version in our go.mod is the version of the whole; empty: there is nothing in it but our text."""
     stamps: tuple[str, ...] = field(default=())
     """Variables that the linker sets to that version: built outside its own scripts, a program does not know it."""
 
@@ -66,6 +66,8 @@ class Module:
 
     @property
     def version(self) -> str:
+        if not self.pinned:
+            return "v0.0.0"
         found = re.search(rf"^\s*{re.escape(self.pinned)} (v\S+)$", (self.folder / "go.mod").read_text(), re.MULTILINE)
         assert found is not None, f"{self.folder / 'go.mod'} does not require {self.pinned}"
         return found[1]
@@ -85,6 +87,9 @@ class Module:
 
 
 KUBE = Module("kube", "k8s.io/kubernetes", ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"))
+SPARK_OPERATOR_PROGRAM = Module("spark-operator", SPARK_OPERATOR[0])
+COREDNS = Module("coredns", "github.com/coredns/coredns")
+PAUSE = Module("pause", "")
 
 
 def or_skip(part: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -230,6 +235,8 @@ def main() -> int:
     try:
         command = find("kube-apiserver")
         crds = spark_operator_crds()
+        for module in (SPARK_OPERATOR_PROGRAM, COREDNS, PAUSE):
+            binary(module)
     except PartMissing as missing:
         to_stderr(str(missing))
         return 1
