@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar, cast
 
@@ -23,7 +23,7 @@ from sparkonce import failpoints
 from sparkonce.errors import StoreUnusable
 from sparkonce.etcd.client import Client, Tls
 from sparkonce.etcd.errors import LeaseNotFound
-from sparkonce.etcd.kv import Compare, Put, Range, RangeReply, prefix_end
+from sparkonce.etcd.kv import Compare, Put, Range, RangeReply
 from sparkonce.model.record import Address, Beat, Event, Intent, Record, Report, State, StopWanted
 from sparkonce.model.result import Result
 from sparkonce.store import restore, rules
@@ -55,7 +55,7 @@ from sparkonce.store.protocol import (
     Updated,
 )
 from sparkonce.store.restore import Shown
-from sparkonce.store.roster import Replica, replica_of
+from sparkonce.store.roster import Gateway, Replica, Service, gateway_of, replica_of
 from sparkonce.store.step import Decision, Seen
 
 T = TypeVar("T")
@@ -94,6 +94,7 @@ class EtcdStore(Reading):
         super().__init__(connection, steps=Steps(connection, clock=clock, touches=touches), touches=touches, room=room)
         self.url = f"etcd://{','.join(endpoints)}"
         self._ttl, self._clock = ttl, clock
+        self._service = Service(monotonic)
 
     async def now(self) -> float:
         return self._clock()
@@ -286,13 +287,22 @@ class EtcdStore(Reading):
     # --- the roster
 
     async def announce(self, replica: Replica, *, lease: Lease) -> None:
-        entry = Put(self._layout.replica(replica.nonce), json.dumps(asdict(replica)).encode(), lease=int(lease.id, 16))
+        await self._announce(self._layout.replica(replica.nonce), asdict(replica), lease)
+
+    async def _announce(self, key: bytes, said: Mapping[str, object], lease: Lease) -> None:
+        entry = Put(key, json.dumps(said).encode(), lease=int(lease.id, 16))
         await self._connection.ask(lambda client: client.txn([], [entry]))
 
     async def replicas(self) -> Sequence[Replica]:
-        prefix = self._layout.replicas()
-        found = (await self._connection.range(Range(prefix, prefix_end(prefix)))).kvs
+        found = await self._under(self._layout.replicas())
         return [replica for kv in found if (replica := replica_of(kv.value)) is not None]
+
+    async def announce_gateway(self, gateway: Gateway, *, lease: Lease) -> None:
+        await self._announce(self._layout.gateway(gateway.nonce), asdict(gateway), lease)
+
+    async def gateways_serving_for(self) -> float | None:
+        found = await self._under(self._layout.gateways())
+        return self._service.serving_for([entry for kv in found if (entry := gateway_of(kv.value)) is not None])
 
 
 def _settled(seen: Seen, look: Look) -> Seen:

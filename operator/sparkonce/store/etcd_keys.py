@@ -10,7 +10,8 @@
         beat/<realm>/<hash>/<generation>/<attempt>/<by>
         event/<realm>/<hash>/<milliseconds>-<nonce>         the history; its order is that of the create revisions, not of the names
         exp/<utc-minute>/<realm>/<hash>                     finalized keys by the minute in which they expire
-        replica/<nonce>                                     the processes, each under its lease
+        replica/<nonce>                                     the operator's processes, each under its lease
+        gateway/<nonce>                                     the gateways that serve, each under its lease
         epoch                                               of the store; absent is 1
 
 Parts are percent-encoded, so that a realm with slashes is one part: a namespace stays as it is, and no key of one realm begins with
@@ -104,6 +105,12 @@ class Layout:
 
     def replicas(self) -> bytes:
         return self._name("replica/")
+
+    def gateway(self, nonce: str) -> bytes:
+        return self._name(f"gateway/{_part(nonce)}")
+
+    def gateways(self) -> bytes:
+        return self._name("gateway/")
 
     def records(self, realm: str | None = None, hash_prefix: str = "") -> bytes:
         """Prefix of all records, or of a realm's whose hash begins so."""

@@ -19,7 +19,7 @@ from sparkonce.model.result import Result
 from sparkonce.store.codec import decode, encode, listed, name, position, position_of, record_of
 from sparkonce.store.ledger import EVENTS, LIVE_KEYS, POLL, TOMBSTONES, Beside, Changes, HeldLease, Ledger, held
 from sparkonce.store.protocol import Claim, Lease, Page, Query, View
-from sparkonce.store.roster import Replica
+from sparkonce.store.roster import Gateway, Replica, Service
 from sparkonce.store.rules import RETRY_AFTER
 from sparkonce.store.step import Decision, Seen, Write
 
@@ -119,6 +119,8 @@ class MemoryStore(Ledger):
         self._leases: dict[str, MemoryLease] = {}
         self._entries: dict[Address, _Entry] = {}
         self._replicas: dict[str, tuple[Replica, HeldLease]] = {}
+        self._gateways: dict[str, tuple[Gateway, HeldLease]] = {}
+        self._service = Service(monotonic)
         self._gone: dict[Address, int] = {}  # keys without a record, by the revision of their last change, oldest first
         self._gap = 0  # changes of such keys up to this revision are forgotten
         self._revision = 0
@@ -135,6 +137,7 @@ class MemoryStore(Ledger):
                 poll=self._poll,
             )
             other._leases, other._replicas = self._leases, dict(self._replicas)
+            other._gateways = dict(self._gateways)
             other._entries, other._gone = dict(self._entries), dict(self._gone)
             other._gap, other._revision, other._epoch = self._gap, self._revision, self._epoch
             return other
@@ -161,6 +164,15 @@ class MemoryStore(Ledger):
             alive = {nonce: entry for nonce, entry in self._replicas.items() if not entry[1].ended}
             self._replicas = alive
             return [replica for _, (replica, _) in sorted(alive.items())]
+
+    async def announce_gateway(self, gateway: Gateway, *, lease: Lease) -> None:
+        with self._lock:
+            self._gateways[gateway.nonce] = gateway, held(lease)
+
+    async def gateways_serving_for(self) -> float | None:
+        with self._lock:
+            self._gateways = {nonce: entry for nonce, entry in self._gateways.items() if not entry[1].ended}
+            return self._service.serving_for([gateway for gateway, _ in self._gateways.values()])
 
     async def now(self) -> float:
         return self._clock()

@@ -20,7 +20,7 @@ import json
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ from sparkonce.store.postgres_database import PostgresDatabase, RolledBack, Tran
 from sparkonce.store.postgres_lease import PostgresLease
 from sparkonce.store.protocol import Claim, Lease, LostOwnership
 from sparkonce.store.restore import Shown, rebuild
-from sparkonce.store.roster import Replica, replica_of
+from sparkonce.store.roster import Gateway, Replica, Service, gateway_of, replica_of
 from sparkonce.store.sql_ledger import KeyLook, Look, Row, SqlLedger, at
 from sparkonce.store.step import Decision, Seen
 
@@ -69,6 +69,7 @@ class PostgresStore(SqlLedger):
         address = parsed(url, timeout=timeout)
         self.url = address.shown
         self._ttl = settings.lease_seconds() if ttl is None else ttl
+        self._service = Service(monotonic or time.monotonic)
         self._keep, self._leases = keep, weakref.WeakSet[PostgresLease]()
         self._clock, self._monotonic = clock, monotonic
         self._database: PostgresDatabase = PostgresDatabase(
@@ -245,13 +246,26 @@ class PostgresStore(SqlLedger):
     # --- the roster
 
     async def announce(self, replica: Replica, *, lease: Lease) -> None:
-        body = json.dumps(asdict(replica))
+        self._announce(replica.nonce, asdict(replica), lease)
+
+    def _announce(self, nonce: str, said: Mapping[str, object], lease: Lease) -> None:
         with self._database.writing() as transaction:
             transaction.rows("remove replicas that ended")
-            transaction.rows("announce", {"nonce": replica.nonce, "lease": held(lease).id, "body": body})
+            transaction.rows("announce", {"nonce": nonce, "lease": held(lease).id, "body": json.dumps(said)})
             transaction.commit()
 
-    async def replicas(self) -> Sequence[Replica]:
+    def _announced(self) -> Sequence[str]:
+        """Replicas and gateways: what an entry is, its fields say."""
         with self._database.reading() as look:
-            rows = look.rows("replicas")
-        return [replica for row in rows if (replica := replica_of(row["body"])) is not None]
+            return [str(row["body"]) for row in look.rows("replicas")]
+
+    async def replicas(self) -> Sequence[Replica]:
+        return [replica for body in self._announced() if (replica := replica_of(body)) is not None]
+
+    async def announce_gateway(self, gateway: Gateway, *, lease: Lease) -> None:
+        self._announce(gateway.nonce, asdict(gateway), lease)
+
+    async def gateways_serving_for(self) -> float | None:
+        return self._service.serving_for(
+            [entry for body in self._announced() if (entry := gateway_of(body)) is not None]
+        )
