@@ -98,14 +98,44 @@ def _unreadable(table: Inventory) -> Iterator[Finding]:
 
 
 def _double(table: Inventory) -> Iterator[Finding]:
+    """By what stands as evidence, by the table's own history, and by whose files readers see: each tells of some that the others miss."""
     by_key: dict[str, list[Effect]] = defaultdict(list)
     for effect in table.effects:
         by_key[effect.slot.sink_key].append(effect)
+    told: dict[str, str] = {}
     for sink_key, effects in by_key.items():
         if len(effects) > 1:
             commits = ", ".join(f"{each.commit} (attempt {each.slot.token}, {each.slot.rows} rows)" for each in effects)
-            said = f"{sink_key} is committed {len(effects)} times: {commits}"
-            yield _finding(table, Kind.DOUBLE_COMMIT, sink_key, said, todo=STOP, effect=effects[0])
+            told[sink_key] = f"is committed {len(effects)} times: {commits}"
+    for sink_key, commits_ in table.commits.items():
+        told.setdefault(
+            sink_key, f"is committed {len(commits_)} times, says the table's history: {', '.join(commits_)}"
+        )
+    for (sink_key, folder), paths in _strays(table).items():
+        if sink_key in by_key:
+            told.setdefault(sink_key, f"is committed, and readers see {len(paths)} file(s) of another write: {folder}")
+    for sink_key, said in told.items():
+        first = next(iter(by_key.get(sink_key, ())), None)
+        yield _finding(table, Kind.DOUBLE_COMMIT, sink_key, f"{sink_key} {said}", todo=STOP, effect=first)
+
+
+def _strays(table: Inventory) -> dict[tuple[str, str], list[str]]:
+    """Files that readers see and no commit names, in folders that only writes of sparkonce have: by sink key and folder."""
+    named = {file.path for effect in table.effects for file in effect.files}
+    written = {each.path: each.sink_key for each in table.staged}
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path in table.live:
+        if path not in named:
+            folder = next((each for each in _parents(path) if each in written), None)
+            if folder is not None and not is_unreadable(table, written[folder]):
+                found[written[folder], folder].append(path)
+    return found
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def _duplicates(table: Inventory) -> Iterator[Finding]:
@@ -180,8 +210,22 @@ def _unknown(table: Inventory) -> Iterator[Finding]:
         for path in unknown:
             said = "readers see it, and no commit names it (its slot is gone, and a snapshot still shows it)"
             yield _finding(table, Kind.UNKNOWN_ROWS, path, said, todo="restore the slot from a backup")
-    elif unknown:
-        said = f"{len(unknown)} file(s) of other writers: {_some(unknown)}"
+        return
+    committed = {effect.slot.sink_key for effect in table.effects}
+    strays = _strays(table)
+    for (sink_key, folder), paths in strays.items():
+        if sink_key not in committed:
+            said = f"readers see {_some(paths)}, and no commit of {sink_key} names it"
+            yield _finding(table, Kind.UNKNOWN_ROWS, folder, said, todo=STOP)
+    for effect in table.effects:
+        back = [] if effect.visible else sorted({file.path for file in effect.files} & set(table.live))
+        if back:
+            said = f"{_name(effect)}: a later generation replaced it, and readers see {_some(back)} again"
+            todo = "the table's history says who put it back"
+            yield _finding(table, Kind.UNKNOWN_ROWS, effect.slot.sink_key, said, todo=todo, effect=effect)
+    foreign = sorted(set(unknown) - {path for paths in strays.values() for path in paths})
+    if foreign:
+        said = f"{len(foreign)} file(s) of other writers: {_some(foreign)}"
         yield _finding(table, Kind.FOREIGN_FILES, "other writers", said, todo="nothing: other writers are allowed here")
 
 

@@ -1,14 +1,22 @@
-"""What stands in a Delta table, of one lineage or of all keys, read from the evidence beside it and one version of its log."""
+"""What stands in a Delta table, of one lineage or of all keys, read from the evidence beside it and one version of its log.
+
+For an audit the entries of the log are read, too, as far back as it keeps them: a snapshot has one number per key and would show the last
+of two commits only.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
 from sparkonce.sink import delta_evidence as evidence
 from sparkonce.sink import layout
-from sparkonce.sink.delta_log import slot_number
+from sparkonce.sink.delta_log import IDEM, LOG, slot_number
 from sparkonce.sink.delta_state import Snapshot
 from sparkonce.sink.listing import files_of
 from sparkonce.sink.objects import Listed, Objects
@@ -16,6 +24,10 @@ from sparkonce.sink.protocol import DataFile, Effect, Inventory, OnRerun, SinkKe
 
 STAGING = "so-"
 """Begins the folders of staged rows. Not an underscore: VACUUM must see files in them that no version names any more."""
+THREADS = 8
+"""Objects read at once: a store's round trips in a row would take as long as everything else together."""
+
+_ENTRY = re.compile(rf"{LOG}/(\d{{20}})\.json$")
 
 
 def staging_folder(key: SinkKey | str, token: int, nonce: str) -> str:
@@ -81,18 +93,22 @@ class _Found:
     barred: dict[str, int] = field(default_factory=dict)
     """Of keys whose fence is noted: the lowest token that may commit."""
     unreadable: list[str] = field(default_factory=list)
+    commits: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Sink key -> number of each slot that the log commits, and the first version that does."""
 
 
 async def inventory(objects: Objects, table: Snapshot | None, kind: str) -> Inventory:
     """OutputUnavailable. A slot, or a list of files, that does not parse is one sentence of `unreadable`."""
-    listed = [each for each in await objects.list("") if not each.path.startswith(("_delta_log", "."))]
+    everything = await objects.list("")
+    listed = [each for each in everything if not each.path.startswith((LOG, "."))]
     rows = [each for each in listed if not each.path.startswith("_")]
     folders: dict[str, list[Listed]] = {}
     for each in rows:
         folder = "/".join(each.path.split("/")[:2])
         if folder.startswith(STAGING) and layout.staged(folder) is not None:
             folders.setdefault(folder, []).append(each)
-    found = await _evidence(objects, table, [each.path for each in listed], {_key_of(folder) for folder in folders})
+    commits = _commits(objects, table, everything)
+    found = _evidence(objects, table, listed, {_key_of(folder) for folder in folders}, commits)
     return Inventory(
         kind=kind,
         uri=objects.uri,
@@ -101,6 +117,11 @@ async def inventory(objects: Objects, table: Snapshot | None, kind: str) -> Inve
         present={each.path: each.bytes for each in rows if each.path.endswith(".parquet")},
         live=() if table is None else tuple(sorted(table.live)),
         unreadable=tuple(found.unreadable),
+        commits={
+            sink_key: tuple(f"version {version}" for version in versions.values())
+            for sink_key, versions in found.commits.items()
+            if len(versions) > 1
+        },
     )
 
 
@@ -135,30 +156,74 @@ def _staged(table: Snapshot | None, found: _Found, folder: str, inside: list[Lis
     )
 
 
-async def _evidence(objects: Objects, table: Snapshot | None, paths: Iterable[str], staged: Iterable[str]) -> _Found:
-    found = _Found()
-    numbers = {sink_key: None if table is None else table.committed(sink_key) for sink_key in staged}
-    for path in paths:
-        parts = path.split("/")
+def _commits(objects: Objects, table: Snapshot | None, listed: Iterable[Listed]) -> dict[str, dict[int, int]]:
+    """As `_Found.commits`, from the entries that are still there, up to the version that was loaded."""
+    if table is None:
+        return {}
+    numbered = ((int(match[1]), each.path) for each in listed if (match := _ENTRY.match(each.path)))
+    entries = sorted((version, path) for version, path in numbered if version <= table.version)
+    found: dict[str, dict[int, int]] = {}
+    with ThreadPoolExecutor(THREADS) as pool:
+        for (version, _), named in zip(
+            entries, pool.map(lambda entry: _named(blocking.run(objects.get(entry[1]))), entries), strict=True
+        ):
+            for sink_key, number in named:
+                found.setdefault(sink_key, {}).setdefault(number, version)
+    return found
+
+
+def _named(entry: bytes | None) -> list[tuple[str, int]]:
+    """Sink keys that an entry of the log commits, with the numbers of their slots."""
+    told = [json.loads(line).get("txn") or {} for line in (entry or b"").splitlines() if b'"txn"' in line]
+    return [
+        (each["appId"].removeprefix(IDEM), each["version"]) for each in told if each.get("appId", "").startswith(IDEM)
+    ]
+
+
+def _evidence(
+    objects: Objects,
+    table: Snapshot | None,
+    listed: Iterable[Listed],
+    staged: Iterable[str],
+    commits: dict[str, dict[int, int]],
+) -> _Found:
+    found = _Found(commits=commits)
+    paths: dict[str, str] = {}
+    for each in listed:
+        parts = each.path.split("/")
         if parts[0] != evidence.EVIDENCE or len(parts) < 4:
             continue
-        sink_key = f"{parts[1]}-{parts[2]}"
-        if token := evidence.noted_token(path):
+        paths[each.path] = sink_key = f"{parts[1]}-{parts[2]}"
+        if token := evidence.noted_token(each.path):
             found.barred[sink_key] = max(token, found.barred.get(sink_key, 0))
-        if sink_key not in numbers:
-            numbers[sink_key] = None if table is None else table.committed(sink_key)
-        try:
-            slot = await evidence.read(objects, path)
-            if slot is not None and slot_number(slot) == numbers[sink_key]:
-                found.stands[sink_key] = (slot.token, slot.nonce)
-                found.committed.append((path, slot, await files_of(objects, slot)))
-        except OutputCorrupt as error:
-            found.unreadable.append(str(error))
+    stands = {sink_key: None if table is None else table.committed(sink_key) for sink_key in {*staged, *paths.values()}}
+    with ThreadPoolExecutor(THREADS) as pool:
+        read = pool.map(lambda path: _read(objects, path, {stands[paths[path]], *commits.get(paths[path], ())}), paths)
+        for (path, sink_key), slot in zip(paths.items(), read, strict=True):
+            if isinstance(slot, str):
+                found.unreadable.append(slot)
+            elif slot is not None:
+                found.committed.append((path, *slot))
+                if slot_number(slot[0]) == stands[sink_key]:
+                    found.stands[sink_key] = (slot[0].token, slot[0].nonce)
     lost = sorted(
-        sink_key for sink_key, number in numbers.items() if number is not None and sink_key not in found.stands
+        sink_key
+        for sink_key, number in stands.items()
+        if number is not None and sink_key not in found.stands and len(commits.get(sink_key, ())) < 2
     )
     found.unreadable += (str(evidence.lost(objects, sink_key)) for sink_key in lost)
     return found
+
+
+def _read(objects: Objects, path: str, committed: set[int | None]) -> tuple[Slot, tuple[DataFile, ...]] | str | None:
+    """A committed slot and its files; a sentence for one that does not parse; None for anything else."""
+    try:
+        slot = blocking.run(evidence.read(objects, path))
+        if slot is None or slot_number(slot) not in committed:
+            return None
+        return slot, blocking.run(files_of(objects, slot))
+    except OutputCorrupt as error:
+        return str(error)
 
 
 def _key_of(folder: str) -> str:

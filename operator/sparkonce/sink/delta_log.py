@@ -27,6 +27,8 @@ from sparkonce.sink.protocol import DataFile, SinkKey, Slot
 
 LOG = "_delta_log"
 ENGINE = "sparkonce"
+IDEM = "idem:"
+"""Begins the identifier under which the committed slot of a key stands."""
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAFE = "/=:@!$&'()*+,;~"
@@ -52,7 +54,7 @@ def entry_path(version: int) -> str:
 
 def idem(key: SinkKey | str) -> str:
     """Identifier under which the committed slot of a key stands."""
-    return f"idem:{key}"
+    return f"{IDEM}{key}"
 
 
 def fence(key: SinkKey | str) -> str:

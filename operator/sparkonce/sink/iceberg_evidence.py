@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
 from sparkonce.errors import OutputCorrupt
@@ -61,6 +61,8 @@ class Mark:
     """The one on `main` that brought the rows."""
     at: int
     """The one that holds the evidence."""
+    query_id: str = ""
+    """Of a stream's checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,18 @@ def marks(metadata: TableMetadata) -> Iterator[Mark | OutputCorrupt]:
                 yield mark
 
 
+def history(metadata: TableMetadata) -> dict[str, dict[str, int]]:
+    """Sink key -> nonce of each write that the history of `main` says it brought, and its first snapshot; as far back as it is kept."""
+    found: dict[str, dict[str, int]] = {}
+    head = metadata.current_snapshot()
+    for snapshot in reversed(list(ancestors_of(head, metadata) if head else ())):
+        said = snapshot.summary.additional_properties if snapshot.summary else {}
+        sink_key, nonce = said.get(f"{_PREFIX}sink-key"), said.get(f"{_PREFIX}nonce")
+        if sink_key and nonce:
+            found.setdefault(sink_key, {}).setdefault(nonce, snapshot.snapshot_id)
+    return found
+
+
 def lineage_of(sink_key: str) -> tuple[str, int]:
     """What a rerun replaces, and the generation. All batches of a stream's generation are one."""
     match = _SINK_KEY.match(sink_key)
@@ -130,6 +144,7 @@ def summary_of(slot: Slot, *, location: str, path: str, digest: str, replaces: b
         "slot": path,
         "slot-digest": digest,
         "replaces": str(replaces).lower(),
+        **({"query-id": slot.stream.query_id} if slot.stream is not None else {}),
     }
     return {f"{_PREFIX}{name}": value for name, value in said.items()}
 
@@ -215,6 +230,7 @@ def _mark(metadata: TableMetadata, sink_key: str) -> Mark | None:
             replaces=said["replaces"] == "true",
             snapshot=int(said["snapshot"]),
             at=at,
+            query_id=said.get("query-id", ""),
         )
     except (KeyError, ValueError):
         raise _corrupt(metadata, name) from None

@@ -6,17 +6,21 @@ rewritten is visible all the same; its rows are then in files that this list doe
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
-from sparkonce.sink.iceberg_evidence import Mark, Standing, lineage_of, marks, standing
+from sparkonce.sink.iceberg_evidence import Mark, Standing, history, lineage_of, marks, standing
 from sparkonce.sink.iceberg_files import live
 from sparkonce.sink.iceberg_layout import DATA, MARK, sink_key_of, token_and_nonce
 from sparkonce.sink.iceberg_view import View
 from sparkonce.sink.listing import files_of
 from sparkonce.sink.objects import Listed
-from sparkonce.sink.protocol import Effect, Inventory, StagedFolder
+from sparkonce.sink.protocol import DataFile, Effect, Inventory, Slot, StagedFolder
+
+THREADS = 8
+"""Slots read at once: a store's round trips in a row would take as long as everything else together."""
 
 
 @dataclass
@@ -64,6 +68,11 @@ async def inventory(view: View, *, kind: str) -> Inventory:
         present=present,
         live=tuple(path for path in seen if path.startswith(f"{DATA}/{MARK}")),
         unreadable=tuple(unreadable),
+        commits={
+            sink_key: tuple(f"snapshot {snapshot}" for snapshot in snapshots.values())
+            for sink_key, snapshots in history(table.metadata).items()
+            if len(snapshots) > 1
+        },
         location=objects.uri,
     )
 
@@ -76,25 +85,30 @@ def _effects(view: View) -> tuple[list[Effect], list[str]]:
             found.append(each)
         else:
             unreadable.append(str(each))
-    effects = []
+    newest: dict[str, int] = {}
     for mark in found:
-        try:
-            slot = view.slot_of(mark)
-            files = blocking.run(files_of(view.at(mark), slot))
-        except OutputCorrupt as error:
-            unreadable.append(str(error))
-            continue
-        visible = not _replaced(mark, found)
-        effects.append(Effect(slot=slot, files=files, commit=f"snapshot {mark.snapshot}", visible=visible))
+        lineage, generation = lineage_of(mark.sink_key)
+        if mark.replaces:
+            newest[lineage] = max(generation, newest.get(lineage, 0))
+    effects = []
+    with ThreadPoolExecutor(THREADS) as pool:
+        for mark, read in zip(found, pool.map(lambda mark: _read(view, mark), found), strict=True):
+            if isinstance(read, str):
+                unreadable.append(read)
+                continue
+            lineage, generation = lineage_of(mark.sink_key)
+            visible = generation >= newest.get(lineage, 0)
+            effects.append(Effect(slot=read[0], files=read[1], commit=f"snapshot {mark.snapshot}", visible=visible))
     return effects, unreadable
 
 
-def _replaced(mark: Mark, others: list[Mark]) -> bool:
-    lineage, generation = lineage_of(mark.sink_key)
-    return any(
-        other.replaces and lineage_of(other.sink_key)[0] == lineage and lineage_of(other.sink_key)[1] > generation
-        for other in others
-    )
+def _read(view: View, mark: Mark) -> tuple[Slot, tuple[DataFile, ...]] | str:
+    """The slot and its files, or a sentence."""
+    try:
+        slot = view.slot_of(mark)
+        return slot, blocking.run(files_of(view.at(mark), slot))
+    except OutputCorrupt as error:
+        return str(error)
 
 
 def _folders(listed: tuple[Listed, ...]) -> dict[str, _Folder]:

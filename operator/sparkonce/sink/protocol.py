@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -269,6 +269,8 @@ class Inventory:
     """Paths of the files whose rows readers see, as often as they see them."""
     unreadable: tuple[str, ...] = ()
     """A sentence for each piece of evidence that does not parse."""
+    commits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Sink key -> each commit of it, for a person, where the table's own history tells of more than one write."""
     location: str = ""
     """URL that the paths are below, where `uri` is none (the name of a table in a catalog)."""
 
