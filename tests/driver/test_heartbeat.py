@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from driver.granted import Granted, granted
 from harness.arrow_stage import table_of
 from harness.eventually import assert_eventually
+from harness.spark import spark
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job
+from sparkonce.driver.heartbeat import SparkProgress
 from sparkonce.errors import AttemptEnded, StoreUnavailable
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["spark"]
 PATIENCE = 10  # seconds; a beat is due every hundredth
 
 
@@ -86,3 +92,25 @@ def test_silence_is_no_answer(tmp_path: Path, error: Exception) -> None:
         assert_eventually(lambda: not lost and channel.beats > 5, PATIENCE)
         assert not job.heartbeat.over
         assert job.write(table_of(1), "orders").fresh
+
+
+@pytest.mark.spark
+def test_a_spark_job_that_has_ended_is_asked_about_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stages count in every beat; what a beat costs does not grow with the jobs of the session."""
+    from pyspark.core.status import StatusTracker
+
+    asked: list[int] = []
+    info = StatusTracker.getJobInfo
+
+    def heard(tracker: StatusTracker, number: int) -> object:
+        asked.append(number)
+        return info(tracker, number)
+
+    monkeypatch.setattr(StatusTracker, "getJobInfo", heard)
+    progress, before = SparkProgress(), SparkProgress()().get("stagesDone", 0)
+    for _ in range(3):
+        spark.range(10).write.format("noop").mode("overwrite").save()
+    assert_eventually(lambda: progress().get("stagesDone") == before + 3, PATIENCE)
+    asked.clear()
+    assert progress() == {"stagesDone": before + 3, "stages": before + 3}
+    assert asked == []

@@ -20,6 +20,7 @@ STOP_PATIENCE = 5.0
 class Heartbeat:
     def __init__(self, channel: Channel, *, interval: float, progress: Callable[[], Mapping[str, Any]]) -> None:
         self.channel, self.interval, self.progress = channel, interval, progress
+        self._spark = SparkProgress()
         self.over = False
         """The ledger has answered that this attempt is over."""
         self._stopped = threading.Event()
@@ -37,7 +38,7 @@ class Heartbeat:
     def beat(self) -> None:
         """One beat now: after a commit, so that what people are shown last is what is there."""
         try:
-            self.over = self.over or not self.channel.renew({**self.progress(), **spark_progress()})
+            self.over = self.over or not self.channel.renew({**self.progress(), **self._spark()})
         except Exception:  # noqa: BLE001 - unknown; the next beat asks again, and a dead thread would end a sound attempt
             return
 
@@ -46,31 +47,53 @@ class Heartbeat:
             self.beat()
 
 
-def spark_progress() -> dict[str, Any]:
-    """Stages done of all that Spark knows of now; empty when the job has not started Spark."""
-    pyspark = sys.modules.get("pyspark")
-    context = getattr(getattr(pyspark, "SparkContext", None), "_active_spark_context", None)
-    if context is None:
-        return {}
-    try:
-        tracker = context.statusTracker()
-        jobs = [info for number in tracker.getJobIdsForGroup() if (info := tracker.getJobInfo(number)) is not None]
-        done = sum(len(info.stageIds) for info in jobs if info.status == "SUCCEEDED")
-        running = [info for info in jobs if info.status == "RUNNING"]
-        active = set(tracker.getActiveStageIds())
-        done += sum(1 for info in running for stage in info.stageIds if _complete(tracker, stage, active))
-        return {
-            "stagesDone": done,
-            "stages": done + sum(len(i.stageIds) for i in running) - _counted(tracker, running, active),
-        }
-    except Exception:  # noqa: BLE001 - the JVM may be gone; progress is a courtesy and must not end a job
-        return {}
+class SparkProgress:
+    """Stages done of all that Spark knows of now; empty when the job has not started Spark.
+
+    A Spark job that has ended is asked about once, and all their numbers come in one call: asked one by one each costs the JVM and this
+    process ten calls, so that a beat of a long session would cost more than what it tells of."""
+
+    def __init__(self) -> None:
+        self._ended: tuple[Any, dict[int, int]] = None, {}
+        """A SparkContext, and the stages of each of its jobs that has ended and that it still knows; of those that failed none."""
+
+    def __call__(self) -> dict[str, Any]:
+        pyspark = sys.modules.get("pyspark")
+        context = getattr(getattr(pyspark, "SparkContext", None), "_active_spark_context", None)
+        if context is None:
+            return {}
+        try:
+            return self._told(context)
+        except Exception:  # noqa: BLE001 - the JVM may be gone; progress is a courtesy and must not end a job
+            return {}
+
+    def _told(self, context: Any) -> dict[str, Any]:
+        tracker, (of, before) = context.statusTracker(), self._ended
+        running, ended = [], {}
+        for number in _jobs(context, tracker):
+            if of is context and number in before:
+                ended[number] = before[number]
+            elif (info := tracker.getJobInfo(number)) is None:
+                continue
+            elif info.status == "RUNNING":
+                running.append(info)
+            elif info.status in ("SUCCEEDED", "FAILED"):
+                ended[number] = len(info.stageIds) if info.status == "SUCCEEDED" else 0
+        self._ended = context, ended
+        active = set(tracker.getActiveStageIds()) if running else set()
+        under_way = [stage for info in running for stage in info.stageIds]
+        complete = sum(1 for stage in under_way if _complete(tracker, stage, active))
+        done = sum(ended.values())
+        return {"stagesDone": done + complete, "stages": done + len(under_way)}
+
+
+def _jobs(context: Any, tracker: Any) -> list[int]:
+    """Numbers of the jobs that Spark knows, in one text: PySpark's own list asks the JVM three times for each."""
+    numbers = tracker._jtracker.getJobIdsForGroup(None)  # noqa: SLF001 - see above
+    text = context._jvm.java.util.Arrays.toString(numbers)  # noqa: SLF001 - see above
+    return [int(number) for number in text.strip("[]").split(",") if number]
 
 
 def _complete(tracker: Any, stage: int, active: set[int]) -> bool:
     info = tracker.getStageInfo(stage)
     return stage not in active and info is not None and info.numCompletedTasks >= info.numTasks > 0
-
-
-def _counted(tracker: Any, running: list[Any], active: set[int]) -> int:
-    return sum(1 for info in running for stage in info.stageIds if _complete(tracker, stage, active))
