@@ -118,10 +118,12 @@ def test_what_a_stream_does_not_do_is_one_sentence_before_anything_starts(tmp_pa
 
 
 def test_outputs_of_another_kind_are_refused_by_field(tmp_path: Path) -> None:
-    """A Delta or Iceberg output of a stream names its field; nothing is started."""
+    """What is none of the three kinds names its field; nothing is started."""
     attempt = granted(tmp_path, "orders")
-    other: Any = type("Other", (), {"kind": "delta", "name": "orders"})()
-    with pytest.raises(OutputUnsupported, match=r"spec.outputs\[orders\].delta: a stream writes slotLog outputs only"):
+    other: Any = type("Other", (), {"kind": "other", "name": "orders"})()
+    with pytest.raises(
+        OutputUnsupported, match=r"spec.outputs\[orders\].other: a stream writes slotLog, delta and iceberg outputs"
+    ):
         attempt.job(sinks={"orders": other}).stream(source()).write("orders")
 
 

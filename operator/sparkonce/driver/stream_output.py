@@ -20,6 +20,7 @@ from sparkonce.errors import (
     Fenced,
     InvalidInput,
     KeyConflict,
+    OutputChanged,
     OutputUnavailable,
     OutputUnsupported,
     StreamBroken,
@@ -29,14 +30,16 @@ from sparkonce.sink.protocol import (
     AlreadyCommitted,
     Committed,
     Conflicting,
+    Decision,
     Slot,
     SlotState,
     StreamMark,
     StreamPart,
+    Stuck,
     WriteOptions,
 )
 from sparkonce.sink.slots import SlotLog
-from sparkonce.sink.stream import Chain, mark
+from sparkonce.sink.stream import Chain, Linked, mark
 from sparkonce.sink.table import SNAPSHOT_AFTER
 
 if TYPE_CHECKING:
@@ -50,15 +53,16 @@ class StreamOutput:
 
     def __init__(self, job: Job, name: str, frame: DataFrame) -> None:
         sink, self._key = job._sink(name)
-        if not isinstance(sink, SlotLog):
+        if not isinstance(sink, SlotLog | Linked):
             raise OutputUnsupported(
-                f"spec.outputs[{name}].{sink.kind}: a stream writes slotLog outputs only; declare `slotLog: {{path: ...}}` instead"
+                f"spec.outputs[{name}].{sink.kind}: a stream writes slotLog, delta and iceberg outputs only; declare one of these instead"
             )
         if job._expected and job._expected[name].min_rows:
             raise InvalidInput(
                 f"spec.outputs[{name}].expect.minRows counts the rows of one commit, and a stream has one per batch; leave it out"
             )
-        self._job, self._sink, self._frame = job, sink, frame
+        self._job, self._frame = job, frame
+        self._sink: Any = sink  # a Sink, which is a SlotLog or Linked: Python's types have no word for both
         self._chain: Chain | None = None
         self._query_id, self._checkpoint = "", ""
         self._first: int | None = None
@@ -66,7 +70,7 @@ class StreamOutput:
     @property
     def default(self) -> str:
         """Checkpoint location."""
-        return self._sink.checkpoint(self._key)
+        return str(self._sink.checkpoint(self._key))
 
     @property
     def ended(self) -> bool:
@@ -79,7 +83,7 @@ class StreamOutput:
 
     @property
     def uri(self) -> str:
-        return self._sink.uri
+        return str(self._sink.uri)
 
     @property
     def last_batch(self) -> int | None:
@@ -156,7 +160,8 @@ class StreamOutput:
                 self._chain,
                 job.attempt,
                 by=self._frame.sparkSession.sparkContext.applicationId,
-                data_schema=self._frame.schema.json(),
+                # A table has the columns of its rows, and those may be others than the stream's.
+                data_schema=self._frame.schema.json() if isinstance(sink, SlotLog) else "",
             )
         )
         if barred is not None:
@@ -171,7 +176,9 @@ class StreamOutput:
                 self._first = mark(self._chain.opening).first_batch
             else:
                 try:
-                    self._first = stream.begins_with(run(self._sink.committed()), self._key, self._query_id)
+                    sink = self._sink
+                    there = run(sink.committed() if isinstance(sink, SlotLog) else sink.using(self._query_id))
+                    self._first = stream.begins_with(there, self._key, self._query_id)
                 except ValueError as refused:
                     raise StreamBroken(
                         f"the checkpoint {self._checkpoint} cannot begin the stream of {self._job.key} in output {self._sink.name}: "
@@ -191,7 +198,7 @@ class StreamOutput:
         )
         decision = run(self._sink.commit(self._key, opening))
         if not isinstance(decision, Committed | AlreadyCommitted):
-            raise self._barred(decision.slot)
+            raise self._barred(decision)
         self._opened(decision.slot)
         self._chain = Chain(decision.slot, decision.slot)
         self.bind(self._query_id, self._checkpoint)
@@ -213,12 +220,12 @@ class StreamOutput:
             sink, stream.place(self._key, number), slot, send=lambda: stream.commit(sink, self._key, chain, slot)
         )
         if not isinstance(decision, Committed | AlreadyCommitted):
-            raise self._barred(decision.slot)
+            raise self._barred(decision)
         self._chain = chain.followed_by(decision.slot)
         self._open_still(self._chain)
         self._same(decision.slot, number, plan)
         self._job._rows += decision.slot.rows
-        if self._chain.batches % SNAPSHOT_AFTER == 0:
+        if isinstance(sink, SlotLog) and self._chain.batches % SNAPSHOT_AFTER == 0:
             run(sink.snapshot())
         return self._as_written(decision.slot, fresh=isinstance(decision, Committed))
 
@@ -250,9 +257,13 @@ class StreamOutput:
             f"lies between would be lost; `sparkonce rerun {self._job.key}` with a new checkpoint, and let nothing else use it"
         )
 
-    def _barred(self, slot: Slot) -> Fenced | KeyConflict:
+    def _barred(self, decision: Decision) -> Fenced | KeyConflict | OutputChanged:
         """Why this attempt can never commit here."""
-        job = self._job
+        job, slot = self._job, decision.slot
+        if isinstance(decision, Stuck):
+            return OutputChanged(
+                f"attempt {job.attempt} of {job.key} cannot commit to {self._sink.name}: {decision.why}"
+            )
         if slot.fingerprint != job.assignment.fingerprint:
             return KeyConflict(
                 f"output {self._sink.name} ({self._sink.uri}) holds a commit of {job.key} for another job; use another key or output"

@@ -38,8 +38,8 @@ from sparkonce.errors import (
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.sink import delta_commit as plan
 from sparkonce.sink import delta_evidence as evidence
-from sparkonce.sink import delta_fit, delta_log, layout
-from sparkonce.sink.delta_inventory import inventory, is_replaced, missing, staging_folder
+from sparkonce.sink import delta_fit, delta_log, delta_stream, layout
+from sparkonce.sink.delta_inventory import inventory, is_opening, is_replaced, missing, staging_folder
 from sparkonce.sink.delta_state import Log, Snapshot
 from sparkonce.sink.listing import files_of, with_files
 from sparkonce.sink.objects import Objects, refuse_unless_absent
@@ -96,7 +96,7 @@ class DeltaTableSink:
     ) -> None:
         self.name, self.uri = name, objects.uri
         self._objects, self._log = objects, Log(objects)
-        self._on_rerun, self._stage = on_rerun, stage or stage_with_spark
+        self.on_rerun, self._stage = on_rerun, stage or stage_with_spark
 
     async def check(self) -> None:
         await refuse_unless_absent(self._objects, evidence.EVIDENCE)
@@ -115,9 +115,10 @@ class DeltaTableSink:
             return Evidence.REPLACED
         number = table.committed(key)
         slot = None if number is None else await evidence.numbered(self._objects, key, number)
-        if slot is None or (slot_digest is not None and digest_of(slot) != slot_digest):
+        slots = () if slot is None else await delta_stream.recorded(self._objects, table, key, slot)
+        if not slots or (slot_digest is not None and digest_of(slots[-1]) != slot_digest):
             return Evidence.GONE
-        files = await files_of(self._objects, slot)
+        files = [file for each in slots for file in await files_of(self._objects, each)]
         lost = frozenset(file.path for file in files if file.path not in table.live)
         if lost:
             rewritten = await self._log.rewritten(table, lost)
@@ -149,7 +150,7 @@ class DeltaTableSink:
                 nonce=nonce,
                 fingerprint=fingerprint,
                 rows=written.rows,
-                on_rerun=self._on_rerun,
+                on_rerun=self.on_rerun,
                 data_schema=written.data_schema,
                 table=table,
                 partition_by=partition_by,
@@ -160,6 +161,21 @@ class DeltaTableSink:
             return blocking.run(with_files(self._objects, slot, evidence.write_folder(key, token, nonce), files))
 
     async def commit(self, key: SinkKey, slot: Slot) -> Decision:
+        return await self._commit(key, slot, after=None)
+
+    async def follow(self, key: SinkKey, slot: Slot, *, after: Slot) -> Decision:
+        """See `stream.Linked`."""
+        return await self._commit(key, slot, after=after)
+
+    async def using(self, query_id: str) -> list[Slot]:
+        """See `stream.Linked`."""
+        return await delta_stream.using(self._objects, await self._log.load(), query_id)
+
+    def checkpoint(self, key: SinkKey) -> str:
+        """See `stream.Linked`. The underscore hides it from VACUUM."""
+        return self._objects.where(f"{layout.CHECKPOINTS}/{key}")
+
+    async def _commit(self, key: SinkKey, slot: Slot, *, after: Slot | None) -> Decision:
         if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
             raise ValueError(f"{slot.state} slot of {slot.sink_key} is no commit of {key}")
         files: tuple[DataFile, ...] | None = None
@@ -167,6 +183,8 @@ class DeltaTableSink:
         tries = _Tries(f"whether attempt {slot.token} of {key} is committed to {self.uri}")
         while True:
             table = await self._log.load()
+            if after is not None and (why := delta_stream.lost(table, after)) is not None:
+                return Stuck(slot, f"the Delta table {self.uri} does not take it: {why}")
             if table is not None and (number := table.committed(key)) is not None:
                 return await self._decided(table, key, slot, number)
             if table is not None and table.fenced(key) > slot.token:
@@ -186,6 +204,8 @@ class DeltaTableSink:
             if table is None:
                 await self._create_table(slot, tries)
                 continue
+            if is_opening(slot):
+                await delta_stream.note(self._objects, slot)
             await evidence.put_slot(self._objects, slot)
             entry = await plan.commit_entry(self._objects, table, key, slot, files)
             await self._append(table, entry, "sink.delta.commit", tries)
@@ -206,8 +226,14 @@ class DeltaTableSink:
         return await inventory(self._objects, await self._log.load(), self.kind)
 
     async def sweep(self, key: SinkKey) -> Swept:
-        folders = size = 0
         table = await self._log.load()
+        stands = None if table is None else await self._standing(table, key)
+        keys = await delta_stream.swept(self._objects, key, stands)
+        swept = [await self._sweep(table, each) for each in keys]
+        return Swept(sum(each.folders for each in swept), sum(each.bytes for each in swept))
+
+    async def _sweep(self, table: Snapshot | None, key: SinkKey) -> Swept:
+        folders = size = 0
         committed = None if table is None else await self._standing(table, key)
         barred = await evidence.noted(self._objects, key) if table is None else table.fenced(key)
         for folder in await self._objects.folders(f"so-{key}"):
@@ -240,7 +266,7 @@ class DeltaTableSink:
         fit = plan.fit(table, rows, options.partition_by, merge=options.merge_schema)
         if isinstance(fit, str):
             raise InvalidInput(f"output {self.name} does not fit the Delta table {self.uri}: {fit}")
-        older = await plan.older(self._objects, table, key, self._on_rerun)
+        older = await plan.older(self._objects, table, key, self.on_rerun)
         if isinstance(older, str):
             raise InvalidInput(f"output {self.name} cannot replace its rows in the Delta table {self.uri}: {older}")
         return table.identity, fit.staged_by

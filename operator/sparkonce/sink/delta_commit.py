@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkonce.errors import OutputCorrupt
-from sparkonce.sink import delta_fit, delta_log
+from sparkonce.sink import delta_fit, delta_log, delta_stream
 from sparkonce.sink.delta_inventory import is_opening, missing, older_files
 from sparkonce.sink.delta_state import Snapshot
 from sparkonce.sink.listing import files_of
 from sparkonce.sink.objects import Objects
-from sparkonce.sink.protocol import DataFile, OnRerun, SinkKey, Slot
+from sparkonce.sink.protocol import DataFile, OnRerun, SinkKey, Slot, StreamPart
 
 
 def unwritable(table: Snapshot) -> str | None:
@@ -83,6 +83,9 @@ async def older(objects: Objects, table: Snapshot, key: SinkKey, on_rerun: OnRer
     """Files of the generations that a commit of this key replaces, or why they cannot be removed."""
     if on_rerun is not OnRerun.REPLACE or key.generation == 1:
         return []
+    before = delta_stream.before(key)
+    if before is not None and table.committed(before) is not None:
+        return []  # the stream's first batch has replaced them
     files = await older_files(objects, table, key)
     if not files:
         return []
@@ -168,8 +171,9 @@ def _slot_fit(table: Snapshot, slot: Slot) -> delta_fit.Fit | str:
 
 
 def _rows(slot: Slot) -> dict[str, Any]:
-    """The schema of its rows; of a slot that never had any (a stream's opening) one without columns."""
-    return dict(json.loads(slot.data_schema)) if slot.data_schema else delta_fit.EMPTY
+    """The schema of its rows; of a slot that never had any (a stream's opening, its end) one without columns."""
+    ends = slot.stream is not None and slot.stream.part is StreamPart.END
+    return dict(json.loads(slot.data_schema)) if slot.data_schema and not ends else delta_fit.EMPTY
 
 
 def _now() -> int:

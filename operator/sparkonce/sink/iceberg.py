@@ -30,7 +30,7 @@ from sparkonce.errors import (
     SparkonceError,
 )
 from sparkonce.failpoints import hit
-from sparkonce.sink import iceberg_commit
+from sparkonce.sink import iceberg_commit, iceberg_stream, layout
 from sparkonce.sink.iceberg_catalog import Place, said
 from sparkonce.sink.iceberg_commit import SENT_COMMIT, SENT_FENCE, Change, Misfit, Sending, unplaced
 from sparkonce.sink.iceberg_evidence import (
@@ -63,8 +63,11 @@ from sparkonce.sink.protocol import (
     WriteOptions,
 )
 from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
+from sparkonce.sink.stream import is_opening
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
@@ -131,10 +134,10 @@ class IcebergTable:
         if replaced_by(view.table.metadata, key) is not None:
             return Evidence.REPLACED
         try:
-            mark = standing(view.table.metadata, key).committed
-            if mark is None or (slot_digest is not None and mark.digest != slot_digest):
+            marks = iceberg_stream.recorded(view, key)
+            if not marks or (slot_digest is not None and marks[-1].digest != slot_digest):
                 return Evidence.GONE
-            return self._seen(view, mark)
+            return self._seen(view, marks)
         except OutputCorrupt:
             return Evidence.GONE
 
@@ -193,18 +196,39 @@ class IcebergTable:
             return slot
 
     async def commit(self, key: SinkKey, slot: Slot) -> Decision:
+        return self._commit(key, slot, after=None)
+
+    async def follow(self, key: SinkKey, slot: Slot, *, after: Slot) -> Decision:
+        """See `stream.Linked`."""
+        return self._commit(key, slot, after=after)
+
+    async def using(self, query_id: str) -> list[Slot]:
+        """See `stream.Linked`."""
+        view = self._view()
+        return [] if view is None else iceberg_stream.using(view, query_id)
+
+    def checkpoint(self, key: SinkKey) -> str:
+        """See `stream.Linked`. The underscore hides it from Iceberg's clean-up of orphan files."""
+        view = self._rooted(Sending(self._place, "the first snapshot"))
+        return view.objects.where(f"{layout.CHECKPOINTS}/{key}")
+
+    def _commit(self, key: SinkKey, slot: Slot, *, after: Slot | None) -> Decision:
         if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
             raise ValueError(f"{slot.state} slot of {slot.sink_key} is no commit of {key}")
         sending = Sending(self._place, f"slot {slot.token} of {key}")
         suspect = ""
         while True:
-            view = self._loaded(sending)
+            view = self._rooted(sending) if is_opening(slot) else self._loaded(sending)
             if view is None:
                 return Stuck(slot, f"the table {self.uri} was dropped; rerun the job")
-            if slot.table != str(view.table.metadata.table_uuid):
+            if slot.table != str(view.table.metadata.table_uuid) and not (
+                slot.table is None and slot.stream is not None
+            ):
                 return Stuck(
                     slot, f"the table {self.uri} was dropped and made anew since the rows were staged; rerun the job"
                 )
+            if after is not None and (why := iceberg_stream.lost(view, after)) is not None:
+                return Stuck(slot, why)
             at = standing(view.table.metadata, key)
             if (decided := view.decided(at, slot)) is not None:
                 return decided
@@ -247,6 +271,11 @@ class IcebergTable:
         view = self._view()
         if view is None:
             return Swept(0, 0)
+        keys = await iceberg_stream.swept(view, key)
+        swept = [await self._sweep(view, each) for each in keys]
+        return Swept(sum(each.folders for each in swept), sum(each.bytes for each in swept))
+
+    async def _sweep(self, view: View, key: SinkKey) -> Swept:
         at = standing(view.table.metadata, key)
         folders = size = 0
         for folder in await view.objects.folders(staging(key)):
@@ -268,19 +297,24 @@ class IcebergTable:
         table = sending.load()
         return None if table is None else View(table, self.uri, self._durable)
 
-    def _seen(self, view: View, mark: Mark) -> Evidence:
-        """Whether readers see the rows of a commit: in the files that it named, or in what a compaction made of those."""
-        files = view.files_of(mark)
-        unseen = {f"{mark.location}/{file.path}" for file in files} - {file.file_path for file in live(view.table)}
+    def _seen(self, view: View, marks: Sequence[Mark]) -> Evidence:
+        """Whether readers see the rows of these commits: in the files that they named, or in what a compaction made of those."""
+        named = [(mark, file) for mark in marks for file in view.files_of(mark)]
+        unseen = {f"{mark.location}/{file.path}" for mark, file in named} - {f.file_path for f in live(view.table)}
         if unseen:
             moved = rewritten(view.table, unseen)
             if moved is None:
                 return Evidence.NOT_CHECKED
             if len(moved) < len(unseen):
                 return Evidence.GONE
-        listed = {each.path: each.bytes for each in blocking.run(view.at(mark).list(mark.slot.rpartition("/")[0]))}
-        there = (file for file in files if f"{mark.location}/{file.path}" not in unseen)
-        return Evidence.PRESENT if all(listed.get(file.path) == file.bytes for file in there) else Evidence.GONE
+        there = [(mark, file) for mark, file in named if f"{mark.location}/{file.path}" not in unseen]
+        listed = {
+            (mark.at, each.path): each.bytes
+            for mark in dict.fromkeys(mark for mark, _ in there)
+            for each in blocking.run(view.at(mark).list(mark.slot.rpartition("/")[0]))
+        }
+        kept = all(listed.get((mark.at, file.path)) == file.bytes for mark, file in there)
+        return Evidence.PRESENT if kept else Evidence.GONE
 
     def _change(self, view: View, key: SinkKey, at: Standing, slot: Slot, ready: Ready) -> Change:
         path, digest = view.put(key, slot)

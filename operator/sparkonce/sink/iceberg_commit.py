@@ -261,7 +261,7 @@ def _take_columns(transaction: Transaction, fitting: Fit, partition_by: Sequence
             for name in partition_by:
                 spec.add_identity(name)
     metadata = transaction.table_metadata
-    if metadata.name_mapping() is None:
+    if metadata.name_mapping() is None and metadata.schema().fields:
         transaction.set_properties({NAME_MAPPING: metadata.schema().name_mapping.model_dump_json()})
 
 

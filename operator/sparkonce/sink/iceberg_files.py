@@ -54,6 +54,8 @@ def superseded(metadata: TableMetadata, key: SinkKey) -> list[Mark]:
     generations: dict[int, list[Mark]] = {}
     for mark in of_lineage(metadata, key):
         generation = lineage_of(mark.sink_key)[1]
+        if generation == key.generation and mark.replaces:
+            return []  # an earlier batch of this stream has taken them out
         if generation < key.generation:
             generations.setdefault(generation, []).append(mark)
     found: list[Mark] = []

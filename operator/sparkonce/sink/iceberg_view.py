@@ -29,7 +29,9 @@ from sparkonce.sink.protocol import (
     SinkKey,
     Slot,
     SlotState,
+    StreamPart,
 )
+from sparkonce.sink.stream import is_opening
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
@@ -110,7 +112,7 @@ class View:
         listed = {each.path: each.bytes for each in blocking.run(objects.list(folder))} if named else {}
         if lost := [path for path, file in named.items() if listed.get(path) != file.bytes]:
             return f"{len(lost)} staged file(s) in {objects.where(folder)} are not there as they were written; rerun the job"
-        replaces = slot.on_rerun is OnRerun.REPLACE
+        replaces = slot.on_rerun is OnRerun.REPLACE and not is_opening(slot)
         removed = self.removed(key) if replaces else []
         if isinstance(removed, str):
             return removed
@@ -161,6 +163,8 @@ class View:
         return True
 
     def _fit(self, slot: Slot) -> Fit:
+        if not slot.data_schema or (slot.stream is not None and slot.stream.part is StreamPart.END):
+            return Fit()  # it has no rows: a stream's opening, its end, a batch that left this output out
         return fit(schema_of(slot.data_schema), self.table.schema())
 
     def _unfit(self, key: SinkKey, slot: Slot) -> str | None:

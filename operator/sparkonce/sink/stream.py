@@ -31,6 +31,18 @@ What follows, and nothing in it is about time:
 The chain rule is checked against slots that never change, so checking before the create is as good as checking inside it. Two processes
 with one token (twins) meet in the same slot, whose create only one of them wins; the other reads whose batch stands there.
 
+**In Delta and Iceberg tables** the same chain stands, link by link, with the table's own commit as the decision: an entry of the log that
+is the very next one, a change of the catalog whose requirements hold. Both check, in the commit itself, that the place is not
+committed, that its fence is not above the token, and that the place before is committed *in this table* as the chain says
+(`Linked.follow`). A fence at t is "every slot below t is closed", written at once, so `close` bars the place p by one fence, and 1 to 5
+hold word for word; nothing is written in the places after p. The last check is there because tables, unlike slot logs, are dropped and made
+anew: a batch never goes into a table that lacks the ones before it. What stands of a stream is read from the table alone: there is no
+second log beside it.
+
+Not taken for these tables: one transaction identifier (Delta's `txn` with the batch as version) or one tag per stream that moves from batch
+to batch. It would keep their metadata small, but says only that batch n was committed, not which rows, nor that those before it were,
+and an attempt that finds a batch delivered again could not tell it from another one of the same number.
+
 The number of a batch alone does not say which rows it holds: a checkpoint that was put back to an older state plans the number anew. So
 a batch carries the digest of the checkpoint's plan of it (`input`), and a batch that is delivered again with another plan is refused.
 
@@ -44,7 +56,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from sparkonce.sink import layout
 from sparkonce.sink.protocol import (
@@ -77,8 +89,26 @@ class Places(Protocol):
     async def commit(self, key: SinkKey, slot: Slot, *, lowest: int = 1) -> Decision: ...
 
 
+@runtime_checkable
+class Linked(Protocol):
+    """What a table that is no slot log has for streams, beside the verbs of `Sink`. Its fences need no `lowest`: each is one commit."""
+
+    on_rerun: OnRerun
+
+    async def follow(self, key: SinkKey, slot: Slot, *, after: Slot) -> Decision:
+        """As `Sink.commit`, and only where `after`, of the place before, stands in the very table that the slot goes to; else Stuck."""
+        ...
+
+    async def using(self, query_id: str) -> list[Slot]:
+        """Of each stream that was begun with this checkpoint, of any key: its opening and its newest slot. Errors as `Sink.find`."""
+        ...
+
+    def checkpoint(self, key: SinkKey) -> str:
+        """Where a stream's checkpoint lies unless its author says otherwise, as Hadoop's file systems read it."""
+        ...
+
+
 def _places(sink: Sink | Places) -> Places:
-    """A slot log: no other kind has slots of streams."""
     return cast("Places", sink)
 
 
@@ -205,9 +235,11 @@ async def close(sink: Sink | Places, key: SinkKey, opening: Slot, token: int, *,
     It grows afterwards only by tokens that are not below. Errors as `Sink.fence`; then nothing is known, and it may be called again."""
     chain = await walk(sink, key, opening)
     while not chain.ended:
-        found = await _places(sink).fence(
-            place(key, chain.next), token, fingerprint=fingerprint, by=by, lowest=chain.last.token
-        )
+        at = place(key, chain.next)
+        if isinstance(sink, Linked):
+            found = await cast("Sink", sink).fence(at, token, fingerprint=fingerprint, by=by)
+        else:
+            found = await _places(sink).fence(at, token, fingerprint=fingerprint, by=by, lowest=chain.last.token)
         if found is None:
             break
         chain = chain.followed_by(found)
@@ -222,18 +254,20 @@ async def commit(sink: Sink | Places, key: SinkKey, chain: Chain, slot: Slot) ->
         raise ValueError(f"{slot.sink_key} does not follow {chain.last.sink_key}")
     if chain.last.token > slot.token:  # the chain rule
         return FencedOff(chain.last)
+    if isinstance(sink, Linked):
+        return await sink.follow(place(key, chain.next), slot, after=chain.last)
     return await _places(sink).commit(place(key, chain.next), slot, lowest=chain.last.token)
 
 
 async def finish(
     sink: Sink | Places, key: SinkKey, chain: Chain, token: int, *, by: str, data_schema: str = ""
-) -> tuple[Chain, Slot | None]:
-    """Ends the stream after its last batch, whoever committed that. The chain with its end, and None; or as far as it got, and the slot
-    that bars this token. Errors as `Sink.commit`: unknown, it may be called again."""
+) -> tuple[Chain, Decision | None]:
+    """Ends the stream after its last batch, whoever committed that. The chain with its end, and None; or as far as it got, and what
+    was decided against this token. Errors as `Sink.commit`: unknown, it may be called again."""
     while not chain.ended:
         decision = await commit(sink, key, chain, end_of(chain, key, token, by=by, data_schema=data_schema))
         if not isinstance(decision, Committed | AlreadyCommitted):
-            return chain, decision.slot
+            return chain, decision
         chain = chain.followed_by(decision.slot)
     return chain, None
 
@@ -312,7 +346,7 @@ def shown(generations: Sequence[Sequence[Slot]]) -> list[Slot]:
     A generation that says Replace replaces what was before it once it is *complete*: its one slot is committed, or its stream has its
     end. Until then readers go on with what was there before: a rerun that has just begun is no reason to show them a table with less in
     it. Only where nothing was there before do they see a stream grow. Generations that say Append are shown as they grow."""
-    full = [slots for slots in generations if any(not _is_opening(slot) for slot in slots)]
+    full = [slots for slots in generations if any(not is_opening(slot) for slot in slots)]
     first = max((at for at, slots in enumerate(full) if _replaces(slots) and _complete(slots)), default=0)
     seen: list[Slot] = []
     for at, slots in enumerate(full[first:]):
@@ -321,7 +355,8 @@ def shown(generations: Sequence[Sequence[Slot]]) -> list[Slot]:
     return seen
 
 
-def _is_opening(slot: Slot) -> bool:
+def is_opening(slot: Slot) -> bool:
+    """It binds the stream to its checkpoint and is no effect."""
     return slot.stream is not None and slot.stream.part is StreamPart.OPENING
 
 

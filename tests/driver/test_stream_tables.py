@@ -1,0 +1,455 @@
+"""`job.stream` into Delta and Iceberg tables: what the chain of slots promises, kept by each table's own commit."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from driver.granted import Granted, granted
+from driver.streamed import BATCHES, LIVES, Dies, checkpoints, dying, next_attempt, settled, source
+from harness import iceberg_tables
+from harness.arrow_stage import table_of
+from harness.delta_stage import numbers_in
+from harness.stream_source import Source
+from sparkonce import failpoints
+from sparkonce.blocking import run
+from sparkonce.engine.decide import Finalize
+from sparkonce.engine.outcome import succeeded
+from sparkonce.engine.probing import probe
+from sparkonce.errors import AttemptEnded, Fenced, InvalidInput, OutputChanged, StreamBroken
+from sparkonce.model.record import Outcome
+from sparkonce.model.result import Verdict
+from sparkonce.sink import stream
+from sparkonce.sink.protocol import AlreadyCommitted, Evidence, FencedOff, StreamPart, Stuck
+from sparkonce.sink.stream import mark, place
+
+__all__ = ["checkpoints"]
+KINDS = ("delta", "iceberg")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of the table; Iceberg's catalog is a file in the test's folder."""
+    for name, value in iceberg_tables.sql_catalog(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    return str(request.param)
+
+
+@pytest.fixture
+def begin(kind: str, tmp_path: Path) -> Callable[..., Granted]:
+    """An attempt whose outputs are tables of the kind."""
+
+    def granted_with(*names: str, on_rerun: str = "Replace", **spec: Any) -> Granted:
+        return granted(tmp_path, outputs=[output(kind, name, on_rerun) for name in names or ("orders",)], **spec)
+
+    return granted_with
+
+
+def output(kind: str, name: str, on_rerun: str = "Replace") -> dict[str, Any]:
+    where = {"path": name} if kind == "delta" else {"catalog": iceberg_tables.CATALOG, "table": f"sales.{name}"}
+    return {"name": name, kind: where, "onRerun": on_rerun}
+
+
+def rows(attempt: Granted, name: str = "orders") -> list[int]:
+    """As another reader of the table gets them."""
+    if next(iter(attempt.sinks().values())).kind == "iceberg":
+        if not iceberg_tables.catalog().table_exists(f"sales.{name}"):
+            return []
+        shown = iceberg_tables.table(f"sales.{name}")
+        return iceberg_tables.rows(name=f"sales.{name}") if shown.schema().fields else []
+    table = attempt.folder / name
+    if not (table / "_delta_log").exists() or "n" not in {f.name for f in DeltaTable(str(table)).schema().fields}:
+        return []
+    return numbers_in(table)
+
+
+def drop(attempt: Granted, name: str = "orders") -> None:
+    """As somebody else does."""
+    if next(iter(attempt.sinks().values())).kind == "iceberg":
+        iceberg_tables.catalog().drop_table(f"sales.{name}")
+    else:
+        shutil.rmtree(attempt.folder / name)
+
+
+def checkpoint_of(attempt: Granted) -> str:
+    """One that stays when the table is dropped."""
+    return str(attempt.folder / "checkpoint")
+
+
+def test_every_batch_is_one_commit_and_the_end_has_the_totals(begin: Callable[..., Granted]) -> None:
+    """Three batches: every row once, the totals in the end; settling says All, the probe Present, and a duplicate runs no query."""
+    attempt = begin()
+
+    done = attempt.job().stream(source()).write("orders")
+
+    assert (done.rows, done.batches, done.last_batch, done.fresh) == (6, 3, 2, True)
+    assert rows(attempt) == [1, 2, 3, 4, 5, 6]
+    found = settled(attempt)
+    assert found.verdict is Verdict.ALL
+    end = found.slots["orders"]
+    assert end is not None
+    assert (mark(end).part, mark(end).rows) == (StreamPart.END, 6)
+    sinks = list(attempt.sinks().values())
+    result = succeeded(attempt.record, Finalize(Outcome.SUCCEEDED, None, ""), found, sinks=sinks, reports=[], now=1.0)
+    assert (result.outputs[0].rows, result.outputs[0].kind) == (6, sinks[0].kind)
+    assert run(probe(attempt.record, result, sinks)) == {"orders": Evidence.PRESENT}
+    attempt.update(attempt=2, nonce="nonce-2")
+    never = source()
+    assert attempt.job().stream(never).write("orders").fresh is False
+    assert never.queries == []
+
+
+def test_a_batch_that_is_delivered_again_is_skipped_without_running(begin: Callable[..., Granted]) -> None:
+    """Committed, and Spark not told: the next attempt calls nothing for it, and goes on with the one after."""
+    attempt = begin()
+    dying(attempt, 1, committed=True)
+    next_attempt(attempt)
+    called: list[int] = []
+
+    def write(batch: Any, frame: Any) -> None:
+        called.append(batch.number)
+        batch.write(frame, "orders")
+
+    done = attempt.job().stream(source()).foreach_batch(write)
+
+    assert called == [2]
+    assert (done["orders"].rows, rows(attempt)) == (6, [1, 2, 3, 4, 5, 6])
+
+
+def test_a_cancel_ends_the_stream_with_what_is_committed(begin: Callable[..., Granted]) -> None:
+    """Without the wish: Some, and another attempt may go on; with it: the end after the last batch, All, and that is final."""
+    attempt = begin()
+    dying(attempt, 2)
+
+    assert settled(attempt).verdict is Verdict.SOME
+    ended = settled(attempt, end=True)
+
+    assert ended.verdict is Verdict.ALL
+    told = mark(ended.slots["orders"])  # type: ignore[arg-type]  # ALL: there is one
+    assert (told.part, told.batches, told.rows, told.last_batch) == (StreamPart.END, 2, 5, 1)
+    assert settled(attempt) == ended
+    assert attempt.job().stream(source()).write("orders").fresh is False
+    assert rows(attempt) == [1, 2, 3, 4, 5]
+
+
+def test_a_stream_that_was_ended_takes_no_batch(begin: Callable[..., Granted]) -> None:
+    """A driver that lives on after a cancel had written the end: its next batch is refused, and the result stays."""
+    attempt = begin()
+
+    def cancelled(batch: Any, frame: Any) -> None:
+        if batch.number == 1:
+            settled(attempt, end=True)
+        batch.write(frame, "orders")
+
+    with pytest.raises((AttemptEnded, Fenced)):
+        attempt.job().stream(source()).foreach_batch(cancelled)
+
+    assert rows(attempt) == [1, 2]
+    assert settled(attempt).verdict is Verdict.ALL
+
+
+def test_a_stream_without_a_batch_is_none_and_none_can_come(begin: Callable[..., Granted]) -> None:
+    """The opening is no effect: None, also for a cancel, and then the first batch can never come."""
+    attempt = begin()
+    dying(attempt, 0)
+
+    assert settled(attempt, end=True).verdict is Verdict.NONE
+    with pytest.raises(Fenced, match=r"attempt 1 of load-may can commit nothing more to orders.* taken over by owner"):
+        attempt.job().stream(source()).write("orders")
+    assert rows(attempt) == []
+
+
+def test_a_query_without_rows_is_a_result_without_rows(begin: Callable[..., Granted]) -> None:
+    """Opened and ended: All with no rows; rows of a later key find a table that takes their columns."""
+    attempt = begin()
+    empty: Any = Source([])
+    done = attempt.job().stream(empty).write("orders")
+    assert (done.rows, done.batches, done.last_batch) == (0, 0, None)
+    assert settled(attempt).verdict is Verdict.ALL
+    other = begin(idempotencyKey="other")
+    other.job().stream(source()).write("orders")
+    assert rows(other) == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_attempt_that_was_taken_over_commits_no_batch_that_was_to_come(begin: Callable[..., Granted]) -> None:
+    """Taken over in the middle of batch 1 by an attempt that dies after batch 1: the zombie is refused in batch 1, and a second one, which
+    begins anew, in batch 2, where no fence stands."""
+    attempt = begin()
+    zombie, late = attempt.job(), attempt.job()
+
+    def overtaken(batch: Any, frame: Any) -> None:
+        if batch.number == 1:
+            next_attempt(attempt)
+            dying(attempt, 1, committed=True)
+        batch.write(frame, "orders")
+
+    with pytest.raises(Fenced, match="can commit nothing more to orders"):
+        zombie.stream(source()).foreach_batch(overtaken)
+    with pytest.raises(Fenced, match="attempt 1 of load-may can commit nothing more to orders"):
+        late.stream(source()).write("orders")
+
+    assert rows(attempt) == [1, 2, 3, 4, 5]
+    assert settled(attempt).verdict is Verdict.SOME
+
+
+def test_a_late_batch_of_a_lower_token_is_refused_at_the_table(begin: Callable[..., Granted]) -> None:
+    """A frozen writer whose staged batch goes out after a settle: fenced; and after its successor went on: the successor's batch."""
+    attempt = begin()
+    dying(attempt, 1)
+    sink: Any = attempt.sinks()["orders"]
+    key = attempt.key("orders")
+    opening = run(sink.find(key))
+    chain = run(stream.walk(sink, key, opening))
+    assert chain.batches == 1
+    staged = sink.stage(table_of(30), place(key, 1), 1, fingerprint=attempt.record.fingerprint)
+    late = stream.batch_of(chain, 1, staged, plan="p")
+    settled(attempt)
+    assert isinstance(run(stream.commit(sink, key, chain, late)), FencedOff)
+    next_attempt(attempt)
+    dying(attempt, 1, committed=True)
+    assert isinstance(run(stream.commit(sink, key, chain, late)), FencedOff | AlreadyCommitted)
+    assert rows(attempt) == [1, 2, 3, 4, 5]
+
+
+def test_a_lost_reply_at_a_batchs_commit_is_looked_up(
+    begin: Callable[..., Granted], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit landed and nobody said so: the batch stands once, and the stream goes on in the same attempt."""
+    attempt = begin()
+    monkeypatch.setenv("SPARKONCE_FAILPOINTS", f"sink.{kind}.commit.after=2*off->1*raise->off")
+    failpoints.reset()
+    try:
+        done = attempt.job().stream(source()).write("orders")
+    finally:
+        monkeypatch.delenv("SPARKONCE_FAILPOINTS")
+        failpoints.reset()
+    assert (done.rows, done.batches, rows(attempt)) == (6, 3, [1, 2, 3, 4, 5, 6])
+
+
+def test_twins_of_one_token_write_a_batch_once(begin: Callable[..., Granted]) -> None:
+    """Two drivers with one assignment: the second finds the first one's batch in the place and goes on after it."""
+    attempt = begin()
+    twin = attempt.job()
+
+    def beside(batch: Any, frame: Any) -> None:
+        if batch.number == 1:
+            with contextlib.suppress(Dies):
+                dying(attempt, 1, committed=True)
+        batch.write(frame, "orders")
+
+    done = twin.stream(source()).foreach_batch(beside)["orders"]
+
+    assert (done.rows, rows(attempt)) == (6, [1, 2, 3, 4, 5, 6])
+
+
+def test_a_reset_checkpoint_is_refused(begin: Callable[..., Granted]) -> None:
+    """Another query id under the same key and generation would deliver every row again: refused before any batch."""
+    attempt = begin()
+    dying(attempt, 1, checkpoint=checkpoint_of(attempt))
+    next_attempt(attempt)
+    shutil.rmtree(checkpoint_of(attempt))
+
+    with pytest.raises(
+        StreamBroken, match=r"begun with another checkpoint \(query \S+\) than .*give the old checkpoint"
+    ):
+        attempt.job().stream(source()).write("orders", checkpoint=checkpoint_of(attempt))
+
+    assert rows(attempt) == [1, 2]
+
+
+def test_a_checkpoint_that_was_put_back_is_refused(begin: Callable[..., Granted]) -> None:
+    """The same query id with a batch planned anew: other rows under the number of a committed batch are never skipped in silence."""
+    attempt = begin()
+    checkpoint = attempt.folder / "checkpoint"
+    dying(attempt, 2, checkpoint=str(checkpoint))
+    for at in (1, 2):
+        (checkpoint / "offsets" / str(at)).unlink()
+        (checkpoint / "commits" / str(at)).unlink(missing_ok=True)
+    next_attempt(attempt)
+
+    with pytest.raises(StreamBroken, match="plans batch 1 with other rows than those that are committed"):
+        attempt.job().stream(source([1, 2], [30], [60])).write("orders", checkpoint=str(checkpoint))
+
+    assert rows(attempt) == [1, 2, 3, 4, 5]
+
+
+def test_a_key_per_day_goes_on_with_one_checkpoint(begin: Callable[..., Granted]) -> None:
+    """Another key on the checkpoint of a stream that has ended begins after its last batch; on one that has not ended it is refused."""
+    monday = begin(idempotencyKey="monday")
+    checkpoint = checkpoint_of(monday)
+    dying(monday, 1, committed=True, checkpoint=checkpoint)
+    tuesday = begin(idempotencyKey="tuesday")
+    with pytest.raises(StreamBroken, match=r"uses it and has not ended; end that one, or give a new one"):
+        tuesday.job().stream(source()).write("orders", checkpoint=checkpoint)
+    settled(monday, end=True)
+
+    done = tuesday.job().stream(source()).write("orders", checkpoint=checkpoint)
+
+    assert (done.rows, done.batches, rows(tuesday)) == (1, 1, [1, 2, 3, 4, 5, 6])
+
+
+def test_a_rerun_replaces_the_stream_with_its_first_batch(begin: Callable[..., Granted]) -> None:
+    """Generation 2: gone are all batches of generation 1 when its first one is there, in one commit; each later batch is added once."""
+    attempt = begin()
+    attempt.job().stream(source()).write("orders")
+    (end,) = settled(attempt).slots.values()
+    assert end is not None
+    sink, key = attempt.sinks()["orders"], attempt.key("orders")
+    attempt.record = attempt.record.changed(generation=2)
+    dying(attempt, 0, channel=LIVES)
+    assert rows(attempt) == [1, 2, 3, 4, 5, 6]
+    dying(attempt, 0, committed=True, channel=LIVES)
+    assert rows(attempt) == [1, 2]
+    assert run(sink.probe(key, None)) is Evidence.REPLACED
+
+    attempt.job(channel=LIVES).stream(source(*BATCHES[:2])).write("orders")
+
+    assert rows(attempt) == [1, 2, 3, 4, 5]
+    attempt.record = attempt.record.changed(generation=3)
+    attempt.job(channel=LIVES).stream(source([7], [8])).write("orders")
+    assert rows(attempt) == [7, 8]
+
+
+def test_a_rerun_that_ends_without_a_batch_empties_the_table(begin: Callable[..., Granted]) -> None:
+    """Its end stands for it: what it replaces is nothing."""
+    attempt = begin()
+    attempt.job().stream(source()).write("orders")
+    attempt.record = attempt.record.changed(generation=2)
+    empty: Any = Source([])
+    attempt.job(channel=LIVES).stream(empty).write("orders")
+    assert rows(attempt) == []
+
+
+def test_appending_streams_are_all_seen(begin: Callable[..., Granted]) -> None:
+    """`onRerun: Append`: the batches of both generations stay."""
+    attempt = begin(on_rerun="Append")
+    attempt.job().stream(source([1], [2])).write("orders")
+    attempt.record = attempt.record.changed(generation=2)
+    attempt.job(channel=LIVES).stream(source([3], [4])).write("orders")
+    assert rows(attempt) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_table_that_was_dropped_under_a_stream_takes_no_batch(begin: Callable[..., Granted], again: bool) -> None:
+    """Also where another one was made in its place: the batches before are not in it, so the next one is refused."""
+    attempt = begin()
+    other = begin(idempotencyKey="other") if again else None
+
+    def write(batch: Any, frame: Any) -> None:
+        if batch.number == 1:
+            drop(attempt)
+            if other is not None:
+                other.job().write(table_of(99), "orders")
+        batch.write(frame, "orders")
+
+    with pytest.raises(OutputChanged, match=r"dropped|made anew"):
+        attempt.job().stream(source()).foreach_batch(write, checkpoint=checkpoint_of(attempt))
+
+    assert rows(attempt) == ([99] if again else [])
+
+
+def test_a_slot_that_follows_another_table_is_stuck(begin: Callable[..., Granted]) -> None:
+    """A batch without rows names no table: the place before it is what binds it."""
+    attempt = begin()
+    dying(attempt, 1)
+    sink: Any = attempt.sinks()["orders"]
+    key = attempt.key("orders")
+    chain = run(stream.walk(sink, key, run(sink.find(key))))
+    drop(attempt)
+    begin(idempotencyKey="other").job().write(table_of(99), "orders")
+    empty = stream.empty_batch(chain, key, 1, 1, plan="p")
+    assert isinstance(run(stream.commit(sink, key, chain, empty)), Stuck)
+
+
+def test_several_outputs_have_every_batch_once(begin: Callable[..., Granted]) -> None:
+    """A driver that died between two outputs of a batch: the next one writes only what is missing; left out means no rows."""
+    attempt = begin("orders", "totals")
+
+    def write(batch: Any, frame: Any) -> None:
+        batch.write(frame, "orders")
+        if batch.number == 1 and attempt.record.attempt == 1:
+            raise Dies
+        if batch.number != 0:
+            batch.write(table_of(batch.number), "totals")
+
+    with pytest.raises(Dies):
+        attempt.job().stream(source()).foreach_batch(write)
+    next_attempt(attempt)
+    done = attempt.job().stream(source()).foreach_batch(write)
+
+    assert (rows(attempt, "orders"), rows(attempt, "totals")) == ([1, 2, 3, 4, 5, 6], [1, 2])
+    assert [(each.batches, each.rows) for each in done.values()] == [(3, 6), (3, 2)]
+    assert settled(attempt).verdict is Verdict.ALL
+
+
+def test_one_stream_writes_all_three_kinds(kind: str, tmp_path: Path) -> None:
+    """A slot log, and a table: the same batches in both, one end each."""
+    outputs = [{"name": "log", "slotLog": {"path": "log"}}, output(kind, "orders")]
+    attempt = granted(tmp_path, outputs=outputs)
+
+    def write(batch: Any, frame: Any) -> None:
+        for name in ("log", "orders"):
+            batch.write(frame, name)
+
+    done = attempt.job().stream(source()).foreach_batch(write)
+
+    assert [(each.batches, each.rows) for each in done.values()] == [(3, 6), (3, 6)]
+    assert settled(attempt).verdict is Verdict.ALL
+
+
+def test_a_stream_and_a_plain_write_do_not_share_a_generation(begin: Callable[..., Granted]) -> None:
+    """Neither takes the other's commits for its own."""
+    attempt = begin("orders", "totals")
+    job = attempt.job()
+    job.stream(source()).write("orders")
+    job.write(table_of(1), "totals")
+    attempt.update(attempt=2, nonce="nonce-2")
+    job = attempt.job()
+
+    with pytest.raises(InvalidInput, match=r"output orders holds a stream .* write it with job.stream\(\)"):
+        job.write(table_of(1), "orders")
+    with pytest.raises(InvalidInput, match="output totals holds a plain write"):
+        job.stream(source()).write("totals")
+
+
+def test_the_sweep_keeps_what_the_batches_hold(begin: Callable[..., Granted]) -> None:
+    """Folders of batches that lost, and of a batch that the end came before, go; every committed row stays."""
+    attempt = begin()
+    dying(attempt, 1, committed=True)
+    sink, key = attempt.sinks()["orders"], attempt.key("orders")
+    for number in (0, 1, 2):
+        sink.stage(table_of(9), place(key, number), 1, fingerprint="f")
+    settled(attempt, end=True)
+
+    assert run(sink.sweep(key)).folders == 3
+    assert rows(attempt) == [1, 2, 3, 4, 5]
+
+
+def test_the_probe_of_a_stream_looks_at_all_its_batches(begin: Callable[..., Granted]) -> None:
+    """Gone when one file of one batch is, or when the digest is not the end's."""
+    attempt = begin()
+    attempt.job().stream(source()).write("orders")
+    sink, key = attempt.sinks()["orders"], attempt.key("orders")
+    assert run(sink.probe(key, None)) is Evidence.PRESENT
+    assert run(sink.probe(key, "another")) is Evidence.GONE
+    (lost, *_) = sorted(attempt.folder.glob("**/*-b1/*/*.parquet"))
+    lost.unlink()
+    assert run(sink.probe(key, None)) is Evidence.GONE
+
+
+def test_the_inventory_has_every_part_of_a_stream(begin: Callable[..., Granted]) -> None:
+    """An opening, three batches, an end: one effect each, nothing unreadable, and what is live is what they name."""
+    attempt = begin()
+    attempt.job().stream(source()).write("orders")
+    found = run(attempt.sinks()["orders"].inventory())
+    parts = sorted(str(mark(each.slot).part) for each in found.effects)
+    assert parts == ["batch", "batch", "batch", "end", "opening"]
+    assert found.unreadable == ()
+    assert {file.path for each in found.effects for file in each.files if file.rows} <= set(found.live)
+    assert not any(folder.unreachable for folder in found.staged)
