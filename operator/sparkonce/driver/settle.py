@@ -17,6 +17,7 @@ from sparkonce.driver.attempt import assignment_of, sinks_of
 from sparkonce.driver.channel import Channel, DirectChannel
 from sparkonce.errors import AttemptEnded, SparkonceError
 from sparkonce.model.assignment import ENVIRONMENT, Assignment
+from sparkonce.model.record import Why
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.protocol import Sink
 from sparkonce.sink.transaction import Settlement, settle
@@ -28,6 +29,7 @@ UNKNOWN = 75
 
 def settle_run(assignment: Assignment, sinks: Mapping[str, Sink], channel: Channel) -> Settlement:
     """Settles and reports. Raises what sinks and channel raise, AttemptEnded when there is no record; then nothing was reported."""
+    end = assignment.why in (Why.CANCELLED, Why.SUPERSEDED)
     settlement = run(
         settle(
             tuple(sinks.values()),
@@ -37,10 +39,11 @@ def settle_run(assignment: Assignment, sinks: Mapping[str, Sink], channel: Chann
             fingerprint=assignment.fingerprint,
             intent=assignment.settle,
             by="settle run",
+            end=end,
         )
     )
     slots = {name: slot.dump() if slot else None for name, slot in settlement.slots.items()}
-    body = {"verdict": settlement.verdict, "note": settlement.note, "slots": slots}
+    body = {"verdict": settlement.verdict, "note": settlement.note, "slots": slots, "run": assignment.run, "end": end}
     if not channel.report(f"settle-{uuid.uuid4().hex[:12]}", "verdict", body):
         raise AttemptEnded(f"the ledger has no record that the verdict {settlement.verdict} could stand beside")
     return settlement

@@ -6,7 +6,7 @@ It holds no credentials: the attempt's nonce proves only that the holder was tol
 
 from __future__ import annotations
 
-from sparkonce.model.record import Address, Intent, SpecBody, Value
+from sparkonce.model.record import Address, Intent, SpecBody, Value, Why
 
 ENVIRONMENT = "SPARKONCE_ASSIGNMENT"
 FOLDER_ENVIRONMENT = "SPARKONCE_ATTEMPT_FOLDER"
@@ -29,6 +29,10 @@ class Assignment(Value):
     """Store URL for the direct control channel; empty where drivers use the gateway."""
     settle: Intent | None = None
     """Only for settle runs: the sealed intent to roll forward."""
+    run: int | None = None
+    """Only for settle runs: its number within the attempt."""
+    why: Why | None = None
+    """Only for settle runs: why the attempt ends. Cancelled and Superseded: what a stream has committed by then is its result."""
 
     @property
     def address(self) -> Address:
@@ -37,6 +41,12 @@ class Assignment(Value):
     @property
     def name(self) -> str:
         return application_name(self.address, self.generation, self.attempt)
+
+
+    @property
+    def settle_run_name(self) -> str:
+        assert self.run is not None  # only asked of a settle run
+        return f"{self.name}-s{self.run}"
 
 
 def application_name(address: Address, generation: int, attempt: int) -> str:

@@ -14,13 +14,15 @@ VALUES_LIMIT = 4096
 
 
 class Verdict(StrEnum):
-    """What settling an attempt found. The first five are read from outputs, the others from stopping an opaque attempt."""
+    """What settling an attempt found. The first five are read from outputs, the sixth says that nobody could read them, the others come
+    from stopping an opaque attempt."""
 
     ALL = "All"
     SOME = "Some"
     NONE = "None"
     STUCK = "Stuck"
     KEY_CONFLICT = "KeyConflict"
+    CANNOT_SETTLE = "CannotSettle"
     COMPLETED = "Completed"
     EXITED = "Exited"
     UNKNOWN = "Unknown"
