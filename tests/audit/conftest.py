@@ -9,9 +9,9 @@ import pytest
 
 from audit.scene import Scene, scene
 from harness.spark import spark
-from harness.store_fixtures import running, server
+from harness.store_fixtures import running, s3_server, server
 
-__all__ = ["running", "server", "spark"]
+__all__ = ["running", "s3_server", "server", "spark"]
 
 
 @pytest.fixture

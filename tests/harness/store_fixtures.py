@@ -25,6 +25,13 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield server
 
 
+@pytest.fixture(scope="module")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    """An S3-compatible one, for whoever uses it beside other things."""
+    with store_servers.versitygw(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
 @pytest.fixture
 def server(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> StoreServer:
     """The store of this process, found by its environment."""

@@ -12,14 +12,14 @@ from obstore.store import MemoryStore
 from harness.arrow_stage import arrow_stage
 from harness.iceberg_fixtures import iceberg_server, iceberg_sink, sql_sink
 from harness.spark import spark
-from harness.store_fixtures import running, server
+from harness.store_fixtures import running, s3_server, server
 from sparkonce import failpoints
 from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.objects import Objects, StoreObjects
 from sparkonce.sink.protocol import OnRerun, SinkKey
 from sparkonce.sink.slots import SlotLog
 
-__all__ = ["iceberg_server", "iceberg_sink", "running", "server", "spark", "sql_sink"]
+__all__ = ["iceberg_server", "iceberg_sink", "running", "s3_server", "server", "spark", "sql_sink"]
 
 KEY = SinkKey(key_hash="a1b2", output="orders", generation=1)
 

@@ -21,7 +21,7 @@ from sparkonce.audit.ledger import Ledger
 from sparkonce.audit.places import Place, not_seen, of_specs
 from sparkonce.audit.records import of_ledger, unknown_keys
 from sparkonce.audit.report import Cost, Report, TableSummary
-from sparkonce.audit.tables import of_files, of_table, to_read
+from sparkonce.audit.tables import of_files, of_table, sink_keys_in, to_read
 from sparkonce.blocking import run
 from sparkonce.errors import SparkonceError
 from sparkonce.sink.protocol import DataFile, Inventory
@@ -165,7 +165,8 @@ def _told_once(findings: Sequence[Finding]) -> list[Finding]:
     return [
         each
         for each in findings
-        if each.kind is not Kind.OPEN_STAGING or not any((each.table, part) in lost for part in each.subject.split("/"))
+        if each.kind is not Kind.OPEN_STAGING
+        or not any((each.table, name) in lost for name in sink_keys_in(f"{each.subject}/"))
     ]
 
 

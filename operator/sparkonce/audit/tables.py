@@ -205,7 +205,7 @@ def _unknown(table: Inventory) -> Iterator[Finding]:
     named = {file.path for effect in table.effects for file in effect.files}
     unknown = sorted({path for path in table.live if path not in named})
     if table.unreadable:
-        unknown = [path for path in unknown if not any(is_unreadable(table, name) for name in _sink_keys_in(path))]
+        unknown = [path for path in unknown if not any(is_unreadable(table, name) for name in sink_keys_in(path))]
     if table.kind == OWN:
         for path in unknown:
             said = "readers see it, and no commit names it (its slot is gone, and a snapshot still shows it)"
@@ -229,8 +229,8 @@ def _unknown(table: Inventory) -> Iterator[Finding]:
         yield _finding(table, Kind.FOREIGN_FILES, "other writers", said, todo="nothing: other writers are allowed here")
 
 
-def _sink_keys_in(path: str) -> list[str]:
-    """Texts of sink keys that folders on the path are named by."""
+def sink_keys_in(path: str) -> list[str]:
+    """Texts of sink keys that folders on the path are named by, whatever the kind of table."""
     return [part.removeprefix("so-") for part in path.split("/")[:-1] if "-g" in part]
 
 

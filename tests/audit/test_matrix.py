@@ -1,0 +1,311 @@
+"""Each defect at each sink: planted into a table that is right otherwise, by hand and around the product's own verbs.
+
+What is done to a table goes through `Objects`, as a person with a client of the store would do it, so that a bucket and a folder are one
+case. What the log of a Delta table or the catalog of an Iceberg table must say is written with those formats' own libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from audit.scene import Scene, kinds, scene
+from driver.granted import Granted
+from harness import store_servers
+from harness.arrow_stage import table_of
+from harness.store_servers import StoreServer
+from sparkonce.audit.findings import Finding, Kind
+from sparkonce.audit.places import open_place
+from sparkonce.blocking import run
+from sparkonce.sink import layout
+from sparkonce.sink.delta_evidence import put_slot
+from sparkonce.sink.delta_log import entry_path, idem, slot_number
+from sparkonce.sink.objects import Objects
+from sparkonce.sink.protocol import Committed, Inventory, Sink, SinkKey, Slot
+
+Plant = Callable[["Case"], tuple[Kind, str] | None]
+ROWS = ((1, 2, 3), (10, 11, 12, 13), (20, 21))
+DAMAGED = 1
+"""Which of the jobs something happens to."""
+STRANGER = "e" * 64
+"""Hash of a key that the ledger never knew."""
+
+
+@dataclass
+class Case:
+    """Three jobs that succeeded on one table of a kind."""
+
+    kind: str
+    store: Scene
+    place: str
+
+    def granted(self, key: str, at: Scene | None = None) -> Granted:
+        iceberg = {"iceberg": {"catalog": "lake", "table": self.place}}
+        kind = {"folder": "slotLog", "bucket": "slotLog", "delta": "delta"}
+        output = iceberg if self.kind == "iceberg" else {kind[self.kind]: {"path": self.place}}
+        return (at or self.store).granted(key, outputs=[{"name": "orders", **output}])
+
+    def ran(self, key: str, *rows: int, at: Scene | None = None) -> Granted:
+        job = self.granted(key, at)
+        job.job().write(table_of(*rows), "orders")
+        (at or self.store).finalize(job)
+        return job
+
+    @property
+    def job(self) -> Granted:
+        return self.store.written[DAMAGED]
+
+    @property
+    def key(self) -> SinkKey:
+        return self.job.key("orders")
+
+    @property
+    def sink(self) -> Sink:
+        return self.job.sinks()["orders"]
+
+    @property
+    def slot(self) -> Slot:
+        found = self.job.committed("orders")
+        assert found is not None
+        return found
+
+    def inventory(self) -> Inventory:
+        return run(self.sink.inventory())
+
+    @property
+    def objects(self) -> Objects:
+        table = self.inventory()
+        return open_place(table.location or table.uri)
+
+    def staged(self, *rows: int, token: int = 2) -> Slot:
+        """One more write of the same key, by another attempt."""
+        return self.sink.stage(table_of(*rows), self.key, token, fingerprint=self.job.record.fingerprint)
+
+    def replace(self, path: str, data: bytes) -> None:
+        objects = self.objects
+        run(objects.delete(path))
+        assert run(objects.create(path, data))
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    """On a table of the kind that the test is given."""
+    place = {"folder": "orders", "delta": "orders", "iceberg": "sales.orders"}.get(request.param, "")
+    if request.param == "bucket":
+        server: StoreServer = request.getfixturevalue("s3_server")
+        store_servers.no_proxy(monkeypatch)
+        server.use(monkeypatch)
+        place = server.url(f"{tmpfs_path.name}/orders")
+    if request.param == "iceberg":
+        from harness.iceberg_tables import sql_catalog
+
+        for name, value in sql_catalog(tmpfs_path).items():
+            monkeypatch.setenv(name, value)
+    with scene(tmpfs_path) as store:
+        yield _filled(Case(request.param, store, place))
+
+
+def _filled(case: Case) -> Case:
+    for number, rows in enumerate(ROWS):
+        case.ran(f"day-{number}", *rows)
+    return case
+
+
+# Each plants its defect, and returns the kind and the subject of what must be found.
+
+
+def nothing(_: Case) -> None:
+    """As the product left it."""
+
+
+def duplicate_rows(case: Case) -> tuple[Kind, str]:
+    """One write is committed under a second key."""
+    objects, slot = case.objects, case.slot
+    other = SinkKey(key_hash=STRANGER, output="orders", generation=1)
+    folder = next(each.path for each in case.inventory().staged if each.sink_key == str(case.key))
+    copy = folder.replace(str(case.key), str(other))
+    for file in slot.files:
+        assert run(objects.create(file.path.replace(folder, copy), run(objects.get(file.path)) or b""))
+    files = tuple(file.model_copy(update={"path": file.path.replace(folder, copy)}) for file in slot.files)
+    forged = slot.model_copy(update={"sink_key": str(other), "files": files})
+    assert isinstance(run(case.sink.commit(other, forged)), Committed)
+    return Kind.DUPLICATE_ROWS, " = ".join(sorted([str(case.key), str(other)]))
+
+
+def missing_file(case: Case) -> tuple[Kind, str]:
+    """A data file is deleted."""
+    path = case.slot.files[0].path
+    run(case.objects.delete(path))
+    return Kind.MISSING_FILE, path
+
+
+def changed_file(case: Case) -> tuple[Kind, str]:
+    """A data file is written anew, with other rows and as many of them."""
+    file = case.slot.files[0]
+    data = pa.BufferOutputStream()
+    parquet.write_table(pa.table({"n": pa.array([99] * file.rows, pa.int64())}), data)
+    case.replace(file.path, data.getvalue().to_pybytes())
+    return Kind.CHANGED_FILE, file.path
+
+
+def orphan_staging(case: Case) -> tuple[Kind, str]:
+    """An attempt that was barred leaves what it staged."""
+    job = case.granted("barred")
+    sink, key = job.sinks()["orders"], job.key("orders")
+    sink.stage(table_of(50), key, 1, fingerprint=job.record.fingerprint)
+    job.next_attempt()
+    [folder] = [each.path for each in case.inventory().staged if each.sink_key == str(key)]
+    return Kind.ORPHAN_STAGING, folder
+
+
+def slot_without_record(case: Case) -> tuple[Kind, str]:
+    """A job of another ledger commits into the table."""
+    with scene(case.store.folder / "elsewhere") as other:
+        other.folder = case.store.folder
+        return Kind.SLOT_WITHOUT_RECORD, str(case.ran("stranger", 70, at=other).key("orders"))
+
+
+def record_without_slot(case: Case) -> tuple[Kind, str]:
+    """The decision is gone, and its record stays: a slot is deleted; a table is put back to what it was before."""
+    undo = _undo(case)
+    gone = case.ran("gone", 30, 31).key("orders")
+    undo(gone)
+    return Kind.RECORD_WITHOUT_SLOT, str(gone)
+
+
+def _undo(case: Case) -> Callable[[SinkKey], object]:
+    """How what is committed from now on is undone."""
+    if case.kind == "delta":
+        before = {each.path for each in run(case.objects.list("_delta_log"))}
+        return lambda _: [
+            run(case.objects.delete(each.path))
+            for each in run(case.objects.list("_delta_log"))
+            if each.path not in before
+        ]
+    if case.kind == "iceberg":
+        rows = _catalog(case, "select metadata_location from iceberg_tables")
+        return lambda _: _catalog(case, "update iceberg_tables set metadata_location = ?", *rows)
+    objects = case.objects
+    return lambda key: [run(objects.delete(each.path)) for each in run(objects.list(layout.slots_folder(key)))]
+
+
+def _catalog(case: Case, text: str, *values: str) -> list[str]:
+    with sqlite3.connect(case.store.folder / "catalog.db") as database:
+        found = [row[0] for row in database.execute(text, values)]
+    database.close()
+    return found
+
+
+def two_commits(case: Case) -> tuple[Kind, str]:
+    """Another attempt's write of the same (key, generation) is committed beside the first, with everything that belongs to a commit."""
+    slot = case.staged(90, 91)
+    if case.kind == "delta":
+        run(put_slot(case.objects, slot))
+        _delta_entry(case, {"txn": {"appId": idem(case.key), "version": slot_number(slot)}}, *_adds(slot))
+    elif case.kind == "iceberg":
+        _iceberg_rows(case, slot, _names(slot))
+    else:
+        assert run(case.objects.create(layout.slot_path(case.key, slot.token), layout.encode(slot)))
+    return Kind.DOUBLE_COMMIT, str(case.key)
+
+
+def two_commits_seen_in_the_rows(case: Case) -> tuple[Kind, str]:
+    """Only the rows of the second write are added to the table: nothing but where its files lie tells whose they are."""
+    slot = case.staged(90, 91)
+    if case.kind == "delta":
+        _delta_entry(case, *_adds(slot))
+    else:
+        _iceberg_rows(case, slot, {})
+    return Kind.DOUBLE_COMMIT, str(case.key)
+
+
+def two_commits_seen_in_the_history(case: Case) -> tuple[Kind, str]:
+    """Another program adds rows of its own under the sink key: only the log, or the snapshots, tell of it."""
+    if case.kind == "delta":
+        _delta_entry(case, {"txn": {"appId": idem(case.key), "version": 7}})
+    else:
+        from harness.iceberg_tables import table
+
+        said = _names(case.slot.model_copy(update={"nonce": "a" * 32}))
+        table().append(pa.table({"n": pa.array([90], pa.int64())}), snapshot_properties=said)
+    return Kind.DOUBLE_COMMIT, str(case.key)
+
+
+def _adds(slot: Slot) -> list[dict[str, Any]]:
+    same = {"partitionValues": {}, "modificationTime": 0, "dataChange": True}
+    return [{"add": {"path": file.path, "size": file.bytes, **same}} for file in slot.files if file.rows]
+
+
+def _delta_entry(case: Case, *actions: dict[str, Any]) -> None:
+    from deltalake import DeltaTable
+
+    version = DeltaTable(str(case.store.folder / "orders")).version() + 1
+    assert run(case.objects.create(entry_path(version), "".join(json.dumps(each) + "\n" for each in actions).encode()))
+
+
+def _names(slot: Slot) -> dict[str, str]:
+    """What a snapshot says of its key."""
+    said = {"sink-key": slot.sink_key, "token": str(slot.token), "nonce": slot.nonce, "fingerprint": slot.fingerprint}
+    return {f"sparkonce.{name}": value for name, value in said.items()}
+
+
+def _iceberg_rows(case: Case, slot: Slot, summary: dict[str, str]) -> None:
+    from harness.iceberg_tables import table
+
+    files = [case.objects.where(file.path) for file in slot.files if file.rows]
+    table().add_files(files, snapshot_properties=summary)
+
+
+KINDS = ("folder", "bucket", "delta", "iceberg")
+EVERYWHERE: tuple[Plant, ...] = (
+    nothing,
+    duplicate_rows,
+    missing_file,
+    changed_file,
+    orphan_staging,
+    slot_without_record,
+    record_without_slot,
+    two_commits,
+)
+FORMATS: tuple[Plant, ...] = (two_commits_seen_in_the_rows, two_commits_seen_in_the_history)
+"""Of tables that have other writers. In a slot log nothing but a slot is a commit."""
+MATRIX = [
+    *((kind, plant) for plant in EVERYWHERE for kind in KINDS),
+    *((kind, plant) for plant in FORMATS for kind in ("delta", "iceberg")),
+]
+BESIDE = {
+    Kind.DUPLICATE_ROWS: {Kind.SLOT_WITHOUT_RECORD},  # the second key, which the ledger never knew
+    Kind.DOUBLE_COMMIT: {Kind.LEDGER_BEHIND},  # of an attempt that was never granted, where its slot says so
+}
+"""What is told besides, and follows."""
+
+
+@pytest.mark.parametrize(
+    ("case", "plant"), MATRIX, indirect=["case"], ids=[f"{plant.__name__}-{kind}" for kind, plant in MATRIX]
+)
+def test_an_audit_finds(plant: Plant, case: Case) -> None:
+    """What was planted is found, with its table and its place; nothing that does not follow from it is told; a clean store has nothing."""
+    planted = plant(case)
+    report = case.store.audit()
+    assert report.complete
+    if planted is None:
+        assert kinds(report) == []
+        assert (report.rows, report.cost.files) == (sum(map(len, ROWS)), 6)
+        return
+    wanted, subject = planted
+    found = [each for each in report.findings if each.kind is wanted]
+    assert [(each.kind, each.subject, each.table) for each in found] == [(wanted, subject, case.inventory().uri)]
+    assert {each.kind for each in report.findings} - {wanted} <= BESIDE.get(wanted, set()), told(report.findings)
+    assert report.clean is (wanted is Kind.ORPHAN_STAGING)
+
+
+def told(findings: tuple[Finding, ...]) -> str:
+    return "\n".join(f"{each.kind}: {each.what}" for each in findings)
