@@ -26,7 +26,7 @@ from sparkonce.sink import layout
 from sparkonce.sink.listing import files_of
 from sparkonce.sink.location import objects_at
 from sparkonce.sink.objects import Objects
-from sparkonce.sink.protocol import Slot, SlotState
+from sparkonce.sink.protocol import Sink, Slot, SlotState
 from sparkonce.sink.table import Table
 
 COMMIT_POINTS = (
@@ -83,6 +83,8 @@ class Contest:
     ways: Sequence[str] = ("kill", "kill", "stop", "sleep(20)")
     pace: tuple[float, float] = (0.002, 0.03)
     """Seconds between two faults from outside, drawn from least to most."""
+    foreign: Sequence[int] = ()
+    """Rows that somebody else put into the table."""
     wakes: int = 12
     """How often a process is woken, beside 6 times frozen and once killed."""
 
@@ -177,37 +179,64 @@ class Contest:
 
     def judge(self) -> Counter[str]:
         """Fails unless each key has at most one commit, and whoever was told of one was told of that one; a fence that said "nothing"
-        stays right; what was fenced is closed; the table holds each committed row once; nothing but that is left. How often what was
+        stays right; what was fenced is barred; the table holds each committed row once; nothing but that is left. How often what was
         answered."""
         outcome: Counter[str] = Counter()
         rows: list[int] = []
-        sink, objects = sink_at(self.table), objects_at(self.table, field="table")
+        sink, effects = self.sink(), self.effects()
         for name, told in self.told().items():
-            before = [slot for slot in standing(objects, name).values() if slot.state is SlotState.COMMITTED]
             verdict = run(sink.fence(key_of(name), len(self.tokens) + 1, fingerprint=FINGERPRINT, by="settle"))
-            slots = standing(objects, name)
-            assert before == ([verdict] if verdict else [])
-            assert verdict is not None or all(slots[token].state is SlotState.CLOSED for token in self.tokens)
+            assert effects[name] == (1 if verdict else 0)
+            assert verdict is not None or all(self.barred(name, token, None) for token in self.tokens)
             for token, what, nonce in told:
                 outcome[what] += 1
-                if what in ("Committed", "AlreadyCommitted", "found", "fence found"):
-                    assert verdict is not None
-                    assert nonce == verdict.nonce
-                if what == "fence none":
-                    assert verdict is None or verdict.token >= token
-                if what in ("FencedOff", "staging Fenced"):
-                    assert slots[token].state is SlotState.CLOSED
-                if what == "staging failed":
-                    assert verdict is not None
+                self._agrees(name, token, what, nonce, verdict)
             outcome["one commit" if verdict else "no commit"] += 1
             if verdict:
                 rows += rows_of(name)
                 assert run(sink.probe(key_of(name), None)) == "present"
             run(sink.sweep(key_of(name)))
-        assert rows_in(self.table) == sorted(rows)
-        staging = [folder for name in self.keys for folder in run(objects.folders(f"{layout.DATA}/{key_of(name)}"))]
-        assert len(staging) == outcome["one commit"]
+        assert self.rows() == sorted([*rows, *self.foreign])
+        assert self.staged() == outcome["one commit"]
         return outcome
+
+    def _agrees(self, name: str, token: int, what: str, nonce: str | None, verdict: Slot | None) -> None:
+        """What one process was told against what is true in the end."""
+        assert what != "Stuck"
+        if what in ("Committed", "AlreadyCommitted", "found", "fence found"):
+            assert verdict is not None
+            assert nonce == verdict.nonce
+        if what == "fence none":
+            assert verdict is None or verdict.token >= token
+        if what in ("FencedOff", "staging Fenced"):
+            assert self.barred(name, token, verdict)
+        if what == "staging failed":
+            assert verdict is not None
+
+    # --- what differs between the kinds of places: a slot log's -----------------------------------------------------------
+
+    def sink(self) -> Sink:
+        return sink_at(self.table)
+
+    def effects(self) -> Counter[str]:
+        """Commits of each key, counted where they are."""
+        objects = objects_at(self.table, field="table")
+        return Counter(
+            name for name in self.keys for slot in standing(objects, name).values() if slot.state is SlotState.COMMITTED
+        )
+
+    def barred(self, name: str, token: int, verdict: Slot | None) -> bool:
+        """Whether a token can never commit."""
+        return standing(objects_at(self.table, field="table"), name)[token].state is SlotState.CLOSED
+
+    def rows(self) -> list[int]:
+        """Every row that a reader of the table sees."""
+        return rows_in(self.table)
+
+    def staged(self) -> int:
+        """Folders of writes."""
+        objects = objects_at(self.table, field="table")
+        return sum(len(run(objects.folders(f"{layout.DATA}/{key_of(name)}"))) for name in self.keys)
 
     def hits(self) -> Counter[str]:
         """How often each failpoint was passed, and did what."""

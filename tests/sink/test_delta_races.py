@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections import Counter
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -15,8 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from harness import delta_attempts
 from harness.arrow_stage import table_of
-from harness.contest import Contest, frozen, wake
+from harness.contest import frozen, wake
 from harness.delta_attempts import sink_in
+from harness.delta_contest import COMMIT_POINTS, FENCE_POINTS, POINTS, TABLE_POINTS, DeltaContest
 from harness.delta_stage import numbers_in, transactions
 from harness.eventually import assert_eventually
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of
@@ -25,10 +25,6 @@ from sparkonce.sink import delta_log
 from sparkonce.sink.delta import DeltaTableSink
 from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
 
-TABLE_POINTS = ("sink.delta.table.before", "sink.delta.table.after")
-COMMIT_POINTS = (*TABLE_POINTS, "sink.delta.commit.before", "sink.delta.commit.after", "sink.delta.checkpoint.before")
-FENCE_POINTS = ("sink.delta.noted", "sink.delta.fence.before", "sink.delta.fence.after")
-POINTS = (*COMMIT_POINTS, *FENCE_POINTS, "driver.abort.closed", "sink.delta.sweep.before")
 LONG = 60  # seconds: a process of these tests needs a second at most; only a defect takes this long
 KEYS = 60
 TOKENS = (1, 2, 3, 4, 5, 6)
@@ -257,17 +253,6 @@ def test_a_stranger_in_between_means_looking_again(tmpfs_path: Path, monkeypatch
 # --- many processes, many keys -------------------------------------------------------------------------------------------------
 
 
-class DeltaContest(Contest):
-    """Its processes write Delta; they meet less often than those of a slot log, whose commits cost a tenth."""
-
-    points = POINTS
-    pace = (0.01, 0.1)
-    wakes = 16
-
-    def begin(self, plan: Plan) -> ForkServerProcess:
-        return delta_attempts.start(plan)
-
-
 def test_six_processes_race_for_60_keys(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
     """On a table that they create themselves, with a stranger appending in between, under kills and freezes at random moments and at
     every step: each key has at most one commit; whoever was told of one was told of that one; a fence that said "nothing" stays right;
@@ -279,35 +264,8 @@ def test_six_processes_race_for_60_keys(tmpfs_path: Path, started: list[ForkServ
     contest.run()
     stranger.join(LONG)
     assert stranger.exitcode == 0
-
-    outcome: Counter[str] = Counter()
-    rows = list(range(-30, 0))
-    sink = sink_in(str(tmpfs_path))
-    commits = Counter(each["appId"] for each in transactions(tmpfs_path / "table"))
-    for name, told in contest.told().items():
-        before = run(sink.find(key_of(name)))
-        assert commits[delta_log.idem(key_of(name))] == (1 if before else 0)
-        verdict = run(sink.fence(key_of(name), 7, fingerprint=FINGERPRINT, by="settle"))
-        assert before == verdict
-        for token, what, nonce in told:
-            outcome[what] += 1
-            if what in ("Committed", "AlreadyCommitted", "found", "fence found"):
-                assert verdict is not None
-                assert nonce == verdict.nonce
-            if what == "fence none":
-                assert verdict is None or verdict.token >= token
-            if what in ("FencedOff", "staging Fenced"):
-                assert verdict is None or verdict.token > token
-            if what == "staging failed":
-                assert verdict is not None
-        outcome["one commit" if verdict else "no commit"] += 1
-        if verdict:
-            rows += rows_of(name)
-            assert run(sink.probe(key_of(name), None)) == "present"
-        run(sink.sweep(key_of(name)))
-    assert numbers_in(tmpfs_path / "table") == sorted(rows)
-    assert len(list(tmpfs_path.glob("table/so-*/*"))) == outcome["one commit"]
-
+    contest.foreign = range(-30, 0)
+    outcome = contest.judge()
     hits = contest.hits()
     print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
     assert {hit.partition("=")[0] for hit in hits} == set(POINTS)

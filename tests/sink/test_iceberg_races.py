@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import random
 import signal
-from collections import Counter
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -14,18 +13,15 @@ import pytest
 
 from harness import iceberg_attempts, iceberg_tables
 from harness.arrow_stage import table_of
-from harness.contest import Contest, frozen, wake
+from harness.contest import frozen, wake
 from harness.eventually import assert_eventually
+from harness.iceberg_contest import COMMIT_POINTS, FENCE_POINTS, POINTS, IcebergContest, commits
 from harness.iceberg_rest import rest_server
 from harness.iceberg_tables import opened, rest_catalog, rows, sql_catalog
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of
 from sparkonce.blocking import run
-from sparkonce.sink.iceberg_evidence import COMMITTED, marks
 from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
 
-COMMIT_POINTS = ("sink.iceberg.staged", "sink.iceberg.commit.before", "sink.iceberg.commit.after")
-FENCE_POINTS = ("sink.iceberg.fence.before", "sink.iceberg.fence.after")
-POINTS = (*COMMIT_POINTS, *FENCE_POINTS, "driver.abort.closed", "sink.iceberg.sweep.before")
 LONG = 60  # seconds: a process of these tests needs a second; only a defect takes this long
 KEYS = 60
 TOKENS = (1, 2, 3, 4, 5, 6)
@@ -37,17 +33,6 @@ def lake(tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in sql_catalog(tmpfs_path).items():
         monkeypatch.setenv(name, value)
     return tmpfs_path
-
-
-def commits() -> Counter[str]:
-    """Snapshots in the history of `main` that brought rows, by sink key: what readers saw happen, whatever any tag says."""
-    found: Counter[str] = Counter()
-    table = iceberg_tables.table()
-    for snapshot in table.metadata.snapshots:
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
-        if "sparkonce.nonce" in said and "sparkonce.snapshot" not in said:
-            found[said["sparkonce.sink-key"]] += 1
-    return found
 
 
 def staged() -> list[Path]:
@@ -186,22 +171,6 @@ def test_check_then_append_commits_thrice_and_ours_once(ours: bool, lake: Path) 
 # --- many processes, many keys ----------------------------------------------------------------------------------------
 
 
-class IcebergContest(Contest):
-    """Its processes write Iceberg. Kills that leave staging or stand at the rarer steps are rarer themselves: each costs a whole write."""
-
-    points = (*COMMIT_POINTS[1:], *FENCE_POINTS)
-    ways = ("kill", "stop", "sleep(20)", "raise")
-    pace = (0.02, 0.2)
-    wakes = 18
-
-    def armed(self) -> list[str]:
-        rare = (("sink.iceberg.staged", 60), ("driver.abort.closed", 6), ("sink.iceberg.sweep.before", 6))
-        return super().armed() + [f"{point}={self.dice.randrange(limit)}*off->1*kill->off" for point, limit in rare]
-
-    def begin(self, plan: Plan) -> ForkServerProcess:
-        return iceberg_attempts.start(plan)
-
-
 def contest_in(folder: Path, started: list[ForkServerProcess], *, keys: int, processes: int) -> IcebergContest:
     seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
     print(f"SPARKONCE_TEST_SEED={seed}")
@@ -213,7 +182,7 @@ def test_six_processes_race_for_60_keys(lake: Path, started: list[ForkServerProc
     that one; a fence that said "nothing" stays right; and the table holds each committed row once."""
     contest = contest_in(lake, started, keys=KEYS, processes=len(TOKENS))
     contest.run()
-    outcome = judged(contest)
+    outcome = contest.judge()
     hits = contest.hits()
     print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
     reached = {point: sum(count for hit, count in hits.items() if hit.partition("=")[0] == point) for point in POINTS}
@@ -233,39 +202,7 @@ def test_processes_race_on_a_rest_catalog(
             monkeypatch.setenv(name, value)
         contest = contest_in(tmpfs_path, started, keys=12, processes=4)
         contest.run()
-        outcome = judged(contest)
+        outcome = contest.judge()
     print(f"{dict(contest.faults)} {dict(outcome)}")
     assert outcome["Committed"] > 0
     assert contest.faults["died"] >= 3
-
-
-def judged(contest: Contest) -> Counter[str]:
-    """What happened, once it is proved that nothing was committed twice, lost, or answered wrongly."""
-    outcome: Counter[str] = Counter()
-    expected: list[int] = []
-    sink = opened()
-    before = {mark.sink_key for mark in marks(iceberg_tables.table().metadata) if not isinstance(mark, Exception)}
-    for name, told in contest.told().items():
-        verdict = run(sink.fence(key_of(name), max(TOKENS) + 1, fingerprint=FINGERPRINT, by="settle"))
-        assert (str(key_of(name)) in before) == (verdict is not None)
-        for token, what, nonce in told:
-            outcome[what] += 1
-            if what in ("Committed", "AlreadyCommitted", "found", "fence found"):
-                assert verdict is not None
-                assert nonce == verdict.nonce
-            if what == "fence none":
-                assert verdict is None or verdict.token >= token
-            if what == "staging failed":
-                assert verdict is not None
-            assert what != "Stuck"
-        outcome["one commit" if verdict else "no commit"] += 1
-        if verdict:
-            expected += rows_of(name)
-            assert run(sink.probe(key_of(name), None)) == "present"
-        run(sink.sweep(key_of(name)))
-    assert rows() == sorted(expected)
-    assert all(number == 1 for number in commits().values())
-    assert sum(commits().values()) == outcome["one commit"] == len(staged())
-    assert sum(tag.startswith(COMMITTED) for tag in iceberg_tables.tags()) == outcome["one commit"]
-
-    return outcome

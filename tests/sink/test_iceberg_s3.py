@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import random
+from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
 from harness import iceberg_tables
 from harness.arrow_stage import table_of
+from harness.iceberg_contest import IcebergContest
 from harness.iceberg_tables import CATALOG, opened, rows, sql_catalog
-from harness.store_servers import ACCESS, SECRET, StoreServer, versitygw
+from harness.store_servers import ACCESS, SECRET, StoreServer
 from sparkonce.blocking import run
 from sparkonce.errors import OutputUnavailable
 from sparkonce.sink.iceberg_objects import objects_at
 from sparkonce.sink.protocol import Committed, Evidence, FencedOff, SinkKey, SlotState
 
+PREFIX = f"PYICEBERG_CATALOG__{CATALOG.upper()}__"
+KEYS, PROCESSES = 12, 4
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """One for the module."""
-    with versitygw(tmp_path_factory.mktemp("s3")) as running:
-        yield running
+
+def environment_of(server: StoreServer, folder: Path) -> dict[str, str]:
+    """A SQL catalog in a folder, whose warehouse is on the server."""
+    return {
+        **server.environment,
+        **sql_catalog(folder),
+        f"{PREFIX}WAREHOUSE": server.url(folder.name),
+        f"{PREFIX}S3__ENDPOINT": f"http://{server.address}",
+        f"{PREFIX}S3__ACCESS_KEY_ID": ACCESS,
+        f"{PREFIX}S3__SECRET_ACCESS_KEY": SECRET,
+        f"{PREFIX}S3__REGION": "us-east-1",
+    }
 
 
 @pytest.fixture
-def lake(server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A SQL catalog whose warehouse is on the server; its URL."""
-    server.use(monkeypatch)
-    prefix = f"PYICEBERG_CATALOG__{CATALOG.upper()}__"
-    warehouse = server.url(tmp_path.name)
-    settings = {
-        **sql_catalog(tmp_path),
-        f"{prefix}WAREHOUSE": warehouse,
-        f"{prefix}S3__ENDPOINT": f"http://{server.address}",
-        f"{prefix}S3__ACCESS_KEY_ID": ACCESS,
-        f"{prefix}S3__SECRET_ACCESS_KEY": SECRET,
-        f"{prefix}S3__REGION": "us-east-1",
-    }
+def lake(s3_server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of that warehouse, in this process's environment."""
+    settings = environment_of(s3_server, tmp_path)
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    return warehouse
+    return settings[f"{PREFIX}WAREHOUSE"]
 
 
 def test_a_table_on_s3_goes_through_all_verbs(lake: str, key: SinkKey) -> None:
@@ -70,7 +73,7 @@ def test_a_table_on_s3_goes_through_all_verbs(lake: str, key: SinkKey) -> None:
     )
 
 
-def test_objects_of_a_table_on_s3(lake: str, server: StoreServer) -> None:
+def test_objects_of_a_table_on_s3(lake: str, s3_server: StoreServer) -> None:
     """Each verb of a place: created once, read whole and from the end, listed, deleted; nothing there is no error."""
     catalog = iceberg_tables.catalog()
     catalog.create_namespace("sales")
@@ -100,7 +103,25 @@ def test_a_store_that_does_not_answer_is_unavailable(lake: str, key: SinkKey, mo
     sink = opened()
     slot = sink.stage(table_of(1), key, 1, fingerprint="f")
     assert run(sink.commit(key, slot)) == Committed(slot)
-    monkeypatch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__S3__ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__S3__CONNECT_TIMEOUT", "1")
+    monkeypatch.setenv(f"{PREFIX}S3__ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv(f"{PREFIX}S3__CONNECT_TIMEOUT", "1")
     with pytest.raises(OutputUnavailable, match="lake"):
         run(opened().find(key))
+
+
+def test_many_processes_race(
+    lake: str, s3_server: StoreServer, tmp_path: Path, started: list[ForkServerProcess], say: Callable[[str], None]
+) -> None:
+    """The races of the SQL catalog with the warehouse on the server: each key has at most one commit, nobody was told of another one, what
+    was found early is still true at the end, and the table holds each committed row once."""
+    seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
+    say(f"SPARKONCE_TEST_SEED={seed}")
+    environment = environment_of(s3_server, tmp_path)
+    contest = IcebergContest(tmp_path, "", started, seed=seed, keys=KEYS, processes=PROCESSES, environment=environment)
+    contest.run()
+    outcome, hits = contest.judge(), contest.hits()
+    say(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
+    assert hits["sink.iceberg.commit.before"] >= 1
+    assert contest.faults["died"] + contest.faults["freeze"] >= 3
+    assert outcome["Committed"] > 0
+    assert outcome["one commit"] > KEYS / 2

@@ -1,10 +1,9 @@
-"""Requests that a store or a catalog carries out, and whose replies are thrown away on the way back: one effect, recognised as one's own."""
+"""Requests that a store carries out, and whose replies are thrown away on the way back: one effect, recognised as one's own."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import cast
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from harness import store_servers
 from harness.arrow_stage import arrow_stage, table_of
 from harness.proxy import Proxy, in_front_of
+from harness.store_fixtures import only_on
 from harness.store_servers import StoreServer
 from sparkonce.blocking import run
 from sparkonce.sink import delta_evidence, delta_log
@@ -19,12 +19,7 @@ from sparkonce.sink.delta import DeltaTableSink, digest_of
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import Committed, Evidence, FencedOff, Sink, SinkKey
 
-@pytest.fixture(scope="module", params=["versitygw", "azurite"])
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """One server of each kind that both clients of a Delta table can be pointed at."""
-    start = store_servers.STORES[request.param]
-    with cast("AbstractContextManager[StoreServer]", start(tmp_path_factory.mktemp(request.param))) as server:
-        yield server
+pytestmark = only_on("versitygw", "azurite")  # what both clients of a Delta table can be pointed at
 
 
 @pytest.fixture
