@@ -12,15 +12,16 @@ import multiprocessing
 import os
 import random
 from multiprocessing.context import ForkServerProcess
+from typing import Any
 
+from harness import sink_attempts
 from harness.arrow_stage import table_of
-from harness.sink_attempts import FINGERPRINT, Plan, key_of, sink_at
+from harness.sink_attempts import FINGERPRINT, Plan, key_of
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.errors import Fenced, SparkonceError
 from sparkonce.sink import stream
 from sparkonce.sink.protocol import AlreadyCommitted, Committed, OnRerun, Slot
-from sparkonce.sink.slots import SlotLog
 from sparkonce.sink.stream import Chain, mark
 
 BATCHES = 5
@@ -47,15 +48,14 @@ def carry_out(plan: Plan) -> None:
     for name in plan.keys:
         _tell(plan, name, "begin", None)
         if dice.random() < 0.4:
-            _settle(plan, name, _log(plan), end=dice.random() < 0.1)
+            _settle(plan, name, _sink(plan), end=dice.random() < 0.1)
         if dice.random() < 0.9:
-            _drive(plan, name, _log(plan), dice)
+            _drive(plan, name, _sink(plan), dice)
 
 
-def _log(plan: Plan) -> SlotLog:
-    sink = sink_at(plan.table)
-    assert isinstance(sink, SlotLog)
-    return sink
+def _sink(plan: Plan) -> Any:
+    """Of whatever kind: a process that plays on tables has put its own way to open them there."""
+    return sink_attempts.sink_at(plan.table)
 
 
 def _tell(plan: Plan, name: str, what: str, slot: Slot | None, *, attempt: int = 0) -> None:
@@ -72,7 +72,7 @@ def _tell(plan: Plan, name: str, what: str, slot: Slot | None, *, attempt: int =
     os.close(descriptor)
 
 
-def _settle(plan: Plan, name: str, sink: SlotLog, *, end: bool) -> None:
+def _settle(plan: Plan, name: str, sink: Any, *, end: bool) -> None:
     """As the owner of the attempt before this one."""
     key, attempt = key_of(name), plan.token - 1
     opening = run(sink.fence(key, attempt + 1, fingerprint=FINGERPRINT, by=plan.process))
@@ -84,7 +84,7 @@ def _settle(plan: Plan, name: str, sink: SlotLog, *, end: bool) -> None:
     _tell(plan, name, "settled end" if ended else "settled some" if slot else "settled none", slot, attempt=attempt)
 
 
-def _drive(plan: Plan, name: str, sink: SlotLog, dice: random.Random) -> None:
+def _drive(plan: Plan, name: str, sink: Any, dice: random.Random) -> None:
     key, token = key_of(name), plan.token
     opening = run(sink.fence(key, token, fingerprint=FINGERPRINT, by=plan.process))
     if opening is None:
@@ -108,7 +108,7 @@ def _drive(plan: Plan, name: str, sink: SlotLog, dice: random.Random) -> None:
     _tell(plan, name, "end refused" if barred else "Ended", None if barred else chain.last)
 
 
-def _batch(plan: Plan, name: str, sink: SlotLog, chain: Chain) -> Chain | None:
+def _batch(plan: Plan, name: str, sink: Any, chain: Chain) -> Chain | None:
     key, number = key_of(name), chain.next
     place = stream.place(key, number)
     try:
