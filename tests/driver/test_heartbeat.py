@@ -96,7 +96,8 @@ def test_silence_is_no_answer(tmp_path: Path, error: Exception) -> None:
 
 @pytest.mark.spark
 def test_a_spark_job_that_has_ended_is_asked_about_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stages count in every beat; what a beat costs does not grow with the jobs of the session."""
+    """Its stages count in every beat, and what ended before the attempt began counts in none; what a beat costs does not grow with the
+    jobs of the session."""
     from pyspark.core.status import StatusTracker
 
     asked: list[int] = []
@@ -106,11 +107,20 @@ def test_a_spark_job_that_has_ended_is_asked_about_once(spark: SparkSession, mon
         asked.append(number)
         return info(tracker, number)
 
-    monkeypatch.setattr(StatusTracker, "getJobInfo", heard)
-    progress, before = SparkProgress(), SparkProgress()().get("stagesDone", 0)
-    for _ in range(3):
+    def job() -> None:
         spark.range(10).write.format("noop").mode("overwrite").save()
-    assert_eventually(lambda: progress().get("stagesDone") == before + 3, PATIENCE)
+
+    monkeypatch.setattr(StatusTracker, "getJobInfo", heard)
+    whole, later = SparkProgress(), SparkProgress()
+    job()
+    assert_eventually(lambda: whole().get("stagesDone") == 1, PATIENCE)
+    later.begin()
     asked.clear()
-    assert progress() == {"stagesDone": before + 3, "stages": before + 3}
+    for _ in range(3):
+        job()
+    assert_eventually(lambda: later().get("stagesDone") == 3, PATIENCE)
+    assert len(set(asked)) == 3
+    assert_eventually(lambda: whole().get("stagesDone") == 4, PATIENCE)
+    asked.clear()
+    assert (whole(), later()) == ({"stagesDone": 4, "stages": 4}, {"stagesDone": 3, "stages": 3})
     assert asked == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from sparkonce.driver.channel import Channel
@@ -27,6 +28,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat, name="sparkonce-heartbeat", daemon=True)
 
     def start(self) -> None:
+        self._spark.begin()
         self._thread.start()
 
     def stop(self) -> None:
@@ -48,18 +50,27 @@ class Heartbeat:
 
 
 class SparkProgress:
-    """Stages done of all that Spark knows of now; empty when the job has not started Spark.
+    """Stages done of those that Spark knows of; empty when Spark has not been started. What ended before the attempt began is not its own.
 
     A Spark job that has ended is asked about once, and all their numbers come in one call: asked one by one each costs the JVM and this
     process ten calls, so that a beat of a long session would cost more than what it tells of."""
 
     def __init__(self) -> None:
         self._ended: tuple[Any, dict[int, int]] = None, {}
-        """A SparkContext, and the stages of each of its jobs that has ended and that it still knows; of those that failed none."""
+        """A SparkContext, and the stages of each of its jobs that has ended and that it still knows; of failed and of earlier ones none."""
+
+    def begin(self) -> None:
+        """Spark's jobs that have ended by now count for nothing."""
+        context = _context()
+        if context is None:
+            return
+        with suppress(Exception):  # see `__call__`
+            tracker = context.statusTracker()
+            ended = set(_jobs(context, tracker)) - set(tracker.getActiveJobsIds())
+            self._ended = context, dict.fromkeys(ended, 0)
 
     def __call__(self) -> dict[str, Any]:
-        pyspark = sys.modules.get("pyspark")
-        context = getattr(getattr(pyspark, "SparkContext", None), "_active_spark_context", None)
+        context = _context()
         if context is None:
             return {}
         try:
@@ -85,6 +96,11 @@ class SparkProgress:
         complete = sum(1 for stage in under_way if _complete(tracker, stage, active))
         done = sum(ended.values())
         return {"stagesDone": done + complete, "stages": done + len(under_way)}
+
+
+def _context() -> Any:
+    """The SparkContext of this process, if its code has made one."""
+    return getattr(getattr(sys.modules.get("pyspark"), "SparkContext", None), "_active_spark_context", None)
 
 
 def _jobs(context: Any, tracker: Any) -> list[int]:
