@@ -60,13 +60,14 @@ def _counted(table: Inventory) -> Done:
 def _swept(place: Place, table: Inventory) -> Done:
     folders = size = 0
     problems = []
-    for text in dict.fromkeys(each.sink_key for each in table.staged if each.unreachable):
+    names = list(dict.fromkeys(each.sink_key for each in table.staged if each.unreachable))
+    for number, text in enumerate(names, 1):
         key = sink_key_of(text)
         if key is None:
             problems.append(f"{table.uri}: {text!r} is the name of no key; its folders are left")
             continue
         try:
-            swept = run(place.sink.sweep(key))
+            swept = run(place.sink.sweep(key, more=number < len(names)))
         except SparkonceError as error:
             problems.append(told(error))
             continue

@@ -225,7 +225,8 @@ class DeltaTableSink:
     async def inventory(self) -> Inventory:
         return await inventory(self._objects, await self._log.load(), self.kind)
 
-    async def sweep(self, key: SinkKey) -> Swept:
+    async def sweep(self, key: SinkKey, *, more: bool = False) -> Swept:
+        del more  # nothing here is done for the whole table
         table = await self._log.load()
         stands = None if table is None else await self._standing(table, key)
         keys = await delta_stream.swept(self._objects, key, stands)

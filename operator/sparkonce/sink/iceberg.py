@@ -267,7 +267,8 @@ class IcebergTable:
             return Inventory(kind=self.kind, uri=self.uri, effects=(), staged=(), present={}, live=())
         return await inventory(view, kind=self.kind)
 
-    async def sweep(self, key: SinkKey) -> Swept:
+    async def sweep(self, key: SinkKey, *, more: bool = False) -> Swept:
+        del more  # nothing here is done for the whole table
         view = self._view()
         if view is None:
             return Swept(0, 0)

@@ -61,6 +61,11 @@ def numbered(path: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def is_slot(path: str) -> bool:
+    """Whether a path below `SLOTS` is a slot's."""
+    return path.count("/") == 2 and numbered(path) is not None and not path.split("/")[1].startswith("_")
+
+
 def staged(folder: str) -> tuple[int, str] | None:
     """Token and nonce of a staging folder."""
     match = _FOLDER.match(folder.rpartition("/")[2])

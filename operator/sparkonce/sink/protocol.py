@@ -325,9 +325,11 @@ class Sink(Protocol):
         """Everything that stands in the table and in its staging, of all keys: what an audit compares. Reads, never writes."""
         ...
 
-    async def sweep(self, key: SinkKey) -> Swept:
+    async def sweep(self, key: SinkKey, *, more: bool = False) -> Swept:
         """Deletes staging that can never be committed: folders of closed slots and, once a slot of the key is committed, every folder
-        but its own (rule R)."""
+        but its own (rule R).
+
+        more: other keys of the table are swept right after; what is done for the whole table is left to the last."""
         ...
 
 

@@ -147,13 +147,14 @@ class SlotLog:
     async def inventory(self) -> Inventory:
         return await inventory(self._objects, self.kind)
 
-    async def sweep(self, key: SinkKey) -> Swept:
+    async def sweep(self, key: SinkKey, *, more: bool = False) -> Swept:
         committed = await self.find(key)
         keys = [key]
         if committed is not None and committed.stream is not None:
             keys += stream.places(key, await self._objects.folders(layout.DATA))
         swept = [await self._sweep(each) for each in keys]
-        await self.snapshot()
+        if not more:
+            await self.snapshot()
         return Swept(sum(each.folders for each in swept), sum(each.bytes for each in swept))
 
     async def _sweep(self, key: SinkKey) -> Swept:

@@ -63,7 +63,7 @@ class _Slots:
 async def inventory(objects: Objects, kind: str) -> Inventory:
     """OutputUnavailable. A slot, or a list of files, that does not parse is one sentence of `unreadable`."""
     listed = [each.path for each in await objects.list(layout.SLOTS)]
-    slots = _read_all(objects, (path for path in listed if _is_slot(path)))
+    slots = _read_all(objects, (path for path in listed if layout.is_slot(path)))
     readers_see = await _readers_see(objects, slots, listed)
     # Empty objects are marks (`_SUCCESS`, and those by which S3A keeps folders): no row is in them.
     data = [each for each in await objects.list(layout.DATA) if each.bytes]
@@ -87,10 +87,6 @@ async def inventory(objects: Objects, kind: str) -> Inventory:
         live=readers_see,
         unreadable=tuple(each.unreadable for each in slots.unreadable),
     )
-
-
-def _is_slot(path: str) -> bool:
-    return path.count("/") == 2 and layout.numbered(path) is not None and not path.split("/")[1].startswith("_")
 
 
 def _read_all(objects: Objects, paths: Iterable[str]) -> _Slots:

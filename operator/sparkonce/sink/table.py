@@ -37,6 +37,10 @@ SNAPSHOTS_KEPT = 3
 """A reader may hold the name of an older one for a moment; it copes with a missing one, but then reads every slot."""
 LISTING_THREADS = 8
 """Folders listed at once: a store takes a round trip for each."""
+SLOT_THREADS = 8
+"""Slots read at once, for the same reason."""
+LISTED_AT_ONCE = 1000
+"""Objects that a store's listing gives per request."""
 
 
 def visible(slots: Iterable[Slot]) -> list[Slot]:
@@ -72,26 +76,49 @@ async def decided(objects: Objects) -> Decided:
     """Every decided slot that a listing shows now, and every one that the newest snapshot names.
 
     OutputUnavailable; OutputCorrupt for a slot that does not parse."""
+    return _with(await _look(objects), objects)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one listing and the newest snapshot say."""
+
+    committed: dict[str, Slot]
+    """By path."""
+    closed: set[str]
+    unlisted: tuple[str, ...]
+    """Slots that the snapshot does not name."""
+    number: int
+
+
+async def _look(objects: Objects) -> _Look:
     paths = [each.path for each in await objects.list(layout.SLOTS)]
     numbers = sorted(
         n for path in paths if path.startswith(f"{layout.SNAPSHOTS}/") and (n := layout.numbered(path)) is not None
     )
     committed, closed = await newest_snapshot(objects, numbers)
-    unlisted = 0
-    for path in paths:
-        sink_key, token = path.split("/")[1], layout.numbered(path)
-        if token is None or path.count("/") != 2 or sink_key.startswith("_") or path in committed or path in closed:
-            continue
-        data = await objects.get(path)
-        if data is None:
-            continue
-        slot = layout.decode(data, where=objects.where(path), sink_key=sink_key, token=token)
-        unlisted += 1
-        if slot.state is SlotState.COMMITTED:
-            committed[path] = slot
-        else:
-            closed.add(path)
-    return Decided(tuple(committed.values()), frozenset(closed), max(numbers, default=0), unlisted)
+    unlisted = tuple(path for path in paths if layout.is_slot(path) and path not in committed and path not in closed)
+    return _Look(committed, closed, unlisted, max(numbers, default=0))
+
+
+def _with(look: _Look, objects: Objects) -> Decided:
+    """With the slots that no snapshot names."""
+    committed, closed, unlisted = dict(look.committed), set(look.closed), 0
+    with ThreadPoolExecutor(SLOT_THREADS) as pool:
+        for path, data in zip(
+            look.unlisted, pool.map(lambda path: blocking.run(objects.get(path)), look.unlisted), strict=True
+        ):
+            if data is None:
+                continue
+            slot = layout.decode(
+                data, where=objects.where(path), sink_key=path.split("/")[1], token=layout.numbered(path) or 0
+            )
+            unlisted += 1
+            if slot.state is SlotState.COMMITTED:
+                committed[path] = slot
+            else:
+                closed.add(path)
+    return Decided(tuple(committed.values()), frozenset(closed), look.number, unlisted)
 
 
 async def committed_slots(objects: Objects) -> list[Slot]:
@@ -101,10 +128,11 @@ async def committed_slots(objects: Objects) -> list[Slot]:
 
 async def write_snapshot(objects: Objects, *, after: int = SNAPSHOT_AFTER) -> bool:
     """Writes the next snapshot when more than `after` slots are in none; whether this call did. Old snapshots go."""
-    known = await decided(objects)
-    if known.unlisted <= after:
+    look = await _look(objects)
+    if len(look.unlisted) <= after:  # then none of them is read, either
         return False
-    return await _write(objects, known)
+    known = _with(look, objects)
+    return known.unlisted > after and await _write(objects, known)
 
 
 async def _write(objects: Objects, known: Decided) -> bool:
