@@ -11,6 +11,7 @@ import pytest
 from sparkonce.cli import words
 from sparkonce.cli.progress import Line, Progress, line_of
 from sparkonce.engine.decide import Action, Decision, Grant, Hold, Launch, Note, Observation, Settle, Wait
+from sparkonce.engine.telling import iso
 from sparkonce.launch.protocol import Phase, Seen
 from sparkonce.model.record import Application, HeldReason, Record, Settling, Why
 from sparkonce.store.memory import MemoryStore
@@ -134,7 +135,7 @@ def test_words() -> None:
     assert [words.clock(n) for n in (0, 59, 61, 3723)] == ["0:00", "0:59", "1:01", "1:02:03"]
     assert [words.span(n) for n in (5, 300, 7200, 2_592_000)] == ["5 s", "5 min", "2 h", "30 d"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", words.when(1_800_000_000))
-    assert words.iso(0.0) is None
-    assert words.iso(1_800_000_000) == "2027-01-15T08:00:00Z"
+    assert iso(0.0) is None
+    assert iso(1_800_000_000) == "2027-01-15T08:00:00Z"
     assert words.sentence("two\n  lines") == "two lines"
     assert Line("a", "b", ", c").text(1) == "a, c, b, 0:01"

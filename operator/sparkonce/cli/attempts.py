@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkonce.blocking import run
-from sparkonce.cli.show import phase_of
+from sparkonce.engine.telling import phase_of
 from sparkonce.launch.local import locked
 from sparkonce.model.record import Record, State
 from sparkonce.store.protocol import Query

@@ -13,6 +13,7 @@ from sparkonce.cli.interrupt import interruptible, person
 from sparkonce.engine import operate
 from sparkonce.engine.embedded import Ending
 from sparkonce.engine.request import Answer
+from sparkonce.engine.telling import phase_of
 
 if TYPE_CHECKING:
     from sparkonce.cli.session import Session
@@ -59,5 +60,5 @@ def purge_keys(opened: Session, *, as_json: bool) -> None:
         typer.echo(show.as_json({"purged": keys, "store": opened.store.url}))
         return
     for record in removed:
-        typer.echo(f"purged: {record.key}, generation {record.generation} ({show.phase_of(record)})")
+        typer.echo(f"purged: {record.key}, generation {record.generation} ({phase_of(record)})")
     typer.echo(f"{len(removed)} record{'' if len(removed) == 1 else 's'} removed")

@@ -14,7 +14,7 @@ import typer
 from sparkonce.blocking import run
 from sparkonce.cli import show, words
 from sparkonce.cli.tables import print_table
-from sparkonce.engine import operate
+from sparkonce.engine import operate, telling
 from sparkonce.engine.prepare import REALM, describe
 from sparkonce.engine.probing import probe
 from sparkonce.engine.request import Answer
@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from sparkonce.engine.prepare import Prepared
 
 _HASH = re.compile(r"[0-9a-f]{64}")
-_OPENS = ("Reserved", "Reopened", "Granted", "Resolved")
-
-
-def identity(record: Record) -> dict[str, Any]:
-    """Of a record, as every JSON answer begins."""
-    return {
-        "key": record.key,
-        "keyHash": record.key_hash,
-        "generation": record.generation,
-        "attempt": record.attempt,
-        "phase": show.phase_of(record),
-    }
 
 
 # list
@@ -54,7 +42,7 @@ def list_records(opened: Session, *, states: Sequence[State], limit: int, as_jso
     if as_json:
         told = {
             "store": opened.store.url,
-            "keys": [{**identity(r), "outputs": names[r.key_hash], **_times(r)} for r in records],
+            "keys": [{**telling.identity(r), "outputs": names[r.key_hash], **telling.times(r)} for r in records],
             "unreadable": [{"keyHash": address.key_hash, "reason": reason} for address, reason in unreadable],
             "more": more,
         }
@@ -68,7 +56,7 @@ def list_records(opened: Session, *, states: Sequence[State], limit: int, as_jso
             record.key,
             record.key_hash[:12],
             str(record.generation),
-            show.phase_of(record),
+            telling.phase_of(record),
             ", ".join(names[record.key_hash]) or "none (opaque)",
             words.span(now - record.created_at),
             _expires(record, now),
@@ -115,14 +103,6 @@ def _expires(record: Record, now: float) -> str:
     return f"in {words.span(left)}" if left > 0 else "over: `sparkonce keys purge` removes it"
 
 
-def _times(record: Record) -> dict[str, Any]:
-    return {
-        "createdAt": words.iso(record.created_at),
-        "finalizedAt": words.iso(record.finalized_at),
-        "expiresAt": words.iso(record.expires_at),
-    }
-
-
 # show
 
 
@@ -136,11 +116,11 @@ def show_record(opened: Session, text: str, *, as_json: bool) -> None:
     attempts = list(_attempts(opened, record, run(store.events(record.address))))
     if as_json:
         told = {
-            **identity(record),
-            **_times(record),
+            **telling.identity(record),
+            **telling.times(record),
             "owner": view.claim.owner if view.claim else None,
             "note": record.note,
-            "result": show.result_object(result, found) if result else None,
+            "result": telling.result_object(result, found) if result else None,
             "attempts": attempts,
             "record": record.dump(),
             "job": spec.job if spec else None,
@@ -172,7 +152,7 @@ def _found(record: Record, result: Result | None, spec: SpecBody | None) -> Mapp
 
 def _facts(record: Record, view: View, now: float) -> Iterator[tuple[str, str]]:
     yield "hash", record.key_hash
-    yield "phase", show.phase_of(record)
+    yield "phase", telling.phase_of(record)
     yield "generation", str(record.generation)
     if record.operation:
         yield "for", f"{record.operation} of {record.resource}, revision {record.job_revision}"
@@ -189,13 +169,10 @@ def _facts(record: Record, view: View, now: float) -> Iterator[tuple[str, str]]:
 
 
 def _attempts(opened: Session, record: Record, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
-    """Of the current generation, as far as the history goes back."""
-    for attempt in range(1, record.attempt + 1):
-        mine = [e for e in events if (e.generation, e.attempt) == (record.generation, attempt)]
-        began = next((e.at for e in mine if e.what in _OPENS), None)
-        ended = next((e.why for e in mine if e.what == "Settling"), None)
-        folder = show.logs_of(record, opened.attempts, attempt)
-        yield {"attempt": attempt, "began": began, "ended": ended, "logs": str(folder) if folder.exists() else None}
+    """With the logs of each, where they are kept."""
+    for told in telling.attempts(record, events):
+        folder = show.logs_of(record, opened.attempts, told["attempt"])
+        yield {**told, "logs": str(folder) if folder.exists() else None}
 
 
 # history
@@ -207,8 +184,8 @@ def show_history(opened: Session, text: str, *, as_json: bool) -> None:
     if not events:
         raise InvalidInput(f"nothing of {text} is in {opened.store.url}; `sparkonce keys list` shows what is")
     if as_json:
-        told = [{**event.dump(), "at": words.iso(event.at)} for event in events]
-        typer.echo(show.as_json({"key": name, "keyHash": address.key_hash, "store": opened.store.url, "events": told}))
+        told = {"key": name, "keyHash": address.key_hash, "store": opened.store.url, "events": telling.history(events)}
+        typer.echo(show.as_json(told))
         return
     rows = [
         (words.when_exactly(e.at), str(e.generation), str(e.attempt or "-"), e.what, e.by, words.sentence(e.why))
@@ -253,17 +230,7 @@ def explain_key(opened: Session, target: str, prepared: Prepared | None, *, as_j
 
 
 def _explained(opened: Session, record: Record) -> dict[str, Any]:
-    said = operate.explain(opened.embedded, record)
-    why = run(said)
-    return {
-        **identity(record),
-        "row": why.row,
-        "evidence": words.sentence(why.evidence),
-        "waitsFor": why.waits_for,
-        "unblock": why.unblock,
-        "owner": why.owner,
-        "paths": [],
-    }
+    return telling.explained(record, run(operate.explain(opened.embedded, record)))
 
 
 def _explained_file(opened: Session, prepared: Prepared) -> dict[str, Any]:

@@ -7,14 +7,16 @@ next is always the last line. Both forms are made from the same `Ending`; nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sparkonce.cli import words
 from sparkonce.cli.exits import ExitCode, code_of
+from sparkonce.engine import telling
 from sparkonce.engine.embedded import NOWHERE, Ending
 from sparkonce.engine.request import Answer
+from sparkonce.engine.telling import phase_of
 from sparkonce.model.assignment import application_name
 from sparkonce.model.key import Key
 from sparkonce.model.record import Outcome, Record, State
@@ -23,27 +25,6 @@ from sparkonce.sink.protocol import Evidence
 
 LOG_LINES = 15
 """Of a failed attempt's log are shown; the whole log is named beside them."""
-
-
-def phase_of(record: Record) -> str:
-    """The record's phase, in the words of an IdempotentJob's status."""
-    if record.state is State.FINALIZED:
-        return str(record.outcome)
-    if record.state is State.HELD:
-        return "Held"
-    if record.settling is not None and record.settling.attempt >= record.attempt:
-        return "Recovering"
-    if record.application is None:
-        return "Pending" if record.attempt == 1 else "Recovering"
-    return "Running"
-
-
-def phase_of_ending(ending: Ending) -> str | None:
-    match ending.answer:
-        case Answer.MISMATCH | Answer.RESULT_GONE:
-            return str(ending.answer)
-        case _:
-            return phase_of(ending.record) if ending.record is not None else None
 
 
 def logs_of(record: Record, attempts: Path, attempt: int | None = None) -> Path:
@@ -71,44 +52,11 @@ def ending_object(
     ending: Ending, *, key: Key | None, store: str, attempts: Path, code: ExitCode | None = None
 ) -> dict[str, Any]:
     """What `--json` prints."""
-    record, result = ending.record, ending.result
+    record = ending.record
     code = code_of(ending) if code is None else code
-    return {
-        "key": record.key if record else key.text if key else None,
-        "keyHash": record.key_hash if record else key.key_hash if key else None,
-        "generation": record.generation if record else None,
-        "attempt": record.attempt if record else None,
-        "phase": phase_of_ending(ending),
-        "replayed": ending.replayed and ending.answer is Answer.REPLAY,
-        "evidence": result.evidence if result else None,
-        "result": result_object(result, ending.evidence) if result else None,
-        "reason": ending.reason or (record.note if record else ""),
-        "unblock": ending.unblock,
-        "paths": list(ending.paths),
-        "logs": str(logs_of(record, attempts)) if record and attempts != NOWHERE else None,
-        "store": store,
-        "exitCode": int(code),
-    }
-
-
-def result_object(result: Result, evidence: Mapping[str, Evidence] | None = None) -> dict[str, Any]:
-    found = evidence or {}
-    outputs = []
-    for output in result.outputs:
-        shown = {"name": output.name, "uri": output.uri, "rows": output.rows, "bytes": output.bytes}
-        outputs.append({**shown, "found": str(found[output.name])} if output.name in found else shown)
-    failure = result.failure
-    return {
-        "outcome": str(result.outcome),
-        "outputs": outputs,
-        "values": result.values,
-        "attempts": result.attempts,
-        "startedAt": words.iso(result.started_at),
-        "finishedAt": words.iso(result.finished_at),
-        "failure": {"class": failure.class_, "message": failure.message, "logTail": failure.log_tail}
-        if failure
-        else None,
-    }
+    told = telling.ending_object(ending, key=key.text if key else None, key_hash=key.key_hash if key else None)
+    logs = str(logs_of(record, attempts)) if record and attempts != NOWHERE else None
+    return {**told, "logs": logs, "store": store, "exitCode": int(code)}
 
 
 def as_json(value: object) -> str:

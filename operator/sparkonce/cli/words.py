@@ -34,13 +34,6 @@ def when_exactly(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def iso(seconds: float | None) -> str | None:
-    """Unix seconds as `2026-11-21T13:03:07Z`, for programs."""
-    if not seconds:
-        return None
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
 def clock(seconds: float) -> str:
     """Elapsed time as `0:42` or `1:02:03`."""
     whole = max(0, int(seconds))
