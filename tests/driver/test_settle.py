@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from driver.granted import Granted, granted
+from driver.streamed import dying, settled
 from harness.arrow_stage import table_of
+from harness.stream_source import installed
 from sparkonce.blocking import run
 from sparkonce.model.assignment import ENVIRONMENT
-from sparkonce.model.record import Intent, Report
+from sparkonce.model.record import Intent, Report, Why
+from sparkonce.model.result import Verdict
 from sparkonce.sink.protocol import Slot
 from sparkonce.sink.transaction import intent_of
 from sparkonce.store.open import open_store
@@ -26,11 +29,13 @@ def attempt(tmp_path: Path) -> Granted:
     return granted(tmp_path, "a", "b", store=open_store(str(tmp_path / "ledger.db")))
 
 
-def settle_run(attempt: Granted | None, intent: Intent | None = None, *, text: str = "") -> tuple[int, str]:
+def settle_run(
+    attempt: Granted | None, intent: Intent | None = None, *, text: str = "", why: Why | None = None
+) -> tuple[int, str]:
     """Exit code and all that was said; outside any job without an attempt."""
     told = {name: value for name, value in os.environ.items() if not name.startswith("SPARKONCE_")}
     if attempt is not None:
-        assignment = attempt.assignment.model_copy(update={"settle": intent})
+        assignment = attempt.assignment.model_copy(update={"settle": intent, "why": why})
         text = assignment.model_dump_json(by_alias=True, exclude_none=True)
     if text:
         told[ENVIRONMENT] = text
@@ -48,6 +53,21 @@ def verdicts(attempt: Granted) -> list[Report]:
 def staged(attempt: Granted, output: str, *rows: int) -> Slot:
     sink = attempt.sinks()[output]
     return sink.stage(table_of(*rows), attempt.key(output), 1, fingerprint=attempt.record.fingerprint)
+
+
+@pytest.mark.parametrize("why", [Why.CANCELLED, Why.SUPERSEDED, Why.LOST])
+def test_a_stream_is_ended_where_its_end_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Why) -> None:
+    """Cancelled or superseded: the end is written after the last batch, and that is All. Lost: Some, which another attempt goes on with."""
+    installed(monkeypatch)
+    attempt = granted(tmp_path, "orders", store=open_store(str(tmp_path / "ledger.db")))
+    dying(attempt, 2)
+    attempt.settling(why)
+
+    code, _ = settle_run(attempt, why=why)
+
+    verdict = Verdict.SOME if why is Why.LOST else Verdict.ALL
+    assert (code, [report.body["verdict"] for report in verdicts(attempt)]) == (0, [verdict])
+    assert settled(attempt).verdict is verdict
 
 
 def test_an_attempt_without_effect_is_closed_and_reported(attempt: Granted) -> None:

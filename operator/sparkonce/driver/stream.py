@@ -12,9 +12,11 @@ done. The chain is bound to the checkpoint: by Spark's query id, and by a digest
 Both calls return when the query has ended by itself and the end is committed; with `processingTime` it never does, and cancelling the
 job ends it (settling writes the end after the last batch).
 
+In Delta and Iceberg tables the place of the slot is taken by the table's own commit, in the same chain.
+
 Refused with a sentence: a checkpoint that was reset or put back, one that goes on after batches which this table does not have or would
-lose, a batch that leaves a gap, Delta and Iceberg outputs, `expect.minRows` (a stream has no one commit to count). Not offered: output
-modes but append, whose batches would hold the same rows again.
+lose, a batch that leaves a gap, a table that was dropped under the stream, `expect.minRows` (a stream has no one commit to count). Not
+offered: output modes but append, whose batches would hold the same rows again.
 """
 
 from __future__ import annotations
