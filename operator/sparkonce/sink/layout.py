@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 
 import rfc8785
 from pydantic import ValidationError
@@ -59,6 +60,11 @@ def numbered(path: str) -> int | None:
     """The token, or the snapshot's number, that a path ends in."""
     match = _TOKEN.match(path.rpartition("/")[2])
     return int(match[1]) if match else None
+
+
+def snapshots(paths: Iterable[str]) -> list[int]:
+    """Numbers of the snapshots among paths, in order."""
+    return sorted(n for path in paths if path.startswith(f"{SNAPSHOTS}/") and (n := numbered(path)) is not None)
 
 
 def is_slot(path: str) -> bool:

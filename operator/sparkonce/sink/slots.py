@@ -42,6 +42,7 @@ from sparkonce.sink.protocol import (
     slot_digest,
 )
 from sparkonce.sink.slots_inventory import inventory
+from sparkonce.sink.slots_probe import recorded
 from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
 from sparkonce.sink.table import committed_slots, missing_files, write_snapshot
 
@@ -80,11 +81,14 @@ class SlotLog:
         if await self._replaced(key):
             return Evidence.REPLACED
         slot = await self.find(key)
-        slots = await stream.recorded(self, key, slot) if slot is not None and slot.stream is not None else (slot,)
-        slot = slots[-1] if slots else None  # a stream's result is its end
+        slots, writes = [slot] if slot else [], None
+        if slot is not None and slot.stream is not None:
+            found = await recorded(self._objects, key, slot)
+            slots, writes = list(found.slots), found.writes
+            slot = await self.find(stream.place(key, found.end)) if slots else None  # a stream's result is its end
         if slot is None or (slot_digest is not None and digest_of(slot) != slot_digest):
             return Evidence.GONE
-        return Evidence.GONE if await missing_files(self._objects, filter(None, slots)) else Evidence.PRESENT
+        return Evidence.GONE if await missing_files(self._objects, slots, writes=writes) else Evidence.PRESENT
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str, lowest: int = 1) -> Slot | None:
         """`lowest`: tokens below it are barred from this key already, by a rule of the caller's (a stream's chain)."""

@@ -111,8 +111,7 @@ async def _read(objects: Objects, path: str) -> _Read | None:
 
 async def _readers_see(objects: Objects, slots: _Slots, listed: list[str]) -> tuple[str, ...]:
     """Paths, as a reader comes to them: what the newest snapshot says of a slot is not asked again."""
-    numbers = sorted(n for path in listed if path.startswith(f"{layout.SNAPSHOTS}/") and (n := layout.numbered(path)))
-    committed, closed = await newest_snapshot(objects, numbers)
+    committed, closed = await newest_snapshot(objects, layout.snapshots(listed))
     known = slots.known
     unseen = [path for path, slot in committed.items() if (slot.sink_key, slot.token) not in known]
     slots.add([await _read(objects, path) for path in unseen])

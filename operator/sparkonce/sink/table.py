@@ -39,8 +39,8 @@ LISTING_THREADS = 8
 """Folders listed at once: a store takes a round trip for each."""
 SLOT_THREADS = 8
 """Slots read at once, for the same reason."""
-LISTED_AT_ONCE = 1000
-"""Objects that a store's listing gives per request."""
+WORTH = 100
+"""Objects of a table per folder that is asked for, below which all are listed at once: a store gives a thousand per request."""
 
 
 def visible(slots: Iterable[Slot]) -> list[Slot]:
@@ -93,9 +93,7 @@ class _Look:
 
 async def _look(objects: Objects) -> _Look:
     paths = [each.path for each in await objects.list(layout.SLOTS)]
-    numbers = sorted(
-        n for path in paths if path.startswith(f"{layout.SNAPSHOTS}/") and (n := layout.numbered(path)) is not None
-    )
+    numbers = layout.snapshots(paths)
     committed, closed = await newest_snapshot(objects, numbers)
     unlisted = tuple(path for path in paths if layout.is_slot(path) and path not in committed and path not in closed)
     return _Look(committed, closed, unlisted, max(numbers, default=0))
@@ -165,13 +163,17 @@ async def newest_snapshot(objects: Objects, numbers: list[int]) -> tuple[dict[st
     return {}, set()
 
 
-async def missing_files(objects: Objects, slots: Iterable[Slot]) -> list[str]:
-    """Paths that the slots name and that are not there with their recorded size: one listing per write, nothing is read.
+async def missing_files(objects: Objects, slots: Iterable[Slot], *, writes: int | None = None) -> list[str]:
+    """Paths that the slots name and that are not there with their recorded size: one listing per write, or one of all data where these
+    writes are much of it; nothing is read. `writes`: how many the table has, where that is known.
 
     A hint for a person: what a listing does not show may be there all the same on some stores, never on a file system."""
-    named = {file.path: file.bytes for slot in slots for file in await files_of(objects, slot)}
-    folders = dict.fromkeys("/".join(path.split("/")[: layout.STAGING_DEPTH]) for path in named)
     with ThreadPoolExecutor(LISTING_THREADS) as pool:
+        listings = pool.map(lambda slot: blocking.run(files_of(objects, slot)), slots)
+        named = {file.path: file.bytes for files in listings for file in files}
+        folders = list(dict.fromkeys("/".join(path.split("/")[: layout.STAGING_DEPTH]) for path in named))
+        if writes is not None and folders and writes * len(named) / len(folders) < WORTH * len(folders):
+            folders = [layout.DATA]
         for listed in pool.map(lambda folder: blocking.run(objects.list(folder)), folders):
             for each in listed:
                 if named.get(each.path) == each.bytes:
