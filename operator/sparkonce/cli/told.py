@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from sparkonce.engine.objects import ObjectRef
+from sparkonce.engine import told
 from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Record
 
@@ -19,7 +19,6 @@ def check_told(record: Record, kubeconfig: Path | None) -> None:
 async def _check(record: Record, kubeconfig: Path | None) -> None:
     try:
         from sparkonce.kube.client import ApiClient
-        from sparkonce.kube.jobs import ENDS
         from sparkonce.kube.login import Login
         from sparkonce.launch.kubernetes import JOBS, ApiRefused, ApiUnavailable
     except ModuleNotFoundError as missing:
@@ -28,13 +27,7 @@ async def _check(record: Record, kubeconfig: Path | None) -> None:
         ) from None
     client = ApiClient(Login(kubeconfig))
     try:
-        for ref in map(ObjectRef.parse, record.objects):
-            found = await client.get(JOBS, ref.namespace, ref.name)
-            mine = found is not None and found["metadata"]["uid"] == ref.uid
-            if mine and ((found or {}).get("status") or {}).get("phase") not in ENDS:
-                raise InvalidInput(
-                    f"IdempotentJob {ref.namespace}/{ref.name} does not show the end of {record.key} yet; wait until it does, or delete it"
-                )
+        await told.check_told(record, lambda namespace, name: client.get(JOBS, namespace, name))
     except (ApiUnavailable, ApiRefused) as problem:
         raise InvalidInput(
             f"whether the objects of {record.key} show its end cannot be seen ({problem}); say how with --kubeconfig FILE"

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from sparkonce.engine.object_view import ObjectView
 from sparkonce.engine.objects import Fate, Json, ObjectRef
 from sparkonce.engine.rewound import Witness
+from sparkonce.engine.told import ENDS
 from sparkonce.engine.wanted import Reader
 from sparkonce.kube.events import EventRecorder, Level
 from sparkonce.kube.fate import fate_of
@@ -23,8 +24,6 @@ from sparkonce.model.record import Address, Record
 
 log = logging.getLogger(__name__)
 
-ENDS = frozenset({"Succeeded", "Failed", "Cancelled", "Mismatch", "Expired"})
-"""Phases after which an object waits for nothing."""
 LATELY = 5.0
 """Seconds for which an object that was there may be named as an owner without asking again: what is made for one that has gone
 meanwhile is collected, as it would be if it went a moment later."""

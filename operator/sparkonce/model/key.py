@@ -77,6 +77,11 @@ def derive(spec: JobSpec, realm: str, *, content_digests: Mapping[str, str] | No
     return Key(text, key_hash, Binding(operation, resource, realm))
 
 
+def derived_hash(operation: str, resource: str, revision: str, *, realm: str) -> str:
+    """Of a derived key that no contents are part of. ValueError: no realm."""
+    return _hash(DERIVED, _checked(realm), operation, resource, revision)
+
+
 def _checked(realm: str) -> str:
     if not _REALM.fullmatch(realm):
         raise ValueError("a realm has 1 to 255 visible ASCII characters, without spaces and slashes")
