@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from sparkonce.cli import audit, doctor, keys, operator, restore, run, sweep
+from sparkonce.cli import audit, doctor, gateway, keys, operator, restore, run, sweep
 from sparkonce.cli.exits import ExitCode, code_of_error
 from sparkonce.errors import SparkonceError
 
@@ -48,6 +48,7 @@ for command in (
     doctor.doctor,
     restore.accept_restore,
     operator.operator,
+    gateway.gateway,
 ):
     app.command()(command)
 app.add_typer(keys.app, name="keys")

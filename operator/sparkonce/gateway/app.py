@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sparkonce import __version__
+from sparkonce.engine.callers import Authenticator, Authorizer, Lookup
 from sparkonce.engine.policy import Policy
 from sparkonce.errors import SparkonceError
 from sparkonce.gateway.decisions import Decisions
@@ -23,7 +24,6 @@ from sparkonce.gateway.drivers import DriverRoutes
 from sparkonce.gateway.gate import Gate, OnRequest
 from sparkonce.gateway.keys import KeyRoutes
 from sparkonce.gateway.problem import of_error, respond
-from sparkonce.gateway.protocol import Authenticator, Authorizer, Objects
 from sparkonce.observe.health import Check
 from sparkonce.store.protocol import IdempotencyStore
 
@@ -37,7 +37,7 @@ class Parts:
     store: IdempotencyStore
     authenticator: Authenticator
     authorizer: Authorizer
-    objects: Objects
+    objects: Lookup
     decisions: Decisions
     realm_of: Callable[[str], str] = lambda namespace: namespace
     ready: Check = lambda: None

@@ -22,8 +22,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from sparkonce.engine.callers import BoundPod, Caller, Lookup
 from sparkonce.gateway.problem import Problem
-from sparkonce.gateway.protocol import BoundPod, Caller, Objects
 from sparkonce.launch.kubeflow_speaker import Speaker, speaker_of
 from sparkonce.launch.kubernetes import Json
 from sparkonce.model.record import Address, Beat, Intent, Record, Report
@@ -101,7 +101,7 @@ class DriverRoutes:
         self,
         *,
         store: IdempotencyStore,
-        objects: Objects,
+        objects: Lookup,
         realm_of: Callable[[str], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

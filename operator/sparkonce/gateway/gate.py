@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sparkonce.engine.callers import Authenticator, Caller
 from sparkonce.errors import SparkonceError
 from sparkonce.gateway.problem import Problem, of_error, respond
-from sparkonce.gateway.protocol import Authenticator, Caller
 
 log = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from sparkonce.engine import elsewhere, operate, telling
+from sparkonce.engine.callers import Authorizer, Caller, Lookup
 from sparkonce.engine.embedded import Embedded
 from sparkonce.engine.finding import find
 from sparkonce.engine.told import check_told
@@ -26,7 +27,6 @@ from sparkonce.engine.wishing import ask_to_stop
 from sparkonce.gateway.decisions import Decisions
 from sparkonce.gateway.drivers import Namespace
 from sparkonce.gateway.problem import Problem
-from sparkonce.gateway.protocol import Authorizer, Caller, Objects
 from sparkonce.model.key import explicit
 from sparkonce.model.record import Address, Record, State
 from sparkonce.store.protocol import IdempotencyStore
@@ -73,7 +73,7 @@ class KeyRoutes:
         *,
         store: IdempotencyStore,
         authorizer: Authorizer,
-        objects: Objects,
+        objects: Lookup,
         decisions: Decisions,
         realm_of: Callable[[str], str],
     ) -> None:

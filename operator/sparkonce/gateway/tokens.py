@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from sparkonce.gateway.protocol import Authenticator, Caller
+from sparkonce.engine.callers import Authenticator, Caller
 
 KEPT = 10.0
 REFUSED = 1.0

@@ -1,5 +1,5 @@
-"""What the gateway asks of a Kubernetes API server, as protocols; `kube/review.py` implements them, and whoever starts a gateway hands
-them in.
+"""Who asks over HTTP, and what the gateway has to ask a Kubernetes API server about them; `kube/review.py` implements the protocols, and
+whoever starts a gateway hands them in.
 
 An answer is a fact about now. Where none came (ApiUnavailable), or the gateway itself may not ask (ApiRefused), nothing is known, and
 nobody is let in or turned away for it: the caller is told to come back.
@@ -61,7 +61,7 @@ class Authorizer(Protocol):
         ...
 
 
-class Objects(Protocol):
+class Lookup(Protocol):
     """Each asks the API server itself. None: it answered that this object does not exist. ApiUnavailable, ApiRefused."""
 
     async def pod(self, namespace: str, name: str) -> Json | None: ...
