@@ -158,6 +158,28 @@ def test_fence_returns_the_commit_of_any_token(delta: DeltaTableSink, key: SinkK
         assert run(delta.fence(key, token, fingerprint="f", by="settle")) == slot
 
 
+def test_a_twin_that_committed_and_swept_in_between_is_found(
+    delta: DeltaTableSink, key: SinkKey, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two drivers of one key: the other's commit, and the sweep after it, come between our look and our files. They are gone because the
+    key is decided, and that is the answer; not that it can never be."""
+    mine, others = staged(delta, key, 1, 1, 2), staged(delta, key, 1, 1, 2)
+    load, twin = delta._log.load, sink_on(table)
+    looks: list[object] = []
+
+    async def overtaken() -> object:
+        looks.append(seen := await load())
+        if len(looks) == 1:
+            assert run(twin.commit(key, others)) == Committed(others)
+            assert run(twin.sweep(key)).folders == 1
+        return seen
+
+    monkeypatch.setattr(delta._log, "load", overtaken)
+    assert run(delta.commit(key, mine)) == AlreadyCommitted(others)
+    assert len(looks) == 2
+    assert numbers_in(table) == [1, 2]
+
+
 def test_abort_closes_and_deletes(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
     """An aborted write can never be committed, and its files are gone."""
     slot = staged(delta, key, 1, 1, 2)

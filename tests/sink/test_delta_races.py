@@ -194,6 +194,27 @@ def test_a_table_is_created_once_by_racers(tmpfs_path: Path, started: list[ForkS
     assert hits.count("sink.delta.table.after") == 6
 
 
+def test_two_drivers_of_one_attempt_meet_at_the_commit(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
+    """Both staged, both looked, both are about to send their entry: one commits, the other is told of that one, and its files can go."""
+    made(tmpfs_path)
+    plans = [
+        Plan(folder=str(tmpfs_path), process=f"{n}", token=1, keys=("k1",), verb="commit",
+             failpoints="sink.delta.commit.before=1*stop->off") for n in (1, 2)
+    ]  # fmt: skip
+    started += (delta_attempts.start(plan) for plan in plans)
+    assert_eventually(lambda: all(frozen(process) for process in started), LONG)
+    for process in started:
+        wake(process)
+    for process in started:
+        process.join(LONG)
+        assert process.exitcode == 0
+    told = [answers(plan)[-1] for plan in plans]
+    assert sorted(each["what"] for each in told) == ["AlreadyCommitted", "Committed"]
+    assert len({each["nonce"] for each in told}) == 1
+    assert ours(tmpfs_path) == rows_of("k1")
+    assert run(sink_in(str(tmpfs_path)).sweep(key_of("k1"))).folders == 1
+
+
 # --- the library that others write with --------------------------------------------------------------------------------------
 
 

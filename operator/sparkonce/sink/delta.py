@@ -179,7 +179,7 @@ class DeltaTableSink:
         if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
             raise ValueError(f"{slot.state} slot of {slot.sink_key} is no commit of {key}")
         files: tuple[DataFile, ...] | None = None
-        looked = False
+        looked, suspect = False, ""
         tries = _Tries(f"whether attempt {slot.token} of {key} is committed to {self.uri}")
         while True:
             table = await self._log.load()
@@ -200,7 +200,10 @@ class DeltaTableSink:
                 found = await plan.staged(self._objects, slot)
                 files, why = (None, found) if isinstance(found, str) else (found, None)
             if why is not None or files is None:
-                return Stuck(slot, f"the Delta table {self.uri} does not take it: {why}")
+                if why == suspect:
+                    return Stuck(slot, f"the Delta table {self.uri} does not take it: {why}")
+                suspect = why or ""  # whoever decided the key meanwhile may have swept the files: look once more
+                continue
             if table is None:
                 await self._create_table(slot, tries)
                 continue
