@@ -19,6 +19,7 @@ from harness.binaries import PartMissing, cache, find_go, last_words, one_at_a_t
 
 VERSITYGW = ("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 FAKE_GCS = ("github.com/fsouza/fake-gcs-server", "v1.56.1")
+HELM = ("helm.sh/helm/v3/cmd/helm", "v3.22.0")
 AZURITE = "3.35.0"
 AWS_SDK = "2.29.52"
 """The version that this hadoop-aws asks for."""
@@ -153,7 +154,8 @@ def _do(command: list[str], folder: Path, more: dict[str, str]) -> None:
 
 def main() -> int:
     try:
-        places = [installed(VERSITYGW), installed(FAKE_GCS), Path(azurite_installed()[-1]), s3a_resolved()[0].parent]
+        programs = [installed(each) for each in (VERSITYGW, FAKE_GCS, HELM)]
+        places = [*programs, Path(azurite_installed()[-1]), s3a_resolved()[0].parent]
     except PartMissing as missing:
         to_stderr(str(missing))
         return 1

@@ -1,0 +1,123 @@
+"""values.schema.json: every value is known to it, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.helm import CHART, template
+
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+FREE = {"kubernetes": {"valueFrom", "nodeAffinity", "podAffinity", "podAntiAffinity", "global"}}
+"""Kubernetes' own structures, which the API server knows better."""
+
+
+def resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    reference = schema.get("$ref")
+    return SCHEMA["definitions"][reference.rpartition("/")[2]] if reference else schema
+
+
+def sections(schema: dict[str, Any], values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of all objects of the default values whose fields are named by the schema."""
+    schema = resolved(schema)
+    if not isinstance(values, dict) or "properties" not in schema:
+        return
+    yield path
+    for name, value in values.items():
+        yield from sections(schema["properties"][name], value, (*path, name))
+
+
+def unknown(schema: dict[str, Any], values: Any, path: str = "") -> list[str]:
+    """Values of the chart that the schema does not name, and names of the schema that the chart has no default for."""
+    schema = resolved(schema)
+    if not isinstance(values, dict) or "properties" not in schema:
+        return []
+    wrong = [f"{path}.{name}" for name in values.keys() ^ (schema["properties"].keys() - FREE["kubernetes"])]
+    optional = path.rpartition(".")[2] in {"resources", "podSecurityContext", "affinity"} or path.endswith("Selector")
+    both = values.keys() & schema["properties"].keys()
+    more = [each for name in both for each in unknown(schema["properties"][name], values[name], f"{path}.{name}")]
+    return ([] if optional else wrong) + more
+
+
+def open_objects(schema: Any, path: str = "") -> Iterator[str]:
+    """Where the schema lets any field pass."""
+    if not isinstance(schema, dict):
+        return
+    if schema.get("type") == "object" and "additionalProperties" not in schema:
+        yield path
+    for kind in ("properties", "definitions"):
+        for name, inner in schema.get(kind, {}).items():
+            yield from open_objects(inner, f"{path}.{name}")
+    yield from open_objects(schema.get("items"), f"{path}[]")
+
+
+def test_schema_and_values_name_the_same() -> None:
+    """No default value is unknown to the schema, and the schema knows no value that has no default and comment."""
+    assert unknown(SCHEMA, DEFAULTS) == []
+
+
+def test_the_schema_is_closed() -> None:
+    """Every object names its fields or says what its values are; the exceptions are structures of Kubernetes' own."""
+    assert sorted(open_objects(SCHEMA)) == [
+        ".affinity.nodeAffinity",
+        ".affinity.podAffinity",
+        ".affinity.podAntiAffinity",
+        ".env[].valueFrom",
+        ".global",
+        ".operator.extraVolumeMounts[]",
+        ".operator.extraVolumes[]",
+        ".podSecurity.sysctls[]",
+        ".resources.claims[]",
+    ]
+
+
+def test_a_typo_anywhere_is_refused(tmp_path: Path) -> None:
+    """A field that does not exist, in each section of the values at once: Helm names every one of them and renders nothing."""
+    paths = list(sections(SCHEMA, DEFAULTS))
+    assert len(paths) > 30
+    values: dict[str, Any] = {"etcd": {"bundled": {"enabled": True}}}
+    for path in paths:
+        place = values
+        for name in path:
+            place = place.setdefault(name, {})
+        place["enbaled"] = True
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    done = template(file)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    for path in paths:
+        assert (
+            f"at '{''.join(f'/{name}' for name in path)}': additional properties 'enbaled' not allowed" in done.stderr
+        )
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        ("etcd.bundled.replicas=2", "/etcd/bundled/replicas"),
+        ("etcd.bundled.quotaBytes=1000", "/etcd/bundled/quotaBytes"),
+        ("operator.replicas=0", "/operator/replicas"),
+        ("operator.leaseSeconds=1", "/operator/leaseSeconds"),
+        ("operator.terminationGracePeriodSeconds=1", "/operator/terminationGracePeriodSeconds"),
+        ("operator.logFormat=xml", "/operator/logFormat"),
+        ("gateway.port=80", "/gateway/port"),
+        ("image.digest=latest", "/image/digest"),
+        ("etcd.external.endpoints={http://etcd:2379}", "/etcd/external/endpoints/0"),
+        ("etcd.external.endpoints={me:secret@etcd:2379}", "/etcd/external/endpoints/0"),
+        ("watch.namespaces={Team_A}", "/watch/namespaces/0"),
+        ("install=a/b", "/install"),
+        ("etcd.bundled.enabled=maybe", "/etcd/bundled/enabled"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused(value: str, where: str) -> None:
+    """What the programs would refuse, or what would lose records, is refused before anything is installed, with its path."""
+    done = template(sets=[value])
+    assert done.returncode != 0
+    assert f"at '{where}'" in done.stderr
