@@ -38,8 +38,7 @@ def packages(image: Image) -> Layer:
         run([*command, "--require-hashes", "-r", str(listed)], {"UV_HTTP_TIMEOUT": "180", **os.environ})
         listed.unlink()
         shutil.rmtree(target / "bin", ignore_errors=True)  # commands that name this machine's interpreter
-        for path in (*target.glob("*.lock"), *target.glob(".lock")):
-            path.unlink()
+        (target / ".lock").unlink(missing_ok=True)
         compiled(target, LIB)
 
     return layers.cached(name, f"the locked packages of sparkonce[{','.join(image.extras)}]", fill, as_root=True)
