@@ -174,9 +174,9 @@ class Cluster:
         """Ours as `crds/` has it, and the SparkApplication of kubeflow's module; served when this returns."""
         paths = [OUR_CRD, *(each for each in spark_operator_crds() if each.name.endswith("_sparkapplications.yaml"))]
         for path in paths:
-            self.api.apply(_yaml(path))
+            self.api.apply(yaml_document(path))
         for each in (JOBS, SPARK_APPLICATIONS):
-            self.api.wait(CRDS, f"{each.plural}.{each.group}", until=_established, timeout=START_TIMEOUT)
+            self.api.wait(CRDS, f"{each.plural}.{each.group}", until=established, timeout=START_TIMEOUT)
             assert_eventually(lambda each=each: self.serves(each), START_TIMEOUT)  # type: ignore[misc] # a default in a lambda has no type
 
     def serves(self, resource: Resource) -> bool:
@@ -270,12 +270,12 @@ def until_it_serves(child: Child, serves: Callable[[], bool], timeout: float = S
         raise NotStarted(f"{child.name} did not serve within {timeout:g} s: {child.last_words()}") from late
 
 
-def _established(crd: dict[str, Any]) -> bool:
+def established(crd: dict[str, Any]) -> bool:
     conditions = crd.get("status", {}).get("conditions") or []
     return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 
-def _yaml(path: Path) -> dict[str, Any]:
+def yaml_document(path: Path) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's reads 800 kB in a tenth of the time
     document = yaml.load(path.read_bytes(), Loader=loader)
     assert isinstance(document, dict)

@@ -1,0 +1,387 @@
+"""A whole Kubernetes with one node and the real Spark operator, from parts that stand outside the checkout. Linux, root.
+
+Everything that a platform has: admission of service accounts, a scheduler, a kubelet that starts containers, services with addresses
+and names, eviction from a node that falls silent, and kubeflow's Spark operator, which runs spark-submit. What a production cluster has
+besides, and this has not: more nodes, a load balancer, a way out (`harness.node.network`). Some periods are shorter than a
+platform's, each with its reason beside it. The Spark operator runs as a process of the node and not in a pod, so that a test
+kills it at the very moment it means to.
+
+One cluster at a time on a machine, by a lock: two would not have the memory, and they share the store of images. kind was not taken as
+the first choice, because it needs a Docker engine; `SPARKONCE_TEST_KUBECONFIG` names a cluster that is there already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+from harness.apiserver import (
+    ADMIN,
+    OUR_CRD,
+    TOKENS,
+    NotStarted,
+    established,
+    until_it_serves,
+    yaml_document,
+)
+from harness.binaries import (
+    COREDNS,
+    SPARK_OPERATOR_PROGRAM,
+    binary,
+    find,
+    one_at_a_time,
+    spark_operator_crds,
+    to_stderr,
+)
+from harness.child import Child
+from harness.kube_api import CRDS, Api
+from harness.node import packages
+from harness.node.cgroups import Cgroups
+from harness.node.containers import Containers, remove
+from harness.node.network import DNS, KUBERNETES, NODE, POD_NETWORK, SERVICE_NETWORK, Network, network
+from sparkonce.launch.kubernetes import Resource
+
+NAME = "node"
+"""Of the node."""
+PORT = 6443
+START_TIMEOUT = 120.0
+"""Seconds until the node is Ready: four on free cores."""
+UNREACHABLE = 8
+"""Seconds without a sign of life until a node is NotReady, and until its pods are evicted after that (a platform's: 50 and 300)."""
+SPARK_NAMESPACES = ""
+"""All of them."""
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+_FOLDER = "sparkonce-node-"
+
+
+class RealCluster:
+    """`api` to look and to speak, `kubeconfig` for programs, `children` to hurt: each part by its name."""
+
+    def __init__(self, folder: Path, net: Network) -> None:
+        self.folder, self.network = folder, net
+        self.cgroups = Cgroups()
+        self.containers = Containers(folder, net)
+        self.kubeconfig = folder / "kubeconfig"
+        self.url = f"https://{NODE}:{PORT}"
+        self._certificates()
+        self.api = Api(self.url, ca=folder / "ca.crt", token=ADMIN)
+        self.children: dict[str, Child] = {"containerd": self.containers.child}
+        for name, flags in self._parts().items():
+            self._child(name, [*find(name), *flags])
+        self._child("coredns", [str(binary(COREDNS)), "-conf", str(self._corefile())])
+        self._child("spark-operator", self._spark_operator(), self._spark_environment())
+
+    # --- what each part is told
+
+    def _certificates(self) -> None:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(self.folder / "ca.crt")
+        names = [NODE, "127.0.0.1", KUBERNETES, "localhost", "kubernetes", "kubernetes.default"]
+        names += ["kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+        for name, issued in {
+            "apiserver": authority.issue_cert(*names),
+            "kubelet": authority.issue_cert(NODE, "127.0.0.1", NAME),
+            # The API server asks the kubelet for logs and exec as somebody who may.
+            "kubelet-client": authority.issue_cert(
+                "kube-apiserver", common_name="kube-apiserver", organization_name="system:masters"
+            ),
+            "accounts": authority.issue_cert("accounts"),
+        }.items():
+            issued.private_key_pem.write_to_path(self.folder / f"{name}.key")
+            issued.cert_chain_pems[0].write_to_path(self.folder / f"{name}.crt")
+        (self.folder / "tokens.csv").write_text(TOKENS)
+        self.kubeconfig.write_text(json.dumps(self.kubeconfig_of(ADMIN)))
+
+    def kubeconfig_of(self, token: str) -> dict[str, Any]:
+        cluster = {"server": self.url, "certificate-authority": str(self.folder / "ca.crt")}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "tests",
+            "clusters": [{"name": "tests", "cluster": cluster}],
+            "users": [{"name": "tests", "user": {"token": token}}],
+            "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "tests"}}],
+        }
+
+    def _parts(self) -> Mapping[str, Sequence[str]]:
+        at = self.folder
+        known = f"--kubeconfig={self.kubeconfig}"
+        asks = [
+            known,
+            f"--authentication-kubeconfig={self.kubeconfig}",
+            f"--authorization-kubeconfig={self.kubeconfig}",
+        ]
+        return {
+            "etcd": [
+                f"--data-dir={at / 'etcd'}",
+                "--listen-client-urls=http://127.0.0.1:2379",
+                "--advertise-client-urls=http://127.0.0.1:2379",
+                "--listen-peer-urls=http://127.0.0.1:2380",
+                "--log-level=warn",
+                "--unsafe-no-fsync",  # it outlives a kill, and no power cut is tested
+            ],
+            "kube-apiserver": [
+                "--etcd-servers=http://127.0.0.1:2379",
+                "--bind-address=0.0.0.0",
+                f"--advertise-address={NODE}",
+                f"--secure-port={PORT}",
+                f"--service-cluster-ip-range={SERVICE_NETWORK}",
+                f"--tls-cert-file={at / 'apiserver.crt'}",
+                f"--tls-private-key-file={at / 'apiserver.key'}",
+                f"--client-ca-file={at / 'ca.crt'}",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                f"--service-account-key-file={at / 'accounts.key'}",
+                f"--service-account-signing-key-file={at / 'accounts.key'}",
+                f"--token-auth-file={at / 'tokens.csv'}",
+                "--authorization-mode=Node,RBAC",
+                "--allow-privileged=true",
+                f"--kubelet-certificate-authority={at / 'ca.crt'}",
+                f"--kubelet-client-certificate={at / 'kubelet-client.crt'}",
+                f"--kubelet-client-key={at / 'kubelet-client.key'}",
+                "--kubelet-preferred-address-types=InternalIP",
+                f"--default-not-ready-toleration-seconds={UNREACHABLE}",
+                f"--default-unreachable-toleration-seconds={UNREACHABLE}",
+            ],
+            "kube-controller-manager": [
+                *asks,
+                f"--service-account-private-key-file={at / 'accounts.key'}",
+                f"--root-ca-file={at / 'ca.crt'}",
+                "--use-service-account-credentials=true",
+                "--leader-elect=false",
+                f"--node-monitor-grace-period={UNREACHABLE}s",
+                "--node-monitor-period=2s",
+                "--terminated-pod-gc-threshold=0",
+                "--kube-api-qps=200",  # its defaults make deleting a namespace a matter of a minute
+                "--kube-api-burst=400",
+            ],
+            "kube-scheduler": [*asks, "--leader-elect=false"],
+            "kubelet": [
+                known,
+                f"--config={self._kubelet_config()}",
+                f"--hostname-override={NAME}",
+                f"--node-ip={NODE}",
+                f"--root-dir={at / 'kubelet'}",
+                f"--cert-dir={at / 'kubelet-pki'}",
+            ],
+            "kube-proxy": [
+                known,
+                f"--hostname-override={NAME}",
+                "--proxy-mode=iptables",
+                f"--cluster-cidr={POD_NETWORK}",
+                # Limits of the machine's connection table are not ours to set.
+                "--conntrack-max-per-core=0",
+                "--conntrack-tcp-timeout-established=0",
+                "--conntrack-tcp-timeout-close-wait=0",
+            ],
+        }
+
+    def _kubelet_config(self) -> Path:
+        path = self.folder / "kubelet.json"
+        config = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self.cgroups.root,
+            "failCgroupV1": False,  # a machine with the first version of cgroups is a machine
+            "failSwapOn": False,
+            "clusterDNS": [DNS],
+            "clusterDomain": "cluster.local",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(self.folder / "ca.crt")},
+            },
+            "authorization": {"mode": "Webhook"},
+            "containerRuntimeEndpoint": f"unix://{self.containers.socket}",
+            "tlsCertFile": str(self.folder / "kubelet.crt"),
+            "tlsPrivateKeyFile": str(self.folder / "kubelet.key"),
+            "podLogsDir": str(self.folder / "pod-logs"),
+            "featureGates": {"KubeletInUserNamespace": True},  # it may not set limits of the machine here
+            "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "200Mi"},
+            "imageGCHighThresholdPercent": 100,  # the images are ours to remove
+            "maxPods": 200,
+            "nodeStatusUpdateFrequency": "2s",
+            "syncFrequency": "10s",
+            "resolvConf": "",  # no pod asks anybody but the cluster
+        }
+        path.write_text(json.dumps(config))
+        return path
+
+    def _corefile(self) -> Path:
+        path = self.folder / "Corefile"
+        path.write_text(
+            f""".:53 {{
+  errors
+  kubernetes cluster.local {{
+    kubeconfig {self.kubeconfig}
+  }}
+  template ANY ANY {{
+    rcode NXDOMAIN
+  }}
+}}
+"""
+        )
+        return path
+
+    def _spark_operator(self) -> list[str]:
+        return [
+            str(binary(SPARK_OPERATOR_PROGRAM)),
+            "controller",
+            "start",
+            f"--namespaces={SPARK_NAMESPACES}",
+            "--leader-election=false",
+            "--enable-metrics=false",
+            "--enable-ui-service=false",
+            "--health-probe-bind-address=127.0.0.1:8281",
+            "--metrics-bind-address=0",
+            "--zap-log-level=info",
+        ]
+
+    def _spark_environment(self) -> dict[str, str]:
+        import pyspark
+
+        home = Path(pyspark.__file__).parent
+        return {
+            "KUBECONFIG": str(self.kubeconfig),
+            "KUBERNETES_SERVICE_HOST": NODE,
+            "KUBERNETES_SERVICE_PORT": str(PORT),
+            "SPARK_HOME": str(home),
+            "PYTHONPATH": str(home.parent),
+            "SPARK_SUBMIT_OPTS": "-Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it lives for seconds
+            "NO_PROXY": "*",
+        }
+
+    def _child(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        inside = self.network.inside(command)
+        self.children[name] = Child(name, inside, self.folder / f"{name}.log", environment)
+
+    # --- life
+
+    def start(self, images: Mapping[str, Path]) -> None:
+        """Node Ready, names answered, SparkApplications submitted. NotStarted."""
+        self.children["etcd"].start()
+        self.children["kube-apiserver"].start()
+        self.containers.start(images)
+        until_it_serves(self.children["kube-apiserver"], self.api.healthy, START_TIMEOUT)
+        for name in ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"):
+            self.children[name].start()
+        for path in [*spark_operator_crds(), OUR_CRD]:
+            self.api.apply(yaml_document(path))
+        self._names()
+        self.children["coredns"].start()
+        for crd in ("sparkapplications.sparkoperator.k8s.io", "scheduledsparkapplications.sparkoperator.k8s.io"):
+            self.api.wait(CRDS, crd, until=established, timeout=START_TIMEOUT)
+        self.children["spark-operator"].start()
+        until_it_serves(self.children["kubelet"], self.node_ready, START_TIMEOUT)
+        for name, child in self.children.items():
+            if not child.running:
+                raise NotStarted(f"{name} ended while the cluster started: {child.last_words()}")
+
+    def _names(self) -> None:
+        """The service of that name, with the address of a process of the node behind it."""
+        ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
+        metadata = {"name": "kube-dns", "namespace": "kube-system"}
+        self.api.apply(
+            {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"clusterIP": DNS, "ports": ports}}
+        )
+        self.api.apply(
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {**metadata, "labels": {"kubernetes.io/service-name": "kube-dns"}},
+                "addressType": "IPv4",
+                "ports": ports,
+                "endpoints": [{"addresses": [NODE]}],
+            }
+        )
+
+    def node_ready(self) -> bool:
+        node = self.api.get(NODES, NAME)
+        conditions = (node or {}).get("status", {}).get("conditions") or []
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    def restart(self, name: str) -> None:
+        """SIGKILL and the same command again."""
+        self.children[name].kill()
+        self.children[name].start()
+
+    def kubectl(self, *arguments: str, given: str | None = None, check: bool = True) -> str:
+        """What it prints. AssertionError with what it says when it fails."""
+        command = [*find("kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=300, check=False)
+        assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr.strip()}"
+        return done.stdout
+
+    def close(self) -> None:
+        self.api.close()
+        for name in ("spark-operator", "coredns", "kube-scheduler", "kube-controller-manager", "kubelet", "kube-proxy"):
+            self.children[name].kill()
+        self.containers.close()
+        self.cgroups.close()
+        for name in ("kube-apiserver", "etcd"):
+            self.children[name].kill()
+
+    def collect_logs(self, out: Path) -> None:
+        """Of every part and every pod, for whoever asks why a test failed."""
+        out.mkdir(parents=True, exist_ok=True)
+        for child in self.children.values():
+            with contextlib.suppress(OSError):
+                shutil.copy(child.log, out)
+        with contextlib.suppress(OSError, shutil.Error):
+            shutil.copytree(self.folder / "pod-logs", out / "pods", dirs_exist_ok=True)
+
+
+@contextlib.contextmanager
+def started_cluster(images: Mapping[str, Path]) -> Iterator[RealCluster]:
+    """Nothing of it is left afterwards. PartMissing, NotStarted, NetworkRefused."""
+    packages.needed()
+    with one_at_a_time("node.lock", to_stderr):
+        _remove_leftovers()
+        folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
+        try:
+            with network("sparkonce") as net:
+                cluster = RealCluster(folder, net)
+                try:
+                    cluster.start(images)
+                    yield cluster
+                except BaseException:
+                    if kept := os.environ.get("SPARKONCE_CLUSTER_LOGS"):
+                        cluster.collect_logs(Path(kept))
+                    raise
+                finally:
+                    cluster.close()
+        finally:
+            remove(folder)
+
+
+def _remove_leftovers() -> None:
+    """Of runs that were killed: containers by their cgroup, shims by the folder in their command, mounts, files."""
+    Cgroups().close()
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        owner = folder.name.removeprefix(_FOLDER).partition("-")[0]
+        if owner.isdigit() and Path(f"/proc/{owner}").exists():
+            continue
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, ProcessLookupError):
+                if str(folder).encode() in (process / "cmdline").read_bytes():
+                    os.kill(int(process.name), 9)
+        remove(folder)
+
+
+def main(wait: Callable[[], None]) -> int:
+    began = time.monotonic()
+    with started_cluster({}) as cluster:
+        print(f"up in {time.monotonic() - began:.1f} s: export KUBECONFIG={cluster.kubeconfig}", file=sys.stderr)
+        wait()
+    return 0

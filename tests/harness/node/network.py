@@ -1,0 +1,78 @@
+"""The node's network: a namespace of its own, joined to ours by one pair of interfaces.
+
+Everything of the cluster runs in it, so its bridge, its rules and its service addresses are nobody else's, and removing the namespace
+removes them all. There is no way out of it: no masquerading, no default route, no forwarded question for a name. What tests start
+beside the cluster (an object store, a proxy) listens at `HOST`, which pods reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+HOST, NODE = "10.88.76.1", "10.88.76.2"
+"""The two ends of the pair: ours, and the cluster's. The node is known to Kubernetes by the second."""
+POD_NETWORK, BRIDGE = "10.88.77.0/24", "10.88.77.1"
+SERVICE_NETWORK, DNS, KUBERNETES = "10.96.0.0/16", "10.96.0.10", "10.96.0.1"
+TIMEOUT = 30.0
+"""Seconds for one call of ip, which takes milliseconds."""
+
+
+class NetworkRefused(Exception):
+    """The kernel, or what is there already, does not let us."""
+
+
+@dataclass(frozen=True)
+class Network:
+    namespace: str
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """The command that runs this one in the namespace. `ip netns exec` was not taken: it mounts /sys anew, without cgroups."""
+        return ["nsenter", f"--net=/run/netns/{self.namespace}", "--", *command]
+
+    def cut(self, interface: str) -> None:
+        """Of a pod: nothing goes through until it is healed."""
+        _run(*self.inside(["ip", "link", "set", interface, "down"]))
+
+    def heal(self, interface: str) -> None:
+        _run(*self.inside(["ip", "link", "set", interface, "up"]))
+
+
+@contextlib.contextmanager
+def network(namespace: str) -> Iterator[Network]:
+    """Removed afterwards, and before: what a killed run left behind is nobody's. NetworkRefused."""
+    made, outside = Network(namespace), f"{namespace}-h"
+    _remove(namespace, outside)
+    _run("ip", "netns", "add", namespace)
+    try:
+        _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "node0", "netns", namespace)
+        _run("ip", "address", "add", f"{HOST}/30", "dev", outside)
+        _run("ip", "link", "set", outside, "up")
+        _run("ip", "route", "replace", POD_NETWORK, "via", NODE)
+        for command in (
+            ["ip", "link", "set", "lo", "up"],
+            ["ip", "address", "add", f"{NODE}/30", "dev", "node0"],
+            ["ip", "link", "set", "node0", "up"],
+            ["sysctl", "-qw", "net.ipv4.ip_forward=1"],
+            ["sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1"],
+            # A packet for a service needs a route before its address is rewritten; there is none to anywhere else.
+            ["ip", "route", "add", SERVICE_NETWORK, "via", HOST],
+        ):
+            _run(*made.inside(command))
+        yield made
+    finally:
+        _remove(namespace, outside)
+
+
+def _remove(namespace: str, outside: str) -> None:
+    for command in (["ip", "link", "delete", outside], ["ip", "netns", "delete", namespace]):
+        subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    if done.returncode != 0:
+        raise NetworkRefused(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()}")
+    return done.stdout

@@ -1,0 +1,208 @@
+"""A namespace on a real cluster as a team has it: an account for drivers, a shared folder, jobs that wait at gates.
+
+The shared folder is one of the machine's, mounted into drivers and executors, which read scripts from it and write tables into it; tests
+look at the same files. Effects are counted there, never in logs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyarrow import parquet
+
+from harness.eventually import assert_eventually
+from harness.kube_api import SERVICE_ACCOUNTS, Json
+from harness.node.cluster import RealCluster
+from harness.node.images import SPARK
+from sparkonce.launch.kubernetes import JOBS, NAMESPACES, PODS, SPARK_APPLICATIONS
+from sparkonce.sink.table import Table
+
+SCRIPTS = Path(__file__).resolve().parent / "jobs"
+SHARED = "/shared"
+"""Where drivers and executors see the folder."""
+ENDED = ("Succeeded", "Failed", "Cancelled", "Held", "Mismatch", "Expired")
+LONG = 300.0
+"""Seconds for a driver to start, write and end, of which twenty are the rule: the cores are shared with other tests."""
+SOON = {"initial": "1s", "max": "2s"}
+"""Backoff between attempts."""
+
+
+@dataclass
+class Scene:
+    cluster: RealCluster
+    namespace: str
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def shared(self) -> Path:
+        return self.cluster.folder / "shared" / self.namespace
+
+    # --- what a team says
+
+    def gate(self, name: str) -> Path:
+        return self.shared / "gates" / name
+
+    def open(self, name: str) -> None:
+        self.gate(name).touch()
+
+    def job(self, name: str, *, executors: int = 0, end: bool = False, rows: int = 100, **spec: Any) -> Json:
+        """Writes `rows` numbers into a table of its own when the gate of its name opens, and ends, or waits for `<name>.end`."""
+        arguments = ["--gate", f"{SHARED}/gates/{name}", "--rows", str(rows)]
+        arguments += ["--end", f"{SHARED}/gates/{name}.end"] if end else []
+        arguments += ["--tasks", str(max(1, executors))]
+        conf = {
+            "spark.kubernetes.executor.useDriverPodIP": "true",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            **({} if executors else {"spark.kubernetes.driver.master": "local[1]"}),
+        }
+        for role in ("driver", "executor"):
+            volume = f"spark.kubernetes.{role}.volumes.hostPath.shared"
+            conf[f"{volume}.mount.path"], conf[f"{volume}.options.path"] = SHARED, str(self.shared)
+        pod = {"cores": 1, "coreRequest": "50m", "memory": "512m", "memoryOverhead": "128m"}
+        return {
+            "apiVersion": "sparkonce.dev/v1alpha1",
+            "kind": "IdempotentJob",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "operation": "write-numbers",
+                "resource": name,
+                "template": {
+                    "apiVersion": "sparkoperator.k8s.io/v1beta2",
+                    "kind": "SparkApplication",
+                    "spec": {
+                        "type": "Python",
+                        "mode": "cluster",
+                        "sparkVersion": "4.1.1",
+                        "image": SPARK,
+                        "imagePullPolicy": "Never",
+                        "mainApplicationFile": f"local://{SHARED}/jobs/gated.py",
+                        "arguments": arguments,
+                        "sparkConf": conf,
+                        "driver": {**pod, "serviceAccount": "spark"},
+                        "executor": {**pod, "instances": max(1, executors)},
+                    },
+                },
+                "outputs": [{"name": "rows", "slotLog": {"path": f"{SHARED}/lake/{name}"}}],
+                "retry": {"maxAttempts": 3, "backoff": SOON},
+                **spec,
+            },
+        }
+
+    def send(self, name: str, **more: Any) -> str:
+        """Applied; returns its name."""
+        self.cluster.api.apply(self.job(name, **more))
+        self.names.append(name)
+        return name
+
+    # --- what is there
+
+    def status(self, name: str) -> Json:
+        found = self.cluster.api.get(JOBS, name, self.namespace) or {}
+        status = found.get("status") or {}
+        assert isinstance(status, dict)
+        return status
+
+    def until(self, name: str, *phases: str, timeout: float = LONG) -> Json:
+        """Its status, as soon as it is in one of these phases. AssertionError, at once where it ended in another."""
+
+        def look() -> Json | None:
+            status = self.status(name)
+            phase = status.get("phase")
+            if phase in ENDED and phase not in phases:
+                raise RuntimeError(f"{name} is {phase}: {status.get('message')}")
+            return status if phase in phases else None
+
+        found = assert_eventually(look, timeout)
+        assert found is not None
+        return found
+
+    def until_marked(self, name: str, what: str, *, attempt: int = 1, timeout: float = LONG) -> None:
+        """A driver of this attempt has left the mark: `began` or `wrote`."""
+        assert_eventually(lambda: self.marks(name, f"{what}-{attempt}"), timeout)
+
+    def marks(self, name: str, what: str = "began") -> list[str]:
+        """One for each driver process that came so far."""
+        return sorted(each.name for each in self.gate(name).parent.glob(f"{name}.{what}*"))
+
+    def rows(self, name: str) -> Counter[int]:
+        """How often each number stands in the table, as a reader sees it."""
+        counted: Counter[int] = Counter()
+        for path in Table(self.shared / "lake" / name).files():
+            counted.update(parquet.read_table(path).column("n").to_pylist())
+        return counted
+
+    def once(self, name: str, rows: int = 100) -> None:
+        """Every row of the job is in the table, once."""
+        assert self.rows(name) == Counter(range(rows)), f"{name} has {sum(self.rows(name).values())} rows"
+
+    def applications(self, name: str) -> Sequence[Json]:
+        """Of this job, by the names of their attempts."""
+        found = self.cluster.api.list(SPARK_APPLICATIONS, self.namespace)
+        mine = [each for each in found if f"{SHARED}/gates/{name}" in (each["spec"].get("arguments") or [])]
+        return sorted(mine, key=lambda each: str(each["metadata"]["name"]))
+
+    def driver(self, name: str) -> Json:
+        """The driver pod of the newest attempt."""
+
+        def look() -> Json | None:
+            for application in reversed(self.applications(name)):
+                return self.cluster.api.get(PODS, f"{application['metadata']['name']}-driver", self.namespace)
+            return None
+
+        found = assert_eventually(look, LONG)
+        assert found is not None
+        return found
+
+    def executors(self, name: str) -> Sequence[Json]:
+        labels = f"sparkoperator.k8s.io/app-name={self.applications(name)[-1]['metadata']['name']},spark-role=executor"
+        return self.cluster.api.list(PODS, self.namespace, labels=labels)
+
+
+def scene_of(cluster: RealCluster) -> Scene:
+    """A fresh namespace. Whoever asks removes it with `remove`."""
+    scene = Scene(cluster, f"team-{uuid.uuid4().hex[:8]}")
+    for folder in ("gates", "lake"):
+        (scene.shared / folder).mkdir(parents=True)
+        (scene.shared / folder).chmod(0o777)  # drivers are a user of the image's
+    for folder in (cluster.folder, cluster.folder / "shared", scene.shared):
+        folder.chmod(0o755)
+    shutil.copytree(SCRIPTS, scene.shared / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
+    cluster.api.create(NAMESPACES, {"metadata": {"name": scene.namespace}})
+    for body in account(scene.namespace):
+        cluster.api.apply(body)
+    assert_eventually(lambda: cluster.api.get(SERVICE_ACCOUNTS, "default", scene.namespace) is not None, LONG)
+    return scene
+
+
+def account(namespace: str) -> Sequence[Json]:
+    """What a driver needs to make its executors, as Spark's documentation has it."""
+    metadata = {"name": "spark", "namespace": namespace}
+    group = "rbac.authorization.k8s.io"
+    rule = {
+        "apiGroups": [""],
+        "resources": ["pods", "services", "configmaps", "persistentvolumeclaims"],
+        "verbs": ["create", "get", "list", "watch", "delete", "deletecollection", "patch", "update"],
+    }
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": [rule]},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": "spark"},
+            "subjects": [{"kind": "ServiceAccount", "name": "spark", "namespace": namespace}],
+        },
+    ]
+
+
+def remove(scene: Scene) -> None:
+    """Without waiting for the namespace to be empty."""
+    scene.cluster.api.delete(NAMESPACES, scene.namespace)
