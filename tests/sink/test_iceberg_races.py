@@ -127,6 +127,29 @@ def test_processes_that_meet_at_a_table_that_does_not_exist_make_one(
     assert len(list((lake / "warehouse").glob("*/*"))) == 1
 
 
+def test_two_drivers_of_one_attempt_meet_at_the_commit(lake: Path, started: list[ForkServerProcess]) -> None:
+    """Both staged, both looked, both are about to send their change: one commits, the other is told of that one, and its files can go."""
+    first = opened()
+    run(first.commit(key_of("k9"), first.stage(table_of(0), key_of("k9"), 1, fingerprint="f")))
+    plans = [
+        Plan(folder=str(lake), process=f"{n}", token=1, keys=("k1",), verb="commit",
+             failpoints="sink.iceberg.commit.before=1*stop->off") for n in (1, 2)
+    ]  # fmt: skip
+    started += (iceberg_attempts.start(plan) for plan in plans)
+    assert_eventually(lambda: all(frozen(process) for process in started), LONG)
+    for process in started:
+        wake(process)
+    for process in started:
+        process.join(LONG)
+        assert process.exitcode == 0
+    told = [answers(plan)[-1] for plan in plans]
+    assert sorted(each["what"] for each in told) == ["AlreadyCommitted", "Committed"]
+    assert len({each["nonce"] for each in told}) == 1
+    assert commits()[str(key_of("k1"))] == 1
+    assert rows() == [0, *rows_of("k1")]
+    assert run(opened().sweep(key_of("k1"))).folders == 1
+
+
 # --- pyiceberg's own commit, the obvious way, and ours ------------------------------------------------------------------
 
 
