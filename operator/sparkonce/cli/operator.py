@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparkonce.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sparkonce.model.assignment import GatewayAddress
 
 
 def operator(
@@ -53,6 +56,14 @@ def operator(
     sweep_seconds: Annotated[
         float, typer.Option(envvar="SPARKONCE_SWEEP", min=1, help="Seconds between two looks at everything.")
     ] = 120.0,
+    gateway_url: Annotated[
+        str | None,
+        typer.Option(envvar="SPARKONCE_GATEWAY_URL", help="https://HOST:PORT at which drivers reach `sparkonce gateway`."),
+    ] = None,
+    gateway_ca: Annotated[
+        Path | None,
+        typer.Option(envvar="SPARKONCE_GATEWAY_CA", help="PEM file: who signed its certificate, if drivers do not know."),
+    ] = None,
     log_format: Annotated[str, typer.Option(envvar="SPARKONCE_LOG_FORMAT", help="text or json.")] = "text",
 ) -> int:
     """Run the operator: watch IdempotentJobs, run each once, write what became of it into its status.
@@ -80,7 +91,21 @@ def operator(
         kubeconfig=kubeconfig,
         lease_seconds=lease_seconds,
         max_live_keys=max_live_keys,
+        gateway=_gateway(gateway_url, gateway_ca),
         replica=ReplicaSettings(slots=slots, sweep=sweep_seconds, margin=margin),
     )
     asyncio.run(serve(settings, http=http, log_format=log_format, signals=(signal.SIGTERM, signal.SIGINT)))
     return 0
+
+
+def _gateway(url: str | None, ca: Path | None) -> GatewayAddress | None:
+    from sparkonce.model.assignment import GatewayAddress
+
+    if url is None:
+        return None
+    if not url.startswith(("https://", "http://")):
+        raise InvalidInput(f"--gateway-url is {url!r}; give https://HOST:PORT as drivers reach it")
+    try:
+        return GatewayAddress(url, "" if ca is None else ca.read_text())
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidInput(f"--gateway-ca {ca} cannot be read ({problem}); name a PEM file") from None

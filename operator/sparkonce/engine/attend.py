@@ -35,6 +35,7 @@ from sparkonce.engine.wanted import NO_REALM, Reader, Wanted, describe
 from sparkonce.engine.workqueue import Slots
 from sparkonce.errors import RecordTooNew, RecordUnreadable
 from sparkonce.launch.protocol import Launcher
+from sparkonce.model.assignment import GatewayAddress
 from sparkonce.model.fingerprint import UnknownFingerprintVersion
 from sparkonce.model.policy import OnDelete
 from sparkonce.model.record import Address, Record, SpecBody, State, StopWanted, Why
@@ -75,6 +76,8 @@ class Attend:
     sweeping: Sweeping
     look: Callable[[Address], None]
     """Puts a key into the queue, at once."""
+    gateway: GatewayAddress | None = None
+    """How drivers reach the ledger; None: they do not."""
     new_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
     driving: Driving = field(init=False)
     looking: Looking = field(init=False)
@@ -309,6 +312,7 @@ class Attend:
             new_nonce=self.new_nonce,
             install=self.install,
             store_url="",
+            gateway=self.gateway,
             owner=self.owner,
             edition=self.looking.edition,
             on_decision=running.decided,

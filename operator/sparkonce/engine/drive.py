@@ -22,7 +22,7 @@ from sparkonce.engine.outcome import failed, succeeded
 from sparkonce.engine.policy import Policy
 from sparkonce.errors import LaunchRefused, OutputCorrupt, OutputUnavailable, StoreUnavailable
 from sparkonce.launch.protocol import ENDED, Launcher, Phase, Seen, StillThere
-from sparkonce.model.assignment import Assignment
+from sparkonce.model.assignment import Assignment, GatewayAddress
 from sparkonce.model.record import Application, Beat, Event, Record, Report, Settling, SpecBody, State, Why
 from sparkonce.model.result import Result, Verdict
 from sparkonce.sink.protocol import Sink
@@ -81,6 +81,8 @@ class Drive:
     """Of what `describe` reads beside the record (the leader's object, as it is now): when it changes the job is described anew."""
     guard: Callable[[], None] = lambda: None
     """Called before every step with an effect; raises when this process should not act any more."""
+    gateway: GatewayAddress | None = None
+    """How drivers reach the ledger; None: by `store_url`."""
     polled: bool = True
     """Nobody tells when something changes: the drive looks again and again, and touches its claim and its attempt while it does. False:
     `wait` returns when something changed, and a lease alone keeps the claim."""
@@ -211,6 +213,8 @@ class Drive:
             fingerprint=record.fingerprint,
             spec=job.spec,
             store=self.store_url,
+            gateway=self.gateway.url if self.gateway else "",
+            gateway_ca=self.gateway.ca if self.gateway else "",
         )
 
     async def observe(self, record: Record, job: Job) -> Observation:

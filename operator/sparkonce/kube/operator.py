@@ -36,7 +36,7 @@ from sparkonce.launch.kubeflow import KEY_LABEL
 from sparkonce.launch.kubeflow_launcher import KubeflowLauncher
 from sparkonce.launch.kubeflow_spec import Wanting
 from sparkonce.launch.kubernetes import Json
-from sparkonce.model.assignment import Assignment
+from sparkonce.model.assignment import Assignment, GatewayAddress
 from sparkonce.model.record import Address
 from sparkonce.observe.meter import Meter, NoMeter
 from sparkonce.store.metered import metered
@@ -60,6 +60,8 @@ class OperatorSettings:
     lease_seconds: int = 10
     max_live_keys: int = 100_000
     """Per realm; a live key is never evicted for a new one."""
+    gateway: GatewayAddress | None = None
+    """How drivers reach the ledger; without it jobs that declare outputs cannot run."""
     replica: ReplicaSettings = field(default_factory=ReplicaSettings)
 
 
@@ -126,6 +128,7 @@ class Operator:
             rewinding=self.rewinding,
             meter=self.meter,
             slots=Slots(settings.replica.slots),
+            gateway=settings.gateway,
             install=settings.install,
             owner=self.owner,
             look=lambda address: self.replica.look(address, at_once=True),

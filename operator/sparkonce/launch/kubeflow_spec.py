@@ -202,7 +202,7 @@ def _for_the_driver(job: Mapping[str, Any]) -> Document:
     kind = {name: template[name] for name in ("apiVersion", "kind") if name in template}
     return {
         **{name: job[name] for name in ("apiVersion", "kind") if name in job},
-        "metadata": {name: metadata[name] for name in ("name", "generateName") if name in metadata},
+        "metadata": {name: metadata[name] for name in ("name", "generateName", "namespace") if name in metadata},
         "spec": {
             **{name: spec[name] for name in _DRIVER_NEEDS if name in spec},
             "template": {**kind, "spec": {}},

@@ -6,6 +6,8 @@ It holds no credentials: the attempt's nonce proves only that the holder was tol
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sparkonce.model.record import Address, Intent, SpecBody, Value, Why
 
 ENVIRONMENT = "SPARKONCE_ASSIGNMENT"
@@ -13,6 +15,16 @@ FOLDER_ENVIRONMENT = "SPARKONCE_ATTEMPT_FOLDER"
 """Local mode: the attempt's folder, whose lock the driver takes."""
 NONCE_ENVIRONMENT = "SPARKONCE_NONCE"
 """The attempt's nonce once more, alone: who stops an attempt knows its processes by it."""
+
+
+@dataclass(frozen=True)
+class GatewayAddress:
+    """Where drivers in pods reach the ledger."""
+
+    url: str
+    """https://HOST:PORT"""
+    ca: str = ""
+    """PEM text, or the path of such a file inside the job's image; empty: the image's own authorities."""
 
 
 class Assignment(Value):
@@ -27,6 +39,10 @@ class Assignment(Value):
     spec: SpecBody
     store: str = ""
     """Store URL for the direct control channel; empty where drivers use the gateway."""
+    gateway: str = ""
+    """URL of the gateway; where it is set the store's is not."""
+    gateway_ca: str = ""
+    """As in `GatewayAddress`."""
     settle: Intent | None = None
     """Only for settle runs: the sealed intent to roll forward."""
     run: int | None = None
@@ -37,6 +53,12 @@ class Assignment(Value):
     @property
     def address(self) -> Address:
         return Address(realm=self.realm, key_hash=self.key_hash)
+
+    @property
+    def namespace(self) -> str:
+        """Of the job's object, whose pods are in the same."""
+        metadata = self.spec.job.get("metadata")
+        return str((metadata.get("namespace") if isinstance(metadata, dict) else None) or "default")
 
     @property
     def name(self) -> str:
