@@ -24,7 +24,7 @@ from sparkonce.audit.report import Cost, Report, TableSummary
 from sparkonce.audit.tables import of_files, of_table, sink_keys_in, to_read
 from sparkonce.blocking import run
 from sparkonce.errors import SparkonceError
-from sparkonce.sink.protocol import DataFile, Inventory
+from sparkonce.sink.protocol import CommittedFile, Inventory
 from sparkonce.store.protocol import IdempotencyStore
 
 LOCAL_PURGE = "`sparkonce keys purge` removes it"
@@ -117,7 +117,7 @@ class Audit:
         finally:
             self._listing += time.monotonic() - began
 
-    def _wrong(self, table: Inventory, files: Sequence[DataFile]) -> list[Wrong]:
+    def _wrong(self, table: Inventory, files: Sequence[CommittedFile]) -> list[Wrong]:
         if not files:
             return []
         began = time.monotonic()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from sparkonce import blocking
 from sparkonce.audit.findings import Kind
 from sparkonce.sink.objects import Objects
-from sparkonce.sink.protocol import DataFile
+from sparkonce.sink.protocol import CommittedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ class Wrong:
     said: str
 
 
-Reader = Callable[[str, Sequence[DataFile]], list[Wrong]]
+Reader = Callable[[str, Sequence[CommittedFile]], list[Wrong]]
 """From where a table's files lie, and files of it, to those that are wrong.
 
 OutputUnavailable: some could not be read, which proves nothing."""
@@ -55,7 +55,7 @@ def with_threads(open_place: Callable[[str], Objects], *, deep: bool = False) ->
     """Reads in this process."""
     import pyarrow.parquet  # noqa: F401 - now: what it costs to import is no part of what files cost
 
-    def read(uri: str, files: Sequence[DataFile]) -> list[Wrong]:
+    def read(uri: str, files: Sequence[CommittedFile]) -> list[Wrong]:
         objects = open_place(uri)
         with ThreadPoolExecutor(THREADS) as pool:
             found = pool.map(lambda chunk: list(wrong_of(objects, chunk, deep=deep)), _chunks(files))
@@ -67,8 +67,8 @@ def with_threads(open_place: Callable[[str], Objects], *, deep: bool = False) ->
 def with_spark(spark: SparkSession, open_place: Callable[[str], Objects], *, deep: bool = False) -> Reader:
     """Reads on the executors, which need this package and the store's credentials."""
 
-    def read(uri: str, files: Sequence[DataFile]) -> list[Wrong]:
-        def on_executor(chunks: Iterable[list[DataFile]]) -> Iterable[Wrong]:
+    def read(uri: str, files: Sequence[CommittedFile]) -> list[Wrong]:
+        def on_executor(chunks: Iterable[list[CommittedFile]]) -> Iterable[Wrong]:
             objects = open_place(uri)
             for chunk in chunks:
                 yield from wrong_of(objects, chunk, deep=deep)
@@ -81,12 +81,12 @@ def with_spark(spark: SparkSession, open_place: Callable[[str], Objects], *, dee
     return read
 
 
-def _chunks(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+def _chunks(files: Sequence[CommittedFile]) -> Iterator[list[CommittedFile]]:
     for start in range(0, len(files), CHUNK):
         yield list(files[start : start + CHUNK])
 
 
-def wrong_of(objects: Objects, files: Sequence[DataFile], *, deep: bool = False) -> Iterator[Wrong]:
+def wrong_of(objects: Objects, files: Sequence[CommittedFile], *, deep: bool = False) -> Iterator[Wrong]:
     """One file after the other. OutputUnavailable."""
     for file in files:
         found = _wrong(objects, file)
@@ -96,7 +96,7 @@ def wrong_of(objects: Objects, files: Sequence[DataFile], *, deep: bool = False)
             yield found
 
 
-def _wrong(objects: Objects, file: DataFile) -> Wrong | None:
+def _wrong(objects: Objects, file: CommittedFile) -> Wrong | None:
     tail = blocking.run(objects.tail(file.path, TAIL))
     if tail is None:
         return Wrong(file.path, Kind.MISSING_FILE, "it is not there")
@@ -112,7 +112,7 @@ def _wrong(objects: Objects, file: DataFile) -> Wrong | None:
     return _wrong_footer(file, tail.data[-length:])
 
 
-def _wrong_footer(file: DataFile, footer: bytes) -> Wrong | None:
+def _wrong_footer(file: CommittedFile, footer: bytes) -> Wrong | None:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -133,7 +133,7 @@ def _wrong_footer(file: DataFile, footer: bytes) -> Wrong | None:
     return None
 
 
-def _wrong_inside(objects: Objects, file: DataFile) -> Wrong | None:
+def _wrong_inside(objects: Objects, file: CommittedFile) -> Wrong | None:
     import pyarrow as pa
     from pyarrow import parquet
 

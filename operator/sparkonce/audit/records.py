@@ -20,7 +20,7 @@ from sparkonce.sink.protocol import Effect, Inventory, SinkKey, StreamPart, slot
 REWOUND = (
     "if the ledger was restored from a backup: `sparkonce accept-restore`; else find out who wrote with another ledger"
 )
-NOTHING = Inventory(kind="", uri="", effects=(), staged=(), present={}, live=())
+NOTHING = Inventory(kind="", uri="", effects=(), staged=(), live=())
 RERUN = "`sparkonce rerun KEY` writes it anew; if it was moved, move it back"
 
 

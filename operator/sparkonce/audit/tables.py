@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sparkonce.audit.files import Wrong
 from sparkonce.audit.findings import Finding, Kind, sink_key_of
-from sparkonce.sink.protocol import DataFile, Effect, Inventory, StagedFolder
+from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, StagedFolder
 
 OWN = "slotLog"
 """The kind of table that nobody else writes to."""
@@ -41,7 +41,7 @@ def of_table(table: Inventory, *, now: float) -> list[Finding]:
     ]
 
 
-def to_read(table: Inventory) -> list[DataFile]:
+def to_read(table: Inventory) -> list[CommittedFile]:
     """The files that must be as they were committed: those of visible commits, without what other writers took out of the table."""
     live = set(table.live)
     return [

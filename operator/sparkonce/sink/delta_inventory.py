@@ -20,7 +20,17 @@ from sparkonce.sink.delta_log import IDEM, LOG, slot_number
 from sparkonce.sink.delta_state import Snapshot
 from sparkonce.sink.listing import files_of
 from sparkonce.sink.objects import Listed, Objects
-from sparkonce.sink.protocol import DataFile, Effect, Inventory, OnRerun, SinkKey, Slot, StagedFolder, StreamPart
+from sparkonce.sink.protocol import (
+    CommittedFile,
+    DataFile,
+    Effect,
+    Inventory,
+    OnRerun,
+    SinkKey,
+    Slot,
+    StagedFolder,
+    StreamPart,
+)
 
 STAGING = "so-"
 """Begins the folders of staged rows. Not an underscore: VACUUM must see files in them that no version names any more."""
@@ -86,7 +96,7 @@ async def _committed(objects: Objects, table: Snapshot, sink_key: str) -> Slot |
 
 @dataclass
 class _Found:
-    committed: list[tuple[str, Slot, tuple[DataFile, ...]]] = field(default_factory=list)
+    committed: list[tuple[str, Slot, tuple[CommittedFile, ...]]] = field(default_factory=list)
     """Path, slot and its files."""
     stands: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Sink key -> token and nonce of its committed slot."""
@@ -114,7 +124,6 @@ async def inventory(objects: Objects, table: Snapshot | None, kind: str) -> Inve
         uri=objects.uri,
         effects=_effects(found),
         staged=tuple(_staged(table, found, folder, inside) for folder, inside in folders.items()),
-        present={each.path: each.bytes for each in rows if each.path.endswith(".parquet")},
         live=() if table is None else tuple(sorted(table.live)),
         unreadable=tuple(found.unreadable),
         commits={
@@ -215,13 +224,15 @@ def _evidence(
     return found
 
 
-def _read(objects: Objects, path: str, committed: set[int | None]) -> tuple[Slot, tuple[DataFile, ...]] | str | None:
+def _read(
+    objects: Objects, path: str, committed: set[int | None]
+) -> tuple[Slot, tuple[CommittedFile, ...]] | str | None:
     """A committed slot and its files; a sentence for one that does not parse; None for anything else."""
     try:
         slot = blocking.run(evidence.read(objects, path))
         if slot is None or slot_number(slot) not in committed:
             return None
-        return slot, blocking.run(files_of(objects, slot))
+        return slot, CommittedFile.all_of(blocking.run(files_of(objects, slot)))
     except OutputCorrupt as error:
         return str(error)
 

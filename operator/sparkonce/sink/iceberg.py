@@ -264,7 +264,7 @@ class IcebergTable:
     async def inventory(self) -> Inventory:
         view = self._view()
         if view is None:
-            return Inventory(kind=self.kind, uri=self.uri, effects=(), staged=(), present={}, live=())
+            return Inventory(kind=self.kind, uri=self.uri, effects=(), staged=(), live=())
         return await inventory(view, kind=self.kind)
 
     async def sweep(self, key: SinkKey, *, more: bool = False) -> Swept:

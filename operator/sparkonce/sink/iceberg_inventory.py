@@ -7,7 +7,7 @@ rewritten is visible all the same; its rows are then in files that this list doe
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
@@ -17,7 +17,7 @@ from sparkonce.sink.iceberg_layout import DATA, MARK, sink_key_of, token_and_non
 from sparkonce.sink.iceberg_view import View
 from sparkonce.sink.listing import files_of
 from sparkonce.sink.objects import Listed
-from sparkonce.sink.protocol import DataFile, Effect, Inventory, Slot, StagedFolder
+from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, Slot, StagedFolder
 
 THREADS = 8
 """Slots read at once: a store's round trips in a row would take as long as everything else together."""
@@ -28,7 +28,6 @@ class _Folder:
     files: int = 0
     bytes: int = 0
     modified: float = 0.0
-    paths: list[Listed] = field(default_factory=list)
 
 
 async def inventory(view: View, *, kind: str) -> Inventory:
@@ -36,9 +35,6 @@ async def inventory(view: View, *, kind: str) -> Inventory:
     table, objects = view.table, view.objects
     effects, unreadable = _effects(view)
     folders = _folders(await objects.list(DATA))
-    present = {
-        each.path: each.bytes for folder in folders.values() for each in folder.paths if each.path.endswith(".parquet")
-    }
     own = f"{table.location()}/"
     seen = (file.file_path.removeprefix(own) for file in live(table))
     standings: dict[str, Standing | None] = {}
@@ -65,7 +61,6 @@ async def inventory(view: View, *, kind: str) -> Inventory:
         uri=view.uri,
         effects=tuple(effects),
         staged=tuple(staged),
-        present=present,
         live=tuple(path for path in seen if path.startswith(f"{DATA}/{MARK}")),
         unreadable=tuple(unreadable),
         commits={
@@ -102,11 +97,11 @@ def _effects(view: View) -> tuple[list[Effect], list[str]]:
     return effects, unreadable
 
 
-def _read(view: View, mark: Mark) -> tuple[Slot, tuple[DataFile, ...]] | str:
+def _read(view: View, mark: Mark) -> tuple[Slot, tuple[CommittedFile, ...]] | str:
     """The slot and its files, or a sentence."""
     try:
         slot = view.slot_of(mark)
-        return slot, blocking.run(files_of(view.at(mark), slot))
+        return slot, CommittedFile.all_of(blocking.run(files_of(view.at(mark), slot)))
     except OutputCorrupt as error:
         return str(error)
 
@@ -121,8 +116,6 @@ def _folders(listed: tuple[Listed, ...]) -> dict[str, _Folder]:
         folder.files += 1
         folder.bytes += each.bytes
         folder.modified = max(folder.modified, each.modified)
-        if not each.path.rpartition("/")[2].startswith("_"):
-            folder.paths.append(each)
     return folders
 
 

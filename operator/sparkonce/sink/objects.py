@@ -36,7 +36,7 @@ _NO_CONTAINER = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist
 """How stores say that not the object is missing but everything."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Listed:
     path: str
     """Relative to the table, with `/`."""

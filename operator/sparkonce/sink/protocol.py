@@ -15,7 +15,7 @@ Source: research notes on exactly-once output; Kleppmann's fencing argument, wit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -224,12 +224,26 @@ class Swept:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class CommittedFile:
+    """A `DataFile` as an inventory keeps it: there are as many of them as the table has files, so each is as small as it can be."""
+
+    path: str
+    rows: int
+    bytes: int
+    digest: str
+
+    @staticmethod
+    def all_of(files: Iterable[DataFile]) -> tuple[CommittedFile, ...]:
+        return tuple(CommittedFile(file.path, file.rows, file.bytes, file.digest) for file in files)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Effect:
     """One commit that stands in a table, as its evidence shows it."""
 
     slot: Slot
-    files: tuple[DataFile, ...]
+    files: tuple[CommittedFile, ...]
     """Of the slot, wherever they are named."""
     commit: str
     """What a person finds it by: the slot's path, the table's version or snapshot."""
@@ -263,8 +277,6 @@ class Inventory:
     effects: tuple[Effect, ...]
     staged: tuple[StagedFolder, ...]
     """All of them, those of committed slots too."""
-    present: Mapping[str, int]
-    """Path (relative to the table) -> bytes of every data file that a listing shows."""
     live: tuple[str, ...]
     """Paths of the files whose rows readers see, as often as they see them."""
     unreadable: tuple[str, ...] = ()

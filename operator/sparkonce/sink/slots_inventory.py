@@ -19,7 +19,7 @@ from sparkonce.errors import OutputCorrupt
 from sparkonce.sink import layout
 from sparkonce.sink.listing import NAME, files_of
 from sparkonce.sink.objects import Listed, Objects
-from sparkonce.sink.protocol import DataFile, Effect, Inventory, Slot, SlotState, StagedFolder
+from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, Slot, SlotState, StagedFolder
 from sparkonce.sink.table import newest_snapshot, visible
 
 THREADS = 8
@@ -34,7 +34,7 @@ class _Read:
     sink_key: str
     token: int
     slot: Slot | None = None
-    files: tuple[DataFile, ...] = ()
+    files: tuple[CommittedFile, ...] = ()
     unreadable: str = ""
 
 
@@ -79,11 +79,6 @@ async def inventory(objects: Objects, kind: str) -> Inventory:
             if each.slot is not None
         ),
         staged=tuple(_folders(data, slots)),
-        present={
-            each.path: each.bytes
-            for each in data
-            if layout.staged(_folder(each.path)) is not None and not each.path.endswith(f"/{NAME}")
-        },
         live=readers_see,
         unreadable=tuple(each.unreadable for each in slots.unreadable),
     )
@@ -103,7 +98,7 @@ async def _read(objects: Objects, path: str) -> _Read | None:
         return None
     try:
         slot = layout.decode(data, where=objects.where(path), sink_key=sink_key, token=token)
-        files = await files_of(objects, slot)
+        files = CommittedFile.all_of(await files_of(objects, slot))
     except OutputCorrupt as error:
         return _Read(path, sink_key, token, unreadable=str(error))
     return _Read(path, sink_key, token, slot, files)
@@ -118,13 +113,13 @@ async def _readers_see(objects: Objects, slots: _Slots, listed: list[str]) -> tu
     said = {
         path: slot for each in slots.committed.values() if (slot := each.slot) and (path := each.path) not in closed
     }
-    files: dict[str, tuple[DataFile, ...]] = {each.path: each.files for each in slots.committed.values()}
+    files: dict[str, tuple[CommittedFile, ...]] = {each.path: each.files for each in slots.committed.values()}
     seen: list[str] = []
     for slot in visible((said | committed).values()):
         path = layout.slot_path(slot.sink_key, slot.token)
         if path not in files:
             try:
-                files[path] = await files_of(objects, slot)
+                files[path] = CommittedFile.all_of(await files_of(objects, slot))
             except OutputCorrupt as error:
                 slots.unreadable.append(_Read(path, slot.sink_key, slot.token, unreadable=str(error)))
         seen += (file.path for file in files.get(path, ()))
