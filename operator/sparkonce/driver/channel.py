@@ -1,18 +1,21 @@
 """The control channel: how a driver tells the ledger that it lives, what it seals, and what it has to say.
 
-Plain calls, because job code is plain PySpark. `DirectChannel` goes straight to the store (local mode); on Kubernetes a channel over HTTP
-takes its place, and the store stays private to the operator. A channel never decides: what ends an attempt is an answer of the
+Plain calls, because job code is plain PySpark. `DirectChannel` goes straight to the store (local mode); on Kubernetes `HttpChannel` takes its
+place, and the store stays private to the operator. A channel never decides: what ends an attempt is an answer of the
 ledger or of an output, never silence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from sparkonce.blocking import run
+from sparkonce.errors import InvalidInput
 from sparkonce.model.assignment import Assignment
 from sparkonce.model.record import Beat, Intent, Report
+from sparkonce.store.open import open_store
 from sparkonce.store.protocol import IdempotencyStore, Refused, Sealed
 
 
@@ -53,3 +56,17 @@ class DirectChannel:
         told = self.assignment
         entry = Report(attempt=told.attempt, reporter=reporter, kind=kind, body=dict(body))
         return run(self.store.report(told.address, told.generation, entry))
+
+
+def channel_of(assignment: Assignment, environment: Mapping[str, str]) -> Channel:
+    """As the assignment says. InvalidInput: it names no way to the ledger."""
+    if assignment.gateway:
+        from sparkonce.driver.http_channel import TOKEN_ENVIRONMENT, TOKEN_FILE, HttpChannel  # httpx: not on a laptop
+
+        return HttpChannel(assignment, token_file=Path(environment.get(TOKEN_ENVIRONMENT) or TOKEN_FILE))
+    if not assignment.store:
+        raise InvalidInput(
+            f"attempt {assignment.attempt} of {assignment.key} was told no way to the ledger; "
+            "run `sparkonce gateway` and start the operator with --gateway-url"
+        )
+    return DirectChannel(open_store(assignment.store, install=assignment.install), assignment)
