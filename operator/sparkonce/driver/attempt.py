@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from sparkonce import failpoints
-from sparkonce.driver.channel import DirectChannel
+from sparkonce.driver.channel import channel_of
 from sparkonce.driver.context import Job
 from sparkonce.errors import AttemptEnded, InvalidInput, NotInJob, StoreUnavailable
 from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, Assignment
@@ -20,7 +20,6 @@ from sparkonce.model.output import Expect
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import OnRerun
-from sparkonce.store.open import open_store
 
 if TYPE_CHECKING:
     from sparkonce.sink.protocol import Sink
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 BEAT = 2.0
 """Seconds between heartbeats at most; well below any heartbeatTimeoutSeconds (1 is the least, a quarter of it is used then)."""
+GATEWAY_BEAT = 5.0
+"""The same through a gateway, which hears the drivers of a whole cluster."""
 
 _current: Job | None = None
 
@@ -53,14 +54,14 @@ def from_environment(environment: Mapping[str, str], *, stager: Stager | None = 
     assignment = assignment_of(text)
     if folder := environment.get(FOLDER_ENVIRONMENT):
         join(Path(folder), assignment)
-    store = open_store(assignment.store, install=assignment.install)
+    channel = channel_of(assignment, environment)
     spec = IdempotentJob.of(assignment.spec.job)
-    timeout = spec.spec.heartbeat_timeout()
+    timeout, longest = spec.spec.heartbeat_timeout(), GATEWAY_BEAT if assignment.gateway else BEAT
     job = Job(
         assignment,
         sinks_of(spec, assignment.spec.base, stager=stager),
-        DirectChannel(store, assignment),
-        interval=min(BEAT, timeout / 4) if timeout else BEAT,
+        channel,
+        interval=min(longest, timeout / 4) if timeout else longest,
         expected=expected_of(spec),
     )
     with contextlib.suppress(StoreUnavailable):  # silence proves nothing, and an attempt never ends for it

@@ -14,14 +14,13 @@ from collections.abc import Mapping
 
 from sparkonce.blocking import run
 from sparkonce.driver.attempt import assignment_of, sinks_of
-from sparkonce.driver.channel import Channel, DirectChannel
+from sparkonce.driver.channel import Channel, channel_of
 from sparkonce.errors import AttemptEnded, SparkonceError
 from sparkonce.model.assignment import ENVIRONMENT, Assignment
 from sparkonce.model.record import Why
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.protocol import Sink
 from sparkonce.sink.transaction import Settlement, settle
-from sparkonce.store.open import open_store
 
 UNKNOWN = 75
 """EX_TEMPFAIL of sysexits.h."""
@@ -64,7 +63,7 @@ def main() -> int:
         return 2
     try:
         sinks = sinks_of(IdempotentJob.of(assignment.spec.job), assignment.spec.base)
-        channel = DirectChannel(open_store(assignment.store, install=assignment.install), assignment)
+        channel = channel_of(assignment, os.environ)
         settlement = settle_run(assignment, sinks, channel)
     except SparkonceError as problem:
         print(
