@@ -45,8 +45,8 @@ def place(url: str) -> Objects:
     return objects_at(url, field="path")
 
 
-def sink_at(url: str) -> Sink:
-    return open_sink(Declared(name="orders", kind="slotLog", location=url), base=None, stage=arrow_stage)
+def sink_at(url: str, kind: str = "slotLog") -> Sink:
+    return open_sink(Declared(name="orders", kind=kind, location=url), base=None, stage=arrow_stage)
 
 
 def test_a_place_keeps_its_promises(url: str) -> None:
@@ -198,9 +198,10 @@ def test_a_server_that_ignores_if_none_match_is_refused(tmp_path: Path, monkeypa
     ledger = str(tmp_path / "ledger.db")
     with store_servers.moto(tmp_path / "forgetful", ignores_preconditions=True) as server:
         server.use(monkeypatch)
-        with pytest.raises(OutputUnsafe, match=r"^s3a://lake/orders does not honour create-if-absent") as raised:
-            run(sink_at(server.url("orders")).check())
-        assert "put the output on another store" in str(raised.value)
+        for kind in ("slotLog", "delta"):
+            with pytest.raises(OutputUnsafe, match=r"^s3a://lake/orders does not honour create-if-absent") as raised:
+                run(sink_at(server.url("orders"), kind).check())
+            assert "put the output on another store" in str(raised.value)
         job = sparkonce.job("k1", outputs={"orders": server.url("orders")}, store=ledger)
         with pytest.raises(OutputUnsafe), job:
             pytest.fail("the block ran")
@@ -210,11 +211,12 @@ def test_a_server_that_ignores_if_none_match_is_refused(tmp_path: Path, monkeypa
     run(store.close())
     with store_servers.moto(tmp_path / "right") as server:
         server.use(monkeypatch)
-        run(sink_at(server.url("orders")).check())
+        for kind in ("slotLog", "delta"):
+            run(sink_at(server.url("orders"), kind).check())
 
 
 def test_a_probe_whose_first_answer_was_lost_passes(key: SinkKey) -> None:
-    """obstore repeats a create by itself and then meets its own object: that is no reason to refuse the store."""
+    """obstore repeats a create by itself after a 5xx and then meets its own object: that is no reason to refuse the store."""
 
     class Repeating(StoreObjects):
         async def create(self, path: str, data: bytes) -> bool:
