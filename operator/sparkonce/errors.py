@@ -89,6 +89,10 @@ class OutputUnsupported(SparkonceError):
     """This kind of output does not exist in this version; never replaced by another kind."""
 
 
+class LibraryMissing(OutputUnsupported):
+    """What this kind of output needs is not installed here; elsewhere it may be."""
+
+
 class OutputChanged(SparkonceError):
     """The table was dropped, made anew or changed so that what was staged does not fit any more; nothing was committed."""
 

@@ -57,6 +57,7 @@ FINALIZED_HELD_GRANTED: list[tuple[str, Any, Record, Verdict, Policy]] = [
     ),
     ("another attempt", False, settled(Why.NAME_TAKEN), Verdict.NONE, DECLARED),
     ("another attempt", False, settled(Why.NAME_TAKEN), Verdict.UNKNOWN, HOLDING),
+    ("settled: CannotSettle", HeldReason.CANNOT_SETTLE, settled(Why.LOST, wish=WISH), Verdict.CANNOT_SETTLE, DECLARED),
     ("settled: None", Outcome.CANCELLED, settled(Why.NAME_TAKEN, wish=WISH), Verdict.NONE, DECLARED),
     ("settled: Some, and a reason to end", HeldReason.PARTIAL, settled(Why.PERMANENT), Verdict.SOME, DECLARED),
     ("settled: Some, and a reason to end", HeldReason.PARTIAL, settled(Why.LOST, wish=WISH), Verdict.SOME, DECLARED),
@@ -227,6 +228,7 @@ def test_taken_names_are_not_counted_and_the_third_is_held() -> None:
             Verdict.COMPLETED,
             Verdict.STUCK,
             Verdict.KEY_CONFLICT,
+            Verdict.CANNOT_SETTLE,
             Verdict.STILL_THERE,
             Verdict.CANNOT_PLACE,
         )
@@ -246,6 +248,7 @@ def test_what_only_a_person_can_untangle_is_held() -> None:
     reasons = {
         Verdict.STUCK: HeldReason.STUCK,
         Verdict.KEY_CONFLICT: HeldReason.KEY_CONFLICT,
+        Verdict.CANNOT_SETTLE: HeldReason.CANNOT_SETTLE,
         Verdict.STILL_THERE: HeldReason.STILL_THERE,
         Verdict.CANNOT_PLACE: HeldReason.CANNOT_PLACE,
     }
@@ -311,6 +314,8 @@ def test_a_successor_concludes_the_same() -> None:
     assert read == {"observation.gone", "observation.superseded"}
 
 
+_HOLDS = (Verdict.STUCK, Verdict.KEY_CONFLICT, Verdict.CANNOT_SETTLE, Verdict.STILL_THERE, Verdict.CANNOT_PLACE)
+
 # --- the executable model, as its text reads
 
 
@@ -319,7 +324,7 @@ def model(attempt: Settled) -> tuple[str, str]:
     verdict, policy = attempt.verdict, attempt.policy
     if verdict in (Verdict.ALL, Verdict.COMPLETED):
         return "Finalize", "Succeeded"
-    if verdict in (Verdict.STUCK, Verdict.STILL_THERE, Verdict.KEY_CONFLICT, Verdict.CANNOT_PLACE):
+    if verdict in _HOLDS:
         return "Hold", verdict
     reason, uncounted = attempt.why, attempt.record.uncounted
     if reason is Why.NAME_TAKEN:

@@ -100,6 +100,8 @@ TABLE: list[tuple[str, type, Record, Observation, Policy]] = [
     ("phase changed", Note, running(), seen(phase=Phase.HELD), POLICY),
     ("phase changed", Note, running(phase="Held"), seen(phase=Phase.STARTING), POLICY),
     ("running", Wait, running(), replace(RUNNING, driver_age=9e9), OPAQUE),
+    ("running", Wait, running(), replace(RUNNING, driver_age=9e9, heard_for=None), POLICY),
+    ("running", Wait, running(), replace(RUNNING, driver_age=9e9, heard_for=59.0), POLICY),
 ]
 
 
@@ -264,6 +266,8 @@ def test_a_driver_that_beats_is_never_late_to_start() -> None:
         if attempt.decision.row == "heartbeat stale":
             age, limit = attempt.observation.driver_age, attempt.policy.heartbeat_timeout
             assert age is not None and limit is not None and age > limit
+            heard = attempt.observation.heard_for
+            assert heard is not None and heard > limit, "nobody could have heard it for so long"
 
 
 def test_only_an_attempt_that_never_ran_lost_its_name() -> None:

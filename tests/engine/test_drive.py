@@ -83,7 +83,11 @@ def test_a_lost_reply_is_raised_and_the_next_call_goes_on(tmp_path: Path, verb: 
     assert len(made.granted.staged("orders")) == 1
 
 
-POINTS = [name for name in failpoints.NAMES if name.startswith("engine.") and "reserve" not in name]
+POINTS = [
+    name
+    for name in failpoints.NAMES
+    if name.startswith("engine.") and "reserve" not in name and "settle-run" not in name
+]
 
 
 @pytest.mark.parametrize("point", [*POINTS, "sink.slots.sweep.before"])

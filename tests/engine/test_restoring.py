@@ -153,7 +153,7 @@ def test_the_newest_attempt_counts(etcd: Etcd, cluster: Cluster) -> None:
     for generation, attempt in ((1, 2), (2, 1), (1, 1)):
         cluster.application(one, generation, attempt, wanting=(one,))
     told = assigned(one, 2, 1)
-    run = settle_run(told, one.job, intent=None, run=1, namespace=NAMESPACE)
+    run = settle_run(told.model_copy(update={"run": 1}), one.job, namespace=NAMESPACE)
     cluster.api.create(SPARK_APPLICATIONS, NAMESPACE, run)
     cluster.application(one, 3, 1, install="west")
     forged = application(assigned(one, 9, 9), one.job, [], namespace=NAMESPACE)

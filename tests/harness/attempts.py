@@ -9,6 +9,7 @@ import ast
 import random
 from collections.abc import Iterator
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -63,6 +64,7 @@ OBSERVATION: Fields = {
     "permanent_error": [None, "no such column", ""],
     "permanent_why": [Why.PERMANENT, Why.EXPECTATION],
     "driver_age": [None, 5.0, 500.0],
+    "heard_for": [inf, None, 5.0, 400.0],
     "owner_age": [None, 5.0, 5000.0],
     "gone": [False, True],
     "superseded": [False, True],

@@ -33,6 +33,8 @@ class OperatorProcess:
     name: str = "operator"
     lease_seconds: int = 3
     sweep_seconds: float = 5.0
+    settle: str = "operator"
+    """It shares its file system with the drivers of these tests."""
     options: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
@@ -67,6 +69,8 @@ class OperatorProcess:
             str(self.lease_seconds),
             "--sweep-seconds",
             str(self.sweep_seconds),
+            "--settle",
+            self.settle,
             *self.options,
         ]
         with self.log.open("ab") as log:

@@ -56,7 +56,7 @@ def test_placeholders_and_settle_runs_are_told_apart() -> None:
     """Neither is an attempt that ran."""
     world = World()
     world.stop(DECLARED)
-    job = settle_run(DECLARED, JOB, intent=None, run=2, namespace=NAMESPACE)
+    job = settle_run(DECLARED.model_copy(update={"run": 2}), JOB, namespace=NAMESPACE)
     world.api.create(SPARK_APPLICATIONS, NAMESPACE, job)
     placed, settling = sorted(found(world), key=lambda each: each.name)
     assert (placed.placeholder, placed.over, placed.settle_run) == (True, True, None)

@@ -276,7 +276,7 @@ def test_whose_application_it_is(annotations: dict[str, Any], nonce: str, is_rew
 
 def test_a_settle_run_is_observed_by_its_own_name() -> None:
     """Its driver pod is not the attempt's."""
-    made = stored("RUNNING", document=settle_run(ASSIGNMENT, JOB, intent=None, run=1, namespace=NAMESPACE))
+    made = stored("RUNNING", document=settle_run(ASSIGNMENT.model_copy(update={"run": 1}), JOB, namespace=NAMESPACE))
     assert seen(made, [pod("Running", name=f"{ASSIGNMENT.name}-s1-driver")], UNSEEN).driver == DRIVER
     assert seen(made, [pod("Running")], UNSEEN).driver is None
 

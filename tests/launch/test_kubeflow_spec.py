@@ -66,10 +66,10 @@ DOCUMENTS = {
     "application": lambda: application(assignment_of(RICH), RICH, OBJECTS_OF_IT, namespace=NAMESPACE),
     "placeholder": lambda: placeholder(ASSIGNMENT, namespace=NAMESPACE, objects=[wanting("a")]),
     "settle": lambda: settle_run(
-        assignment_of(RICH),
+        assignment_of(RICH).model_copy(
+            update={"run": 1, "settle": Intent(token=3, slots={"orders": {"state": "committed"}})}
+        ),
         RICH,
-        intent=Intent(token=3, slots={"orders": {"state": "committed"}}),
-        run=1,
         namespace=NAMESPACE,
     ),
     "stub": lambda: stub_pod(ASSIGNMENT, namespace=NAMESPACE, uid=UID),
@@ -91,7 +91,10 @@ def test_the_name_is_the_attempts_and_of_no_other() -> None:
     made = application(ASSIGNMENT, JOB, [], namespace=NAMESPACE)["metadata"]["name"]
     assert made == "so-0123456789abcdef0123-g2-a3"
     assert placeholder(ASSIGNMENT, namespace=NAMESPACE)["metadata"]["name"] == made
-    assert settle_run(ASSIGNMENT, JOB, intent=None, run=2, namespace=NAMESPACE)["metadata"]["name"] == f"{made}-s2"
+    assert (
+        settle_run(ASSIGNMENT.model_copy(update={"run": 2}), JOB, namespace=NAMESPACE)["metadata"]["name"]
+        == f"{made}-s2"
+    )
 
 
 def test_what_the_driver_is_told_is_enough_to_write_and_no_more() -> None:
@@ -130,7 +133,7 @@ def test_a_spec_too_large_for_an_environment_is_refused_in_one_sentence() -> Non
     """At the limit it is told whole, beyond it nothing is created; a large template is no reason."""
     intent = Intent(token=3, slots={"orders": {"files": ["x" * ASSIGNMENT_LIMIT]}})
     with pytest.raises(LaunchRefused, match="fit into its environment; shorten") as refused:
-        settle_run(ASSIGNMENT, JOB, intent=intent, run=1, namespace=NAMESPACE)
+        settle_run(ASSIGNMENT.model_copy(update={"run": 1, "settle": intent}), JOB, namespace=NAMESPACE)
     assert "\n" not in str(refused.value)
 
     large = job_of("orders", template={"arguments": ["x" * ASSIGNMENT_LIMIT]})
@@ -183,7 +186,7 @@ def test_owners_are_all_objects_of_the_key_or_none(job: IdempotentJob, objects: 
 def test_placeholders_and_settle_runs_have_no_owners() -> None:
     """A collected name is a freed name, and what was done is settled whoever is deleted."""
     objects = [wanting("a")]
-    settle = settle_run(ASSIGNMENT, JOB, intent=None, run=1, namespace=NAMESPACE, objects=objects)
+    settle = settle_run(ASSIGNMENT.model_copy(update={"run": 1}), JOB, namespace=NAMESPACE, objects=objects)
     for made in (placeholder(ASSIGNMENT, namespace=NAMESPACE, objects=objects), settle):
         assert "ownerReferences" not in made["metadata"]
         assert nonce_of(made, ASSIGNMENT) == ASSIGNMENT.nonce
@@ -214,7 +217,7 @@ def test_a_settle_run_replaces_what_runs_and_keeps_where_it_runs() -> None:
         },
     }
     job = job_of("orders", template=template)
-    spec = settle_run(assignment_of(job), job, intent=None, run=1, namespace=NAMESPACE)["spec"]
+    spec = settle_run(assignment_of(job).model_copy(update={"run": 1}), job, namespace=NAMESPACE)["spec"]
     driver, pod = spec["driver"], spec["driver"]["template"]["spec"]
 
     assert (spec["image"], spec["imagePullSecrets"], spec["volumes"]) == (
@@ -260,7 +263,7 @@ def test_a_document_shares_nothing_with_the_job() -> None:
     """Whoever changes one on the way to the API server changes no later attempt."""
     job = job_of("orders", template={"volumes": [{"name": "keys"}], "driver": {"template": {"spec": {"x": [1]}}}})
     made = application(assignment_of(job), job, [], namespace=NAMESPACE)
-    settle = settle_run(assignment_of(job), job, intent=None, run=1, namespace=NAMESPACE)
+    settle = settle_run(assignment_of(job).model_copy(update={"run": 1}), job, namespace=NAMESPACE)
     before = job.document()
     made["spec"]["volumes"][0]["name"] = "changed"
     settle["spec"]["driver"]["template"]["spec"]["x"].append(2)

@@ -56,6 +56,22 @@ def operator(
     sweep_seconds: Annotated[
         float, typer.Option(envvar="SPARKONCE_SWEEP", min=1, help="Seconds between two looks at everything.")
     ] = 120.0,
+    settle: Annotated[
+        str,
+        typer.Option(
+            envvar="SPARKONCE_SETTLE",
+            help="Who finds out what an ended attempt committed: `auto` (this process where it reaches the outputs, else a settle run "
+            "in a pod of its own), `operator` (it mounts and reaches every output), `run` (settle runs alone).",
+        ),
+    ] = "auto",
+    settle_after: Annotated[
+        float,
+        typer.Option(
+            envvar="SPARKONCE_SETTLE_AFTER",
+            min=0,
+            help="Seconds for which outputs that do not answer are asked again before a settle run is sent.",
+        ),
+    ] = 30.0,
     gateway_url: Annotated[
         str | None,
         typer.Option(envvar="SPARKONCE_GATEWAY_URL", help="https://HOST:PORT at which drivers reach `sparkonce gateway`."),
@@ -81,7 +97,11 @@ def operator(
         raise InvalidInput(
             f"the operator needs {missing.name}, which is not installed; install sparkonce[operator]"
         ) from None
+    from sparkonce.engine.reach import Settles
     from sparkonce.engine.replica import ReplicaSettings
+
+    if settle not in set(Settles):
+        raise InvalidInput(f"--settle is {settle!r}; give one of {', '.join(Settles)}")
 
     margin = min(1.0, lease_seconds / 4)
     settings = OperatorSettings(
@@ -93,6 +113,8 @@ def operator(
         max_live_keys=max_live_keys,
         gateway=_gateway(gateway_url, gateway_ca),
         replica=ReplicaSettings(slots=slots, sweep=sweep_seconds, margin=margin),
+        settles=Settles(settle),
+        settle_after=settle_after,
     )
     asyncio.run(serve(settings, http=http, log_format=log_format, signals=(signal.SIGTERM, signal.SIGINT)))
     return 0

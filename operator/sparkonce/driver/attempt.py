@@ -18,7 +18,7 @@ from sparkonce.errors import AttemptEnded, InvalidInput, NotInJob, StoreUnavaila
 from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, Assignment
 from sparkonce.model.output import Expect
 from sparkonce.model.spec import IdempotentJob
-from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.open import Declared, open_or_absent, open_sink
 from sparkonce.sink.protocol import OnRerun
 
 if TYPE_CHECKING:
@@ -104,13 +104,16 @@ def expected_of(job: IdempotentJob) -> dict[str, Expect]:
 
 def sinks_of(job: IdempotentJob, base: str | None, *, stager: Stager | None = None) -> dict[str, Sink]:
     """The declared outputs, by name."""
-    return {
-        output.name: open_sink(
-            Declared(
-                name=output.name, kind=output.kind, location=output.location, on_rerun=OnRerun(output.on_rerun.value)
-            ),
-            base=base,
-            stage=stager,
-        )
-        for output in job.resolved_outputs
-    }
+    return {each.name: open_sink(each, base=base, stage=stager) for each in declared_of(job)}
+
+
+def sinks_or_absent(job: IdempotentJob, base: str | None) -> dict[str, Sink]:
+    """The same for whoever writes none of them: see `open_or_absent`."""
+    return {each.name: open_or_absent(each, base=base) for each in declared_of(job)}
+
+
+def declared_of(job: IdempotentJob) -> list[Declared]:
+    return [
+        Declared(name=each.name, kind=each.kind, location=each.location, on_rerun=OnRerun(each.on_rerun.value))
+        for each in job.resolved_outputs
+    ]

@@ -15,13 +15,14 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkonce import failpoints
-from sparkonce.engine.decide import Alarm
+from sparkonce.engine.decide import Alarm, Decision, Observation
 from sparkonce.engine.drive import Drive, Ended, NotOurs
 from sparkonce.engine.driving import Driving, Running
+from sparkonce.engine.listening import hearing
 from sparkonce.engine.looking import Looking
 from sparkonce.engine.object_view import Json, ObjectView
 from sparkonce.engine.objects import Objects
@@ -30,6 +31,7 @@ from sparkonce.engine.publish import Looked, Publisher
 from sparkonce.engine.requests import Plan, Standing, plan
 from sparkonce.engine.reserving import Reserving
 from sparkonce.engine.rewinding import Rewinding
+from sparkonce.engine.settler import Entrusted
 from sparkonce.engine.sweeping import Sweeping
 from sparkonce.engine.wanted import NO_REALM, Reader, Wanted, describe
 from sparkonce.engine.workqueue import Slots
@@ -76,6 +78,10 @@ class Attend:
     sweeping: Sweeping
     look: Callable[[Address], None]
     """Puts a key into the queue, at once."""
+    entrusted: Entrusted = field(default_factory=Entrusted)
+    """Who settles."""
+    serving: Callable[[], Awaitable[float | None]] | None = None
+    """For how many seconds gateways have served without a gap; see `listening.hearing`. None: drivers speak to the store."""
     gateway: GatewayAddress | None = None
     """How drivers reach the ledger; None: they do not."""
     new_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
@@ -86,7 +92,9 @@ class Attend:
     """Keys whose claim ended, and when (monotonic): for the latency of a takeover."""
 
     def __post_init__(self) -> None:
-        self.looking = Looking(store=self.store, objects=self.objects, reader=self.reader)
+        self.looking = Looking(
+            store=self.store, objects=self.objects, reader=self.reader, reaches=self.entrusted.reaches
+        )
         self.driving = Driving(
             self.ownership,
             make=self._drive_of,
@@ -256,6 +264,7 @@ class Attend:
             spec=spec,
             policy=policy,
             trouble=self._trouble(address),
+            progress=self._progress(address),
         )
         due = await self.publisher.publish(looked, [(v, wanted.get(v.uid)) for v in views])
         return min((seconds for seconds in (again, due) if seconds is not None), default=None)
@@ -263,6 +272,10 @@ class Attend:
     def _trouble(self, address: Address) -> str:
         running = self.driving.get(address)
         return running.trouble if running is not None else ""
+
+    def _progress(self, address: Address) -> Mapping[str, object] | None:
+        running = self.driving.get(address)
+        return running.progress.shown if running is not None else None
 
     async def _act_on(self, record: Record, todo: Plan, wanted: dict[str, Wanted]) -> bool:
         """Writes what the objects want into the record, without a claim; True: it has changed."""
@@ -304,6 +317,11 @@ class Attend:
             if running.read(record):
                 self.look(address)
 
+        def on_decision(record: Record, decision: Decision, observation: Observation) -> None:
+            running.decided(record, decision, observation)
+            if running.progress.moved(observation.progress, time.monotonic()):
+                self.look(address)
+
         drive = Drive(
             store=self.store,
             launcher=self.launcher,
@@ -315,9 +333,11 @@ class Attend:
             gateway=self.gateway,
             owner=self.owner,
             edition=self.looking.edition,
-            on_decision=running.decided,
+            on_decision=on_decision,
             on_record=on_record,
             guard=self.ownership.guard,
+            settler=self.entrusted.settler(self.store, self.owner),
+            hears=None if self.serving is None else hearing(self.serving, lambda: time.monotonic() - running.since),
             polled=False,
         )
         if running.opened is not None:

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 from sparkonce.engine.policy import Policy
 from sparkonce.launch.protocol import Phase, Seen
 from sparkonce.model.policy import OnUnknown
 from sparkonce.model.record import HeldReason, Outcome, Record, State, Why
 from sparkonce.model.result import Verdict
+
+if TYPE_CHECKING:
+    from sparkonce.sink.transaction import Settlement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,9 @@ class Observation:
     """As the attempt's driver reported it."""
     driver_age: float | None = None
     """Seconds since the driver touched the attempt; None: it never did."""
+    heard_for: float | None = inf
+    """Seconds for which this owner could have heard the driver: it owns the key, and somebody takes what drivers say. None: nobody does,
+    and silence says nothing."""
     owner_age: float | None = None
     """Seconds since any owner touched the attempt before its driver did; None: nobody did."""
     progress: Mapping[str, Any] = field(default_factory=dict)
@@ -71,6 +78,27 @@ class Settle:
 
 
 @dataclass(frozen=True)
+class Count:
+    """Write into the record that this settle run is begun, before it is."""
+
+    run: int
+
+
+@dataclass(frozen=True)
+class Send:
+    """Create the application of this settle run."""
+
+    run: int
+
+
+@dataclass(frozen=True)
+class Believe:
+    """What a settle run reported, or that none of them did."""
+
+    settlement: Settlement
+
+
+@dataclass(frozen=True)
 class Grant:
     attempt: int
     counted: bool
@@ -102,7 +130,7 @@ class Done:
     """Nothing is left to do for an owner."""
 
 
-Action = Launch | Note | Wait | Settle | Grant | Finalize | Hold | Alarm | Done
+Action = Launch | Note | Wait | Settle | Count | Send | Believe | Grant | Finalize | Hold | Alarm | Done
 
 
 @dataclass(frozen=True)
@@ -255,7 +283,8 @@ def _timed(record: Record, observation: Observation, policy: Policy, now: float)
     if overdue := _overdue(record, policy, now):
         return overdue
     if observation.driver_age is not None:
-        if policy.heartbeat_timeout is not None and observation.driver_age > policy.heartbeat_timeout:
+        silence = _silence(observation)
+        if policy.heartbeat_timeout is not None and silence is not None and silence > policy.heartbeat_timeout:
             return _settle(record, Why.STALE, "heartbeat stale", f"no heartbeat for {observation.driver_age:.0f} s")
     elif observation.owner_age is not None and observation.owner_age > policy.start_timeout:
         return _settle(
@@ -266,14 +295,22 @@ def _timed(record: Record, observation: Observation, policy: Policy, now: float)
     return Decision(Wait(until), "running", said, f"sparkonce cancel {record.key}")
 
 
+def _silence(observation: Observation) -> float | None:
+    """Seconds of silence that say something: the period restarts in full after a takeover, and after an outage of all gateways."""
+    if observation.driver_age is None or observation.heard_for is None:
+        return None
+    return min(observation.driver_age, observation.heard_for)
+
+
 def _next_limit(record: Record, observation: Observation, policy: Policy, now: float) -> float | None:
     """When the first of the limits that are not reached yet will be, if nothing changes."""
     limits: list[float] = []
     if policy.active_deadline is not None:
         limits.append(record.created_at + policy.active_deadline)
     if observation.driver_age is not None:
-        if policy.heartbeat_timeout is not None:
-            limits.append(now + policy.heartbeat_timeout - observation.driver_age)
+        silence = _silence(observation)
+        if policy.heartbeat_timeout is not None and silence is not None:
+            limits.append(now + policy.heartbeat_timeout - silence)
     elif observation.owner_age is not None:
         limits.append(now + policy.start_timeout - observation.owner_age)
     return min(limits, default=None)
@@ -325,6 +362,10 @@ _HELD: dict[Verdict, tuple[HeldReason, str]] = {
         "a sealed transaction met a slot that is closed; some of its outputs may be committed",
     ),
     Verdict.KEY_CONFLICT: (HeldReason.KEY_CONFLICT, "an output holds a commit of this key for another job"),
+    Verdict.CANNOT_SETTLE: (
+        HeldReason.CANNOT_SETTLE,
+        "nobody who can reach the outputs has said whether it took effect",
+    ),
     Verdict.CANNOT_PLACE: (
         HeldReason.CANNOT_PLACE,
         "a late request could still take the attempt's name, so it cannot be abandoned",

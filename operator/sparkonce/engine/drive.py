@@ -13,26 +13,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparkonce import failpoints
 from sparkonce.engine import decide as rows
 from sparkonce.engine.decide import Decision, Observation, conclude, decide
+from sparkonce.engine.listening import listen, opaque_verdict, unstarted
 from sparkonce.engine.outcome import failed, succeeded
 from sparkonce.engine.policy import Policy
-from sparkonce.errors import LaunchRefused, OutputCorrupt, OutputUnavailable, StoreUnavailable
+from sparkonce.engine.settler import Settler
+from sparkonce.errors import LaunchRefused, SparkonceError, StoreUnavailable
 from sparkonce.launch.protocol import ENDED, Launcher, Phase, Seen, StillThere
 from sparkonce.model.assignment import Assignment, GatewayAddress
-from sparkonce.model.record import Application, Beat, Event, Record, Report, Settling, SpecBody, State, Why
+from sparkonce.model.record import Application, Beat, Event, Record, Settling, SpecBody, State, Why
 from sparkonce.model.result import Result, Verdict
 from sparkonce.sink.protocol import Sink
-from sparkonce.sink.transaction import Settlement, settle, sink_key
+from sparkonce.sink.transaction import Settlement, sink_key
 from sparkonce.store.protocol import Claim, Finalized, IdempotencyStore, Updated
 
 POLL = 0.2
 """Seconds between two looks at a running attempt where nobody tells when something changes."""
 LONGEST = 60.0
 """Seconds between two looks where somebody does: a wake-up that got lost costs no more."""
+LISTENS = 10.0
+"""Seconds between two looks at what a driver says of its progress."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,10 @@ class Drive:
     """Of what `describe` reads beside the record (the leader's object, as it is now): when it changes the job is described anew."""
     guard: Callable[[], None] = lambda: None
     """Called before every step with an effect; raises when this process should not act any more."""
+    settler: Settler | None = None
+    """None: this process reaches the outputs."""
+    hears: Callable[[], Awaitable[float | None]] | None = None
+    """For how many seconds this owner could have heard the driver (see `listening`). None: the driver speaks to the store."""
     gateway: GatewayAddress | None = None
     """How drivers reach the ledger; None: by `store_url`."""
     polled: bool = True
@@ -159,13 +167,14 @@ class Drive:
                     record, claim, job, observation, Settling(attempt=record.attempt, why=why, note=note)
                 )
             case rows.Wait(until):
-                await self.rest(claim, until)
+                runs = observation.seen is not None and observation.seen.phase is Phase.RUNNING
+                await self.rest(claim, until, listens=runs and job.policy.declared and self.hears is not None)
             case _:
                 await self.conclude(record, claim, job, observation, decision=decision)
 
-    async def rest(self, claim: Claim, until: float | None) -> None:
-        """Until something may have changed."""
-        longest = POLL if self.polled else LONGEST
+    async def rest(self, claim: Claim, until: float | None, *, listens: bool = False) -> None:
+        """Until something may have changed. `listens`: a driver may speak, which wakes nobody."""
+        longest = POLL if self.polled else LISTENS if listens else LONGEST
         if self.polled:
             await self.store.heartbeat(claim)
         pause = longest if until is None else max(0.0, min(until - await self.store.now(), longest))
@@ -223,29 +232,11 @@ class Drive:
             seen = just[1]
         else:
             seen = await self.launcher.observe(self.assignment(record, job), record.application)
-        rewound = seen is not None and seen.rewound
         if not self.polled and not job.policy.declared:  # it says nothing itself
-            return Observation(seen=seen, rewound=rewound, owner_age=await self._unstarted(record, seen))
-        reports = await self.store.reports(record.address, record.generation)
-        beats = await self.store.beats(record.address, record.generation)
-        errors = [r for r in reports if r.kind == "permanent-error" and r.attempt == record.attempt]
-        driver, owner = (beats.get((record.attempt, by)) for by in ("driver", "owner"))
-        age = owner.age if owner and owner.nonce == record.nonce else None
-        return Observation(
-            seen=seen,
-            rewound=rewound,
-            permanent_error=str(errors[0].body.get("message", "")) if errors else None,
-            permanent_why=_permanent_why(errors),
-            driver_age=driver.age if driver and driver.nonce == record.nonce else None,
-            owner_age=age if self.polled else await self._unstarted(record, seen),
-            progress=driver.progress if driver and driver.nonce == record.nonce else {},
-        )
-
-    async def _unstarted(self, record: Record, seen: Seen | None) -> float | None:
-        """Seconds since an attempt that has not begun to run might have; None: it runs, or waits for its queue."""
-        if seen is not None and seen.phase not in (Phase.ACCEPTED, Phase.STARTING):
-            return None
-        return max(0.0, await self.store.now() - max(record.granted_at, record.not_before or 0.0))
+            rewound = seen is not None and seen.rewound
+            return Observation(seen=seen, rewound=rewound, owner_age=await unstarted(self.store, record, seen))
+        said = await listen(self.store, record, seen, hears=self.hears)
+        return said if self.polled else replace(said, owner_age=await unstarted(self.store, record, seen))
 
     async def launch(self, record: Record, claim: Claim, job: Job) -> None:
         failpoints.hit("engine.launch.before")
@@ -300,35 +291,61 @@ class Drive:
         record = settled
         assignment = self.assignment(record, job)
         if job.policy.declared:
-            intent = await self.store.intent(record.address, record.generation)
-            settlement = await settle(
-                job.sinks,
-                key_hash=record.key_hash,
-                generation=record.generation,
-                attempt=record.attempt,
-                fingerprint=record.fingerprint,
-                intent=intent,
-                by=self.owner,
-                end=rows.wants_end(record, observation),
-            )
-            await self.stop(record, job, observation)
+            settler = self.settler or Settler(store=self.store, owner=self.owner)
+            end = rows.wants_end(record, observation)
+            found = await settler.verdict(record, job, assignment, end=end)
+            if isinstance(found, Decision):
+                self.on_decision(record, found, observation)
+                settlement = await self.entrust(record, claim, assignment, settler, found.action, end=end)
+                if settlement is None:
+                    return
+            else:
+                settlement = found
+            await self.stop(record, job, observation, settlement)
             await self.conclude(record, claim, job, observation, settlement=settlement)
             return
         try:
             stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout)
             note = stopped.message if isinstance(stopped, StillThere) else ""
-            settlement = Settlement(_opaque_verdict(record, stopped), {}, note)
+            settlement = Settlement(opaque_verdict(record, stopped), {}, note)
         except LaunchRefused as refused:
             settlement = Settlement(Verdict.CANNOT_PLACE, {}, str(refused))
         failpoints.hit("engine.stop.after")
         await self.conclude(record, claim, job, observation, settlement=settlement)
 
-    async def stop(self, record: Record, job: Job, observation: Observation) -> None:
-        """A courtesy: settling has made the attempt final. What is seen to have ended, or is not ours, is left alone; what vanished may
-        still be about to start."""
+    async def entrust(
+        self, record: Record, claim: Claim, assignment: Assignment, settler: Settler, action: rows.Action, *, end: bool
+    ) -> Settlement | None:
+        """Has somebody else settle; None: look again."""
+        match action:
+            case rows.Believe(settlement):
+                return settlement
+            case rows.Count(run):
+                said = Event(
+                    what=f"Settle run {run}", by=self.owner, generation=record.generation, attempt=record.attempt
+                )
+                await self.write(record, claim, record.changed(settle_runs=run), said)
+                failpoints.hit("engine.settle-run.counted")
+            case rows.Send():
+                self.guard()
+                try:
+                    await settler.send(record, assignment, action, end=end)
+                except LaunchRefused as refused:
+                    return Settlement(Verdict.CANNOT_SETTLE, {}, str(refused))
+            case rows.Wait(until):
+                await self.rest(claim, until)
+            case other:
+                raise AssertionError(f"nothing that is entrusted: {other}")
+        return None
+
+    async def stop(self, record: Record, job: Job, observation: Observation, settlement: Settlement) -> None:
+        """A courtesy: settling has made the attempt final. What is not ours is left alone, and so is what is seen to have ended, unless
+        another attempt may follow it and executors, which may outlive their driver, run somewhere; what vanished may still be about to
+        start."""
         seen = observation.seen
         ended = seen is not None and seen.phase in ENDED and seen.phase is not Phase.UNKNOWN
-        if seen is None or (seen.nonce == record.nonce and not ended):
+        lingers = not self.polled and settlement.verdict is not Verdict.ALL
+        if seen is None or (seen.nonce == record.nonce and (lingers or not ended)):
             with contextlib.suppress(LaunchRefused):  # its name cannot be kept taken; what comes late commits nothing
                 await self.launcher.stop(self.assignment(record, job), timeout=job.policy.stop_timeout)
         failpoints.hit("engine.stop.after")
@@ -414,26 +431,5 @@ class Drive:
     async def sweep(self, record: Record) -> None:
         """Staging that can never be committed; what cannot be reached now is left, and the result stands all the same."""
         for sink in (await self.job(record)).sinks:
-            with contextlib.suppress(OutputUnavailable, OutputCorrupt):
+            with contextlib.suppress(SparkonceError):
                 await sink.sweep(sink_key(record.key_hash, record.generation, sink))
-
-
-def _opaque_verdict(record: Record, stopped: object) -> Verdict:
-    """After Stop: an exit code counts only for the driver in the record, of an application that ran once."""
-    if isinstance(stopped, StillThere):
-        return Verdict.STILL_THERE
-    seen = getattr(stopped, "seen", None)
-    if not isinstance(seen, Seen) or seen.nonce != record.nonce or seen.repeated:
-        return Verdict.UNKNOWN
-    noted = record.application
-    if noted is None or noted.uid != seen.uid or (seen.driver is not None and noted.driver != seen.driver):
-        return Verdict.UNKNOWN
-    if seen.phase is Phase.SUCCEEDED:
-        return Verdict.COMPLETED
-    return Verdict.EXITED if seen.phase is Phase.FAILED_KNOWN else Verdict.UNKNOWN
-
-
-def _permanent_why(errors: Sequence[Report]) -> Why:
-    """A word that a later driver said and we do not know is a permanent error all the same."""
-    said = errors[0].body.get("failure") if errors else None
-    return Why.EXPECTATION if said == Why.EXPECTATION else Why.PERMANENT

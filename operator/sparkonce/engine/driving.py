@@ -12,12 +12,22 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from sparkonce.engine.decide import Decision, Observation
 from sparkonce.engine.drive import Drive, Ended, NotOurs
 from sparkonce.engine.ownership import NotOwner, Ownership
+from sparkonce.engine.progress import Shown
 from sparkonce.engine.workqueue import until_set
-from sparkonce.errors import LaunchUnavailable, SparkonceError
+from sparkonce.errors import (
+    InvalidInput,
+    LaunchUnavailable,
+    OutputCorrupt,
+    OutputUnavailable,
+    OutputUnsafe,
+    OutputUnsupported,
+    SparkonceError,
+)
 from sparkonce.model.record import Address, Record, SpecBody
 from sparkonce.store.protocol import Claim, Owned
 
@@ -29,8 +39,20 @@ AGAIN_MAX = 1.0
 """The longest such wait: a claim without progress holds a key."""
 LAUNCH_MAX = 5.0
 """The longest such wait when an application could not be made: asking costs others."""
+OUTPUT_MAX = 30.0
+"""The longest such wait when an output does not answer: each try is many requests, and outages of stores last minutes."""
+QUIET = 60.0
+"""Seconds without trouble after which the next one is a new one: told again, and tried again soon."""
 REFUSED_MAX = 30.0
 """The longest wait that an API server may ask for."""
+_LONGEST: dict[type[Exception], float] = {
+    LaunchUnavailable: LAUNCH_MAX,
+    OutputUnavailable: OUTPUT_MAX,
+    OutputCorrupt: OUTPUT_MAX,
+    OutputUnsupported: OUTPUT_MAX,
+    OutputUnsafe: OUTPUT_MAX,
+    InvalidInput: OUTPUT_MAX,
+}
 
 
 @dataclass(kw_only=True)
@@ -51,8 +73,14 @@ class Running:
     observation: Observation | None = None
     opened: SpecBody | None = None
     """Its spec, where this process has just opened the generation."""
+    told: str = ""
+    """The trouble that was logged last."""
+    troubled: float = -inf
+    """When there was trouble last, monotonic seconds."""
     edition: object = None
     """Of the leader's object, as the last look saw it."""
+    progress: Shown = field(default_factory=Shown)
+    """Of the attempt's driver."""
     _read: int = 0
     """Revision of the record as the drive knows it."""
     _told: int = 0
@@ -173,20 +201,28 @@ class Driving:
 
     async def _after(self, running: Running, problem: Exception, pause: float) -> float:
         expected = isinstance(problem, SparkonceError)
-        log.log(
-            logging.WARNING if expected else logging.ERROR,
-            "%s: %s; trying again",
-            running.record.key,
-            problem if expected else repr(problem),
-            exc_info=None if expected else problem,
-        )
+        now = time.monotonic()
+        if now - running.troubled > QUIET:
+            running.told, pause = "", AGAIN
+        running.troubled = now
         running.trouble = str(problem) if expected else f"unexpected: {problem!r}"
+        if running.trouble != running.told:  # once per change: it may go on for hours
+            running.told = running.trouble
+            log.log(
+                logging.WARNING if expected else logging.ERROR,
+                "%s: %s; trying again",
+                running.record.key,
+                problem if expected else repr(problem),
+                exc_info=None if expected else problem,
+            )
         self._on_trouble(running)
-        launching = isinstance(problem, LaunchUnavailable)
+        longest = next((most for kind, most in _LONGEST.items() if isinstance(problem, kind)), AGAIN_MAX)
+        pause = min(pause, longest)
         asked = (problem.retry_after or 0.0) if isinstance(problem, LaunchUnavailable) else 0.0
         await running.refrain(min(asked, REFUSED_MAX))
         await running.rest(max(0.0, pause - asked))
-        return min(2 * pause, LAUNCH_MAX if launching else AGAIN_MAX)
+        running.troubled = time.monotonic()
+        return min(2 * pause, longest)
 
     def wake(self, address: Address, *, revision: int | None = None) -> bool:
         """False: this process does not drive the key."""

@@ -6,7 +6,7 @@ writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkonce.engine.object_view import Json, ObjectView, uids
@@ -17,7 +17,7 @@ from sparkonce.engine.requests import leader_of
 from sparkonce.engine.wanted import Reader, Wanted, describe
 from sparkonce.model.record import Outcome, Record, SpecBody, State
 from sparkonce.model.result import Result
-from sparkonce.sink.protocol import Evidence
+from sparkonce.sink.protocol import Evidence, Sink
 from sparkonce.store.protocol import IdempotencyStore
 
 
@@ -26,6 +26,8 @@ class Looking:
     store: IdempotencyStore
     objects: Objects
     reader: Reader
+    reaches: Callable[[Sink], bool] = lambda _: True
+    """Whether this process sees the output that drivers write."""
 
     def views(self, bodies: Sequence[Json], record: Record | None) -> tuple[list[ObjectView], dict[str, Wanted]]:
         views: list[ObjectView] = []
@@ -68,7 +70,7 @@ class Looking:
         ):
             return {}
         late = [v for v in views if not v.wanting(record) and v.status.get("ledgerRevision") != record.revision]
-        return await probe(record, result, describe(record, spec, None).sinks) if late else {}
+        return await probe(record, result, describe(record, spec, None).sinks, reaches=self.reaches) if late else {}
 
     async def gone(self, record: Record | None, policy: Policy | None, views: Sequence[ObjectView]) -> set[str]:
         """UIDs that the record names and the API server says are gone; asked only when none of them is in sight."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from sparkonce.errors import OutputUnavailable
+from sparkonce.errors import InvalidInput, OutputUnavailable, OutputUnsupported
 from sparkonce.model.record import Record
 from sparkonce.model.result import Result
 from sparkonce.sink.protocol import Evidence, Sink
@@ -17,15 +17,20 @@ async def check(sinks: Sequence[Sink]) -> None:
         await sink.check()
 
 
-async def probe(record: Record, result: Result | None, sinks: Sequence[Sink]) -> dict[str, Evidence]:
+async def probe(
+    record: Record, result: Result | None, sinks: Sequence[Sink], *, reaches: Callable[[Sink], bool] = lambda _: True
+) -> dict[str, Evidence]:
     """Whether a recorded result still stands; an output that cannot be reached is not checked."""
     digests = {output.name: output.digest for output in result.outputs} if result else {}
     found: dict[str, Evidence] = {}
     for sink in sinks:
+        if not reaches(sink):
+            found[sink.name] = Evidence.NOT_CHECKED
+            continue
         try:
             found[sink.name] = await sink.probe(
                 sink_key(record.key_hash, record.generation, sink), digests.get(sink.name)
             )
-        except OutputUnavailable:
+        except (OutputUnavailable, OutputUnsupported, InvalidInput):  # also a catalog that is not configured here
             found[sink.name] = Evidence.NOT_CHECKED
     return found

@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal, localcontext
 from typing import Any
 
 from sparkonce.engine.object_view import Json
+
+EVERY = 10.0
+"""Seconds between two statuses that differ in their progress alone: each is a write that everybody who watches the object gets."""
+
+
+@dataclass
+class Shown:
+    """Of one attempt's progress, what its objects are shown."""
+
+    shown: Mapping[str, Any] | None = None
+    _since: float = -math.inf
+
+    def moved(self, progress: Mapping[str, Any], now: float) -> bool:
+        """The driver has told this; True: it is time to show it. `now`: monotonic seconds."""
+        if not progress or progress == self.shown or now - self._since < EVERY:
+            return False
+        self.shown, self._since = dict(progress), now
+        return True
 
 
 def rounded(progress: Mapping[str, Any], *, digits: int) -> Json:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sparkonce.driver.attempt import sinks_of
+from sparkonce.driver.attempt import sinks_or_absent
 from sparkonce.engine.drive import Job
 from sparkonce.engine.objects import ObjectRef
 from sparkonce.engine.policy import Policy
@@ -56,7 +56,7 @@ class Wanted:
             key=key,
             policy=Policy.of(job.spec),
         )
-        _ = wanted.sinks  # an output that cannot be written here is said before anything is reserved
+        _ = wanted.sinks  # an output that can be written nowhere is said before anything is reserved
         return wanted
 
     @property
@@ -65,7 +65,7 @@ class Wanted:
 
     @cached_property
     def sinks(self) -> Sequence[Sink]:
-        return tuple(sinks_of(self.job, None).values())
+        return tuple(sinks_or_absent(self.job, None).values())
 
     def fingerprint(self, version: int = fingerprints.CURRENT) -> str:
         """UnknownFingerprintVersion: this process cannot compare with such a record."""
@@ -113,7 +113,7 @@ def describe(record: Record, spec: SpecBody, leader: Wanted | None) -> Job:
     """A generation's job as the engine needs it; `leader`: its object as it is now, if it is still there."""
     if leader is None or not leader.leads(record) or not leader.same(record):
         job = IdempotentJob.of(spec.job)
-        return Job(spec=spec, policy=Policy.of(job.spec), sinks=tuple(sinks_of(job, spec.base).values()))
+        return Job(spec=spec, policy=Policy.of(job.spec), sinks=tuple(sinks_or_absent(job, spec.base).values()))
     current = spec.model_copy(update={"job": leader.job.document()})
     return Job(spec=current, policy=leader.policy, sinks=leader.sinks)
 

@@ -20,8 +20,10 @@ from typing import Any, cast
 
 from sparkonce.engine.attend import Attend
 from sparkonce.engine.publish import Publisher
+from sparkonce.engine.reach import Settles
 from sparkonce.engine.replica import Replica, ReplicaSettings
 from sparkonce.engine.rewinding import Rewinding
+from sparkonce.engine.settler import Entrusted
 from sparkonce.engine.sweeping import Sweeping
 from sparkonce.engine.wanted import Reader, Wanted
 from sparkonce.engine.workqueue import Slots
@@ -41,7 +43,7 @@ from sparkonce.model.record import Address
 from sparkonce.observe.meter import Meter, NoMeter
 from sparkonce.store.metered import metered
 from sparkonce.store.open import open_store
-from sparkonce.store.roster import Roster
+from sparkonce.store.roster import Gateways, Roster
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,10 @@ class OperatorSettings:
     gateway: GatewayAddress | None = None
     """How drivers reach the ledger; without it jobs that declare outputs cannot run."""
     replica: ReplicaSettings = field(default_factory=ReplicaSettings)
+    settles: Settles = Settles.AUTO
+    """Who settles attempts that declare outputs."""
+    settle_after: float = 30.0
+    """Seconds for which outputs that do not answer are asked again before a settle run is sent, and between two settle runs."""
 
 
 class Operator:
@@ -131,6 +137,8 @@ class Operator:
             gateway=settings.gateway,
             install=settings.install,
             owner=self.owner,
+            entrusted=Entrusted(settles=settings.settles, runs=self.launcher, patience=settings.settle_after),
+            serving=cast("Gateways", self.store).gateways_serving_for,
             look=lambda address: self.replica.look(address, at_once=True),
             sweeping=Sweeping(
                 store=self.store,

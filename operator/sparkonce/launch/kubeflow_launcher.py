@@ -21,7 +21,7 @@ from sparkonce.launch.answers import asking, invalid, not_now, short
 from sparkonce.launch.kubeflow import KIND, as_map, driver_pod_name, text_of
 from sparkonce.launch.kubeflow_observe import observe
 from sparkonce.launch.kubeflow_pod import look
-from sparkonce.launch.kubeflow_spec import Wanting, application
+from sparkonce.launch.kubeflow_spec import Wanting, application, settle_run
 from sparkonce.launch.kubeflow_stop import Stopping
 from sparkonce.launch.kubernetes import (
     PODS,
@@ -79,17 +79,31 @@ class KubeflowLauncher:
     async def launch(self, assignment: Assignment) -> Seen:
         """One create call. LaunchRefused: it is invalid, and nothing was created by this call. LaunchUnavailable: it was not created
         now, or nobody knows."""
-        namespace, name = self.namespace_of(assignment), assignment.name
+        job = await self._job(assignment)
+        namespace = self.namespace_of(assignment)
+        body = application(assignment, job, await self.objects_of(assignment), namespace=namespace)
+        return await self._create(assignment, assignment.name, body)
+
+    async def settle(self, assignment: Assignment) -> Seen:
+        """As `launch`, of a settle run."""
+        job = await self._job(assignment)
+        namespace = self.namespace_of(assignment)
+        body = settle_run(assignment, job, namespace=namespace, objects=await self.objects_of(assignment))
+        return await self._create(assignment, assignment.settle_run_name, body)
+
+    async def _job(self, assignment: Assignment) -> IdempotentJob:
         try:
-            job = await self.job_of(assignment)
+            return await self.job_of(assignment)
         except InvalidInput as problem:
             raise LaunchRefused(f"the job of {assignment.key} cannot be launched: {problem}") from problem
-        body = application(assignment, job, await self.objects_of(assignment), namespace=namespace)
+
+    async def _create(self, assignment: Assignment, name: str, body: Json) -> Seen:
+        namespace = self.namespace_of(assignment)
         what = f"application {name} is not created in namespace {namespace}"
         try:
             made = await self.kubernetes.create(SPARK_APPLICATIONS, namespace, body)
         except AlreadyExists:
-            return await self._there(assignment, namespace)
+            return await self._there(assignment, name)
         except ApiUnavailable as silent:
             raise LaunchUnavailable(
                 f"it is not known whether application {name} exists in namespace {namespace}, because the API server did not answer "
@@ -101,8 +115,8 @@ class KubeflowLauncher:
             raise not_now(what, refused) from refused
         return _certain(observe(made, None, assignment))
 
-    async def _there(self, assignment: Assignment, namespace: str) -> Seen:
-        name = assignment.name
+    async def _there(self, assignment: Assignment, name: str) -> Seen:
+        namespace = self.namespace_of(assignment)
         with asking(f"an application has the name {name} and cannot be read"):
             found = await self.kubernetes.get(SPARK_APPLICATIONS, namespace, name)
         if found is None:
@@ -113,36 +127,40 @@ class KubeflowLauncher:
 
     async def observe(self, assignment: Assignment, noted: Application | None = None) -> Seen | None:
         """LaunchUnavailable: it had to be looked at, and could not be."""
-        namespace = self.namespace_of(assignment)
-        cached, driver = self._cached(namespace, assignment)
+        return await self._observe(assignment, assignment.name, noted)
+
+    async def settled(self, assignment: Assignment) -> Seen | None:
+        """As `observe`, of a settle run."""
+        return await self._observe(assignment, assignment.settle_run_name, None)
+
+    async def _observe(self, assignment: Assignment, name: str, noted: Application | None) -> Seen | None:
+        cached, driver = self._cached(assignment, name)
         if cached is not None:
             seen = observe(cached, [driver] if driver is not None else [], assignment, noted)
             if seen is not None and _believed(seen, assignment, noted, driver):
                 return seen
-        return await self._look(namespace, assignment, noted, driver)
+        return await self._look(assignment, name, noted, driver)
 
     async def _look(
-        self, namespace: str, assignment: Assignment, noted: Application | None, cached: Json | None
+        self, assignment: Assignment, name: str, noted: Application | None, cached: Json | None
     ) -> Seen | None:
         """The application first: a driver that starts, or ends, between the two looks is seen."""
-        with asking(f"application {assignment.name} in namespace {namespace} cannot be looked at"):
-            found = await self.kubernetes.get(SPARK_APPLICATIONS, namespace, assignment.name)
+        namespace = self.namespace_of(assignment)
+        with asking(f"application {name} in namespace {namespace} cannot be looked at"):
+            found = await self.kubernetes.get(SPARK_APPLICATIONS, namespace, name)
             if found is None:
                 return None
-            driver = await self.kubernetes.get(PODS, namespace, driver_pod_name(assignment.name))
+            driver = await self.kubernetes.get(PODS, namespace, driver_pod_name(name))
         if driver is None and cached is not None and look(cached).exit_code is not None:
             driver = cached  # it had ended before it went, which is final
         return observe(found, [driver] if driver is not None else [], assignment, noted)
 
-    def _cached(self, namespace: str, assignment: Assignment) -> tuple[Json | None, Json | None]:
+    def _cached(self, assignment: Assignment, name: str) -> tuple[Json | None, Json | None]:
         """The application and its driver pod as the watches saw them last; nothing while one of them is behind."""
-        applications, pods = self.applications, self.pods
+        applications, pods, namespace = self.applications, self.pods, self.namespace_of(assignment)
         if applications is None or pods is None or not (applications.synced and pods.synced):
             return None, None
-        return (
-            applications.get(namespace, assignment.name),
-            pods.get(namespace, driver_pod_name(assignment.name)),
-        )
+        return applications.get(namespace, name), pods.get(namespace, driver_pod_name(name))
 
     async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:
         """Also LaunchRefused: a name that must be held cannot be, so the attempt cannot be abandoned (a person decides)."""

@@ -40,7 +40,7 @@ from sparkonce.launch.kubeflow import (
 from sparkonce.model.assignment import ENVIRONMENT, NONCE_ENVIRONMENT, Assignment
 from sparkonce.model.fields import as_text
 from sparkonce.model.policy import OnDelete
-from sparkonce.model.record import Intent, SpecBody
+from sparkonce.model.record import SpecBody
 from sparkonce.model.spec import API_VERSION as JOB_API_VERSION
 from sparkonce.model.spec import KIND as JOB_KIND
 from sparkonce.model.spec import IdempotentJob
@@ -110,24 +110,18 @@ def placeholder(assignment: Assignment, *, namespace: str, objects: Sequence[Wan
 
 
 def settle_run(
-    assignment: Assignment,
-    job: IdempotentJob,
-    *,
-    intent: Intent | None,
-    run: int,
-    namespace: str,
-    objects: Sequence[Wanting] = (),
+    assignment: Assignment, job: IdempotentJob, *, namespace: str, objects: Sequence[Wanting] = ()
 ) -> Document:
     """The application that settles this attempt where its outputs can be reached: the job's image, service account, environment and
-    volumes, our entry point. `run` counts from 1 within the attempt. It has no owners: whoever is deleted, what was done is still to
-    be settled. LaunchRefused."""
+    volumes, our entry point. `assignment.run` counts from 1 within the attempt. It has no owners: whoever is deleted, what was done is
+    still to be settled. LaunchRefused."""
     spec = _spec(job)
     for name in ("mainClass", "arguments", "deps", "dynamicAllocation", "monitoring", "executor"):
         spec.pop(name, None)
     spec["type"] = "Python"
     spec["mainApplicationFile"] = "local:///sparkonce/driver/settle.py"  # never opened: the command below is what runs
     conf = {name: value for name, value in as_map(spec.get("sparkConf")).items() if _place_of_a_driver(name)}
-    spec["sparkConf"] = conf | _told(assignment.model_copy(update={"settle": intent}))
+    spec["sparkConf"] = conf | _told(assignment)
     driver = spec["driver"]
     for name in _ONLY_THE_JOBS:
         driver.pop(name, None)
@@ -139,8 +133,7 @@ def settle_run(
         "memory": "512m",
         "instances": 1,
     }  # the CRD wants one; without a SparkContext none starts
-    name = f"{assignment.name}-s{run}"
-    metadata = _metadata(assignment, name, namespace, objects, job=job, role=Role.SETTLE)
+    metadata = _metadata(assignment, assignment.settle_run_name, namespace, objects, job=job, role=Role.SETTLE)
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
 
 

@@ -89,3 +89,17 @@ class Launcher(Protocol):
         """Marks it as being stopped, then ends it. Without an application: places a stub under its name first, so that a late create
         of a frozen owner meets a taken name. Seconds."""
         ...
+
+
+class SettleRuns(Protocol):
+    """Where settle runs can be started: applications beside an attempt's, named after it and their number. Errors as `Launcher`.
+
+    `assignment.run` is the number, `assignment.settle` what it is to roll forward, `assignment.why` why the attempt ends."""
+
+    async def settle(self, assignment: Assignment) -> Seen:
+        """Creates it; when the name is taken, returns what is there (whose nonce the caller compares)."""
+        ...
+
+    async def settled(self, assignment: Assignment) -> Seen | None:
+        """The application under the settle run's name, or None: there is none."""
+        ...

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sparkonce.errors import InvalidInput, OutputUnsupported
+from sparkonce.errors import InvalidInput, LibraryMissing, OutputUnavailable, OutputUnsupported
+from sparkonce.sink.absent import Absent
 from sparkonce.sink.location import objects_at
 from sparkonce.sink.protocol import OnRerun, Sink
 from sparkonce.sink.slots import SlotLog
@@ -60,7 +61,7 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
         try:
             from sparkonce.sink.iceberg import open_iceberg
         except ModuleNotFoundError:
-            raise OutputUnsupported(
+            raise LibraryMissing(
                 f"{output.field}: the package pyiceberg is not installed; run `pip install sparkonce[iceberg]`"
             ) from None
         return open_iceberg(
@@ -76,8 +77,17 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
         try:
             from sparkonce.sink.delta import open_delta
         except ModuleNotFoundError:
-            raise OutputUnsupported(
+            raise LibraryMissing(
                 f"{output.field}: the package deltalake is not installed; run `pip install sparkonce[delta]`"
             ) from None
         return open_delta(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
     return SlotLog(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
+
+
+def open_or_absent(output: Declared, *, base: str | None) -> Sink:
+    """For whoever watches over jobs whose outputs others write: what can be opened elsewhere only is there, and out of reach. Other errors
+    as `open_sink`."""
+    try:
+        return open_sink(output, base=base)
+    except (LibraryMissing, OutputUnavailable) as why:
+        return Absent(name=output.name, kind=output.kind, uri=output.location, why=str(why))
