@@ -27,14 +27,27 @@ class Cgroups:
                 if mine.exists() and parents.exists() and not mine.read_text().strip():
                     mine.write_text(parents.read_text())
 
-    def close(self) -> None:
-        """Ends every process in it."""
+    def kill(self) -> None:
+        """Every process in it."""
         deadline = time.monotonic() + PATIENCE
         while (pids := self._pids()) and time.monotonic() < deadline:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
+
+    def processes_of(self, pod: str) -> list[int]:
+        """Of the containers of a pod, by its UID."""
+        found: set[int] = set()
+        for tree in self._trees:
+            for group in tree.rglob(f"pod{pod}"):
+                for listed in group.glob("*/cgroup.procs"):
+                    found.update(map(int, listed.read_text().split()))
+        return sorted(found)
+
+    def close(self) -> None:
+        """Nothing runs in it, and it is gone."""
+        self.kill()
         for tree in self._trees:
             for group in sorted((each for each in tree.rglob("*") if each.is_dir()), reverse=True):
                 with contextlib.suppress(OSError):

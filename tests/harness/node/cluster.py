@@ -28,7 +28,6 @@ import trustme
 
 from harness.apiserver import (
     ADMIN,
-    OUR_CRD,
     TOKENS,
     NotStarted,
     established,
@@ -276,7 +275,7 @@ class RealCluster:
         until_it_serves(self.children["kube-apiserver"], self.api.healthy, START_TIMEOUT)
         for name in ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"):
             self.children[name].start()
-        for path in [*spark_operator_crds(), OUR_CRD]:
+        for path in spark_operator_crds():  # ours comes with the chart
             self.api.apply(yaml_document(path))
         self._names()
         self.children["coredns"].start()

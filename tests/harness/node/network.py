@@ -32,12 +32,16 @@ class Network:
         """The command that runs this one in the namespace. `ip netns exec` was not taken: it mounts /sys anew, without cgroups."""
         return ["nsenter", f"--net=/run/netns/{self.namespace}", "--", *command]
 
+    def run(self, *command: str) -> str:
+        """What it prints. NetworkRefused."""
+        return _run(*self.inside(command))
+
     def cut(self, interface: str) -> None:
         """Of a pod: nothing goes through until it is healed."""
-        _run(*self.inside(["ip", "link", "set", interface, "down"]))
+        self.run("ip", "link", "set", interface, "down")
 
     def heal(self, interface: str) -> None:
-        _run(*self.inside(["ip", "link", "set", interface, "up"]))
+        self.run("ip", "link", "set", interface, "up")
 
 
 @contextlib.contextmanager

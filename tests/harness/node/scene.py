@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,22 @@ class Scene:
     def open(self, name: str) -> None:
         self.gate(name).touch()
 
-    def job(self, name: str, *, executors: int = 0, end: bool = False, rows: int = 100, **spec: Any) -> Json:
+    def job(
+        self,
+        name: str,
+        *,
+        executors: int = 0,
+        end: bool = False,
+        rows: int = 100,
+        conf: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> Json:
         """Writes `rows` numbers into a table of its own when the gate of its name opens, and ends, or waits for `<name>.end`."""
         arguments = ["--gate", f"{SHARED}/gates/{name}", "--rows", str(rows)]
         arguments += ["--end", f"{SHARED}/gates/{name}.end"] if end else []
         arguments += ["--tasks", str(max(1, executors))]
         conf = {
+            **(conf or {}),
             "spark.kubernetes.executor.useDriverPodIP": "true",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
@@ -90,7 +100,8 @@ class Scene:
                     },
                 },
                 "outputs": [{"name": "rows", "slotLog": {"path": f"{SHARED}/lake/{name}"}}],
-                "retry": {"maxAttempts": 3, "backoff": SOON},
+                "retry": {"maxAttempts": 4, "backoff": SOON},
+                "applicationTTL": {"succeeded": "1s", "failed": "1s"},
                 **spec,
             },
         }
@@ -135,7 +146,7 @@ class Scene:
         """How often each number stands in the table, as a reader sees it."""
         counted: Counter[int] = Counter()
         for path in Table(self.shared / "lake" / name).files():
-            counted.update(parquet.read_table(path).column("n").to_pylist())
+            counted.update(int(each) for each in parquet.read_table(path).column("n").to_pylist() if each is not None)
         return counted
 
     def once(self, name: str, rows: int = 100) -> None:
@@ -171,8 +182,8 @@ def scene_of(cluster: RealCluster) -> Scene:
     for folder in ("gates", "lake"):
         (scene.shared / folder).mkdir(parents=True)
         (scene.shared / folder).chmod(0o777)  # drivers are a user of the image's
-    for folder in (cluster.folder, cluster.folder / "shared", scene.shared):
-        folder.chmod(0o755)
+    for place in (cluster.folder, cluster.folder / "shared", scene.shared):
+        place.chmod(0o755)
     shutil.copytree(SCRIPTS, scene.shared / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
     cluster.api.create(NAMESPACES, {"metadata": {"name": scene.namespace}})
     for body in account(scene.namespace):

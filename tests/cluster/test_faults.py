@@ -1,0 +1,28 @@
+"""A real job on a real cluster is hit, once by each fault; its effect is counted in the table, and it is there once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.eventually import assert_eventually
+from harness.node.faults import FAULTS, send
+from harness.node.release import Release
+from harness.node.scene import LONG, Scene
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_each_fault_once(scene: Scene, release: Release, what: str, say: Callable[[str], None]) -> None:
+    """Whatever is killed, frozen or cut off while a job runs: one effect, the right rows, a record that agrees, no application left."""
+    fault = FAULTS[what]
+    name = "".join(letter for letter in what.lower() if letter.isalnum())[:30]
+    fault.strike(send(scene, release, name, fault))
+    status = scene.until(name, "Succeeded", timeout=LONG)
+    scene.once(name)
+    assert status["attempt"] in fault.attempts, f"{status['attempt']} attempts: {status}"
+    assert status["result"]["outputs"][0]["rows"] == 100
+    assert_eventually(lambda: not scene.applications(name), LONG)
+    say(f"{what}: one effect, {status['attempt']} attempts, {len(scene.marks(name))} drivers")

@@ -1,0 +1,264 @@
+"""What is done to a cluster while a job runs: each fault with the moment at which it strikes.
+
+A fault gets a job that is under way and leaves the cluster whole again: what it killed is started, what it froze thawed, what it cut
+healed. It opens the job's gate itself, because when that happens is part of the fault. It judges nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.eventually import assert_eventually
+from harness.node.release import Release
+from harness.node.scene import LONG, SHARED, Scene
+from sparkonce.launch.kubernetes import PODS
+
+BEAT = 6
+"""Seconds: the heartbeat timeout of jobs whose driver falls silent."""
+COMMIT = "sink.slots.create"
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A job that is to be hit."""
+
+    scene: Scene
+    release: Release
+    name: str
+
+    def open(self) -> None:
+        self.scene.open(self.name)
+
+    def delete_driver(self) -> None:
+        """`kubectl delete pod --force`: the object is gone at once, the process when the kubelet notices."""
+        pod = self.scene.driver(self.name)
+        self.scene.cluster.api.delete(PODS, pod["metadata"]["name"], self.scene.namespace, grace=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    strike: Callable[[Hit], None]
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """What `Scene.job` is given."""
+    attempts: tuple[int, ...] = (1,)
+    """How many there may have been in the end."""
+    at_once: bool = False
+    """It strikes as soon as the job is applied; else when its driver waits at the gate."""
+    alone: bool = False
+    """It hits every job on the cluster."""
+
+
+def _frozen_at(point: str) -> dict[str, Any]:
+    """A driver that stops there, once in all attempts."""
+    conf = {
+        "spark.kubernetes.driverEnv.SPARKONCE_FAILPOINTS": f"{point}=stop",
+        "spark.kubernetes.driverEnv.SPARKONCE_FAILPOINTS_ONCE": f"{SHARED}/once",
+    }
+    return {"conf": conf}
+
+
+# --- the operator
+
+
+def operator_killed(hit: Hit) -> None:
+    """Both, so that one of them is the owner: SIGKILL, and the kubelet starts them again."""
+    for pod in hit.release.pods("operator"):
+        os.kill(hit.release.process(pod), signal.SIGKILL)
+    hit.open()
+    hit.release.until_ready()
+
+
+def operator_frozen(hit: Hit) -> None:
+    """SIGSTOP of one past its lease; the other goes on. Then it wakes."""
+    owner = hit.scene.status(hit.name).get("owner", "").partition("/")[0]
+    pod = next((each for each in hit.release.pods("operator") if each["metadata"]["name"] == owner), None)
+    assert pod is not None, f"the owner is {owner!r}, which is no operator"
+    process = hit.release.process(pod)
+    os.kill(process, signal.SIGSTOP)
+    try:
+        hit.open()
+        hit.scene.until(hit.name, "Succeeded", timeout=LONG)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # its liveness probe may have ended it
+            os.kill(process, signal.SIGCONT)
+
+
+# --- the driver and its executors
+
+
+def driver_deleted_before(hit: Hit) -> None:
+    hit.delete_driver()
+    hit.scene.until_marked(hit.name, "began", attempt=2)
+    hit.open()
+
+
+def driver_deleted_during(hit: Hit) -> None:
+    """It is frozen between its files and its slot."""
+    hit.open()
+    assert_eventually(lambda: any((hit.scene.shared / "once").iterdir()), LONG)
+    hit.delete_driver()
+
+
+def driver_deleted_after(hit: Hit) -> None:
+    hit.open()
+    hit.scene.until_marked(hit.name, "wrote")
+    hit.delete_driver()
+
+
+def driver_hung(hit: Hit) -> None:
+    """SIGSTOP of all its processes: it beats no more, and its pod runs on."""
+    pids = _processes(hit)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        hit.scene.until_marked(hit.name, "began", attempt=2)
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    hit.open()
+
+
+def driver_cut_off(hit: Hit) -> None:
+    """Its network, until its successor has begun."""
+    with _cut(hit):
+        hit.scene.until_marked(hit.name, "began", attempt=2)
+    hit.open()
+
+
+def executor_deleted(hit: Hit) -> None:
+    pods = assert_eventually(lambda: hit.scene.executors(hit.name), LONG)
+    hit.scene.cluster.api.delete(PODS, pods[0]["metadata"]["name"], hit.scene.namespace, grace=0)
+    hit.open()
+
+
+# --- what it all stands on
+
+
+def kubelet_stopped(hit: Hit) -> None:
+    """Until the node is NotReady and its pods are evicted; what ran there runs on."""
+    kubelet, api = hit.scene.cluster.children["kubelet"], hit.scene.cluster.api
+    driver = hit.scene.driver(hit.name)["metadata"]["name"]
+
+    def evicted() -> bool:
+        pod = api.get(PODS, driver, hit.scene.namespace)
+        return pod is None or bool(pod["metadata"].get("deletionTimestamp"))
+
+    kubelet.kill()
+    try:
+        assert_eventually(lambda: not hit.scene.cluster.node_ready(), LONG)
+        assert_eventually(evicted, LONG)
+    finally:
+        kubelet.start()
+    hit.open()
+    assert_eventually(hit.scene.cluster.node_ready, LONG)
+    hit.release.until_ready()
+
+
+def spark_operator_killed(hit: Hit) -> None:
+    """When the driver pod is there and the Spark operator has not written so: its successor submits again."""
+    cluster = hit.scene.cluster
+    assert_eventually(
+        lambda: cluster.api.list(PODS, hit.scene.namespace, labels="spark-role=driver"), LONG, interval=0.005
+    )
+    cluster.restart("spark-operator")
+    hit.open()
+
+
+def etcd_killed(hit: Hit) -> None:
+    """The ledger's; the kubelet starts it again."""
+    os.kill(hit.release.process(hit.release.pods("etcd")[0]), signal.SIGKILL)
+    hit.open()
+    hit.release.until_ready()
+
+
+def api_server_killed(hit: Hit) -> None:
+    child = hit.scene.cluster.children["kube-apiserver"]
+    child.kill()
+    hit.open()
+    assert_eventually(lambda: bool(hit.scene.marks(hit.name, "wrote")), LONG)
+    child.start()
+    assert_eventually(hit.scene.cluster.api.healthy, LONG)
+    hit.release.until_ready()
+
+
+def everything_killed(hit: Hit) -> None:
+    """Every part of the cluster and every container, at once."""
+    cluster = hit.scene.cluster
+    for child in cluster.children.values():
+        os.kill(child.pid, signal.SIGKILL)
+    cluster.cgroups.kill()
+    for child in cluster.children.values():
+        child.kill()
+    for child in cluster.children.values():
+        child.start()
+    assert_eventually(cluster.api.healthy, LONG)
+    hit.open()
+    hit.release.until_ready()
+
+
+SILENT = {"heartbeatTimeoutSeconds": BEAT}
+FAULTS: Mapping[str, Fault] = {
+    "operator killed": Fault(strike=operator_killed, alone=True),
+    "operator frozen past its lease": Fault(strike=operator_frozen, alone=True),
+    "driver deleted before its commit": Fault(strike=driver_deleted_before, attempts=(2,)),
+    "driver deleted during its commit": Fault(
+        strike=driver_deleted_during, attempts=(1, 2), job=_frozen_at(f"{COMMIT}.before")
+    ),
+    "driver deleted at its commit": Fault(
+        strike=driver_deleted_during, attempts=(1,), job=_frozen_at(f"{COMMIT}.after")
+    ),
+    "driver deleted after its commit": Fault(strike=driver_deleted_after, job={"end": True}),
+    "driver hung": Fault(strike=driver_hung, attempts=(2,), job=SILENT),
+    "driver cut off": Fault(strike=driver_cut_off, attempts=(2,), job=SILENT),
+    "executor deleted": Fault(strike=executor_deleted, job={"executors": 1}),
+    "kubelet stopped until eviction": Fault(strike=kubelet_stopped, attempts=(1, 2, 3), alone=True),
+    "Spark operator killed at submission": Fault(
+        strike=spark_operator_killed, at_once=True, attempts=(1, 2), alone=True
+    ),
+    "etcd killed": Fault(strike=etcd_killed, alone=True),
+    "API server killed": Fault(strike=api_server_killed, alone=True),
+    "everything killed": Fault(strike=everything_killed, attempts=(1, 2, 3), alone=True),
+}
+
+
+def send(scene: Scene, release: Release, name: str, fault: Fault) -> Hit:
+    """A job for this fault, at its gate unless the fault strikes earlier."""
+    (scene.shared / "once").mkdir(exist_ok=True)
+    (scene.shared / "once").chmod(0o777)
+    scene.send(name, **fault.job)
+    if not fault.at_once:
+        scene.until_marked(name, "began")
+    return Hit(scene, release, name)
+
+
+def _processes(hit: Hit) -> list[int]:
+    """Of the driver's container: whoever is in the control group of its first process."""
+    uid = hit.scene.driver(hit.name)["metadata"]["uid"]
+    return hit.scene.cluster.cgroups.processes_of(uid)
+
+
+@contextlib.contextmanager
+def _cut(hit: Hit) -> Iterator[None]:
+    """The node's end of the driver pod's cable, down for the length of the block."""
+    pid = min(_processes(hit))
+    inside = ["nsenter", f"--net=/proc/{pid}/ns/net", "--", "ip", "-o", "link", "show", "eth0"]
+    found = re.search(
+        r"eth0@if(\d+)", subprocess.run(inside, capture_output=True, text=True, check=True, timeout=30).stdout
+    )
+    assert found is not None
+    links = hit.scene.cluster.network.run("ip", "-o", "link")
+    interface = re.search(rf"^{found[1]}: ([^@:]+)", links, re.MULTILINE)
+    assert interface is not None, f"no interface {found[1]} in {links}"
+    hit.scene.cluster.network.cut(interface[1])
+    try:
+        yield
+    finally:
+        hit.scene.cluster.network.heal(interface[1])

@@ -1,0 +1,146 @@
+"""The chart, installed on a real cluster as a platform team installs it: `helm install`, two operators, two gateways, the bundled etcd.
+
+What the values shorten are periods (a lease of 3 s, a sweep of 10 s), so that a takeover takes seconds of a test; what the chart leaves
+to its user is as the chart has it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.eventually import assert_eventually
+from harness.kube_api import Json
+from harness.node.cluster import RealCluster
+from harness.node.images import ETCD, OPERATOR
+from harness.store_parts import HELM, installed
+from sparkonce.launch.kubernetes import NAMESPACES, PODS
+
+CHART = Path(__file__).resolve().parents[3] / "charts" / "sparkonce"
+NAMESPACE = "sparkonce"
+NAME = "sparkonce"
+VOLUMES = "tests"
+"""Storage class of the one volume there is, a folder of the node."""
+LEASE = 3
+"""Seconds."""
+TIMEOUT = 300.0
+"""Seconds for helm, which waits until all pods are ready: twenty on free cores."""
+
+
+def values() -> dict[str, Any]:
+    """Of a small cluster with local images and no volumes."""
+
+    def image(tag: str) -> Json:
+        repository, _, version = tag.rpartition(":")
+        return {"repository": repository, "tag": version, "pullPolicy": "Never"}
+
+    small = {"requests": {"cpu": "20m", "memory": "64Mi"}}
+    return {
+        "image": image(OPERATOR),
+        "operator": {
+            "leaseSeconds": LEASE,
+            "sweepSeconds": 10,
+            "resources": small,
+            "terminationGracePeriodSeconds": 20,
+        },
+        "gateway": {"resources": small, "terminationGracePeriodSeconds": 10},
+        "etcd": {
+            "bundled": {
+                "enabled": True,
+                "image": image(ETCD),
+                # A pod that is evicted with an emptyDir would lose the ledger, and StoreRewound would be right to stop everything.
+                "persistence": {"size": "1Gi", "storageClass": VOLUMES},
+                "resources": small,
+            }
+        },
+    }
+
+
+@dataclass
+class Release:
+    cluster: RealCluster
+    chart: Path = CHART
+    values: Mapping[str, Any] = field(default_factory=values)
+
+    def install(self) -> None:
+        """All pods are ready afterwards."""
+        if self.cluster.api.get(NAMESPACES, NAMESPACE) is None:
+            self.cluster.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        self._volume()
+        self._helm("upgrade", "--install", "--wait", f"--timeout={TIMEOUT:.0f}s", NAME, str(self.chart), "--values=-")
+
+    def _volume(self) -> None:
+        folder = self.cluster.folder / "ledger"
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)
+        self.cluster.api.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": "ledger"},
+                "spec": {
+                    "storageClassName": VOLUMES,
+                    "capacity": {"storage": "1Gi"},
+                    "accessModes": ["ReadWriteOnce"],
+                    "hostPath": {"path": str(folder)},
+                },
+            }
+        )
+
+    def uninstall(self) -> None:
+        self._helm("uninstall", "--wait", NAME)
+
+    def test(self) -> str:
+        """What `helm test` prints."""
+        return self._helm("test", NAME)
+
+    def pods(self, component: str) -> Sequence[Json]:
+        """That are not on their way out; `component`: operator, gateway, etcd."""
+        found = self.cluster.api.list(PODS, NAMESPACE, labels=f"app.kubernetes.io/component={component}")
+        return [each for each in found if not each["metadata"].get("deletionTimestamp")]
+
+    def ready(self, component: str, count: int) -> bool:
+        """As many are ready, and no others are there."""
+        pods = self.pods(component)
+        return len(pods) == count and all(_ready(each) for each in pods)
+
+    def until_ready(self) -> None:
+        for component, count in (("etcd", 1), ("operator", 2), ("gateway", 2)):
+            assert_eventually(lambda c=component, n=count: self.ready(c, n), TIMEOUT)  # type: ignore[misc] # a default in a lambda has no type
+
+    def process(self, pod: Json) -> int:
+        """The pid of a pod's first container, as this machine sees it."""
+        container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+        return self.cluster.containers.pids()[container]
+
+    def logs(self, component: str) -> str:
+        selector = f"--selector=app.kubernetes.io/component={component}"
+        return self.cluster.kubectl("logs", "-n", NAMESPACE, selector, "--tail=-1", "--prefix", check=False)
+
+    def _helm(self, *arguments: str) -> str:
+        command = [
+            str(installed(HELM)),
+            f"--kubeconfig={self.cluster.kubeconfig}",
+            f"--namespace={NAMESPACE}",
+            *arguments,
+        ]
+        done = subprocess.run(
+            command,
+            input=yaml.safe_dump(dict(self.values)),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT + 60,
+            check=False,
+        )
+        assert done.returncode == 0, f"helm {arguments[0]}: {done.stderr.strip()}"
+        return done.stdout
+
+
+def _ready(pod: Json) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
