@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -91,12 +91,17 @@ def standing(metadata: TableMetadata, key: SinkKey | str) -> Standing:
     return Standing(_mark(metadata, str(key)), _fence(metadata, str(key)))
 
 
-def marks(metadata: TableMetadata) -> Iterator[Mark | OutputCorrupt]:
-    """Of all keys, in the order of their names."""
-    for name in sorted(metadata.refs):
-        if name.startswith(COMMITTED):
+def marks(metadata: TableMetadata, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[Mark | OutputCorrupt]:
+    """Of all sink keys that are wanted, in the order of their names."""
+    names = [name.removeprefix(COMMITTED) for name in sorted(metadata.refs) if name.startswith(COMMITTED)]
+    chosen = [sink_key for sink_key in names if wanted(sink_key)]
+    if chosen:
+        snapshots = {
+            each.snapshot_id: each for each in metadata.snapshots
+        }  # the library itself looks for one in all of them
+        for sink_key in chosen:
             try:
-                mark = _mark(metadata, name.removeprefix(COMMITTED))
+                mark = _mark(metadata, sink_key, snapshots)
             except OutputCorrupt as error:
                 yield error
                 continue
@@ -201,20 +206,23 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _said(metadata: TableMetadata, name: str) -> tuple[int, dict[str, str]] | None:
+def _said(
+    metadata: TableMetadata, name: str, snapshots: Mapping[int, Snapshot] | None = None
+) -> tuple[int, dict[str, str]] | None:
     ref = metadata.refs.get(name)
     if ref is None:
         return None
-    snapshot = metadata.snapshot_by_id(ref.snapshot_id)
+    number = ref.snapshot_id
+    snapshot = metadata.snapshot_by_id(number) if snapshots is None else snapshots.get(number)
     if snapshot is None or snapshot.summary is None:
         raise _corrupt(metadata, name)
     said = snapshot.summary.additional_properties
-    return ref.snapshot_id, {at.removeprefix(_PREFIX): text for at, text in said.items() if at.startswith(_PREFIX)}
+    return number, {at.removeprefix(_PREFIX): text for at, text in said.items() if at.startswith(_PREFIX)}
 
 
-def _mark(metadata: TableMetadata, sink_key: str) -> Mark | None:
+def _mark(metadata: TableMetadata, sink_key: str, snapshots: Mapping[int, Snapshot] | None = None) -> Mark | None:
     name = f"{COMMITTED}{sink_key}"
-    found = _said(metadata, name)
+    found = _said(metadata, name, snapshots)
     if found is None:
         return None
     at, said = found

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from sparkonce.sink.iceberg_catalog import asking
-from sparkonce.sink.iceberg_evidence import Mark, lineage_of, marks
+from sparkonce.sink.iceberg_evidence import COMMITTED, Mark, lineage_of, marks
 from sparkonce.sink.protocol import SinkKey
+from sparkonce.sink.stream import place
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -51,13 +52,11 @@ def rewritten(table: Table, paths: Iterable[str]) -> set[str] | None:
 def superseded(metadata: TableMetadata, key: SinkKey) -> list[Mark]:
     """Commits of earlier generations whose rows a Replace of this key takes out: those that no Replace in between took out.
     OutputCorrupt: evidence of one cannot be read."""
+    if key.batch and f"{COMMITTED}{place(key, key.batch - 1)}" in metadata.refs:
+        return []  # the stream's first batch has taken them out
     generations: dict[int, list[Mark]] = {}
-    for mark in of_lineage(metadata, key):
-        generation = lineage_of(mark.sink_key)[1]
-        if generation == key.generation and mark.replaces:
-            return []  # an earlier batch of this stream has taken them out
-        if generation < key.generation:
-            generations.setdefault(generation, []).append(mark)
+    for mark in of_lineage(metadata, key, lambda generation: generation < key.generation):
+        generations.setdefault(lineage_of(mark.sink_key)[1], []).append(mark)
     found: list[Mark] = []
     for _, committed in sorted(generations.items()):
         if any(mark.replaces for mark in committed):
@@ -70,19 +69,23 @@ def replaced_by(metadata: TableMetadata, key: SinkKey) -> int | None:
     """The later generation that stands in the place of this one's rows."""
     later = [
         lineage_of(mark.sink_key)[1]
-        for mark in of_lineage(metadata, key)
-        if mark.replaces and lineage_of(mark.sink_key)[1] > key.generation
+        for mark in of_lineage(metadata, key, lambda generation: generation > key.generation)
+        if mark.replaces
     ]
     return max(later, default=None)
 
 
-def of_lineage(metadata: TableMetadata, key: SinkKey) -> Iterable[Mark]:
-    for mark in marks(metadata):
-        if isinstance(mark, Mark):
-            if lineage_of(mark.sink_key)[0] == key.lineage:
-                yield mark
-        elif f".{key.lineage}-g" in str(mark):
+def of_lineage(metadata: TableMetadata, key: SinkKey, wanted: Callable[[int], bool]) -> Iterable[Mark]:
+    """Commits of the wanted generations. OutputCorrupt: evidence of one cannot be read."""
+
+    def named(sink_key: str) -> bool:
+        lineage, generation = lineage_of(sink_key)
+        return lineage == key.lineage and wanted(generation)
+
+    for mark in marks(metadata, named):
+        if not isinstance(mark, Mark):
             raise mark
+        yield mark
 
 
 def _removed_by(table: Table, snapshot: Snapshot) -> set[str]:

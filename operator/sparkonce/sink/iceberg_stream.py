@@ -54,10 +54,10 @@ def recorded(view: View, key: SinkKey) -> list[Mark]:
 def using(view: View, query_id: str) -> list[Slot]:
     """See `stream.Linked.using`. OutputCorrupt."""
     found: list[Slot] = []
-    for mark in marks(view.table.metadata):
+    for mark in marks(view.table.metadata, lambda sink_key: layout.batch_of(sink_key) is None):
         if not isinstance(mark, Mark):
             raise mark
-        if mark.query_id == query_id and layout.batch_of(mark.sink_key) is None:
+        if mark.query_id == query_id:
             key = _key(mark.sink_key)
             found += [view.slot_of(mark), *(view.slot_of(each) for each in recorded(view, key)[-1:])]
     return found
