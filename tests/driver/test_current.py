@@ -154,7 +154,7 @@ def test_a_silent_ledger_does_not_end_the_driver(attempt: Granted, monkeypatch: 
     def silent(*_: object) -> bool:
         raise StoreUnavailable("the ledger is locked")
 
-    monkeypatch.setattr("sparkonce.driver.attempt.DirectChannel.renew", silent)
+    monkeypatch.setattr("sparkonce.driver.channel.DirectChannel.renew", silent)
 
     job = from_environment(environment(attempt), stager=arrow_stage)
 

@@ -1,7 +1,7 @@
 """The control channel: how a driver tells the ledger that it lives, what it seals, and what it has to say.
 
-Plain calls, because job code is plain PySpark. `DirectChannel` goes straight to the store (local mode); on Kubernetes `HttpChannel` takes its
-place, and the store stays private to the operator. A channel never decides: what ends an attempt is an answer of the
+Plain calls, because job code is plain PySpark. `DirectChannel` goes straight to the store (local mode); on Kubernetes `HttpChannel`
+takes its place, and the store stays private to the operator. A channel never decides: what ends an attempt is an answer of the
 ledger or of an output, never silence.
 """
 
