@@ -5,7 +5,8 @@ What the command line adds around it (a lock file, a child process) costs the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from sparkonce.engine.prepare import Prepared, assemble
 from sparkonce.model.assignment import Assignment
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.open import Declared, open_sink
+from sparkonce.store.open import open_store
 from sparkonce.store.protocol import IdempotencyStore, Lease, Owned
 
 OUTPUT = "rows"
@@ -47,6 +49,20 @@ def job(key: str, place: dict[str, Any]) -> IdempotentJob:
         },
     }
     return IdempotentJob.of(document)
+
+
+@contextmanager
+def ledger(scratch: Path) -> Iterator[tuple[IdempotencyStore, Lease]]:
+    """A store of its own, and a lease on it."""
+    store = open_store(str(scratch / "ledger.db"))
+    try:
+        lease = run(store.open_lease(owner="benchmark"))
+        try:
+            yield store, lease
+        finally:
+            run(lease.revoke())
+    finally:
+        run(store.close())
 
 
 def slot_log(table: Path) -> dict[str, Any]:

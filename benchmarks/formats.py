@@ -1,39 +1,67 @@
 """What a write into a Delta or an Iceberg table through sparkonce costs, beside what each library's own writer takes for the same rows.
 
-Ours is `job.write` on a key reserved in a real ledger: Spark writes the files natively, a small commit lists them. Theirs is what a PySpark
-job has without JVM packages: the DataFrame as an Arrow table (`toArrow`), which the library writes and commits. Beside both, in the same
-round, stands `df.write.parquet`, which makes no table at all: the least that the rows themselves cost.
+Ours is `job.write` on a key reserved in a real ledger: Spark writes the files natively, a small commit lists them. Theirs, and how tables
+are made and counted, is told in `tables`. Beside both, in the same round, stands `df.write.parquet`, which makes no table at all: the
+least that the rows themselves cost.
 
-Every table is new, made before its time begins, so that no run pays for the snapshots of the one before. After it, outside of the time,
-the library counts the rows.
+A ratio at one size mixes two things: what every write pays, and what every row pays. So each round writes at two sizes, and the line
+through both says what is fixed and what grows. One size was not taken: a ratio there looks as good as that size is large.
+
+All that is in a session which has written before. A job that writes once pays more, for modules, classes and code that is not compiled yet:
+`first_write` is a process of its own per variant.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-from attempt import OUTPUT, begun
+from attempt import ledger
 from machine import Used, metered
-from measure import Goal, Row, WrongEffect, measured
-from output import frame_of, session
+from measure import Goal, Line, Row, WrongEffect, measured
+from spark import frame_of, idle_frame, session
+from tables import DELTA, ICEBERG, NATIVE, OURS, THEIR_DELTA, THEIR_ICEBERG, VARIANTS, Tables, by_job, by_library
 
-from sparkonce.blocking import run
 from sparkonce.cli.machine import check_spark
-from sparkonce.store.open import open_store
-from sparkonce.store.protocol import IdempotencyStore, Lease
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
 
-NATIVE = "df.write.parquet"
-DELTA, THEIR_DELTA = "job.write, delta", "write_deltalake"
-ICEBERG, THEIR_ICEBERG = "job.write, iceberg", "pyiceberg append"
+    from sparkonce.store.protocol import IdempotencyStore, Lease
+
+PATIENCE = 600
+"""Seconds for one such process, which has a few to do."""
+LIMIT, FASTER = Goal(1.05, "<= 1.05x CPU"), Goal(1.0, "faster")
+KINDS = ((DELTA, THEIR_DELTA, "delta"), (ICEBERG, THEIR_ICEBERG, "iceberg"))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a write in this process needs."""
+
+    spark: SparkSession
+    tables: Tables
+    empty: pa.Table
+    opened: tuple[IdempotencyStore, Lease]
+
+    def one(self, variant: str, rows: int) -> Used:
+        place = self.tables.made(variant, self.empty)
+        frame = idle_frame(self.spark, rows)
+        if variant in OURS:
+            used = by_job(variant, frame, place, rows, self.opened)
+        else:
+            _, used = metered(lambda: by_library(variant, frame, place))
+        self.tables.counted(variant, place, rows)
+        return used
 
 
 @dataclass
@@ -41,146 +69,113 @@ class Formats:
     """The part `formats`; `say` gets a line per round."""
 
     scratch: Path
-    rows: int
+    small: int
+    """Rows."""
+    large: int
     pairs: int
     say: Callable[[str], None]
-    runs: dict[str, list[Used]] = field(default_factory=dict)
+    first_writes: int
+    """Processes per variant that write once."""
+    runs: dict[str, list[tuple[Used, Used]]] = field(default_factory=dict)
+    """By variant: each pair at both sizes."""
+    first: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    """By variant: wall and CPU of processes that write `small` rows once."""
 
     def measure(self) -> list[Row]:
         """WrongEffect when a table does not hold the rows; InvalidInput when Spark cannot start here."""
         check_spark()
-        self.say(f"formats: starting Spark; {self.rows:,} rows, {self.pairs} pairs and one to warm up")
-        catalog = {"TYPE": "sql", "URI": f"sqlite:///{self.scratch / 'catalog.db'}"}
-        catalog["WAREHOUSE"] = (self.scratch / "warehouse").as_uri()
-        os.environ |= {f"PYICEBERG_CATALOG__BENCH__{name}": value for name, value in catalog.items()}
-        store = open_store(str(self.scratch / "ledger.db"))
-        lease = run(store.open_lease(owner="benchmark"))
-        try:
-            with session(self.scratch) as spark:
-                variants = {
-                    NATIVE: lambda: self._native(spark),
-                    DELTA: lambda: self._delta(spark, store, lease),
-                    THEIR_DELTA: lambda: self._their_delta(spark),
-                    ICEBERG: lambda: self._iceberg(spark, store, lease),
-                    THEIR_ICEBERG: lambda: self._their_iceberg(spark),
-                }
-                self.runs = measured(variants, self.pairs, self._told)
-        finally:
-            run(lease.revoke())
-            run(store.close())
+        self.say(
+            f"formats: starting Spark; {self.small:,} and {self.large:,} rows, {self.pairs} pairs and one to warm up"
+        )
+        tables = Tables(self.scratch)
+        tables.configure()
+        with ledger(self.scratch) as opened, session(self.scratch) as spark:
+            empty = frame_of(spark, 1).toArrow().slice(0, 0)
+            place = _Place(spark, tables, empty, opened)
+            self.runs = measured({each: partial(self._both, each, place) for each in VARIANTS}, self.pairs, self._told)
+        self.say(f"formats: first writes, a process each, {self.first_writes} pairs")
+        cold = {each: partial(self._first, each, tables, empty) for each in VARIANTS}
+        self.first = measured(cold, self.first_writes, self._told_first, warm_up=False)
         return self._table()
 
-    def _native(self, spark: SparkSession) -> Used:
-        frame, table = self._idle(spark), self.scratch / f"native-{uuid4().hex}"
-        _, used = metered(lambda: frame.write.parquet(f"file://{table}"))
-        shutil.rmtree(table)
-        return used
+    def _both(self, variant: str, place: _Place) -> tuple[Used, Used]:
+        return place.one(variant, self.small), place.one(variant, self.large)
 
-    def _delta(self, spark: SparkSession, store: IdempotencyStore, lease: Lease) -> Used:
-        frame, table = self._idle(spark), self._new_delta(spark)
-        used = self._ours(frame, store, lease, table, {"delta": {"path": str(table)}})
-        self._counted_delta(DELTA, table)
-        return used
-
-    def _their_delta(self, spark: SparkSession) -> Used:
-        from deltalake import write_deltalake
-
-        frame, table = self._idle(spark), self._new_delta(spark)
-        _, used = metered(lambda: write_deltalake(str(table), frame.toArrow(), mode="append"))
-        self._counted_delta(THEIR_DELTA, table)
-        return used
-
-    def _new_delta(self, spark: SparkSession) -> Path:
-        from deltalake import write_deltalake
-
-        table = self.scratch / f"delta-{uuid4().hex}"
-        write_deltalake(str(table), frame_of(spark, 1).toArrow().slice(0, 0))
-        return table
-
-    def _counted_delta(self, variant: str, table: Path) -> None:
-        import pyarrow as pa
-        from deltalake import DeltaTable
-
-        adds = pa.table(DeltaTable(str(table)).get_add_actions(flatten=True))
-        self._counted(variant, sum(number for number in adds["num_records"].to_pylist() if number is not None))
-        shutil.rmtree(table)
-
-    def _iceberg(self, spark: SparkSession, store: IdempotencyStore, lease: Lease) -> Used:
-        frame, name = self._idle(spark), self._new_iceberg(spark)
-        place = {"iceberg": {"catalog": "bench", "table": name}}
-        used = self._ours(frame, store, lease, self.scratch, place)
-        self._counted_iceberg(ICEBERG, name)
-        return used
-
-    def _their_iceberg(self, spark: SparkSession) -> Used:
-        from pyiceberg.catalog import load_catalog
-
-        frame, name = self._idle(spark), self._new_iceberg(spark)
-        table = load_catalog("bench").load_table(name)
-        _, used = metered(lambda: table.append(frame.toArrow()))
-        self._counted_iceberg(THEIR_ICEBERG, name)
-        return used
-
-    def _new_iceberg(self, spark: SparkSession) -> str:
-        from pyiceberg.catalog import load_catalog
-
-        catalog, name = load_catalog("bench"), f"bench.t{uuid4().hex}"
-        catalog.create_namespace_if_not_exists("bench")
-        catalog.create_table(name, frame_of(spark, 1).toArrow().schema)
-        return name
-
-    def _counted_iceberg(self, variant: str, name: str) -> None:
-        from pyiceberg.catalog import load_catalog
-
-        catalog = load_catalog("bench")
-        tasks = catalog.load_table(name).scan().plan_files()
-        self._counted(variant, sum(task.file.record_count for task in tasks))
-        catalog.purge_table(name)
-
-    def _ours(
-        self, frame: DataFrame, store: IdempotencyStore, lease: Lease, table: Path, place: dict[str, Any]
-    ) -> Used:
-        job = begun(store, lease, table, place=place)
-        try:
-            written, used = metered(lambda: job.write(frame, OUTPUT))
-        finally:
-            job.heartbeat.stop()
-        if not written.fresh or written.rows != self.rows:
-            raise WrongEffect(f"job.write said {written}, for {self.rows} rows under a fresh key")
-        return used
-
-    def _idle(self, spark: SparkSession) -> DataFrame:
-        """A frame of its own for each run, as a job has, and nothing left over from the last one."""
-        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no public way to collect its heap
-        jvm.System.gc()
+    def _first(self, variant: str, tables: Tables, empty: pa.Table) -> dict[str, float]:
+        place = tables.made(variant, empty)
         os.sync()
-        return frame_of(spark, self.rows)
+        with TemporaryDirectory(dir=self.scratch) as scratch:
+            command = [sys.executable, str(Path(__file__).with_name("first_write.py"))]
+            arguments = [variant, place, str(self.small), scratch]
+            done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        if done.returncode != 0:
+            raise WrongEffect(
+                f"{variant}: a process that writes once ended with {done.returncode}: {done.stderr[-500:]}"
+            )
+        tables.counted(variant, place, self.small)
+        told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        return told
 
-    def _counted(self, variant: str, rows: int) -> None:
-        if rows != self.rows:
-            raise WrongEffect(f"{variant}: the table holds {rows} rows, and {self.rows} were written")
+    def _told(self, pair: int, used: dict[str, tuple[Used, Used]]) -> None:
+        what = ", ".join(
+            f"{name} {a.wall:.2f} and {b.wall:.2f} s ({a.cpu:.2f} and {b.cpu:.2f} CPU s)"
+            for name, (a, b) in used.items()
+        )
+        others = sum(each.others for both in used.values() for each in both)
+        self.say(f"formats: {_pair(pair, self.pairs)}: {what}; others {others:.1f} CPU s")
 
-    def _told(self, pair: int, used: dict[str, Used]) -> None:
-        which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
-        what = ", ".join(f"{name} {each.wall:.2f} s ({each.cpu:.2f} CPU s)" for name, each in used.items())
-        self.say(f"formats: {which}: {what}; others {sum(each.others for each in used.values()):.1f} CPU s")
+    def _told_first(self, pair: int, used: dict[str, dict[str, float]]) -> None:
+        what = ", ".join(f"{name} {each['wall']:.1f} s ({each['cpu']:.2f} CPU s)" for name, each in used.items())
+        self.say(f"formats: first writes, {_pair(pair, self.first_writes)}: {what}")
 
     def _table(self) -> list[Row]:
-        limit, faster, found = Goal(1.05, "<= 1.05x CPU"), Goal(1.0, "faster"), []
-        for ours, theirs, kind in ((DELTA, THEIR_DELTA, "delta"), (ICEBERG, THEIR_ICEBERG, "iceberg")):
-            for raw, name, goals in ((NATIVE, "parquet", (limit, None)), (theirs, "library", (faster, faster))):
-                what = f"formats: {kind} by {name}"
-                found += [
-                    Row(what=what, unit="CPU s", ours=self._cpu(ours), raw=self._cpu(raw), goal=goals[0]),
-                    Row(what=what, unit="s", ours=self._wall(ours), raw=self._wall(raw), goal=goals[1]),
-                ]
+        found: list[Row] = []
+        for ours, theirs, kind in KINDS:
+            for raw, name, cpu, wall in ((NATIVE, "parquet", LIMIT, None), (theirs, "library", FASTER, FASTER)):
+                for size in (0, 1):
+                    what = f"formats: {kind} by {name}, {_short((self.small, self.large)[size])} rows"
+                    found += [
+                        Row(what=what, unit="CPU s", ours=self._cpu(ours, size), raw=self._cpu(raw, size), goal=cpu),
+                        Row(what=what, unit="s", ours=self._wall(ours, size), raw=self._wall(raw, size), goal=wall),
+                    ]
+                found += self._split(ours, raw, f"formats: {kind} by {name}", cpu)
         return found
 
-    def _cpu(self, variant: str) -> list[float]:
-        return [used.cpu for used in self.runs[variant]]
+    def _split(self, ours: str, raw: str, what: str, goal: Goal) -> list[Row]:
+        """What is fixed as a difference, in seconds: its ratio would say nothing of a write of another size."""
+        a, b = self._lines(ours), self._lines(raw)
+        more = [one.fixed - other.fixed for one, other in zip(a, b, strict=True)]
+        slopes = [[line.per_row * 1e6 for line in lines] for lines in (a, b)]
+        first = [[each["cpu"] for each in self.first.get(variant, ())] for variant in (ours, raw)]
+        told = [Row(what=f"{what}, fixed, more than it", unit="CPU s", ours=more)]
+        if (
+            min(slopes[1]) > 0
+        ):  # else the two sizes are too near to each other for the clock: there is nothing to divide by
+            told.append(Row(what=f"{what}, per million rows", unit="CPU s", ours=slopes[0], raw=slopes[1], goal=goal))
+        if self.first_writes:
+            told.append(Row(what=f"{what}, first write of a process", unit="CPU s", ours=first[0], raw=first[1]))
+        return told
 
-    def _wall(self, variant: str) -> list[float]:
-        return [used.wall for used in self.runs[variant]]
+    def _lines(self, variant: str) -> list[Line]:
+        return [Line.through((self.small, a.cpu), (self.large, b.cpu)) for a, b in self.runs[variant]]
+
+    def _cpu(self, variant: str, size: int) -> list[float]:
+        return [both[size].cpu for both in self.runs[variant]]
+
+    def _wall(self, variant: str, size: int) -> list[float]:
+        return [both[size].wall for both in self.runs[variant]]
 
     def dump(self) -> dict[str, Any]:
-        return {"rows": self.rows, "runs": {name: [used.dump() for used in each] for name, each in self.runs.items()}}
+        runs = {name: [[used.dump() for used in both] for both in each] for name, each in self.runs.items()}
+        return {"rows": [self.small, self.large], "runs": runs, "firstWrites": self.first}
+
+
+def _pair(pair: int, pairs: int) -> str:
+    return f"pair {pair} of {pairs}" if pair else "warm-up"
+
+
+def _short(rows: int) -> str:
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        if rows >= size:
+            return f"{rows / size:g}{letter}"
+    return str(rows)

@@ -11,7 +11,7 @@ difference is. The interval of the median is given beside the spread for who wan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import comb
@@ -101,6 +101,21 @@ class Row:
         }
 
 
+@dataclass(frozen=True)
+class Line:
+    """What something costs by its number of rows: a fixed part, and so much for each row. From one run at each of two sizes."""
+
+    fixed: float
+    per_row: float
+
+    @classmethod
+    def through(cls, small: tuple[int, float], large: tuple[int, float]) -> Line:
+        """Each a number of rows, and its cost."""
+        (rows, cost), (more, greater) = small, large
+        per_row = (greater - cost) / (more - rows)
+        return cls(cost - per_row * rows, per_row)
+
+
 def verdict(values: Sequence[float], *, at_most: float) -> Verdict:
     if len(values) >= LEAST_PAIRS and max(values) <= at_most:
         return Verdict.MET
@@ -119,20 +134,24 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return found
 
 
-def interleaved(variants: Sequence[str], pairs: int) -> Iterator[tuple[int, str]]:
+def interleaved(variants: Sequence[str], pairs: int, *, warm_up: bool = True) -> Iterator[tuple[int, str]]:
     """(pair, variant): A B, B A, A B, ...; pair 0 warms up and is not to be counted."""
-    for pair in range(pairs + 1):
+    for pair in range(0 if warm_up else 1, pairs + 1):
         for variant in reversed(variants) if pair % 2 else variants:
             yield pair, variant
 
 
 def measured(
-    variants: dict[str, Callable[[], T]], pairs: int, on_pair: Callable[[int, dict[str, T]], None]
+    variants: Mapping[str, Callable[[], T]],
+    pairs: int,
+    on_pair: Callable[[int, dict[str, T]], None],
+    *,
+    warm_up: bool = True,
 ) -> dict[str, list[T]]:
-    """Runs each variant once per pair and once before to warm up; what the counted pairs returned, by variant."""
+    """Runs each variant once per pair, and before that once to warm up; what the counted pairs returned, by variant."""
     kept: dict[str, list[T]] = {name: [] for name in variants}
     latest: dict[str, T] = {}
-    for pair, name in interleaved(list(variants), pairs):
+    for pair, name in interleaved(list(variants), pairs, warm_up=warm_up):
         latest[name] = variants[name]()
         if pair > 0:
             kept[name].append(latest[name])

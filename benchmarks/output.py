@@ -10,69 +10,27 @@ for the one before. After it, outside of the time, what stands in the output is 
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from attempt import OUTPUT, begun
+from attempt import OUTPUT, begun, ledger
 from machine import Used, metered
 from measure import Goal, Row, WrongEffect, measured
 from pyarrow import parquet
+from spark import PARTITIONS, idle_frame, session
 
-from sparkonce.blocking import run
 from sparkonce.cli.machine import check_spark
 from sparkonce.sink.table import Table
-from sparkonce.store.open import open_store
 from sparkonce.store.protocol import IdempotencyStore, Lease
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-PARTITIONS = 8
-PLAIN, DURABLE, UNSYNCED = "df.write.parquet", "job.write", "job.write, durable=False"
-
-COLUMNS = (
-    "id",
-    "cast(id * 7919 % 1000003 as int) as number",
-    "(id * 31 % 999983) / 100D as amount",
-    "concat('category-', cast(id % 97 as string)) as category",
-    "hex(xxhash64(id)) as token",
-)
-"""A long, an int, a double, a string of few values and one of many: 301 MB of Parquet for ten million rows. They are those of the
-research notes, so that numbers can be compared, and cheap to make: with rows that cost much, every ratio would look like 1."""
-
-
-@contextmanager
-def session(scratch: Path) -> Iterator[SparkSession]:
-    """local[2]: two tasks at a time, whatever the machine has."""
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("sparkonce-bench")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.driver.memory": "2g",
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.local.dir": str(scratch / "local"),
-    }.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def frame_of(spark: SparkSession, rows: int) -> DataFrame:
-    return spark.range(0, rows, 1, PARTITIONS).selectExpr(*COLUMNS)
+PLAIN, DURABLE, UNSYNCED = "df.write.parquet", "job.write", "job.write, durable=False"
 
 
 @dataclass
@@ -91,14 +49,8 @@ class Output:
         """WrongEffect when an output does not hold the rows; InvalidInput when Spark cannot start here."""
         check_spark()
         self.say(f"output: starting Spark; {self.rows:,} rows, {self.pairs} pairs and one to warm up")
-        store = open_store(str(self.scratch / "ledger.db"))
-        lease = run(store.open_lease(owner="benchmark"))
-        try:
-            with session(self.scratch) as spark:
-                self.runs = self._runs(spark, store, lease)
-        finally:
-            run(lease.revoke())
-            run(store.close())
+        with ledger(self.scratch) as (store, lease), session(self.scratch) as spark:
+            self.runs = self._runs(spark, store, lease)
         return self._table()
 
     def _runs(self, spark: SparkSession, store: IdempotencyStore, lease: Lease) -> dict[str, list[Used]]:
@@ -110,13 +62,13 @@ class Output:
         return measured(variants, self.pairs, self._told)
 
     def _plain(self, spark: SparkSession) -> Used:
-        frame, table = self._idle(spark), self.scratch / f"plain-{uuid4().hex}"
+        frame, table = idle_frame(spark, self.rows), self.scratch / f"plain-{uuid4().hex}"
         _, used = metered(lambda: frame.write.parquet(f"file://{table}"))
         self._counted(PLAIN, sorted(table.glob("*.parquet")), table)
         return used
 
     def _ours(self, spark: SparkSession, store: IdempotencyStore, lease: Lease, *, durable: bool) -> Used:
-        frame, table = self._idle(spark), self.scratch / f"ours-{uuid4().hex}"
+        frame, table = idle_frame(spark, self.rows), self.scratch / f"ours-{uuid4().hex}"
         job = begun(store, lease, table, durable=durable)
         try:
             written, used = metered(lambda: job.write(frame, OUTPUT))
@@ -126,13 +78,6 @@ class Output:
             raise WrongEffect(f"job.write said {written}, for {self.rows} rows under a fresh key")
         self._counted(DURABLE if durable else UNSYNCED, list(map(Path, Table(table).files())), table)
         return used
-
-    def _idle(self, spark: SparkSession) -> DataFrame:
-        """A frame of its own for each run, as a job has, and nothing left over from the last one."""
-        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no public way to collect its heap
-        jvm.System.gc()
-        os.sync()
-        return frame_of(spark, self.rows)
 
     def _counted(self, variant: str, files: list[Path], table: Path) -> None:
         """At the effect: rows by the footers of the files that a reader of the table gets."""

@@ -51,10 +51,16 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/run.py", description="What exactly-once costs.")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part (may be given again)")
     parser.add_argument(
-        "--rows", type=_number, default=10_000_000, help="of the output part (10,000,000); formats takes a fifth"
+        "--rows",
+        type=_number,
+        default=10_000_000,
+        help="of the output part (10,000,000); formats writes a twentieth and two fifths",
     )
     parser.add_argument(
         "--pairs", type=_number, default=10, help=f"counted ones (10); below {LEAST_PAIRS} nothing is met"
+    )
+    parser.add_argument(
+        "--first-writes", type=_count, default=5, help="processes per variant that write once, in formats (5)"
     )
     parser.add_argument("--jobs", type=_number, default=300, help="of each run of the operator part (300)")
     parser.add_argument(
@@ -70,11 +76,15 @@ def options(arguments: list[str]) -> argparse.Namespace:
     return asked
 
 
-def _number(text: str) -> int:
+def _number(text: str, least: int = 1) -> int:
     digits = text.replace(",", "").replace("_", "")
-    if not digits.isdecimal() or int(digits) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    if not digits.isdecimal() or int(digits) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} on")
     return int(digits)
+
+
+def _count(text: str) -> int:
+    return _number(text, 0)
 
 
 def say(text: str) -> None:
@@ -86,7 +96,8 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
     if name == "output":
         return Output(scratch, asked.rows, asked.pairs, say)
     if name == "formats":
-        return Formats(scratch, max(1, asked.rows // 5), asked.pairs, say)
+        small, large = max(1, asked.rows // 20), max(2, asked.rows * 2 // 5)
+        return Formats(scratch, small, large, asked.pairs, say, asked.first_writes)
     if name in ("reserve", "replay"):
         return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)
     if name == "etcd":

@@ -1,0 +1,35 @@
+"""A process that starts Spark, writes once and says what all of that used: what a job that writes once pays.
+
+`python first_write.py VARIANT PLACE ROWS SCRATCH`, started by the part `formats`; prints one line of JSON. Its CPU is that of this process
+and the JVM from their start to the end of the write, all modules imported and all classes loaded on the way. The table is there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter
+
+BEGAN = perf_counter()
+
+
+def main(variant: str, place: str, rows: int, scratch: Path) -> None:
+    from machine import cpu_of_ours
+    from spark import frame_of, session
+    from tables import OURS, by_job, by_library
+
+    with session(scratch) as spark, ExitStack() as stack:
+        frame = frame_of(spark, rows)
+        if variant in OURS:
+            from attempt import ledger
+
+            by_job(variant, frame, place, rows, stack.enter_context(ledger(scratch)))
+        else:
+            by_library(variant, frame, place)
+        print(json.dumps({"wall": perf_counter() - BEGAN, "cpu": cpu_of_ours()}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))

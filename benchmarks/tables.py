@@ -1,0 +1,120 @@
+"""The tables that are written to, and the ways to write to them: ours, each library's own, and Spark's plain files.
+
+Theirs is what a PySpark job has without JVM packages: the DataFrame as an Arrow table (`toArrow`), which the library writes and commits.
+Every run has a table of its own, made beforehand with its columns and one empty commit, so that none pays for the commits of the one
+before, and none for being the first. Afterwards the library that owns the format counts the rows.
+
+Imports stand in the functions: a fresh process pays only for what its own way to write needs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from machine import Used, metered
+from measure import WrongEffect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from sparkonce.store.protocol import IdempotencyStore, Lease
+
+NATIVE = "df.write.parquet"
+DELTA, THEIR_DELTA = "job.write, delta", "write_deltalake"
+ICEBERG, THEIR_ICEBERG = "job.write, iceberg", "pyiceberg append"
+OURS = (DELTA, ICEBERG)
+VARIANTS = (NATIVE, DELTA, THEIR_DELTA, ICEBERG, THEIR_ICEBERG)
+CATALOG = "bench"
+
+
+@dataclass(frozen=True)
+class Tables:
+    scratch: Path
+
+    def configure(self) -> None:
+        """Tells this process and its children where the catalog is: as pyiceberg's users do, in the environment."""
+        properties = {"TYPE": "sql", "URI": f"sqlite:///{self.scratch / 'catalog.db'}"}
+        properties["WAREHOUSE"] = (self.scratch / "warehouse").as_uri()
+        os.environ |= {f"PYICEBERG_CATALOG__BENCH__{name}": value for name, value in properties.items()}
+
+    def made(self, variant: str, empty: pa.Table) -> str:
+        """A path, or the name of an Iceberg table. `empty`: without rows, with the columns."""
+        name = f"t{uuid4().hex}"
+        if variant in (ICEBERG, THEIR_ICEBERG):
+            from pyiceberg.catalog import load_catalog
+
+            catalog = load_catalog(CATALOG)
+            catalog.create_namespace_if_not_exists("bench")
+            catalog.create_table(f"bench.{name}", empty.schema).append(empty)
+            return f"bench.{name}"
+        path = str(self.scratch / name)
+        if variant != NATIVE:
+            from deltalake import write_deltalake
+
+            write_deltalake(path, empty)
+        return path
+
+    def counted(self, variant: str, place: str, rows: int) -> None:
+        """Rows as the format's library finds them; then the table goes. WrongEffect."""
+        if variant in (ICEBERG, THEIR_ICEBERG):
+            from pyiceberg.catalog import load_catalog
+
+            catalog = load_catalog(CATALOG)
+            found = sum(task.file.record_count for task in catalog.load_table(place).scan().plan_files())
+            catalog.purge_table(place)
+        else:
+            found = _in_files(Path(place)) if variant == NATIVE else _in_delta(place)
+            shutil.rmtree(place)
+        if found != rows:
+            raise WrongEffect(f"{variant}: the table holds {found} rows, and {rows} were written")
+
+
+def _in_files(folder: Path) -> int:
+    from pyarrow import parquet
+
+    return sum(parquet.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
+
+
+def _in_delta(path: str) -> int:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    adds = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    return sum(number for number in adds["num_records"].to_pylist() if number is not None)
+
+
+def by_library(variant: str, frame: DataFrame, place: str) -> None:
+    """The write as its users do it, without us."""
+    if variant == NATIVE:
+        frame.write.parquet(f"file://{place}")
+    elif variant == THEIR_DELTA:
+        from deltalake import write_deltalake
+
+        write_deltalake(place, frame.toArrow(), mode="append")
+    else:
+        from pyiceberg.catalog import load_catalog
+
+        load_catalog(CATALOG).load_table(place).append(frame.toArrow())
+
+
+def by_job(variant: str, frame: DataFrame, place: str, rows: int, opened: tuple[IdempotencyStore, Lease]) -> Used:
+    """Ours, on a key that is reserved before its time begins; `opened`: a ledger. WrongEffect."""
+    from attempt import OUTPUT, begun
+
+    where: dict[str, Any] = {"delta": {"path": place}}
+    if variant == ICEBERG:
+        where = {"iceberg": {"catalog": CATALOG, "table": place}}
+    job = begun(*opened, Path(place if variant == DELTA else "/"), place=where)
+    try:
+        told, used = metered(lambda: job.write(frame, OUTPUT))
+    finally:
+        job.heartbeat.stop()
+    if not told.fresh or told.rows != rows:
+        raise WrongEffect(f"job.write said {told}, for {rows} rows under a fresh key")
+    return used
