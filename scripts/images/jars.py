@@ -1,7 +1,12 @@
-"""The layer of Java libraries beside PySpark's own, fetched from Maven by Spark's own resolver."""
+"""The layer of Java libraries beside PySpark's own, fetched from Maven by Spark's own resolver.
+
+What PySpark brings itself is left out, whatever its version: two versions of one library on one class path (netty, slf4j) are decided by
+the order of a folder, and half of Spark then meets the wrong one.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -25,6 +30,7 @@ builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fa
 builder = builder.config("spark.jars.packages", packages).config("spark.jars.excludes", excludes)
 builder.config("spark.jars.ivy", ivy).config("spark.jars.ivySettings", ivy + "/settings.xml").getOrCreate().stop()
 """
+OWN = "import os, pyspark; print(*os.listdir(os.path.join(os.path.dirname(pyspark.__file__), 'jars')))"
 
 
 def layer(image: Image) -> Layer:
@@ -42,5 +48,13 @@ def fetch(image: Image, target: Path) -> None:
     with layers.work_folder() as ivy:
         (ivy / "settings.xml").write_text(IVY)
         run([sys.executable, "-c", RESOLVE, ",".join(image.maven), ",".join(image.maven_excludes), str(ivy)])
+        own = {_library(each) for each in run([sys.executable, "-c", OWN]).split()}
         for jar in sorted((ivy / "jars").glob("*.jar")):
-            shutil.copyfile(jar, target / jar.name)
+            name = jar.name.partition("_")[2]  # the resolver writes GROUP_LIBRARY-VERSION.jar
+            if _library(name) not in own:
+                shutil.copyfile(jar, target / name)
+
+
+def _library(jar: str) -> str:
+    """Its name without the version."""
+    return re.split(r"-\d", jar, maxsplit=1)[0]
