@@ -24,6 +24,13 @@ def patience() -> float:
     return _seconds("SPARKONCE_PATIENCE", 10.0)
 
 
+def settle() -> str:
+    """SPARKONCE_SETTLE, as the option of `sparkonce operator`: who looks at the outputs of jobs that run on a cluster.
+
+    Default auto: a command looks at what it reaches, and never takes a folder of this machine for one of a driver's pod."""
+    return os.environ.get("SPARKONCE_SETTLE") or "auto"
+
+
 def _seconds(name: str, default: float) -> float:
     text = os.environ.get(name)
     if not text:

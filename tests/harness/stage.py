@@ -117,6 +117,7 @@ class Stage:
                 **os.environ,
                 "SPARKONCE_STORE": store,
                 "SPARKONCE_INSTALL": self.install if install is None else install,
+                "SPARKONCE_SETTLE": "operator",  # this machine is the drivers' own
             },
             capture_output=True,
             text=True,

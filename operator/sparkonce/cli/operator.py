@@ -74,11 +74,15 @@ def operator(
     ] = 30.0,
     gateway_url: Annotated[
         str | None,
-        typer.Option(envvar="SPARKONCE_GATEWAY_URL", help="https://HOST:PORT at which drivers reach `sparkonce gateway`."),
+        typer.Option(
+            envvar="SPARKONCE_GATEWAY_URL", help="https://HOST:PORT at which drivers reach `sparkonce gateway`."
+        ),
     ] = None,
     gateway_ca: Annotated[
         Path | None,
-        typer.Option(envvar="SPARKONCE_GATEWAY_CA", help="PEM file: who signed its certificate, if drivers do not know."),
+        typer.Option(
+            envvar="SPARKONCE_GATEWAY_CA", help="PEM file: who signed its certificate, if drivers do not know."
+        ),
     ] = None,
     log_format: Annotated[str, typer.Option(envvar="SPARKONCE_LOG_FORMAT", help="text or json.")] = "text",
 ) -> int:
@@ -97,11 +101,8 @@ def operator(
         raise InvalidInput(
             f"the operator needs {missing.name}, which is not installed; install sparkonce[operator]"
         ) from None
-    from sparkonce.engine.reach import Settles
+    from sparkonce.engine.reach import settles_as
     from sparkonce.engine.replica import ReplicaSettings
-
-    if settle not in set(Settles):
-        raise InvalidInput(f"--settle is {settle!r}; give one of {', '.join(Settles)}")
 
     margin = min(1.0, lease_seconds / 4)
     settings = OperatorSettings(
@@ -113,7 +114,7 @@ def operator(
         max_live_keys=max_live_keys,
         gateway=_gateway(gateway_url, gateway_ca),
         replica=ReplicaSettings(slots=slots, sweep=sweep_seconds, margin=margin),
-        settles=Settles(settle),
+        settles=settles_as(settle),
         settle_after=settle_after,
     )
     asyncio.run(serve(settings, http=http, log_format=log_format, signals=(signal.SIGTERM, signal.SIGINT)))

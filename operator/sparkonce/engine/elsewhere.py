@@ -3,8 +3,8 @@
 The command line reaches the ledger and, as a rule, nothing else: no API server, no pods. So it never drives a key of a cluster. It writes
 what the person decided, by the same verbs and compares as any owner, gives the claim up in the same moment, and every operator is told
 by its watch that the key has no owner or has ended. What stands in the record is enough for that: whoever held a key had settled its
-attempt before, and stopped it, unless it says StillThere. Then a person's word about its outcome comes too early, and what can be
-asked for is another try to stop it.
+attempt before, and stopped it, unless it says StillThere or CannotSettle. Then a person's word about its outcome comes too early, and
+what can be asked for is another try. The same holds for outputs that this machine does not see: an operator looks at them.
 
 A client of the API server in the command line was not taken: who may decide about a key need not be somebody who may delete pods.
 """
@@ -18,7 +18,7 @@ from sparkonce.engine.embedded import Embedded
 from sparkonce.errors import InvalidInput, LaunchUnavailable
 from sparkonce.launch.protocol import Phase, Seen, Stopped
 from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Application, Event, HeldReason, Opener, Record, SpecBody, State
+from sparkonce.model.record import Application, Event, Opener, Record, SpecBody, State
 from sparkonce.store.protocol import Claim, Lost, Owned, Refused, Request, Updated
 
 
@@ -90,10 +90,10 @@ def _request(record: Record, spec: SpecBody) -> Request:
     )
 
 
-async def stop_again(embedded: Embedded, record: Record, claim: Claim, *, word: str) -> Record:
-    """Held(StillThere): the operator tries once more to stop the attempt, and concludes from what it sees then."""
-    assert record.held is HeldReason.STILL_THERE
-    changed = record.changed(state=State.IN_PROGRESS, held=None, note="")
+async def by_an_operator(embedded: Embedded, record: Record, claim: Claim, *, word: str) -> Record:
+    """The operator goes on where the attempt was held, and concludes from what it sees then: it tries once more to stop it (StillThere),
+    or to settle it, with three more settle runs where it needs them."""
+    changed = record.changed(state=State.IN_PROGRESS, held=None, note="", settle_runs=_next_run(record))
     event = Event(what="Resolved", by=embedded.owner, why=word, generation=record.generation, attempt=record.attempt)
     reply = await embedded.patiently(lambda: embedded.store.update(record, claim, changed, event=event))
     if not isinstance(reply, Updated):
@@ -101,3 +101,8 @@ async def stop_again(embedded: Embedded, record: Record, claim: Claim, *, word: 
             f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`"
         )
     return reply.record
+
+
+def _next_run(record: Record) -> int:
+    """The names of those before are taken."""
+    return record.settle_runs + 1 if record.settle_runs else 0

@@ -13,13 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sparkonce import settings
 from sparkonce.engine.decide import Finalize, Observation, decide
 from sparkonce.engine.drive import Ended, Job
-from sparkonce.engine.elsewhere import as_recorded, stop_again
+from sparkonce.engine.elsewhere import as_recorded, by_an_operator
 from sparkonce.engine.embedded import FOLLOW_POLL, Embedded, Ending
 from sparkonce.engine.policy import Policy
 from sparkonce.engine.prepare import Prepared, describe, prepare
 from sparkonce.engine.probing import check, probe
+from sparkonce.engine.reach import out_of_reach, settles_as
 from sparkonce.engine.request import Answer, answer
 from sparkonce.errors import InvalidInput, LaunchRefused, RecordUnreadable, StoreUnavailable
 from sparkonce.launch.protocol import StillThere
@@ -179,9 +181,17 @@ async def _resolve(embedded: Embedded, record: Record, claim: Claim, how: How, *
     word = f"{by} said {how}: {reason}"
     if embedded.remote and record.held is HeldReason.STILL_THERE:
         said = "an operator tries to stop it once more; nothing can be said of an attempt that still runs"
-        freed = await stop_again(embedded, record, claim, word=word)
-        return Ending(Answer.TAKE_OVER, freed, reason=said, unblock=f"sparkonce keys show {record.key}")
+        return await _freed(embedded, record, claim, word, said)
     job = await engine.job(record)
+    if embedded.remote and job.policy.declared and (beyond := out_of_reach(job.sinks, settles_as(settings.settle()))):
+        if how != "retry":
+            raise InvalidInput(
+                f"{record.key} cannot be called {how} from here: {beyond}; say it where its outputs are, or have an operator look at them: "
+                f"sparkonce keys resolve {record.key} --retry"
+            )
+        if record.held is not HeldReason.PARTIAL:
+            return await _freed(embedded, record, claim, word, "an operator looks at its outputs once more")
+        return await _retry(embedded, record, claim, word, Settlement(Verdict.SOME, {}))
     observation = await engine.observe(record, job)
     settlement = await _settle(embedded, record, job, end=how == "succeeded")
     if settlement.verdict in (Verdict.ALL, Verdict.COMPLETED):
@@ -222,6 +232,11 @@ def _hopeless(settlement: Settlement) -> bool:
 
 def _remedy(settlement: Settlement) -> str:
     return "" if _hopeless(settlement) else "; --retry writes what is missing"
+
+
+async def _freed(embedded: Embedded, record: Record, claim: Claim, word: str, said: str) -> Ending:
+    freed = await by_an_operator(embedded, record, claim, word=word)
+    return Ending(Answer.TAKE_OVER, freed, reason=said, unblock=f"sparkonce keys show {record.key}")
 
 
 async def _committed(embedded: Embedded, record: Record, job: Job, settlement: Settlement) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sparkonce.driver.attempt import sinks_of
+from sparkonce.driver.attempt import sinks_of, sinks_or_absent
 from sparkonce.engine.drive import Job
 from sparkonce.engine.policy import Policy
 from sparkonce.errors import InvalidInput
@@ -140,4 +140,4 @@ def describe(_: Record, spec: SpecBody) -> Job:
     """A generation's job as the engine needs it, from what the store has of it."""
     job = IdempotentJob.of(spec.job)
     policy = Policy.of(job.spec, heartbeat_timeout=HEARTBEAT_TIMEOUT)
-    return Job(spec=spec, policy=policy, sinks=tuple(sinks_of(job, spec.base).values()))
+    return Job(spec=spec, policy=policy, sinks=tuple(sinks_or_absent(job, spec.base).values()))

@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from sparkonce.errors import InvalidInput
 from sparkonce.sink.absent import Absent
 from sparkonce.sink.protocol import Sink
 
@@ -31,6 +32,13 @@ class Settles(StrEnum):
     """It reaches every output of every job: its administrator says so."""
     RUN = "run"
     """Settle runs alone: the operator touches no output."""
+
+
+def settles_as(text: str) -> Settles:
+    """InvalidInput: it is none of them."""
+    if text not in set(Settles):
+        raise InvalidInput(f"SPARKONCE_SETTLE (--settle) is {text!r}; give one of {', '.join(Settles)}")
+    return Settles(text)
 
 
 def within_reach(sink: Sink, settles: Settles) -> bool:

@@ -62,7 +62,7 @@ class Settler:
             return await self._own(record, job, intent, end=end)
         why = out_of_reach(job.sinks, self.settles)
         asked = await self._asked(record, job, assignment, end=end, why=why)
-        if why or not isinstance(asked.action, Count):
+        if why or not isinstance(asked.action, Count | Send):
             return asked
         try:
             return await self._own(record, job, intent, end=end)
