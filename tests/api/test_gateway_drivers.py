@@ -1,0 +1,227 @@
+"""Drivers at the gateway: who is heard, who is not, and that a refusal tells nothing. Real tokens, real reviews."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.apiserver import STRANGER, Cluster
+from harness.eventually import assert_eventually
+from harness.gateways import ACCOUNT, Answer, Attempt, Attempts, GatewayProcess, a_gateway
+from harness.kube_api import Json
+from sparkonce.blocking import run
+from sparkonce.gateway.tokens import KEPT
+from sparkonce.launch.kubernetes import PODS
+from sparkonce.model.record import Intent
+
+NOBODY = "f" * 64
+"""Hash of a key that does not exist."""
+INTENT = Intent(token=1, slots={"orders": {"state": "committed"}})
+
+
+@pytest.fixture(scope="module")
+def shared(
+    cluster: Cluster, ledger_server: object, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
+    """One gateway for this file; each test has a namespace of its own."""
+    folder = tmp_path_factory.mktemp("gateway")
+    ledger = f"http://{ledger_server.one.address}"  # type: ignore[attr-defined]  # the fixture's type is the harness's
+    with a_gateway(ledger, "gateway-drivers", cluster.kubeconfig, folder) as process:
+        yield process
+
+
+@pytest.fixture
+def attempts(cluster: Cluster, namespace: str, ledger: str, shared: GatewayProcess) -> Iterator[Attempts]:
+    made = Attempts(cluster, namespace, ledger, shared.install, shared.url)
+    yield made
+    made.close()
+
+
+def renew(gateway: GatewayProcess, attempt: Attempt, token: str | None, **change: object) -> Answer:
+    body = {"nonce": attempt.record.nonce, "progress": {"rows": 7}, **change}
+    return gateway.ask("POST", f"{attempt.path}/renew", token=token, body=body)
+
+
+def seal(gateway: GatewayProcess, attempt: Attempt, token: str) -> Answer:
+    body = {"nonce": attempt.record.nonce, "intent": INTENT.dump()}
+    return gateway.ask("POST", f"{attempt.path}/seal", token=token, body=body)
+
+
+def report(gateway: GatewayProcess, attempt: Attempt, token: str, kind: str = "values", **body: object) -> Answer:
+    said = {"nonce": attempt.record.nonce, "reporter": f"r-{kind}", "kind": kind, "body": body}
+    return gateway.ask("POST", f"{attempt.path}/report", token=token, body=said)
+
+
+def test_the_driver_is_heard(shared: GatewayProcess, attempts: Attempts) -> None:
+    """With the token of its pod it renews, reports and seals, before and after the record notes it; each is in the ledger."""
+    attempt = attempts.granted("heard")
+    pod = attempt.driver()
+    token = attempts.token(pod)
+    assert renew(shared, attempt, token).body == {"current": True}
+    attempt.note(pod)
+    assert renew(shared, attempt, token).body == {"current": True}
+    assert report(shared, attempt, token, rows=3).body == {"recorded": True}
+    assert report(shared, attempt, token, rows=3).body == {"recorded": True}, "a repetition"
+    assert report(shared, attempt, token, rows=4).body == {"recorded": False}, "another body under one name"
+    assert seal(shared, attempt, token).status == 200
+    assert seal(shared, attempt, token).status == 200, "a repetition"
+    record = attempt.record
+    beats = run(attempts.store.beats(record.address, 1))
+    assert beats[1, "driver"].progress == {"rows": 7}
+    [entry] = run(attempts.store.reports(record.address, 1))
+    assert (entry.kind, entry.body) == ("values", {"rows": 3})
+    assert run(attempts.store.intent(record.address, 1)) == INTENT
+
+
+def test_an_attempt_that_is_over_is_told_so(shared: GatewayProcess, attempts: Attempts) -> None:
+    """Its own pod asks, so it gets the ledger's answer: not current, not sealed, not recorded."""
+    attempt = attempts.granted("over")
+    pod = attempt.driver()
+    token, first = attempts.token(pod), attempt.path
+    attempt.settling()
+    assert renew(shared, attempt, token).body == {"current": True}
+    refused = seal(shared, attempt, token)
+    assert (refused.status, refused.body["refused"]) == (409, True)
+    assert "is being settled" in refused.body["reason"]
+    nonce = attempt.record.nonce
+    attempt.update(attempt=2, nonce="another")
+    for verb, said in (("renew", {"current": False}), ("report", {"recorded": False})):
+        body = {"nonce": nonce} | ({"reporter": "r", "kind": "values"} if verb == "report" else {})
+        assert shared.ask("POST", f"{first}/{verb}", token=token, body=body).body == said
+
+
+def outsiders(attempts: Attempts, attempt: Attempt) -> dict[str, tuple[str | None, int]]:
+    """Tokens that are not the driver's, and the status for each."""
+    other = attempts.granted(f"other-{attempt.record.key}")
+    deleted = attempt.driver()
+    gone = attempts.token(deleted)
+    attempts.cluster.api.delete(PODS, deleted["metadata"]["name"], attempts.namespace, grace=0)
+    plain = attempts.cluster.api.create(PODS, plain_pod("plain"), attempts.namespace)
+    twin = attempt.driver(name=f"{attempt.assignment.name}-driver-2")
+    settles = attempt.settle_run()
+    return {
+        "none": (None, 401),
+        "garbage": ("garbage", 401),
+        "a deleted pod's": (gone, 401),
+        "unbound": (attempts.token(None), 403),
+        "another attempt's": (attempts.token(other.driver()), 403),
+        "another pod's": (attempts.token(plain), 403),
+        "a twin's": (attempts.token(twin), 403),
+        "a user's": (STRANGER, 403),
+        "a settle run's": (attempts.token(settles), 403),
+    }
+
+
+def plain_pod(name: str) -> Json:
+    container = {"name": "c", "image": "registry.example/c"}
+    return {"metadata": {"name": name}, "spec": {"serviceAccountName": ACCOUNT, "containers": [container]}}
+
+
+def test_nobody_else_is_heard_and_learns_nothing(shared: GatewayProcess, attempts: Attempts) -> None:
+    """Whoever is not the attempt's pod gets the same refusal for a key that exists and for one that does not; nothing is written."""
+    attempt = attempts.granted("mine")
+    nowhere = attempt.path.replace(attempt.record.key_hash, NOBODY)
+    bodies = {
+        "renew": {"nonce": attempt.record.nonce},
+        "seal": {"nonce": attempt.record.nonce, "intent": INTENT.dump()},
+        "report": {"nonce": attempt.record.nonce, "reporter": "r", "kind": "values"},
+    }
+    for who, (token, status) in outsiders(attempts, attempt).items():
+        for verb, body in bodies.items():
+            if (who, verb) == ("a settle run's", "report"):
+                continue
+            here = shared.ask("POST", f"{attempt.path}/{verb}", token=token, body=body)
+            there = shared.ask("POST", f"{nowhere}/{verb}", token=token, body=body)
+            assert here.status == status, (who, verb, here.body)
+            assert here.headers["content-type"] == "application/problem+json"
+            if who != "a settle run's":  # it is of this very attempt, and is told why
+                assert (there.status, there.body) == (here.status, here.body), (who, verb)
+    record = attempt.record
+    assert run(attempts.store.load(record.address)).record == record
+    assert not run(attempts.store.beats(record.address, 1))
+    assert not run(attempts.store.reports(record.address, 1))
+
+
+def test_a_wrong_nonce_is_refused(shared: GatewayProcess, attempts: Attempts) -> None:
+    """The request's nonce must be the pod's own, and the pod's the record's: an attempt is not told by numbers alone."""
+    attempt = attempts.granted("nonce")
+    token = attempts.token(attempt.driver())
+    assert renew(shared, attempt, token, nonce="guessed").status == 403
+    attempt.update(nonce="drawn-anew")
+    assert renew(shared, attempt, token).status == 403, "the record's nonce is not the pod's"
+
+
+def test_what_the_record_notes_counts(shared: GatewayProcess, attempts: Attempts) -> None:
+    """A pod of another application of the same name, or one after the first driver, is not the driver any more."""
+    attempt = attempts.granted("noted")
+    first = attempt.driver()
+    attempt.note(first)
+    attempts.cluster.api.delete(PODS, first["metadata"]["name"], attempts.namespace, grace=0)
+    second = attempt.driver()
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    assert renew(shared, attempt, attempts.token(second)).status == 403
+    assert attempt.record.application is not None
+    foreign = attempt.record.application.model_copy(update={"uid": "of-another", "driver": second["metadata"]["uid"]})
+    attempt.update(application=foreign)
+    assert renew(shared, attempt, attempts.token(second)).status == 403
+
+
+def test_a_verdict_is_a_settle_runs(shared: GatewayProcess, attempts: Attempts) -> None:
+    """Neither a driver's verdict nor one about an attempt that is not being settled is taken; a settle run's then is."""
+    attempt = attempts.granted("verdict")
+    driver, settles = attempts.token(attempt.driver()), attempts.token(attempt.settle_run())
+    body = {"verdict": "None", "note": "", "slots": {}}
+    early = report(shared, attempt, settles, "verdict", **body)
+    assert (early.status, "not being settled" in early.detail) == (409, True)
+    attempt.settling()
+    assert report(shared, attempt, driver, "verdict", **body).status == 403
+    assert report(shared, attempt, settles, "values", rows=1).status == 403
+    assert not run(attempts.store.reports(attempt.record.address, 1))
+    assert report(shared, attempt, settles, "verdict", **body).body == {"recorded": True}
+    [entry] = run(attempts.store.reports(attempt.record.address, 1))
+    assert (entry.kind, entry.body) == ("verdict", body)
+
+
+def test_a_deleted_pod_may_beat_for_seconds_and_seals_no_more(shared: GatewayProcess, attempts: Attempts) -> None:
+    """What is remembered of a token is good for a heartbeat only: a seal looks at the pod each time."""
+    attempt = attempts.granted("deleted")
+    pod = attempt.driver()
+    token = attempts.token(pod)
+    assert renew(shared, attempt, token).status == 200
+    attempts.cluster.api.delete(PODS, pod["metadata"]["name"], attempts.namespace, grace=0)
+    assert seal(shared, attempt, token).status in (401, 403)
+    assert report(shared, attempt, token).status in (401, 403)
+    assert_eventually(lambda: renew(shared, attempt, token).status in (401, 403), KEPT + 10, interval=1.0)
+    assert attempt.record.intent is None
+
+
+def test_a_body_is_limited_and_named(shared: GatewayProcess, attempts: Attempts) -> None:
+    """Too much is 413, another form 422, an unknown path 404; without a token each is 401 and nothing of it is read."""
+    attempt = attempts.granted("bodies")
+    token = attempts.token(attempt.driver())
+    renews = f"{attempt.path}/renew"
+    huge = b'{"nonce":"' + b"x" * 100_000 + b'"}'
+    assert shared.ask("POST", renews, token=token, raw=huge).status == 413
+    assert shared.ask("POST", renews, raw=huge).status == 401
+    assert shared.ask("POST", renews, token=token, raw=b"{").status == 422
+    assert shared.ask("POST", renews, token=token, body={"nonce": "n", "extra": 1}).status == 422
+    assert shared.ask("POST", f"{attempt.path}/sael", token=token, body={}).status == 404
+    assert shared.ask("GET", renews, token=token).status == 405
+    mismatched = {"nonce": attempt.record.nonce, "intent": Intent(token=2, slots={}).dump()}
+    assert shared.ask("POST", f"{attempt.path}/seal", token=token, body=mismatched).status == 400
+    for code in (401, 404, 413, 422):
+        assert f'status="{code}"' in shared.ask("GET", "/metrics").body
+
+
+def test_it_says_what_it_serves(shared: GatewayProcess, tmp_path: Path) -> None:
+    """Health, readiness, the configuration and the OpenAPI document are for everybody; keys and attempts are in the document."""
+    del tmp_path
+    assert shared.ask("GET", "/healthz").body == "ok\n"
+    assert shared.ask("GET", "/readyz").body == "ok\n"
+    lifetime = shared.ask("GET", "/v1/config").body["idempotencyKeyLifetimeSeconds"]
+    assert lifetime == {"succeeded": 30 * 86400, "failed": 7 * 86400}
+    paths = shared.ask("GET", "/openapi.json").body["paths"]
+    assert "/v1/attempts/{namespace}/{key_hash}/{generation}/{attempt}/seal" in paths
+    assert "/v1/namespaces/{namespace}/keys/{key}/explain" in paths

@@ -1,0 +1,270 @@
+"""Gateway processes for tests, and those who speak to them: pods with bound tokens, and attempts in a ledger that they are drivers of."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.apiserver import Cluster
+from harness.child import Child, free_port
+from harness.eventually import assert_eventually
+from harness.jobs import job as job_document
+from harness.kube_api import SERVICE_ACCOUNTS, Json, path_of
+from harness.kubeflow import states
+from sparkonce.blocking import run
+from sparkonce.engine.wanted import Wanted
+from sparkonce.launch.kubeflow_spec import application, settle_run
+from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, Resource
+from sparkonce.model.assignment import Assignment
+from sparkonce.model.record import Application, Record, Settling, Why
+from sparkonce.store.open import open_blocking
+from sparkonce.store.protocol import Claim, IdempotencyStore, Lease, Owned, Updated
+
+READY = 60.0
+"""Seconds: importing everything takes three of a free core."""
+ACCOUNT = "spark"
+ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: Any
+    headers: Mapping[str, str]
+
+    @property
+    def detail(self) -> str:
+        return str(self.body.get("detail", ""))
+
+
+def ask(
+    address: str,
+    method: str,
+    path: str,
+    *,
+    token: str | None = None,
+    body: object = None,
+    raw: bytes | None = None,
+    timeout: float = 20.0,
+) -> Answer:
+    """One request over a connection of its own. OSError, HTTPException: no answer."""
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=timeout)
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    content = raw if raw is not None else None if body is None else json.dumps(body).encode()
+    try:
+        connection.request(method, path, content, headers)
+        reply = connection.getresponse()
+        text = reply.read().decode()
+        kind = reply.headers.get_content_type()
+        return Answer(reply.status, json.loads(text) if "json" in kind else text, dict(reply.headers))
+    finally:
+        connection.close()
+
+
+@dataclass
+class GatewayProcess:
+    """`python -m sparkonce gateway`; its address stays the same over `kill` and `start`."""
+
+    ledger: str
+    install: str
+    kubeconfig: Path
+    folder: Path
+    name: str = "gateway"
+    lease_seconds: int = 2
+    options: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+
+    def __post_init__(self) -> None:
+        store = self.ledger.replace("http://", "etcd://")
+        command = [sys.executable, "-m", "sparkonce", "gateway", "--store", store, "--install", self.install]
+        command += ["--listen", self.address, "--kubeconfig", str(self.kubeconfig)]
+        command += ["--lease-seconds", str(self.lease_seconds), "--drain-seconds", "0.2", *self.options]
+        self.child = Child(self.name, command, self.folder / f"{self.name}.log", self.environment)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def start(self, *, wait: bool = True) -> GatewayProcess:
+        self.child.start()
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self) -> None:
+        assert_eventually(lambda: self.said_ready() == "ok", READY, interval=0.1)
+
+    def said_ready(self) -> str:
+        """What /readyz says; empty when nobody answers."""
+        assert self.child.running, f"it ended: {self.child.last_words()}"
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return str(self.ask("GET", "/readyz", timeout=2.0).body).strip()
+        return ""
+
+    def ask(self, method: str, path: str, **how: Any) -> Answer:
+        return ask(self.address, method, path, **how)
+
+    def terminate(self) -> None:
+        self.child.end(signal.SIGTERM, timeout=20.0)
+
+    def kill(self) -> None:
+        self.child.kill()
+
+
+@contextmanager
+def a_gateway(ledger: str, install: str, kubeconfig: Path, folder: Path, **how: Any) -> Iterator[GatewayProcess]:
+    process = GatewayProcess(ledger, install, kubeconfig, folder, **how)
+    try:
+        yield process.start()
+    finally:
+        process.kill()
+
+
+@dataclass
+class Attempt:
+    """Attempt 1 of a key in the ledger, its application at the API server, and its owner's claim."""
+
+    cluster: Cluster
+    namespace: str
+    install: str
+    store: IdempotencyStore
+    wanted: Wanted
+    record: Record
+    claim: Claim
+    lease: Lease
+    gateway: str
+
+    @property
+    def assignment(self) -> Assignment:
+        record = self.record
+        return Assignment(
+            install=self.install,
+            realm=record.realm,
+            key_hash=record.key_hash,
+            key=record.key,
+            generation=record.generation,
+            attempt=record.attempt,
+            nonce=record.nonce,
+            fingerprint=record.fingerprint,
+            spec=self.wanted.spec_body(),
+            gateway=self.gateway,
+        )
+
+    @property
+    def path(self) -> str:
+        record = self.record
+        return f"/v1/attempts/{self.namespace}/{record.key_hash}/{record.generation}/{record.attempt}"
+
+    def update(self, **change: Any) -> None:
+        """As the owner does."""
+        now = run(self.store.load(self.record.address)).record
+        assert now is not None
+        done = run(self.store.update(now, self.claim, now.changed(**change)))
+        assert isinstance(done, Updated), done
+        self.record = done.record
+
+    def settling(self) -> None:
+        self.update(settling=Settling(attempt=self.record.attempt, why=Why.LOST))
+
+    def note(self, pod: Json) -> None:
+        """As the owner does when it has seen the driver."""
+        [owner] = pod["metadata"]["ownerReferences"]
+        noted = Application(name=owner["name"], uid=owner["uid"], driver=pod["metadata"]["uid"])
+        self.update(application=noted, phase="Running")
+
+    def driver(self, *, name: str = "") -> Json:
+        """The driver's pod, as the Spark operator would make it."""
+        return self._pod(application(self.assignment, self.wanted.job, [], namespace=self.namespace), name)
+
+    def settle_run(self, number: int = 1) -> Json:
+        told = self.assignment.model_copy(update={"run": number})
+        return self._pod(settle_run(told, self.wanted.job, namespace=self.namespace), "")
+
+    def _pod(self, document: Json, name: str) -> Json:
+        api = self.cluster.api
+        stored = api.get(SPARK_APPLICATIONS, document["metadata"]["name"], self.namespace)
+        stored = stored or api.create(SPARK_APPLICATIONS, document, self.namespace)
+        pod = states.driver_pod(stored, "s-1", "selector-1", name=name)
+        pod["spec"]["serviceAccountName"] = ACCOUNT
+        return api.create(PODS, pod, self.namespace)
+
+
+class Attempts:
+    """Makes them, with the ledger of one install; and tokens of their pods."""
+
+    def __init__(self, cluster: Cluster, namespace: str, ledger: str, install: str, gateway: str) -> None:
+        self.cluster, self.namespace, self.install, self.gateway = cluster, namespace, install, gateway
+        self.store = open_blocking(ledger.replace("http://", "etcd://"), install=install)
+        self.lease = run(self.store.open_lease(owner="test"))
+        cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": ACCOUNT}}, namespace)
+
+    def wanted(self, key: str, **spec: Any) -> Wanted:
+        document = job_document("job", key=key, **spec)
+        document["metadata"] |= {"namespace": self.namespace, "uid": str(uuid.uuid4())}
+        return Wanted.of(document, realm=self.namespace)
+
+    def granted(self, key: str, **spec: Any) -> Attempt:
+        spec.setdefault("outputs", [{"name": "orders", "slotLog": {"path": "/nowhere/orders"}}])
+        wanted = self.wanted(key, **spec)
+        request = wanted.request(uuid.uuid4().hex, number=1, objects=())
+        owned = run(self.store.reserve(request, lease=self.lease, floor=0))
+        assert isinstance(owned, Owned), owned
+        return Attempt(
+            cluster=self.cluster,
+            namespace=self.namespace,
+            install=self.install,
+            store=self.store,
+            wanted=wanted,
+            record=owned.record,
+            claim=owned.claim,
+            lease=self.lease,
+            gateway=self.gateway,
+        )
+
+    def token(self, pod: Json | None) -> str:
+        """Of the pods' service account; bound to this one, or to none."""
+        spec: Json = {"expirationSeconds": 3600}
+        if pod is not None:
+            metadata = pod["metadata"]
+            spec["boundObjectRef"] = {
+                "kind": "Pod",
+                "apiVersion": "v1",
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            }
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        made = self.cluster.api.request("POST", path_of(SERVICE_ACCOUNTS, self.namespace, ACCOUNT, "token"), body)
+        return str(made["status"]["token"])
+
+    def close(self) -> None:
+        run(self.lease.revoke())
+        run(self.store.close())
+
+
+def may(cluster: Cluster, namespace: str, user: str, *, verbs: Sequence[str], resources: Sequence[str]) -> None:
+    """Gives the user these verbs on these resources of ours in the namespace."""
+    name = f"r-{uuid.uuid4().hex[:8]}"
+    rule = {"apiGroups": ["sparkonce.dev"], "resources": list(resources), "verbs": list(verbs)}
+    cluster.api.create(ROLES, {"metadata": {"name": name}, "rules": [rule]}, namespace)
+    binding = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
+    }
+    cluster.api.create(ROLE_BINDINGS, binding, namespace)
