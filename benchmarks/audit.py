@@ -1,9 +1,11 @@
-"""What an audit costs: `python benchmarks/audit.py`, at 1,000 and 10,000 files, and the slope between them.
+"""What an audit costs: `python benchmarks/audit.py`, at 1,000 and 10,000 files, the slope between them, and what 1,000,000 would take.
 
 A slot log is made of tiny Parquet files, some in slots of their own, some in lists of hundreds; each size is audited by a fresh process,
-because resident memory only ever grows, and the process reports its own time and peak. What does not grow with the files (the
-interpreter, pyarrow) cancels out of the slope. The table is on a local disk: on a store a file costs a round trip besides, of which eight
-are under way at once.
+because resident memory only ever grows, and the process reports its own time and peak. Sizes take turns: a *pair* is one audit of the
+smallest table and one of the largest right after it, so that what else the machine does meanwhile weighs on both, and each pair has a
+slope of its own. Told are medians, with the least and the most beside them. What does not grow with the files (the interpreter, pyarrow)
+cancels out of the slope; with `--spark` its start does not, as only the larger table is read by it, and the JVM's memory is not counted.
+The table is on a local disk: on a store a file costs a round trip besides, of which eight are under way at once.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,56 +65,80 @@ def _stager(commit: int, files: int) -> Any:
     return stage
 
 
-def audited(folder: Path) -> dict[str, Any]:
-    """The report of a fresh process. SystemExit: it found something, or not all files."""
+def audited(folder: Path, *, spark: bool = False) -> dict[str, Any]:
+    """The report of a fresh process. SystemExit: it found something."""
     command = [sys.executable, "-m", "sparkonce.audit", str(folder)]
+    if spark:
+        command = [sys.executable, "-m", "sparkonce", "audit", str(folder), "--spark", "--json", "-"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"benchmarks: the audit of {folder} ended with {done.returncode}: {done.stdout}{done.stderr}")
     return dict(json.loads(done.stdout))
 
 
-def measured(folder: Path, files: int, times: int) -> dict[str, float]:
-    """Medians."""
-    runs = [audited(folder)["cost"] for _ in range(times)]
-    if any(each["files"] != files for each in runs):
-        sys.exit(f"benchmarks: {runs} files were read of {files}")
-    return {name: statistics.median(each[name] for each in runs) for name in ("seconds", "peakBytes", "listingSeconds")}
+@dataclass(frozen=True)
+class Measured:
+    """One audit, or a slope between two."""
+
+    seconds: float
+    octets: float
+    """Resident memory at its peak; of a slope: more of it."""
+
+
+def measured(folder: Path, files: int, *, spark: bool) -> Measured:
+    """One audit."""
+    cost = audited(folder, spark=spark)["cost"]
+    if cost["files"] != files:
+        sys.exit(f"benchmarks: {cost['files']} files were read of {files}")
+    return Measured(cost["seconds"], cost["peakBytes"])
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks/audit.py", description="What an audit costs.")
-    parser.add_argument("--times", type=int, default=3, help="audits per size; medians are told (3)")
+    parser.add_argument("--times", type=int, default=5, help="audits of each size; medians are told (5)")
     parser.add_argument("--files", type=int, action="append", help="a size (1000 and 10000)")
+    parser.add_argument("--spark", action="store_true", help="read by a local Spark, from 2,000 files on")
     asked = parser.parse_args(arguments)
     sizes = sorted(asked.files or SIZES)
-    found = {}
+    runs: dict[int, list[Measured]] = {size: [] for size in sizes}
     with tempfile.TemporaryDirectory(prefix="sparkonce-bench-") as scratch:
-        print(f"files on {file_system(Path(scratch).resolve())}")
+        print(f"files on {file_system(Path(scratch).resolve())}, read by {'Spark' if asked.spark else 'threads'}")
         for size in sizes:
-            folder = Path(scratch, str(size))
-            made(folder, size)
-            found[size] = measured(folder, size, asked.times)
-            one = found[size]
-            print(
-                f"{size:>9,} files: {one['seconds']:.2f} s (listing {one['listingSeconds']:.2f} s), "
-                f"{size / one['seconds']:,.0f} files/s, peak memory {one['peakBytes'] / 1e6:.0f} MB"
-            )
-    if len(sizes) > 1:
-        print(slope(sizes, found))
+            made(Path(scratch, str(size)), size)
+        for _ in range(asked.times):
+            for size in sizes:
+                runs[size].append(measured(Path(scratch, str(size)), size, spark=asked.spark))
+    print("\n".join(table(runs)))
     return 0
 
 
-def slope(sizes: Sequence[int], found: dict[int, dict[str, float]]) -> str:
-    """Between the smallest and the greatest size."""
-    low, high = sizes[0], sizes[-1]
-    seconds, octets = ((found[high][name] - found[low][name]) / (high - low) for name in ("seconds", "peakBytes"))
-    whole = found[high]["seconds"] + seconds * (MILLION - high)
-    memory = found[high]["peakBytes"] + octets * (MILLION - high)
-    return (
-        f"slope: {seconds * 1e6:.0f} us and {octets / 1e3:.2f} kB per file; "
-        f"1,000,000 files: about {whole / 60:.1f} min and {memory / 1e9:.2f} GB"
-    )
+def table(runs: dict[int, list[Measured]]) -> list[str]:
+    """As Markdown: a line per size, the slope per 1,000 files, and what 1,000,000 files would take."""
+    lines = ["| files | seconds | peak memory, MB |", "| --- | --- | --- |"]
+    lines += (_line(f"{size:,}", each) for size, each in runs.items())
+    low, high = min(runs), max(runs)
+    if low == high:
+        return lines
+    slopes = [_slope(one, other, high - low) for one, other in zip(runs[low], runs[high], strict=True)]
+    per_thousand = [Measured(each.seconds * 1000, each.octets * 1000) for each in slopes]
+    whole = [
+        Measured(top.seconds + each.seconds * (MILLION - high), top.octets + each.octets * (MILLION - high))
+        for top, each in zip(runs[high], slopes, strict=True)
+    ]
+    return [*lines, _line("per 1,000 more", per_thousand), _line(f"{MILLION:,} (extrapolated)", whole)]
+
+
+def _slope(low: Measured, high: Measured, files: int) -> Measured:
+    return Measured((high.seconds - low.seconds) / files, (high.octets - low.octets) / files)
+
+
+def _line(what: str, runs: Sequence[Measured]) -> str:
+    return f"| {what} | {_spread([each.seconds for each in runs])} | {_spread([each.octets / 1e6 for each in runs])} |"
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The median, and between what the others lie."""
+    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
 
 
 if __name__ == "__main__":

@@ -55,7 +55,9 @@ def to_read(table: Inventory) -> list[CommittedFile]:
 
 def of_files(table: Inventory, wrong: Iterable[Wrong]) -> list[Finding]:
     """What reading the files has shown."""
-    owner = {file.path: effect for effect in table.effects for file in effect.files}
+    wrong = list(wrong)
+    paths = {each.path for each in wrong}
+    owner = {file.path: effect for effect in table.effects for file in effect.files if file.path in paths}
     found = []
     for each in wrong:
         effect = owner.get(each.path)
@@ -139,28 +141,29 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _duplicates(table: Inventory) -> Iterator[Finding]:
-    named: dict[str, list[Effect]] = defaultdict(list)
     nonces: dict[str, list[Effect]] = defaultdict(list)
     for effect in table.effects:
         if effect.slot.nonce:
             nonces[effect.slot.nonce].append(effect)
-        for path in dict.fromkeys(file.path for file in effect.files):
-            if effect.visible:
-                named[path].append(effect)
     for effects in nonces.values():
         keys = sorted({each.slot.sink_key for each in effects})
         if len(keys) > 1:
             said = f"one write, of {effects[0].slot.rows} rows, is committed under {len(keys)} keys: {', '.join(keys)}"
             yield _finding(table, Kind.DUPLICATE_ROWS, " = ".join(keys), said, todo=STOP, effect=effects[0])
-    shown = Counter(table.live)
-    for path in sorted(
-        {path for path, effects in named.items() if len(effects) > 1} | {p for p, n in shown.items() if n > 1}
-    ):
-        effects = named[path]
-        said = f"readers see it {max(shown[path], len(effects))} times" + (
+    visible = [effect for effect in table.effects if effect.visible]
+    shown = _several(table.live)
+    named = _several(path for effect in visible for path in {file.path for file in effect.files})
+    for path in sorted({*shown, *named}):
+        effects = [effect for effect in visible if any(file.path == path for file in effect.files)]
+        said = f"readers see it {max(shown.get(path, 0), len(effects))} times" + (
             f": {', '.join(map(_name, effects))}" if len(effects) > 1 else ""
         )
         yield _finding(table, Kind.DUPLICATE_ROWS, path, said, todo=STOP, effect=effects[0] if effects else None)
+
+
+def _several(paths: Iterable[str]) -> dict[str, int]:
+    """Those that are there more than once. Only they are kept: a table has many files, and hardly ever one of these."""
+    return {path: times for path, times in Counter(paths).items() if times > 1}
 
 
 def _same_rows(table: Inventory) -> Iterator[Finding]:

@@ -1,0 +1,22 @@
+"""The benchmark of audits runs, and tells what it is there for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "audit.py"
+
+
+def test_the_benchmark_tells_time_memory_and_the_slope_to_a_million() -> None:
+    """Each size has its median and its spread; the slope is told per 1,000 files and drawn out to 1,000,000."""
+    command = [sys.executable, str(BENCHMARK), "--times", "2", "--files", "5", "--files", "120"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("| ")][2:]
+    assert [line.split("|")[1].strip() for line in lines] == ["5", "120", "per 1,000 more", "1,000,000 (extrapolated)"]
+    for line in lines:
+        for cell in line.split("|")[2:4]:
+            median, spread = cell.strip(" )").split(" (")
+            least, most = spread.split(" to ")
+            assert float(least) <= float(median) <= float(most)
