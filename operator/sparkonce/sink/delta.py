@@ -38,7 +38,7 @@ from sparkonce.errors import (
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.sink import delta_commit as plan
 from sparkonce.sink import delta_evidence as evidence
-from sparkonce.sink import delta_fit, delta_log, delta_stream, layout
+from sparkonce.sink import delta_fit, delta_log, delta_stats, delta_stream, layout
 from sparkonce.sink.delta_inventory import inventory, is_opening, is_replaced, missing, staging_folder
 from sparkonce.sink.delta_state import Log, Snapshot
 from sparkonce.sink.listing import files_of, with_files
@@ -65,6 +65,7 @@ from sparkonce.sink.protocol import (
 from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
     from pyspark.sql import DataFrame
 
 RESENDS = 4
@@ -97,6 +98,7 @@ class DeltaTableSink:
         self.name, self.uri = name, objects.uri
         self._objects, self._log = objects, Log(objects)
         self.on_rerun, self._stage = on_rerun, stage or stage_with_spark
+        self._stats: dict[str, str] = {}  # of the files that were staged last, by path
 
     async def check(self) -> None:
         await refuse_unless_absent(self._objects, evidence.EVIDENCE)
@@ -142,7 +144,13 @@ class DeltaTableSink:
         folder = staging_folder(key, token, nonce)
         with undone_unless_staged(key, token, delete=lambda: self._delete(key, token, nonce), barred=self._is_barred):
             written = self._stage(frame, self._objects.where(folder), partition_by)
-            files = blocking.run(staged_files(self._objects, folder, expected=written.rows))
+            rows, stats = json.loads(written.data_schema), dict[str, str]()
+
+            def seen(path: str, footer: FileMetaData) -> None:
+                stats[path] = delta_stats.of_file(footer, rows)
+
+            files = blocking.run(staged_files(self._objects, folder, expected=written.rows, seen=seen))
+            self._stats = stats
             slot = Slot(
                 state=SlotState.COMMITTED,
                 sink_key=str(key),
@@ -210,7 +218,7 @@ class DeltaTableSink:
             if is_opening(slot):
                 await delta_stream.note(self._objects, slot)
             await evidence.put_slot(self._objects, slot)
-            entry = await plan.commit_entry(self._objects, table, key, slot, files)
+            entry = await plan.commit_entry(self._objects, table, key, slot, files, stats=self._stats)
             await self._append(table, entry, "sink.delta.commit", tries)
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:

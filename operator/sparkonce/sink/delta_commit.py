@@ -1,7 +1,7 @@
 """What a commit of a slot would be, at one version of a Delta table: the sentence why it cannot be, or the entry of the log.
 
 Everything here is worked out anew for each version that is tried, and from the slot alone: whoever rolls a sealed slot forward, days later
-and without the job, comes to the same entry as its driver would.
+and without the job, comes to the same entry as its driver would. Only the statistics of files are the driver's alone (`delta_stats`).
 """
 
 from __future__ import annotations
@@ -101,8 +101,16 @@ async def older(objects: Objects, table: Snapshot, key: SinkKey, on_rerun: OnRer
     return files
 
 
-async def commit_entry(objects: Objects, table: Snapshot, key: SinkKey, slot: Slot, files: Sequence[DataFile]) -> bytes:
-    """The entry that commits a slot which fits, right after this version of the table."""
+async def commit_entry(
+    objects: Objects,
+    table: Snapshot,
+    key: SinkKey,
+    slot: Slot,
+    files: Sequence[DataFile],
+    *,
+    stats: Mapping[str, str],
+) -> bytes:
+    """The entry that commits a slot which fits, right after this version of the table. stats: of files, by path, as far as known."""
     replaced, fits = await _replaced(objects, table, key, slot), _slot_fit(table, slot)
     if isinstance(replaced, str) or isinstance(fits, str):
         raise TypeError(f"slot {slot.token} of {key} does not fit: {replaced} {fits}")
@@ -130,7 +138,10 @@ async def commit_entry(objects: Objects, table: Snapshot, key: SinkKey, slot: Sl
         values = delta_log.partition_values(file.path, table.partition_by)
         actions.append(delta_log.remove(table.live[file.path], values, now=now))
     modified = int(slot.committed_at * 1000)
-    actions += (delta_log.add(file, partition_by=fits.partition_by, stats=None, modified=modified) for file in files)
+    actions += (
+        delta_log.add(file, partition_by=fits.partition_by, stats=stats.get(file.path), modified=modified)
+        for file in files
+    )
     return delta_log.render(actions)
 
 

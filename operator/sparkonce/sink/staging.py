@@ -19,12 +19,15 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkonce import blocking
 from sparkonce.errors import Fenced, InvalidInput, OutputUnsupported, RowsLost, SparkonceError
 from sparkonce.sink.objects import Listed, Objects
 from sparkonce.sink.protocol import DataFile, SinkKey
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
 
 DIGEST = "parquet-footer-sha256"
 FOOTER_GUESS = 64 * 1024
@@ -100,11 +103,14 @@ def undone_unless_staged(
         raise
 
 
-async def staged_files(objects: Objects, folder: str, *, expected: int) -> tuple[DataFile, ...]:
-    """What stands in the folder, flushed to disk. RowsLost when it is not `expected` rows; OutputUnavailable."""
+async def staged_files(
+    objects: Objects, folder: str, *, expected: int, seen: Callable[[str, FileMetaData], object] | None = None
+) -> tuple[DataFile, ...]:
+    """What stands in the folder, flushed to disk. RowsLost when it is not `expected` rows; OutputUnavailable. `seen` gets every path with
+    its footer, from several threads."""
     listed = [each for each in await objects.list(folder) if _is_data(each.path.removeprefix(f"{folder}/"))]
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
-        files = tuple(pool.map(lambda each: _data_file(objects, each), listed))
+        files = tuple(pool.map(lambda each: _data_file(objects, each, seen), listed))
     rows = sum(file.rows for file in files)
     if rows != expected:
         raise RowsLost(
@@ -121,17 +127,19 @@ def _is_data(path: str) -> bool:
     return path.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in hidden)
 
 
-def _data_file(objects: Objects, listed: Listed) -> DataFile:
+def _data_file(objects: Objects, listed: Listed, seen: Callable[[str, FileMetaData], object] | None) -> DataFile:
     import pyarrow as pa
     from pyarrow import parquet
 
     footer = _footer(objects, listed)
     try:
-        rows = parquet.read_metadata(pa.BufferReader(_MAGIC + footer)).num_rows
+        metadata = parquet.read_metadata(pa.BufferReader(_MAGIC + footer))
     except (pa.ArrowInvalid, OSError):
         raise _not_whole(objects, listed) from None
+    if seen is not None:
+        seen(listed.path, metadata)
     digest = hashlib.sha256(footer[:-_TRAILER] + listed.bytes.to_bytes(8, "big")).hexdigest()
-    return DataFile(path=listed.path, rows=rows, bytes=listed.bytes, digest=f"{DIGEST}:{digest}")
+    return DataFile(path=listed.path, rows=metadata.num_rows, bytes=listed.bytes, digest=f"{DIGEST}:{digest}")
 
 
 def _footer(objects: Objects, listed: Listed) -> bytes:
