@@ -3,83 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from driver.granted import Granted, granted
 from driver.streamed import BATCHES, LIVES, Dies, checkpoints, dying, next_attempt, settled, source
-from harness import iceberg_tables
+from driver.tabled import begin, kind, output, rows
 from harness.arrow_stage import table_of
-from harness.delta_stage import numbers_in
 from harness.stream_source import Source
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.engine.decide import Finalize
 from sparkonce.engine.outcome import succeeded
 from sparkonce.engine.probing import probe
-from sparkonce.errors import AttemptEnded, Fenced, InvalidInput, OutputChanged, StreamBroken
+from sparkonce.errors import AttemptEnded, Fenced
 from sparkonce.model.record import Outcome
 from sparkonce.model.result import Verdict
 from sparkonce.sink import stream
-from sparkonce.sink.protocol import AlreadyCommitted, Evidence, FencedOff, StreamPart, Stuck
+from sparkonce.sink.protocol import AlreadyCommitted, Evidence, FencedOff, StreamPart
 from sparkonce.sink.stream import mark, place
 
-__all__ = ["checkpoints"]
-KINDS = ("delta", "iceberg")
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of the table; Iceberg's catalog is a file in the test's folder."""
-    for name, value in iceberg_tables.sql_catalog(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    return str(request.param)
-
-
-@pytest.fixture
-def begin(kind: str, tmp_path: Path) -> Callable[..., Granted]:
-    """An attempt whose outputs are tables of the kind."""
-
-    def granted_with(*names: str, on_rerun: str = "Replace", **spec: Any) -> Granted:
-        return granted(tmp_path, outputs=[output(kind, name, on_rerun) for name in names or ("orders",)], **spec)
-
-    return granted_with
-
-
-def output(kind: str, name: str, on_rerun: str = "Replace") -> dict[str, Any]:
-    where = {"path": name} if kind == "delta" else {"catalog": iceberg_tables.CATALOG, "table": f"sales.{name}"}
-    return {"name": name, kind: where, "onRerun": on_rerun}
-
-
-def rows(attempt: Granted, name: str = "orders") -> list[int]:
-    """As another reader of the table gets them."""
-    if next(iter(attempt.sinks().values())).kind == "iceberg":
-        if not iceberg_tables.catalog().table_exists(f"sales.{name}"):
-            return []
-        shown = iceberg_tables.table(f"sales.{name}")
-        return iceberg_tables.rows(name=f"sales.{name}") if shown.schema().fields else []
-    table = attempt.folder / name
-    if not (table / "_delta_log").exists() or "n" not in {f.name for f in DeltaTable(str(table)).schema().fields}:
-        return []
-    return numbers_in(table)
-
-
-def drop(attempt: Granted, name: str = "orders") -> None:
-    """As somebody else does."""
-    if next(iter(attempt.sinks().values())).kind == "iceberg":
-        iceberg_tables.catalog().drop_table(f"sales.{name}")
-    else:
-        shutil.rmtree(attempt.folder / name)
-
-
-def checkpoint_of(attempt: Granted) -> str:
-    """One that stays when the table is dropped."""
-    return str(attempt.folder / "checkpoint")
+__all__ = ["begin", "checkpoints", "kind"]
 
 
 def test_every_batch_is_one_commit_and_the_end_has_the_totals(begin: Callable[..., Granted]) -> None:
@@ -248,52 +195,6 @@ def test_twins_of_one_token_write_a_batch_once(begin: Callable[..., Granted]) ->
     assert (done.rows, rows(attempt)) == (6, [1, 2, 3, 4, 5, 6])
 
 
-def test_a_reset_checkpoint_is_refused(begin: Callable[..., Granted]) -> None:
-    """Another query id under the same key and generation would deliver every row again: refused before any batch."""
-    attempt = begin()
-    dying(attempt, 1, checkpoint=checkpoint_of(attempt))
-    next_attempt(attempt)
-    shutil.rmtree(checkpoint_of(attempt))
-
-    with pytest.raises(
-        StreamBroken, match=r"begun with another checkpoint \(query \S+\) than .*give the old checkpoint"
-    ):
-        attempt.job().stream(source()).write("orders", checkpoint=checkpoint_of(attempt))
-
-    assert rows(attempt) == [1, 2]
-
-
-def test_a_checkpoint_that_was_put_back_is_refused(begin: Callable[..., Granted]) -> None:
-    """The same query id with a batch planned anew: other rows under the number of a committed batch are never skipped in silence."""
-    attempt = begin()
-    checkpoint = attempt.folder / "checkpoint"
-    dying(attempt, 2, checkpoint=str(checkpoint))
-    for at in (1, 2):
-        (checkpoint / "offsets" / str(at)).unlink()
-        (checkpoint / "commits" / str(at)).unlink(missing_ok=True)
-    next_attempt(attempt)
-
-    with pytest.raises(StreamBroken, match="plans batch 1 with other rows than those that are committed"):
-        attempt.job().stream(source([1, 2], [30], [60])).write("orders", checkpoint=str(checkpoint))
-
-    assert rows(attempt) == [1, 2, 3, 4, 5]
-
-
-def test_a_key_per_day_goes_on_with_one_checkpoint(begin: Callable[..., Granted]) -> None:
-    """Another key on the checkpoint of a stream that has ended begins after its last batch; on one that has not ended it is refused."""
-    monday = begin(idempotencyKey="monday")
-    checkpoint = checkpoint_of(monday)
-    dying(monday, 1, committed=True, checkpoint=checkpoint)
-    tuesday = begin(idempotencyKey="tuesday")
-    with pytest.raises(StreamBroken, match=r"uses it and has not ended; end that one, or give a new one"):
-        tuesday.job().stream(source()).write("orders", checkpoint=checkpoint)
-    settled(monday, end=True)
-
-    done = tuesday.job().stream(source()).write("orders", checkpoint=checkpoint)
-
-    assert (done.rows, done.batches, rows(tuesday)) == (1, 1, [1, 2, 3, 4, 5, 6])
-
-
 def test_a_rerun_replaces_the_stream_with_its_first_batch(begin: Callable[..., Granted]) -> None:
     """Generation 2: gone are all batches of generation 1 when its first one is there, in one commit; each later batch is added once."""
     attempt = begin()
@@ -335,38 +236,6 @@ def test_appending_streams_are_all_seen(begin: Callable[..., Granted]) -> None:
     assert rows(attempt) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_table_that_was_dropped_under_a_stream_takes_no_batch(begin: Callable[..., Granted], again: bool) -> None:
-    """Also where another one was made in its place: the batches before are not in it, so the next one is refused."""
-    attempt = begin()
-    other = begin(idempotencyKey="other") if again else None
-
-    def write(batch: Any, frame: Any) -> None:
-        if batch.number == 1:
-            drop(attempt)
-            if other is not None:
-                other.job().write(table_of(99), "orders")
-        batch.write(frame, "orders")
-
-    with pytest.raises(OutputChanged, match=r"dropped|made anew"):
-        attempt.job().stream(source()).foreach_batch(write, checkpoint=checkpoint_of(attempt))
-
-    assert rows(attempt) == ([99] if again else [])
-
-
-def test_a_slot_that_follows_another_table_is_stuck(begin: Callable[..., Granted]) -> None:
-    """A batch without rows names no table: the place before it is what binds it."""
-    attempt = begin()
-    dying(attempt, 1)
-    sink: Any = attempt.sinks()["orders"]
-    key = attempt.key("orders")
-    chain = run(stream.walk(sink, key, run(sink.find(key))))
-    drop(attempt)
-    begin(idempotencyKey="other").job().write(table_of(99), "orders")
-    empty = stream.empty_batch(chain, key, 1, 1, plan="p")
-    assert isinstance(run(stream.commit(sink, key, chain, empty)), Stuck)
-
-
 def test_several_outputs_have_every_batch_once(begin: Callable[..., Granted]) -> None:
     """A driver that died between two outputs of a batch: the next one writes only what is missing; left out means no rows."""
     attempt = begin("orders", "totals")
@@ -401,21 +270,6 @@ def test_one_stream_writes_all_three_kinds(kind: str, tmp_path: Path) -> None:
 
     assert [(each.batches, each.rows) for each in done.values()] == [(3, 6), (3, 6)]
     assert settled(attempt).verdict is Verdict.ALL
-
-
-def test_a_stream_and_a_plain_write_do_not_share_a_generation(begin: Callable[..., Granted]) -> None:
-    """Neither takes the other's commits for its own."""
-    attempt = begin("orders", "totals")
-    job = attempt.job()
-    job.stream(source()).write("orders")
-    job.write(table_of(1), "totals")
-    attempt.update(attempt=2, nonce="nonce-2")
-    job = attempt.job()
-
-    with pytest.raises(InvalidInput, match=r"output orders holds a stream .* write it with job.stream\(\)"):
-        job.write(table_of(1), "orders")
-    with pytest.raises(InvalidInput, match="output totals holds a plain write"):
-        job.stream(source()).write("totals")
 
 
 def test_the_sweep_keeps_what_the_batches_hold(begin: Callable[..., Granted]) -> None:
