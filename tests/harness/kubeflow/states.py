@@ -225,7 +225,12 @@ def driver_pod(application: Mapping[str, Any], submission: str, selector: str, *
             "annotations": {**made.get("annotations", {}), **driver.get("annotations", {})},
             "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
         },
-        "spec": {"nodeName": NODE, "restartPolicy": "Never", "containers": [container]},
+        "spec": {
+            "nodeName": NODE,
+            "restartPolicy": "Never",
+            "containers": [container],
+            **({"serviceAccountName": driver["serviceAccount"]} if "serviceAccount" in driver else {}),
+        },
     }
 
 
