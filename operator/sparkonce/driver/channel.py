@@ -15,7 +15,7 @@ from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
 from sparkonce.model.assignment import Assignment
 from sparkonce.model.record import Beat, Intent, Report
-from sparkonce.store.open import open_store
+from sparkonce.store.open import open_blocking
 from sparkonce.store.protocol import IdempotencyStore, Refused, Sealed
 
 
@@ -69,4 +69,4 @@ def channel_of(assignment: Assignment, environment: Mapping[str, str]) -> Channe
             f"attempt {assignment.attempt} of {assignment.key} was told no way to the ledger; "
             "run `sparkonce gateway` and start the operator with --gateway-url"
         )
-    return DirectChannel(open_store(assignment.store, install=assignment.install), assignment)
+    return DirectChannel(open_blocking(assignment.store, install=assignment.install), assignment)
