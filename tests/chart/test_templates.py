@@ -18,6 +18,7 @@ import yaml
 from harness.helm import CHART, NAMESPACE, RELEASE, ROOT, helm, one, rendered, template
 from sparkonce.cli.app import app
 from sparkonce.engine.replica import ReplicaSettings
+from sparkonce.gateway.serving import FINISH
 from sparkonce.store.etcd_address import PASSWORD, parsed
 from sparkonce.store.etcd_keys import Layout
 
@@ -124,10 +125,16 @@ def test_a_rollout_takes_no_replica_away(values: Path) -> None:
         assert selector.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
 
 
-def test_the_grace_period_is_longer_than_a_hand_over() -> None:
-    """A replica that is told to stop waits for what is being written, then for its lease's revocation: twice that fits."""
-    spec = pods(rendered(VALUES[0]))[f"{RELEASE}-sparkonce-operator"]
-    assert spec["terminationGracePeriodSeconds"] > 2 * (ReplicaSettings().drain + 10)
+@every_set
+def test_the_grace_period_is_longer_than_a_hand_over(values: Path) -> None:
+    """An operator that is told to stop waits for what is being written, then for its lease's revocation; a gateway drains, then finishes
+    what was begun. Each is given more than that before it is killed."""
+    objects = rendered(values)
+    operator = one(objects, "Deployment", "operator")["spec"]["template"]["spec"]
+    assert operator["terminationGracePeriodSeconds"] > 2 * (ReplicaSettings().drain + 10)
+    gateway = one(objects, "Deployment", "gateway")["spec"]["template"]["spec"]
+    (drain,) = (each for each in gateway["containers"][0]["args"] if each.startswith("--drain-seconds="))
+    assert gateway["terminationGracePeriodSeconds"] > float(drain.partition("=")[2]) + FINISH
 
 
 @every_set
@@ -140,9 +147,7 @@ def test_the_programs_know_what_they_are_told(values: Path) -> None:
             if container["name"] not in {"operator", "gateway"}:
                 continue
             command, *options = container["args"]
-            if command not in commands:
-                continue  # pending
-            known = {each for parameter in commands[command].params for each in parameter.opts} | {"--gateway-url"}
+            known = {each for parameter in commands[command].params for each in parameter.opts}
             assert {each.partition("=")[0] for each in options} <= known, (
                 f"{name} has options that {command} does not know"
             )

@@ -1,0 +1,201 @@
+"""The rules of the chart, compared with the calls that are really made: the operator runs as its service account, and the API server keeps
+a log of who asked what. A rule that nobody needs fails as surely as one that is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.apiserver import ADMIN, ApiServer, Cluster, started_cluster
+from harness.binaries import PartMissing, find
+from harness.etcd import Etcd, running
+from harness.eventually import assert_eventually
+from harness.helm import NAMESPACE, RELEASE, one, rendered
+from harness.kube_api import Json
+from harness.kubeflow import FakeKubeflow, Script
+from harness.kubeflow.drivers import runs_until_stopped
+from harness.operators import OperatorProcess
+from harness.stage import IN_TIME, Stage
+from sparkonce.launch.kubernetes import NAMESPACES, PODS
+
+ACCOUNT = f"{RELEASE}-sparkonce-operator"
+USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+RBAC = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],  # a watch that goes on is told of when it starts
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}
+Call = tuple[str, str, str]
+"""Group, resource (with its subresource) and verb."""
+
+
+@dataclass
+class Audited:
+    """A cluster with an API server that writes down what service accounts ask."""
+
+    cluster: Cluster
+    server: ApiServer
+    log: Path
+
+    def entries(self, user: str) -> list[Json]:
+        """Requests for objects; what everybody may ask (versions, discovery) is none."""
+        found = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [each for each in found if each["user"]["username"] == user and "resource" in each.get("objectRef", {})]
+
+    def calls(self, user: str) -> set[Call]:
+        return {call_of(each) for each in self.entries(user)}
+
+    def denied(self, user: str) -> list[str]:
+        return [
+            f"{each['verb']} {each['requestURI']}"
+            for each in self.entries(user)
+            if each.get("responseStatus", {}).get("code") == 403
+        ]
+
+
+def call_of(entry: Json) -> Call:
+    of = entry["objectRef"]
+    resource = "/".join(filter(None, (of["resource"], of.get("subresource"))))
+    return of.get("apiGroup", ""), resource, entry["verb"]
+
+
+@pytest.fixture(scope="module")
+def audited(pytestconfig: pytest.Config) -> Iterator[Audited]:
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():  # a build of minutes is to be seen while it lasts
+            find("kube-apiserver")
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    with started_cluster() as cluster:
+        policy, log = cluster.folder / "audit.json", cluster.folder / "audit.log"
+        policy.write_text(json.dumps(POLICY))
+        etcd_url = f"http://{cluster.etcd.one.address}"
+        server = ApiServer(cluster.folder, etcd_url=etcd_url, certificates=cluster.certificates, name="audited")
+        server.child.command += [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
+        server.start()
+        cluster.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        try:
+            yield Audited(cluster, server, log)
+        finally:
+            server.close()
+
+
+@pytest.fixture(scope="module")
+def ledger_server(audited: Audited, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with running(tmp_path_factory.mktemp("ledger")) as etcd:
+        yield etcd
+
+
+@contextmanager
+def installed(audited: Audited, etcd: Etcd, folder: Path, *, all_namespaces: bool) -> Iterator[tuple[Stage, list[Json]]]:
+    """An operator that runs as the chart's service account, and the objects that give it its rights."""
+    cluster, namespace, install = audited.cluster, f"t-{uuid.uuid4().hex[:10]}", f"i-{uuid.uuid4().hex[:10]}"
+    sets = ["etcd.bundled.enabled=true", "crds.install=false"]
+    objects = rendered(sets=sets + ([] if all_namespaces else [f"watch.namespaces={{{namespace}}}"]))
+    rights = [each for each in objects if each["kind"] in RBAC]
+    with ExitStack() as stack:
+        cluster.api.create(NAMESPACES, {"metadata": {"name": namespace}})
+        stack.callback(cluster.api.delete, NAMESPACES, namespace)
+        for each in rights:
+            cluster.api.apply(each, each["metadata"].get("namespace"))
+        kubeconfig = cluster.kubeconfig_for(audited.server.url, token=token_of(cluster, ACCOUNT))
+        fake = FakeKubeflow(cluster.url, ca=cluster.certificates.ca, token=ADMIN, namespace=namespace)
+        stage = Stage(cluster, etcd, namespace, install, folder, stack.enter_context(fake))
+        watched = [] if all_namespaces else [namespace]
+        options = ["--all-namespaces"] if all_namespaces else []
+        process = OperatorProcess(
+            f"http://{etcd.one.address}", install, kubeconfig, watched, folder, sweep_seconds=1.0, options=options
+        )
+        stack.callback(process.end)
+        stage.operators.append(process.start())
+        yield stage, rights
+
+
+def token_of(cluster: Cluster, account: str) -> str:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    return str(cluster.api.request("POST", path, body)["status"]["token"])
+
+
+def allowed(objects: Sequence[dict[str, Any]], component: str) -> set[Call]:
+    """What the rules of this component's roles allow."""
+    found = set()
+    for each in objects:
+        if each["kind"] in {"Role", "ClusterRole"} and each["metadata"]["name"].endswith(f"-{component}"):
+            for rule in each["rules"]:
+                assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+                groups, resources = rule["apiGroups"], rule["resources"]
+                found |= {(group, resource, verb) for group in groups for resource in resources for verb in rule["verbs"]}
+    return found
+
+
+def everything_it_does(stage: Stage) -> None:
+    """Scenes that between them bring the operator to each call that it knows."""
+    stage.play("stopped", Script(code=runs_until_stopped))
+    stage.play("fails", Script(exit_code=1))
+    # Told twice: the second event raises the count of the first.
+    stage.send("fails", "fails", retry={"maxAttempts": 3})
+    # Done, then removed: the object by its TTL, the application by its own, which leaves a stub of an opaque one.
+    stage.send("brief", "brief", ttlSecondsAfterFinished=1, applicationTTL={"succeeded": "1s"})
+    # Deleted while it runs: suspended, its pods deleted, the driver's name kept by a pod that runs nothing.
+    stage.send("stopped", "stopped")
+    stage.until("stopped", "Running")
+    stage.delete("stopped")
+    stage.until("fails", "Failed")
+    stage.until_events("fails", "Retrying", 2)
+    assert_eventually(lambda: stage.object("brief") is None, IN_TIME)
+    assert_eventually(lambda: stage.applications("brief", placeholders=True), IN_TIME)
+    stage.until_record("stopped", phase="Cancelled")
+    assert stage.cluster.api.list(PODS, stage.namespace)
+
+
+@pytest.mark.slow
+def test_the_operators_role_is_what_it_uses(audited: Audited, ledger_server: Etcd, tmp_path: Path) -> None:
+    """With named namespaces: no call is denied, and each verb on each kind that the chart allows is used by some call."""
+    before = len(audited.entries(USER))
+    with installed(audited, ledger_server, tmp_path, all_namespaces=False) as (stage, rights):
+        everything_it_does(stage)
+        assert audited.denied(USER) == []
+        mine = audited.entries(USER)[before:]
+        assert {call_of(each) for each in mine} == allowed(rights, "operator")
+        named = {each["objectRef"]["name"] for each in mine if each["objectRef"]["resource"] == "customresourcedefinitions"}
+        assert named == {"idempotentjobs.sparkonce.dev"}
+        assert {each["objectRef"].get("namespace") for each in mine} <= {stage.namespace, None}
+
+
+@pytest.mark.slow
+def test_the_cluster_role_does_for_all_namespaces(audited: Audited, ledger_server: Etcd, tmp_path: Path) -> None:
+    """Without a list of namespaces: jobs run and are deleted in a namespace that the chart never heard of, and no call is denied."""
+    before = len(audited.entries(USER))
+    with installed(audited, ledger_server, tmp_path, all_namespaces=True) as (stage, rights):
+        stage.play("stopped", Script(code=runs_until_stopped))
+        stage.send("runs", "runs")
+        stage.until("runs", "Succeeded")
+        stage.send("stopped", "stopped")
+        stage.until("stopped", "Running")
+        stage.delete("stopped")
+        stage.until_record("stopped", phase="Cancelled")
+        assert audited.denied(USER) == []
+        assert {call_of(each) for each in audited.entries(USER)[before:]} <= allowed(rights, "operator")
+        assert one(rights, "ClusterRole", "operator")["rules"]
+
+
+def test_named_namespaces_get_no_cluster_wide_rights() -> None:
+    """With a list of namespaces nothing but the look at our own CRD is allowed in the whole cluster."""
+    objects = rendered(sets=["etcd.bundled.enabled=true", "watch.namespaces={team-a}"])
+    (rule,) = one(objects, "ClusterRole", "operator")["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["customresourcedefinitions"], ["get"])
+    assert rule["resourceNames"] == ["idempotentjobs.sparkonce.dev"]
+    reviews = one(objects, "ClusterRole", "gateway")["rules"]
+    assert sorted(resource for each in reviews for resource in each["resources"]) == ["subjectaccessreviews", "tokenreviews"]
