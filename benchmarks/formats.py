@@ -133,7 +133,7 @@ class Formats:
         for ours, theirs, kind in KINDS:
             for raw, name, cpu, wall in ((NATIVE, "parquet", LIMIT, None), (theirs, "library", FASTER, FASTER)):
                 for size in (0, 1):
-                    what = f"formats: {kind} by {name}, {_short((self.small, self.large)[size])} rows"
+                    what = f"formats: {kind} by {name}, {_short((self.small, self.large)[size])}"
                     found += [
                         Row(what=what, unit="CPU s", ours=self._cpu(ours, size), raw=self._cpu(raw, size), goal=cpu),
                         Row(what=what, unit="s", ours=self._wall(ours, size), raw=self._wall(raw, size), goal=wall),
@@ -147,13 +147,13 @@ class Formats:
         more = [one.fixed - other.fixed for one, other in zip(a, b, strict=True)]
         slopes = [[line.per_row * 1e6 for line in lines] for lines in (a, b)]
         first = [[each["cpu"] for each in self.first.get(variant, ())] for variant in (ours, raw)]
-        told = [Row(what=f"{what}, fixed, more than it", unit="CPU s", ours=more)]
+        told = [Row(what=f"{what}, fixed more", unit="CPU s", ours=more)]
         if (
             min(slopes[1]) > 0
         ):  # else the two sizes are too near to each other for the clock: there is nothing to divide by
-            told.append(Row(what=f"{what}, per million rows", unit="CPU s", ours=slopes[0], raw=slopes[1], goal=goal))
+            told.append(Row(what=f"{what}, per M rows", unit="CPU s", ours=slopes[0], raw=slopes[1], goal=goal))
         if self.first_writes:
-            told.append(Row(what=f"{what}, first write of a process", unit="CPU s", ours=first[0], raw=first[1]))
+            told.append(Row(what=f"{what}, first write", unit="CPU s", ours=first[0], raw=first[1]))
         return told
 
     def _lines(self, variant: str) -> list[Line]:

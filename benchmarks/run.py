@@ -37,7 +37,7 @@ PARTS = ("output", "formats", "reserve", "replay", "etcd", "operator")
 SERVED = ("etcd", "operator")
 """Parts that start servers, as tests start them."""
 sys.path.insert(1, str(ROOT / "tests"))
-WIDTH = 140
+WIDTH = 152
 """Columns of the table where there is no terminal to ask."""
 
 
