@@ -215,7 +215,10 @@ class Attempts:
         cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": ACCOUNT}}, namespace)
 
     def wanted(self, key: str, **spec: Any) -> Wanted:
+        """Without a key it is derived from the spec."""
         document = job_document("job", key=key, **spec)
+        if not key:
+            del document["spec"]["idempotencyKey"]
         document["metadata"] |= {"namespace": self.namespace, "uid": str(uuid.uuid4())}
         return Wanted.of(document, realm=self.namespace)
 

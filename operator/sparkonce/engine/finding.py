@@ -22,7 +22,7 @@ _HASH = re.compile(r"[0-9a-f]{8,64}")
 _CONTENTS = re.compile(r"\+[0-9a-f]{12}$")
 _WHOLE = 64
 _CUTS = 64
-"""Ways to cut a text: slashes times at-signs of what people call things."""
+"""Ways to cut a text: slashes in what people call things."""
 
 
 async def find(store: IdempotencyStore, realm: str, text: str) -> Record | None:
@@ -49,11 +49,11 @@ def candidates(text: str, realm: str) -> Iterator[str]:
 
 
 def _cuts(text: str) -> Iterator[tuple[str, str, str]]:
-    slashes = [place for place, letter in enumerate(text) if letter == "/"]
-    for at in (place for place, letter in enumerate(text) if letter == "@"):
-        for slash in slashes:
-            if 0 < slash < at - 1 and at + 1 < len(text):
-                yield text[:slash], text[slash + 1 : at], text[at + 1 :]
+    """A revision has no at-sign; operation and resource may have slashes."""
+    named, _, revision = text.rpartition("@")
+    for place, letter in enumerate(named):
+        if letter == "/" and revision and 0 < place < len(named) - 1:
+            yield named[:place], named[place + 1 :], revision
 
 
 async def _only(store: IdempotencyStore, query: Query, fits: Callable[[Record], bool], text: str) -> Record | None:
