@@ -38,12 +38,15 @@ from pyiceberg.types import (
 )
 
 from harness import iceberg_tables
+from harness.delta_stage import numbers_in
 from harness.iceberg_rest import rest_server, spark_runtime
 from harness.iceberg_tables import opened, rest_catalog, sql_catalog
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputUnsupported
+from sparkonce.sink.delta import open_delta
+from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.iceberg import IcebergTable
-from sparkonce.sink.protocol import Committed, Evidence, SinkKey, Slot, Stuck, WriteOptions
+from sparkonce.sink.protocol import Committed, Evidence, Sink, SinkKey, Slot, Stuck, WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,6 +107,32 @@ def test_every_type_is_read_back(spark: SparkSession, sink: IcebergTable, key: S
         theirs["bytes"] = bytes(theirs["bytes"])
         assert mine == theirs
     assert run(sink.probe(key, None)) is Evidence.PRESENT
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_a_task_that_fails_is_not_counted_twice(
+    spark: SparkSession, sink: IcebergTable, key: SinkKey, tmp_path: Path, kind: str
+) -> None:
+    """A UDF that fails in the middle of a partition, twice: the third attempt's rows are there, each once, and the counts agree."""
+    from pyspark.sql.functions import udf
+
+    def fails_twice(number: int) -> int:
+        if number == 77:
+            for attempt in ("first", "second"):
+                try:
+                    os.close(os.open(f"{tmp_path}/{attempt}", os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    continue
+                raise RuntimeError(attempt)
+        return number
+
+    frame = spark.range(0, 100, 1, 2).select(udf(lambda n: fails_twice(n), "long")("id").alias("n"))  # noqa: PLW0108 - Spark takes text annotations amiss
+    output: Sink = sink if kind == "iceberg" else open_delta(FolderObjects(tmp_path / "delta"), name="orders")
+    slot = output.stage(frame, key, 1, fingerprint="f")
+    assert run(output.commit(key, slot)) == Committed(slot)
+    assert (tmp_path / "second").exists()
+    assert slot.rows == 100
+    assert (iceberg_tables.rows() if kind == "iceberg" else numbers_in(tmp_path / "delta")) == list(range(100))
 
 
 def test_a_type_that_iceberg_has_not_is_refused(spark: SparkSession, sink: IcebergTable, key: SinkKey) -> None:
