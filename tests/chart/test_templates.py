@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 
-from harness.helm import CHART, NAMESPACE, RELEASE, ROOT, helm, one, rendered, template
+from harness.helm import CHART, NAMESPACE, ROOT, helm, one, rendered, template
 from sparkonce.cli.app import app
 from sparkonce.engine.replica import ReplicaSettings
 from sparkonce.gateway.serving import FINISH
