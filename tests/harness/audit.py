@@ -17,7 +17,7 @@ from typing import Any
 from harness.kubeflow import Run
 from harness.ledger_dump import Dump
 from harness.witness import Witness
-from sparkonce.launch.kubeflow import ATTEMPT_LABEL, GENERATION_LABEL, KEY_HASH, NONCE
+from sparkonce.launch.kubeflow import ATTEMPT_LABEL, GENERATION_LABEL, KEY_HASH, NONCE, ROLE_LABEL, Role
 
 Json = dict[str, Any]
 
@@ -44,6 +44,8 @@ class Audit:
 
     def __post_init__(self) -> None:
         for each in self.witness.applications.values():
+            if each["metadata"].get("labels", {}).get(ROLE_LABEL) == Role.SETTLE:
+                continue  # it settles an attempt and is none
             key_hash = each["metadata"].get("annotations", {}).get(KEY_HASH, "")
             self._by_hash.setdefault(key_hash, []).append(each)
 

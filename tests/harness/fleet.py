@@ -11,6 +11,7 @@ with Fleet(cluster, ledger_server, namespace, install, tmp_path) as fleet:
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections import Counter
@@ -148,7 +149,12 @@ class Fleet:
         return self.ledger or f"etcd://{','.join(self.etcd.endpoints)}"
 
     def add(
-        self, *, program: Sequence[str] = PROGRAM, options: Sequence[str] | None = None, **environment: str
+        self,
+        *,
+        program: Sequence[str] = PROGRAM,
+        options: Sequence[str] | None = None,
+        python: str = sys.executable,
+        **environment: str,
     ) -> OperatorProcess:
         """Started, not waited for. `options`: other ones than those of all."""
         process = OperatorProcess(
@@ -162,6 +168,7 @@ class Fleet:
             sweep_seconds=self.sweep_seconds,
             options=self.options if options is None else options,
             environment=environment,
+            python=python,
             program=program,
         )
         self.members.append(process)

@@ -108,7 +108,9 @@ class Stage:
     def delete(self, name: str) -> None:
         self.cluster.api.delete(JOBS, name, self.namespace)
 
-    def cli(self, *command: str, install: str | None = None) -> subprocess.CompletedProcess[str]:
+    def cli(
+        self, *command: str, install: str | None = None, settle: str = "operator"
+    ) -> subprocess.CompletedProcess[str]:
         """`sparkonce …` on this stage's ledger."""
         store = f"etcd://{self.etcd.one.address}"
         return subprocess.run(
@@ -117,7 +119,7 @@ class Stage:
                 **os.environ,
                 "SPARKONCE_STORE": store,
                 "SPARKONCE_INSTALL": self.install if install is None else install,
-                "SPARKONCE_SETTLE": "operator",  # this machine is the drivers' own
+                "SPARKONCE_SETTLE": settle,  # as a rule this machine is the drivers' own
             },
             capture_output=True,
             text=True,

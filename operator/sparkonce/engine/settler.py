@@ -60,6 +60,21 @@ class Settler:
         intent = await self.store.intent(record.address, record.generation)
         if self.runs is None or self.settles is Settles.OPERATOR:
             return await self._own(record, job, intent, end=end)
+        found = await self._found(record, job, assignment, intent, end=end)
+        if (
+            isinstance(found, Decision)
+            and isinstance(found.action, Send)
+            and not (assignment.gateway or assignment.store)
+        ):
+            raise OutputUnavailable(
+                f"{found.evidence}; a settle run could not report, because there is no gateway: start the operator with --gateway-url, "
+                "or mount the outputs into it and start it with --settle operator"
+            )
+        return found
+
+    async def _found(
+        self, record: Record, job: Settling, assignment: Assignment, intent: Intent | None, *, end: bool
+    ) -> Settlement | Decision:
         why = out_of_reach(job.sinks, self.settles)
         asked = await self._asked(record, job, assignment, end=end, why=why)
         if why or not isinstance(asked.action, Count | Send):

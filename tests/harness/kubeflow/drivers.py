@@ -7,10 +7,13 @@ no gateway, which has to do for outputs without a transaction.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +98,17 @@ def runs_until_stopped(driver: Driver) -> int:
     """A driver that never ends by itself."""
     driver.stop.wait()
     return 143
+
+
+def settles(store: str, log: Path) -> Code:
+    """A settle run: our entry point, as a process that speaks to this ledger; the operator's own way there is the gateway."""
+    run_it = [sys.executable, "-m", "sparkonce.driver.settle"]
+
+    def code(driver: Driver) -> int | None:
+        told = assignment_in(driver).model_copy(update={"store": store, "gateway": ""}).dump()
+        return runs(run_it, log)(replace(driver, environment={**driver.environment, ENVIRONMENT: json.dumps(told)}))
+
+    return code
 
 
 def runs(command: Sequence[str], log: Path) -> Code:
