@@ -18,16 +18,24 @@ from harness.apiserver import ADMIN, ApiServer, Cluster, started_cluster
 from harness.binaries import PartMissing, find
 from harness.etcd import Etcd, running
 from harness.eventually import assert_eventually
+from harness.gateways import Attempt, Attempts, a_gateway
 from harness.helm import NAMESPACE, RELEASE, one, rendered
+from harness.jobs import job as job_document
 from harness.kube_api import Json
 from harness.kubeflow import FakeKubeflow, Script
 from harness.kubeflow.drivers import runs_until_stopped
 from harness.operators import OperatorProcess
 from harness.stage import IN_TIME, Stage
-from sparkonce.launch.kubernetes import NAMESPACES, PODS
+from sparkonce.blocking import run
+from sparkonce.engine.objects import ObjectRef
+from sparkonce.launch.kubernetes import JOBS, NAMESPACES, PODS
+from sparkonce.model.record import Outcome
+from sparkonce.model.result import Result
+from sparkonce.store.protocol import Finalized
 
-ACCOUNT = f"{RELEASE}-sparkonce-operator"
-USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+ACCOUNT, GATEWAY = f"{RELEASE}-sparkonce-operator", f"{RELEASE}-sparkonce-gateway"
+USERS = f"system:serviceaccount:{NAMESPACE}:"
+USER = USERS + ACCOUNT
 RBAC = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -103,14 +111,10 @@ def installed(
 ) -> Iterator[tuple[Stage, list[Json]]]:
     """An operator that runs as the chart's service account, and the objects that give it its rights."""
     cluster, namespace, install = audited.cluster, f"t-{uuid.uuid4().hex[:10]}", f"i-{uuid.uuid4().hex[:10]}"
-    sets = ["etcd.bundled.enabled=true", "crds.install=false"]
-    objects = rendered(sets=sets + ([] if all_namespaces else [f"watch.namespaces={{{namespace}}}"]))
-    rights = [each for each in objects if each["kind"] in RBAC]
     with ExitStack() as stack:
         cluster.api.create(NAMESPACES, {"metadata": {"name": namespace}})
         stack.callback(cluster.api.delete, NAMESPACES, namespace)
-        for each in rights:
-            cluster.api.apply(each, each["metadata"].get("namespace"))
+        rights = given(audited, *([] if all_namespaces else [f"watch.namespaces={{{namespace}}}"]))
         kubeconfig = cluster.kubeconfig_for(audited.server.url, token=token_of(cluster, ACCOUNT))
         fake = FakeKubeflow(cluster.url, ca=cluster.certificates.ca, token=ADMIN, namespace=namespace)
         stage = Stage(cluster, etcd, namespace, install, folder, stack.enter_context(fake))
@@ -122,6 +126,15 @@ def installed(
         stack.callback(process.end)
         stage.operators.append(process.start())
         yield stage, rights
+
+
+def given(audited: Audited, *sets: str) -> list[Json]:
+    """The accounts, roles and bindings that the chart renders with these settings, applied."""
+    objects = rendered(sets=["etcd.bundled.enabled=true", "crds.install=false", *sets])
+    rights = [each for each in objects if each["kind"] in RBAC]
+    for each in rights:
+        audited.cluster.api.apply(each, each["metadata"].get("namespace"))
+    return rights
 
 
 def token_of(cluster: Cluster, account: str) -> str:
@@ -178,6 +191,45 @@ def test_the_operators_role_is_what_it_uses(audited: Audited, ledger_server: Etc
         }
         assert named == {"idempotentjobs.sparkonce.dev"}
         assert {each["objectRef"].get("namespace") for each in mine} <= {stage.namespace, None}
+
+
+@pytest.mark.slow
+def test_the_gateways_role_is_what_it_uses(audited: Audited, ledger_server: Etcd, tmp_path: Path) -> None:
+    """With named namespaces: a driver's heartbeat, a user's list and a forgotten key need each right that the chart gives the gateway, and
+    beside them only what the API server lets everybody ask: what one may do oneself."""
+    cluster, namespace, install = audited.cluster, f"t-{uuid.uuid4().hex[:10]}", f"i-{uuid.uuid4().hex[:10]}"
+    cluster.api.create(NAMESPACES, {"metadata": {"name": namespace}})
+    rights = given(audited, f"watch.namespaces={{{namespace}}}")
+    kubeconfig = cluster.kubeconfig_for(audited.server.url, token=token_of(cluster, GATEWAY))
+    ledger = f"http://{ledger_server.one.address}"
+    with a_gateway(ledger, install, kubeconfig, tmp_path) as gateway:
+        attempts = Attempts(cluster, namespace, ledger, install, gateway.url)
+        try:
+            attempt = attempts.granted("key")
+            beat = {"nonce": attempt.record.nonce, "progress": {"rows": 1}}
+            token = attempts.token(attempt.driver())
+            assert gateway.ask("POST", f"{attempt.path}/renew", token=token, body=beat).body == {"current": True}
+            keys = f"/v1/namespaces/{namespace}/keys"
+            assert gateway.ask("GET", keys, token=ADMIN).status == 200
+            stored = cluster.api.create(JOBS, job_document("waits", key="key"), namespace)
+            run(attempts.store.attach(attempt.record, str(ObjectRef.of(stored))))
+            finish(attempt)
+            assert gateway.ask("POST", f"{keys}/key/forget", token=ADMIN, body={"reason": "r"}).status == 409
+        finally:
+            attempts.close()
+    assert audited.denied(USERS + GATEWAY) == []
+    everybody = {("authorization.k8s.io", "selfsubjectaccessreviews", "create")}
+    assert audited.calls(USERS + GATEWAY) - everybody == allowed(rights, "gateway")
+
+
+def finish(attempt: Attempt) -> None:
+    """As its owner does."""
+    now = run(attempt.store.load(attempt.record.address)).record
+    assert now is not None
+    result = Result(
+        generation=1, outcome=Outcome.SUCCEEDED, evidence="a test", attempts=1, started_at=1.0, finished_at=2.0
+    )
+    assert isinstance(run(attempt.store.finalize(now, attempt.claim, result, retention=3600.0)), Finalized)
 
 
 @pytest.mark.slow
