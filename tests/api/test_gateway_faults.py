@@ -1,0 +1,243 @@
+"""The gateway under faults: lost replies, freezes, kills, a ledger and an API server that do not answer; and what it announces."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from harness.apiserver import Cluster
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.gateways import Attempt, Attempts, GatewayProcess
+from harness.proxy import Proxy, in_front_of
+from sparkonce.blocking import run
+from sparkonce.driver.http_channel import HttpChannel
+from sparkonce.errors import StoreUnavailable, StoreUnusable
+from sparkonce.model.record import Intent
+from sparkonce.store.protocol import Refused, Sealed
+from sparkonce.store.roster import SILENT, Gateways
+
+INTENT = Intent(token=1, slots={"orders": {"state": "committed"}})
+LEASE = 2
+"""Seconds; etcd takes its time on top of it."""
+GONE = SILENT + LEASE + 5.0
+
+
+@pytest.fixture
+def gateway(own_etcd: Etcd, install: str, kubeconfig: Path, tmp_path: Path) -> Iterator[GatewayProcess]:
+    """With a ledger of its own, which a test may kill."""
+    ledger = f"http://{own_etcd.one.address}"
+    process = GatewayProcess(ledger, install, kubeconfig, tmp_path, lease_seconds=LEASE)
+    try:
+        yield process.start()
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def attempts(cluster: Cluster, namespace: str, gateway: GatewayProcess) -> Iterator[Attempts]:
+    made = Attempts(cluster, namespace, gateway.ledger, gateway.install, gateway.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def link(gateway: GatewayProcess) -> Iterator[Proxy]:
+    """The network between a driver and the gateway."""
+    with in_front_of(gateway.address) as proxy:
+        yield proxy
+
+
+def channel_of(attempt: Attempt, attempts: Attempts, link: Proxy, tmp_path: Path, **how: object) -> HttpChannel:
+    """As the driver's process has it."""
+    token = tmp_path / f"token-{attempt.record.key}"
+    token.write_text(attempts.token(attempt.driver()))
+    told = attempt.assignment.model_copy(update={"gateway": f"http://{link.address}"})
+    return HttpChannel(told, token_file=token, **how)  # type: ignore[arg-type]  # patience and sleep, as each test wants them
+
+
+def sealed_times(attempt: Attempt) -> int:
+    return [event.what for event in run(attempt.store.events(attempt.record.address))].count("Sealed")
+
+
+def test_a_seal_whose_reply_is_lost_is_sealed_once(attempts: Attempts, link: Proxy, tmp_path: Path) -> None:
+    """The driver repeats it until it is answered; the ledger has one seal."""
+    attempt = attempts.granted("lost")
+    channel = channel_of(attempt, attempts, link, tmp_path)
+    assert channel.renew({})
+    link.lose = 2
+    assert isinstance(channel.seal(INTENT), Sealed)
+    assert (link.lose, sealed_times(attempt)) == (0, 1)
+    link.lose = 1
+    assert channel.report("r", "values", {"rows": 1})
+    assert len(run(attempts.store.reports(attempt.record.address, 1))) == 1
+    channel.close()
+
+
+def test_a_refusal_after_a_lost_seal_is_told_as_unknown_first(attempts: Attempts, link: Proxy, tmp_path: Path) -> None:
+    """It was sealed and is over since: whoever took the refusal at its word would delete the files of a committed table."""
+    attempt = attempts.granted("over")
+    over: list[float] = []
+
+    def meanwhile(seconds: float) -> None:
+        if not over:
+            attempt.update(attempt=2, nonce="of-a-successor")
+        over.append(seconds)
+
+    channel = channel_of(attempt, attempts, link, tmp_path, sleep=meanwhile)
+    link.lose = 1
+    with pytest.raises(StoreUnavailable, match="earlier answer was lost"):
+        channel.seal(INTENT)
+    assert sealed_times(attempt) == 1
+    assert isinstance(channel.seal(INTENT), Refused)
+    channel.close()
+
+
+def test_a_driver_outlives_its_gateway(
+    attempts: Attempts, gateway: GatewayProcess, link: Proxy, tmp_path: Path
+) -> None:
+    """Frozen or killed, a gateway is silence: a beat is unknown, a seal waits for the next gateway and is sealed once."""
+    attempt = attempts.granted("outlives")
+    channel = channel_of(attempt, attempts, link, tmp_path)
+    assert channel.renew({})
+    gateway.child.freeze()
+    with pytest.raises(StoreUnavailable):
+        channel.renew({})
+    gateway.child.thaw()
+    assert_eventually(lambda: channel.renew({}), 20.0)
+    gateway.kill()
+    with ThreadPoolExecutor(1) as pool:
+        sealing = pool.submit(channel.seal, INTENT)
+        gateway.start()
+        assert isinstance(sealing.result(60.0), Sealed)
+        pool.submit(channel.close).result()
+    assert sealed_times(attempt) == 1
+    channel.close()
+
+
+def test_a_token_is_read_anew_each_time(attempts: Attempts, link: Proxy, tmp_path: Path) -> None:
+    """The kubelet replaces it: an old one is unknown, not the end; somebody else's is an answer."""
+    attempt = attempts.granted("renewed")
+    channel = channel_of(attempt, attempts, link, tmp_path, patience=0.0)
+    file = tmp_path / "token-renewed"
+    good = file.read_text()
+    file.write_text("expired")
+    with pytest.raises(StoreUnavailable, match="401"):
+        channel.renew({})
+    file.write_text(attempts.token(None))
+    with pytest.raises(StoreUnusable, match="not bound to a pod"):
+        channel.seal(INTENT)
+    file.unlink()
+    with pytest.raises(StoreUnavailable, match="has no token"):
+        channel.renew({})
+    file.write_text(good + "\n")
+    assert channel.renew({})
+    channel.close()
+
+
+def test_a_ledger_that_does_not_answer_is_unknown(attempts: Attempts, gateway: GatewayProcess, own_etcd: Etcd) -> None:
+    """503 with a time to come back, on every route that asks it; a stretch of service ends with it and begins anew after it."""
+    attempt = attempts.granted("silent")
+    token = attempts.token(attempt.driver())
+    body = {"nonce": attempt.record.nonce}
+    renews = f"{attempt.path}/renew"
+    assert gateway.ask("POST", renews, token=token, body=body).status == 200
+    assert_eventually(lambda: (serving(attempts) or 0.0) > 3.0, 30.0)
+    own_etcd.one.freeze()
+    try:
+        for method, path, sent in (
+            ("POST", renews, body),
+            ("GET", f"/v1/namespaces/{attempts.namespace}/keys", None),
+            ("GET", f"/v1/namespaces/{attempts.namespace}/keys/silent", None),
+        ):
+            answer = gateway.ask(method, path, token=token if sent else "admin-token", body=sent)
+            assert (answer.status, int(answer.headers["retry-after"]) > 0) == (503, True), (path, answer.body)
+            assert answer.body["title"] == "unavailable"
+        assert_eventually(lambda: gateway.said_ready() != "ok", 20.0)
+    finally:
+        own_etcd.one.thaw()
+    assert_eventually(lambda: gateway.said_ready() == "ok", 20.0)
+    assert gateway.ask("POST", renews, token=token, body=body).status == 200
+    assert_eventually(lambda: serving(attempts) is not None, GONE)
+    anew = serving(attempts)
+    assert anew is not None
+    assert anew < 3.0, "what was not served is not counted"
+
+
+def test_an_api_server_that_does_not_answer_is_unknown(
+    attempts: Attempts, gateway: GatewayProcess, cluster: Cluster
+) -> None:
+    """Nobody is let in or turned away for its silence: 503."""
+    attempt = attempts.granted("unreviewed")
+    token = attempts.token(attempt.driver())
+    body = {"nonce": attempt.record.nonce}
+    with cluster.server.frozen():
+        for wanted in (token, "garbage"):
+            assert gateway.ask("POST", f"{attempt.path}/renew", token=wanted, body=body).status == 503
+    assert_eventually(lambda: gateway.ask("POST", f"{attempt.path}/renew", token=token, body=body).status == 200, 30.0)
+
+
+def serving(attempts: Attempts) -> float | None:
+    """As an operator that has looked all the time sees it."""
+    return run(cast("Gateways", attempts.store).gateways_serving_for())
+
+
+def served_for_a_while(attempts: Attempts) -> None:
+    assert_eventually(lambda: (serving(attempts) or 0.0) > 2.0, 30.0)
+
+
+def test_a_killed_gateway_is_not_announced_any_more(attempts: Attempts, gateway: GatewayProcess) -> None:
+    """Its entry goes with its lease, and one that comes back begins anew."""
+    served_for_a_while(attempts)
+    gateway.kill()
+    assert_eventually(lambda: serving(attempts) is None, LEASE + 5.0)
+    gateway.start()
+    assert_eventually(lambda: serving(attempts) is not None, 20.0)
+    anew = serving(attempts)
+    assert anew is not None
+    assert anew < 2.0
+
+
+def test_a_frozen_gateway_is_not_announced_any_more(attempts: Attempts, gateway: GatewayProcess) -> None:
+    """It answers nobody, so it does not serve; when it wakes, a new stretch begins."""
+    served_for_a_while(attempts)
+    gateway.child.freeze()
+    assert_eventually(lambda: serving(attempts) is None, GONE)
+    gateway.child.thaw()
+    assert_eventually(lambda: serving(attempts) is not None, GONE)
+    anew = serving(attempts)
+    assert anew is not None
+    assert anew < 2.0
+
+
+def test_two_gateways_serve_as_one(
+    attempts: Attempts, gateway: GatewayProcess, tmp_path: Path, kubeconfig: Path
+) -> None:
+    """While one of them serves without a gap, the other's end changes nothing."""
+    served_for_a_while(attempts)
+    other = GatewayProcess(gateway.ledger, gateway.install, kubeconfig, tmp_path, name="other", lease_seconds=LEASE)
+    try:
+        other.start()
+        other.kill()
+        before = serving(attempts)
+        assert before is not None
+        assert before > 2.0
+    finally:
+        other.kill()
+
+
+def test_a_gateway_that_is_asked_to_end_says_so_first(attempts: Attempts, gateway: GatewayProcess) -> None:
+    """SIGTERM: its entry goes at once, it is not ready, answers what was begun and exits with 0."""
+    served_for_a_while(attempts)
+    ended = threading.Thread(target=gateway.terminate)
+    ended.start()
+    assert_eventually(lambda: serving(attempts) is None, LEASE + 5.0)
+    ended.join()
+    assert not gateway.child.running
+    assert "no more requests" in gateway.child.last_words()
+    assert "Traceback" not in gateway.child.last_words()
