@@ -40,11 +40,13 @@ class Announcer:
         answers: Callable[[], bool],
         unanswered: Callable[[], int],
         period: float = ANNOUNCE,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`open_ledger`: a store of this thread's own, whose verbs block. `answers`: whether this gateway is ready, asked as a client
         would. `unanswered`: how many requests of drivers got no answer so far."""
         self._open, self._owner = open_ledger, owner
         self._answers, self._unanswered, self._period = answers, unanswered, period
+        self._monotonic = monotonic
         self._store: IdempotencyStore | None = None
         self._lease: Lease | None = None
         self._nonce = ""
@@ -85,7 +87,7 @@ class Announcer:
         troubles, before = self._unanswered(), self._troubles
         self._troubles = troubles
         serves = self._answers() and troubles == before
-        if self._lease is not None and (not serves or time.monotonic() - self._written > SILENT):
+        if self._lease is not None and (not serves or self._monotonic() - self._written > SILENT):
             self._withdraw()
         if not serves:
             return
@@ -94,8 +96,8 @@ class Announcer:
         if self._lease is None:
             self._lease = run(self._store.open_lease(owner=self._owner))
             self._nonce = uuid.uuid4().hex
-            self._began = time.monotonic()
-        now = time.monotonic()
+            self._began = self._monotonic()
+        now = self._monotonic()
         entry = Gateway(nonce=self._nonce, owner=self._owner, served=now - self._began)
         run(cast("Gateways", self._store).announce_gateway(entry, lease=self._lease))
         self._written = now
