@@ -39,9 +39,10 @@ DRIVER = textwrap.dedent("""
 
 @pytest.fixture
 def made(cluster: Cluster, namespace: str, ledger: str, install: str, tmp_path: Path) -> Iterator[Attempts]:
-    """A gateway, and an operator that tells drivers of it; what looks into their ledger."""
-    with a_gateway(ledger, install, cluster.kubeconfig, tmp_path) as gateway:
-        options = ["--gateway-url", gateway.url]
+    """A gateway that serves TLS, and an operator that tells drivers of it; what looks into their ledger."""
+    servers = cluster.certificates
+    with a_gateway(ledger, install, cluster.kubeconfig, tmp_path, certificates=servers) as gateway:
+        options = ["--gateway-url", gateway.url, "--gateway-ca", str(servers.ca)]
         operator = OperatorProcess(ledger, install, cluster.kubeconfig, [namespace], tmp_path, options=options)
         attempts = Attempts(cluster, namespace, ledger, install, gateway.url)
         try:

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import signal
+import ssl
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.apiserver import Cluster
+from harness.apiserver import Certificates, Cluster
 from harness.child import Child, free_port
 from harness.eventually import assert_eventually
 from harness.jobs import job as job_document
@@ -56,10 +57,14 @@ def ask(
     body: object = None,
     raw: bytes | None = None,
     timeout: float = 20.0,
+    ca: Path | None = None,
 ) -> Answer:
     """One request over a connection of its own. OSError, HTTPException: no answer."""
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=timeout)
+    if ca is not None:
+        trust = ssl.create_default_context(cafile=str(ca))
+        connection = http.client.HTTPSConnection(host, int(port), timeout=timeout, context=trust)
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     content = raw if raw is not None else None if body is None else json.dumps(body).encode()
     try:
@@ -84,6 +89,8 @@ class GatewayProcess:
     lease_seconds: int = 2
     options: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    certificates: Certificates | None = None
+    """It serves TLS with them; else plain HTTP."""
     port: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
@@ -91,6 +98,8 @@ class GatewayProcess:
         command = [sys.executable, "-m", "sparkonce", "gateway", "--store", store, "--install", self.install]
         command += ["--listen", self.address, "--kubeconfig", str(self.kubeconfig)]
         command += ["--lease-seconds", str(self.lease_seconds), "--drain-seconds", "0.2", *self.options]
+        if self.certificates is not None:
+            command += ["--tls-cert", str(self.certificates.crt), "--tls-key", str(self.certificates.key)]
         self.child = Child(self.name, command, self.folder / f"{self.name}.log", self.environment)
 
     @property
@@ -99,7 +108,7 @@ class GatewayProcess:
 
     @property
     def url(self) -> str:
-        return f"http://{self.address}"
+        return f"http{'s' if self.certificates else ''}://{self.address}"
 
     def start(self, *, wait: bool = True) -> GatewayProcess:
         self.child.start()
@@ -118,7 +127,7 @@ class GatewayProcess:
         return ""
 
     def ask(self, method: str, path: str, **how: Any) -> Answer:
-        return ask(self.address, method, path, **how)
+        return ask(self.address, method, path, ca=self.certificates.ca if self.certificates else None, **how)
 
     def terminate(self) -> None:
         self.child.end(signal.SIGTERM, timeout=20.0)
