@@ -10,6 +10,7 @@ from engine.machine.process import Driver, Effect, ask
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job
+from sparkonce.driver.settle import settle_run
 from sparkonce.errors import AttemptEnded, SparkonceError
 from sparkonce.launch.protocol import ENDED, Phase, Seen
 from sparkonce.model.assignment import Assignment
@@ -68,10 +69,40 @@ class Applications:
         created.driver = self.start_driver(assignment)
         return created.seen
 
+    def settle(self, assignment: Assignment) -> Seen:
+        """A settle run."""
+        if (there := self.by_name.get(assignment.settle_run_name)) is not None:
+            return there.seen
+        created = self._new(assignment.settle_run_name, assignment.nonce, Phase.RUNNING)
+        created.assignment = assignment
+        created.driver = self.start_driver(assignment)
+        return created.seen
+
     def start_driver(self, assignment: Assignment) -> Driver:
         behaviour = self.world.next_behaviour()
+        if assignment.run is not None:
+            return self._start_settle_run(assignment, lost=behaviour.how == "exit")
         name = f"driver{self.world.number('driver')}(g{assignment.generation} a{assignment.attempt} {behaviour.how})"
         driver = Driver(name, lambda process: self._main(process, assignment, behaviour))
+        self.world.processes.append(driver)
+        return driver
+
+    def _start_settle_run(self, assignment: Assignment, *, lost: bool) -> Driver:
+        number = self.world.number("settle run")
+        name = f"settle{number}(g{assignment.generation} a{assignment.attempt} s{assignment.run})"
+
+        def main(process: Driver) -> object:
+            code, outcome = 75, None
+            try:
+                if not lost:
+                    settle_run(assignment, self.world.sinks, DirectChannel(self.world.store, assignment))
+                    code = 0
+            except SparkonceError as error:
+                outcome = error
+            run(ask(Effect(f"exit {code}", lambda: self.exited(process, code), None)))
+            return outcome
+
+        driver = Driver(name, main)
         self.world.processes.append(driver)
         return driver
 

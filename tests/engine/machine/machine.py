@@ -24,7 +24,7 @@ from engine.machine.places import staged_files
 from engine.machine.process import Broken, Driver, Process
 from engine.machine.scene import Config, Counts, Scene
 from engine.machine.world import LONG, World
-from sparkonce.engine import embedded, operate
+from sparkonce.engine import embedded, entrust, operate
 from sparkonce.launch import protocol as launch
 from sparkonce.sink import slots
 
@@ -308,6 +308,7 @@ def prepared(folder: Path, config: Config, patch: pytest.MonkeyPatch) -> Scene:
     patch.setattr(embedded, "describe", scene.describe)
     patch.setattr(operate, "describe", scene.describe)
     patch.setattr(slots, "staged_files", staged_files)
+    patch.setattr(entrust, "LIMIT", 5.0)  # a frozen settle run is lost after one silence
     patch.setattr(slots, "RESEND_AFTER", (0, 0, 0))  # nobody waits for a message that a schedule loses
     return scene
 

@@ -148,7 +148,7 @@ class Watched(SlotLog):
 
 
 class Launches:
-    """`Launcher` for simulated processes, over the applications of the world."""
+    """`Launcher` and `SettleRuns` for simulated processes, over the applications of the world."""
 
     kind = "simulated"
 
@@ -170,6 +170,16 @@ class Launches:
         seen: Seen | None = await self._ask("end", assignment, lambda: self._world.applications.end(assignment.name))
         return Stopped(seen)
 
+    async def settle(self, assignment: Assignment) -> Seen:
+        seen: Seen = await self._ask("settle", assignment, lambda: self._world.applications.settle(assignment))
+        return seen
+
+    async def settled(self, assignment: Assignment) -> Seen | None:
+        seen: Seen | None = await self._ask(
+            "settled", assignment, lambda: self._world.applications.seen(assignment.settle_run_name)
+        )
+        return seen
+
     async def _ask(self, verb: str, assignment: Assignment, call: Callable[[], Any]) -> Any:
-        name = f"g{assignment.generation}-a{assignment.attempt}"
+        name = f"g{assignment.generation}-a{assignment.attempt}" + (f"-s{assignment.run}" if assignment.run else "")
         return await ask(Effect(f"launcher.{verb} {name}", call, LaunchUnavailable))

@@ -32,7 +32,7 @@ class Killed(BaseException):
 
 
 _STORE_WRITES = {"reserve", "take_over", "update", "finalize", "reopen", "request_stop", "seal", "forget", "report"}
-_WRITES = _STORE_WRITES | {"create", "delete_folder", "launch", "mark", "end"}
+_WRITES = _STORE_WRITES | {"create", "delete_folder", "launch", "mark", "end", "settle"}
 
 
 @dataclass(frozen=True)

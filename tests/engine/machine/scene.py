@@ -28,6 +28,8 @@ class Config:
 
     name: str
     groups: tuple[tuple[str, ...], ...]
+    blind: bool = False
+    """Owners reach no output: settle runs do."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -41,6 +43,7 @@ CONFIGS = {
         Config("two", (("a",), ("b",))),
         Config("tx", (("a", "b"),)),
         Config("mixed", (("a", "b"), ("c",))),
+        Config("blind", (("a", "b"), ("c",)), blind=True),
     )
 }
 

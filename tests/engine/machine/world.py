@@ -21,8 +21,11 @@ from engine.machine.promises import RESOLVABLE, Promises
 from engine.machine.scene import Known, Scene
 from sparkonce.blocking import run
 from sparkonce.engine import operate
+from sparkonce.engine.drive import Drive
 from sparkonce.engine.embedded import Embedded, Ending
 from sparkonce.engine.prepare import Prepared
+from sparkonce.engine.reach import Settles
+from sparkonce.engine.settler import Settler
 from sparkonce.errors import (
     KeyConflict,
     OutputCorrupt,
@@ -35,7 +38,7 @@ from sparkonce.errors import (
 )
 from sparkonce.model.assignment import application_name
 from sparkonce.model.policy import OnFinalized, OnMismatch
-from sparkonce.model.record import Address, Record, State
+from sparkonce.model.record import Address, HeldReason, Record, State
 from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.protocol import Sink
 from sparkonce.store.lease_files import FileLease
@@ -64,6 +67,19 @@ class Simulated(Embedded):
     @property
     def owner(self) -> str:
         return self.process.name
+
+    def engine(self, application: str | None = None) -> Drive:
+        drive = super().engine(application)
+        if self.world.config.blind:
+            drive.settler = Settler(
+                store=self.store,
+                owner=self.owner,
+                runs=self.world.launcher,
+                settles=Settles.RUN,
+                patience=1.0,
+                now=self.world.scene.clock.now,
+            )
+        return drive
 
     @contextlib.asynccontextmanager
     async def lease(self) -> AsyncIterator[Lease]:
@@ -314,7 +330,8 @@ class World:
             if last is not None and last.state is State.FINALIZED:
                 break
             if last is not None and last.state is State.HELD:
-                self.promises.require(last.held in RESOLVABLE, "an end", f"held for good: {last.held}, {last.note}")
+                resolvable = {*RESOLVABLE, HeldReason.CANNOT_SETTLE} if self.config.blind else RESOLVABLE
+                self.promises.require(last.held in resolvable, "an end", f"held for good: {last.held}, {last.note}")
                 held = f" after Held({last.held})"
                 self.resolve("retry")
                 self._calm(rng)
