@@ -11,6 +11,7 @@ import pytest
 
 from engine.machine.machine import Broken, play
 from engine.machine.scene import CONFIGS
+from sparkonce.engine import settler
 from sparkonce.engine.drive import Drive
 from sparkonce.model.record import Record, Settling
 from sparkonce.sink.slots import SlotLog
@@ -56,10 +57,21 @@ def forgetting_leaves_no_floor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rules, "_removed", bare)
 
 
+def a_no_about_another_attempt_is_believed(patch: pytest.MonkeyPatch) -> None:
+    real = settler.heard
+
+    def heard(record: Record, outputs: Any, reports: Any, *, end: bool) -> Any:
+        any_attempts = [each.model_copy(update={"attempt": record.attempt}) for each in reports]
+        return real(record, outputs, any_attempts[:1], end=end)
+
+    patch.setattr(settler, "heard", heard)
+
+
 DEFECTS = {
     "settling": (settling_is_not_written, "tx"),
     "revision": (revisions_are_not_compared, "tx"),
     "fence": (a_fence_only_looks, "two"),
+    "own attempt": (a_no_about_another_attempt_is_believed, "blind"),
     "floor": (forgetting_leaves_no_floor, "one"),
 }
 
