@@ -47,14 +47,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flights", required=True, help="the table that load_month.py fills")
     parser.add_argument("--raw", required=True, help="folder of the raw CSV files")
+    parser.add_argument("--months", type=int, default=12, help="as many must be loaded")
     args = parser.parse_args()
 
     job = sparkonce.current()
     spark = SparkSession.builder.getOrCreate()
     flights = sparkonce.read(spark, args.flights).cache()
     months = flights.select(F.trunc("date", "month")).distinct().count()
-    if months != 12:
-        job.fail(f"{args.flights} has {months} of 12 months; load the others first")
+    if months != args.months:
+        job.fail(f"{args.flights} has {months} of {args.months} months; load the others first")
     airlines = spark.read.csv(f"{args.raw}/airlines.csv", schema="carrier STRING, airline STRING", header=True)
     hourly = spark.read.csv(f"{args.raw}/weather.csv", schema=WEATHER_SCHEMA, header=True, nullValue="NA")
 

@@ -78,9 +78,9 @@ class StoreServer:
 
 
 @contextmanager
-def versitygw(folder: Path) -> Iterator[StoreServer]:
-    """An S3-compatible server over a folder: the one on which create-if-absent of S3 is tried."""
-    address = f"127.0.0.1:{free_port()}"
+def versitygw(folder: Path, address: str = "") -> Iterator[StoreServer]:
+    """An S3-compatible server over a folder: the one on which create-if-absent of S3 is tried. On loopback, if no address is given."""
+    address = address or f"127.0.0.1:{free_port()}"
     data = folder / "versitygw"
     data.mkdir()
     command = [str(program(VERSITYGW)), "--port", address, "--access", ACCESS, "--secret", SECRET, "posix", str(data)]
