@@ -185,12 +185,15 @@ def test_a_verdict_is_a_settle_runs(shared: GatewayProcess, attempts: Attempts) 
 
 
 def test_a_deleted_pod_may_beat_for_seconds_and_seals_no_more(shared: GatewayProcess, attempts: Attempts) -> None:
-    """What is remembered of a token is good for a heartbeat only: a seal looks at the pod each time."""
+    """What is remembered of a token is good for a heartbeat only: a seal looks at the pod each time, and knows it by its UID."""
     attempt = attempts.granted("deleted")
     pod = attempt.driver()
+    attempt.note(pod)
     token = attempts.token(pod)
     assert renew(shared, attempt, token).status == 200
     attempts.cluster.api.delete(PODS, pod["metadata"]["name"], attempts.namespace, grace=0)
+    assert seal(shared, attempt, token).status in (401, 403)
+    attempt.driver()  # another one of its name and nonce
     assert seal(shared, attempt, token).status in (401, 403)
     assert report(shared, attempt, token).status in (401, 403)
     assert_eventually(lambda: renew(shared, attempt, token).status in (401, 403), KEPT + 10, interval=1.0)

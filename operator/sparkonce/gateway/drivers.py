@@ -32,9 +32,10 @@ from sparkonce.store.protocol import IdempotencyStore, Sealed
 VERDICT = "verdict"
 REPORTS = 1000
 """Entries of one attempt: a job that reports in a loop must not fill the ledger."""
-POD_KEPT = 10.0
+HEARD = 10.0
 """Seconds for which a pod that was looked at may renew without another look: it prolongs an attempt lease, no more."""
-PODS = 4096
+MOST = 4096
+"""Drivers remembered at once."""
 
 _NOT_YOURS = "this token is not of a pod that may speak for this attempt; a driver speaks for its own attempt only, with its own token"
 
@@ -106,7 +107,8 @@ class DriverRoutes:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._objects, self._realm_of, self._clock = store, objects, realm_of, clock
-        self._pods: OrderedDict[BoundPod, tuple[float, Json]] = OrderedDict()
+        self._heard: OrderedDict[tuple[BoundPod, _Attempt], float] = OrderedDict()
+        """Drivers that were looked at, and until when that counts for a heartbeat."""
         self.router = APIRouter(prefix="/v1/attempts/{namespace}/{key_hash}/{generation}/{attempt}", tags=["drivers"])
         for verb, answer in ((self.renew, RenewAnswer), (self.seal, SealAnswer), (self.report, ReportAnswer)):
             self.router.add_api_route(f"/{verb.__name__}", verb, methods=["POST"], response_model=answer)
@@ -123,7 +125,9 @@ class DriverRoutes:
     ) -> RenewAnswer:
         """Keeps the attempt lease."""
         of = self._attempt(namespace, key_hash, generation, attempt, body)
-        await self._driver(request, of, live=False)
+        caller: Caller = request.state.caller
+        if caller.pod is None or self._clock() >= self._heard.get((caller.pod, of), 0.0):
+            await self._driver(request, of)
         beat = Beat(attempt=attempt, nonce=body.nonce, by="driver", progress=body.progress)
         return RenewAnswer(current=await self._store.renew(of.address, generation, beat))
 
@@ -143,7 +147,7 @@ class DriverRoutes:
             raise Problem(
                 400, f"the intent is of token {body.intent.token} and the attempt is {attempt}; nothing was sealed"
             )
-        await self._driver(request, of, live=True)
+        await self._driver(request, of)
         answer = await self._store.seal(
             of.address, generation=generation, token=attempt, nonce=body.nonce, intent=body.intent
         )
@@ -164,7 +168,7 @@ class DriverRoutes:
     ) -> ReportAnswer:
         """A create-once entry beside the record; a `verdict` is taken from a settle run alone."""
         of = self._attempt(namespace, key_hash, generation, attempt, body)
-        speaker, record = await self._speaker(request, of, live=True)
+        speaker, record = await self._speaker(request, of)
         if (body.kind == VERDICT) != speaker.settles:
             raise Problem(403, "a verdict is reported by a settle run and by nobody else, and it reports nothing else")
         if record is None:
@@ -184,18 +188,24 @@ class DriverRoutes:
         address = Address(realm=self._realm_of(namespace), key_hash=key_hash)
         return _Attempt(namespace, address, generation, attempt, body.nonce)
 
-    async def _driver(self, request: Request, of: _Attempt, *, live: bool) -> None:
-        speaker, _ = await self._speaker(request, of, live=live)
+    async def _driver(self, request: Request, of: _Attempt) -> None:
+        speaker, record = await self._speaker(request, of)
         if speaker.settles:
             raise Problem(403, "a settle run has no token: it neither renews nor seals")
+        bound = request.state.caller.pod
+        self._heard.pop((bound, of), None)
+        if record is not None and record.application is not None:  # until then any pod of the name may be the driver
+            self._heard[bound, of] = self._clock() + HEARD
+        while len(self._heard) > MOST:
+            self._heard.popitem(last=False)
 
-    async def _speaker(self, request: Request, of: _Attempt, *, live: bool) -> tuple[Speaker, Record | None]:
+    async def _speaker(self, request: Request, of: _Attempt) -> tuple[Speaker, Record | None]:
         """With the record while this attempt is its current one. Problem 403: this pod may not speak for it."""
         caller: Caller = request.state.caller
         bound = caller.pod
         if bound is None:
             raise Problem(403, "this token is not bound to a pod; use the one that is mounted into the driver's pod")
-        pod = await self._pod(bound, live=live) if bound.namespace == of.namespace else None
+        pod = await self._pod(bound) if bound.namespace == of.namespace else None
         speaker = pod and speaker_of(pod, of.address, of.generation, of.attempt, nonce=of.nonce)
         if not speaker:
             raise Problem(403, _NOT_YOURS)
@@ -209,16 +219,7 @@ class DriverRoutes:
             raise Problem(403, _NOT_YOURS)
         return speaker, record
 
-    async def _pod(self, bound: BoundPod, *, live: bool) -> Json | None:
-        """None: it is not there any more, whatever its token says."""
-        stands = self._pods.get(bound)
-        if not live and stands is not None and self._clock() < stands[0]:
-            return stands[1]
-        self._pods.pop(bound, None)
+    async def _pod(self, bound: BoundPod) -> Json | None:
+        """As the API server has it now; None: it is not there any more, whatever its token says."""
         found = await self._objects.pod(bound.namespace, bound.name)
-        if found is None or found["metadata"].get("uid") != bound.uid:
-            return None
-        self._pods[bound] = self._clock() + POD_KEPT, found
-        while len(self._pods) > PODS:
-            self._pods.popitem(last=False)
-        return found
+        return found if found is not None and found["metadata"].get("uid") == bound.uid else None

@@ -67,9 +67,15 @@ class Listening:
     def socket(self) -> socket.socket:
         """Bound and listening. InvalidInput: somebody has the port."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        # The protocol is named: asyncio turns Nagle's algorithm off for such sockets only, and with it an answer takes 40 ms longer.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            return socket.create_server((self.host, self.port), family=family, backlog=BACKLOG)
+            made.bind((self.host, self.port))
+            made.listen(BACKLOG)
+            return made
         except OSError as problem:
+            made.close()
             raise InvalidInput(
                 f"--listen {self.host}:{self.port} cannot be served ({problem.strerror}); give another port"
             ) from None
