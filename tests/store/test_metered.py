@@ -18,7 +18,7 @@ from store.samples import address_of, request, reserved, result
 
 def counted(store: IdempotencyStore) -> tuple[IdempotencyStore, Counter[tuple[str, str]]]:
     told: Counter[tuple[str, str]] = Counter()
-    return metered(store, lambda verb, answer: told.update([(verb, answer)])), told
+    return metered(store, lambda verb, answer, seconds: told.update([(verb, answer)])), told
 
 
 def test_each_request_is_told_once_with_its_answer() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from sparkonce.engine.object_view import ObjectView
@@ -75,6 +76,10 @@ class KnownJobs:
 
     def __len__(self) -> int:
         return len(self._bodies)
+
+    def phases(self) -> Mapping[str, int]:
+        """How many objects show each phase; Pending is also one that shows none yet."""
+        return Counter((body.get("status") or {}).get("phase") or "Pending" for body, _ in self._bodies.values())
 
     def addresses(self) -> Sequence[Address]:
         return list(self._keys)

@@ -38,7 +38,7 @@ async def serve(
         loop.add_signal_handler(number, told, number)
     metrics = Metrics()
     operator = Operator(settings, meter=metrics)
-    metrics.watch(operator.gauges)
+    metrics.watch(operator.gauges, operator.jobs.phases)
 
     def healthy() -> str | None:
         hangs = operator.replica.queue.oldest_work

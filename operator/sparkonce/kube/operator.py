@@ -238,7 +238,7 @@ class Operator:
         return next((why for holds, why in checks if not holds), None)
 
     def gauges(self) -> dict[str, float]:
-        """What is read when somebody asks: queue_seconds, work_seconds, lease_seconds, drives, objects, slots_taken."""
+        """What is read when somebody asks; `observe.metrics.GAUGES` says what they are."""
         return {
             "queue_depth": float(len(self.replica.queue)),
             "queue_seconds": self.replica.queue.oldest_wait,
@@ -246,7 +246,11 @@ class Operator:
             "lease_seconds": self.replica.ownership.left,
             "drives": float(len(self.attend.driving)),
             "objects": float(len(self.jobs)),
+            "slots": float(self.attend.slots.limit),
             "slots_taken": float(self.attend.slots.taken),
+            "ready": float(self.ready() is None),
+            "store_alarm": float(self.rewinding.alarm is not None),
+            **cast("Mapping[str, float]", getattr(self.store, "used", dict)()),
         }
 
 

@@ -41,6 +41,13 @@ class GatewayMetrics:
         self._stored = Counter(
             "sparkonce_store_requests", "Requests to the store.", ("verb", "result"), registry=self.registry
         )
+        self._store_seconds = Histogram(
+            "sparkonce_store_request_seconds",
+            "From a request to the store to its answer.",
+            ("verb",),
+            buckets=ANSWERS,
+            registry=self.registry,
+        )
         serves = Gauge(
             "sparkonce_gateway_announced",
             "1 while the ledger says that this gateway serves.",
@@ -58,8 +65,9 @@ class GatewayMetrics:
     def called(self, verb: str, kind: str, result: str) -> None:
         self._called.labels(verb, kind, result).inc()
 
-    def stored(self, verb: str, result: str) -> None:
+    def stored(self, verb: str, result: str, seconds: float) -> None:
         self._stored.labels(verb, result).inc()
+        self._store_seconds.labels(verb).observe(seconds)
 
     def text(self) -> tuple[bytes, str]:
         """As scraped, and its content type."""

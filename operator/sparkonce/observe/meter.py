@@ -46,8 +46,8 @@ class Meter(Protocol):
         """One request to the API server: create, get, patch, ...; the kind; ok, or how it ended."""
         ...
 
-    def stored(self, verb: str, result: str) -> None:
-        """One request to the store."""
+    def stored(self, verb: str, result: str, seconds: float) -> None:
+        """One request to the store, which took so long."""
         ...
 
     def conflicted(self) -> None:
@@ -92,7 +92,7 @@ class NoMeter:
     def called(self, verb: str, kind: str, result: str) -> None:
         """Counts nothing."""
 
-    def stored(self, verb: str, result: str) -> None:
+    def stored(self, verb: str, result: str, seconds: float) -> None:
         """Counts nothing."""
 
     def conflicted(self) -> None:

@@ -99,6 +99,10 @@ class EtcdStore(Reading):
     async def now(self) -> float:
         return self._clock()
 
+    def used(self) -> dict[str, float]:
+        """How much of its room is used, as it was when a new key last asked for some; see `Room.used`."""
+        return self._room.used()
+
     async def close(self) -> None:
         """Leases are left to expire: revoke first what should go at once."""
         await self._connection.client.close()

@@ -76,6 +76,17 @@ class Room:
             return True  # nobody is refused on our own reckoning, or after a key has expired
         return self._monotonic() - count.at > (NEAR_KEPT if near else FAR_KEPT)
 
+    def used(self) -> dict[str, float]:
+        """How much is used, as parts of 1 and as far as it is known: `store_quota_ratio`, and `live_keys_ratio` of the fullest realm.
+
+        Nobody is asked."""
+        known: dict[str, float] = {}
+        if self._size is not None:
+            known["store_quota_ratio"] = self._size[0] / self._quota
+        if self._counts:
+            known["live_keys_ratio"] = max(count.live for count in self._counts.values()) / self._limit
+        return known
+
     def took(self, realm: str) -> None:
         if (count := self._counts.get(realm)) is not None:
             count.live += 1

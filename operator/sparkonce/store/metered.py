@@ -1,4 +1,4 @@
-"""A store that tells somebody, after each request, which verb it was and how it was answered: for counting, never for deciding.
+"""A store that tells somebody, after each request, which verb it was, how it was answered and when: for counting, never for deciding.
 
 Any store can be wrapped; what is counted is what its caller asks for, not what the store says over the wire. The result of a request is
 the outcome's name (Owned, Changed, ...), `ok` for what was read, `False`, or the name of the error. A request whose caller was cancelled
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,15 +19,15 @@ from sparkonce.store import protocol
 from sparkonce.store.protocol import IdempotencyStore, Page, View
 
 
-def metered(store: IdempotencyStore, on_request: Callable[[str, str], None]) -> IdempotencyStore:
-    """The same store, and `on_request(verb, result)` after each request."""
+def metered(store: IdempotencyStore, on_request: Callable[[str, str, float], None]) -> IdempotencyStore:
+    """The same store, and `on_request(verb, result, seconds)` after each request."""
     return cast(IdempotencyStore, _Metered(store, on_request))
 
 
 class _Metered:
     """Every verb by its name: the protocol, and what a store has besides, says what they are."""
 
-    def __init__(self, inner: IdempotencyStore, on_request: Callable[[str, str], None]) -> None:
+    def __init__(self, inner: IdempotencyStore, on_request: Callable[[str, str, float], None]) -> None:
         self._inner, self._on_request = inner, on_request
 
     def __getattr__(self, name: str) -> Any:
@@ -35,15 +36,16 @@ class _Metered:
             return real
 
         async def counted(*args: Any, **kwargs: Any) -> Any:
+            began = time.monotonic()
             try:
                 done = await real(*args, **kwargs)
             except SparkonceError as error:
-                self._on_request(name, type(error).__name__)
+                self._on_request(name, type(error).__name__, time.monotonic() - began)
                 raise
             except asyncio.CancelledError:
-                self._on_request(name, "Cancelled")
+                self._on_request(name, "Cancelled", time.monotonic() - began)
                 raise
-            self._on_request(name, _result(done))
+            self._on_request(name, _result(done), time.monotonic() - began)
             return done
 
         self.__dict__[name] = counted
