@@ -1,0 +1,160 @@
+"""Drivers that fall silent, beside gateways that serve or do not; what they say of their progress. Their channel is the ledger itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.apiserver import Cluster
+from harness.arrow_stage import table_of
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.fleet import rows_of
+from harness.kubeflow import Driver, Script
+from harness.kubeflow.drivers import assignment_in, job_of, writes_outputs
+from harness.kubeflow.script import Code
+from harness.stage import Stage, rows, staged
+from sparkonce.blocking import run
+from sparkonce.driver.channel import DirectChannel
+from sparkonce.engine.progress import EVERY
+from sparkonce.store.open import open_blocking
+from sparkonce.store.roster import ANNOUNCE, SILENT, Gateway, Gateways
+
+BEAT = 0.2
+TIMEOUT = 1
+"""Seconds: heartbeatTimeoutSeconds."""
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(cluster, ledger_server, tmp_path_factory.mktemp("stage")) as one:
+        yield one
+
+
+def url(stage: Stage) -> str:
+    return f"etcd://{stage.etcd.one.address}"
+
+
+@contextmanager
+def gateway(stage: Stage) -> Iterator[None]:
+    """One that serves while the block lasts, as far as the roster says."""
+    over, began = threading.Event(), time.monotonic()
+    ledger = open_blocking(url(stage), install=stage.install, ttl=3)
+
+    def serve() -> None:
+        lease, nonce = run(ledger.open_lease(owner="a gateway")), uuid.uuid4().hex
+        gateways: Gateways = ledger  # type: ignore[assignment]  # etcd's is one
+        while True:
+            run(lease.keep_alive())
+            entry = Gateway(nonce=nonce, owner="a gateway", served=time.monotonic() - began)
+            run(gateways.announce_gateway(entry, lease=lease))
+            if over.wait(ANNOUNCE / 2):
+                run(lease.revoke())
+                return
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        run(ledger.close())
+
+
+class Talking:
+    """A driver that beats, may fall silent, and writes its rows when it is told to, whatever became of it."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.silent, self.writes, self.done = threading.Event(), threading.Event(), threading.Event()
+        self.rows, self.beats = 0, 0
+
+    def __call__(self, driver: Driver) -> int:
+        assignment = assignment_in(driver)
+        ledger = open_blocking(url(self.stage), install=self.stage.install)
+        channel = DirectChannel(ledger, assignment)
+        try:
+            while not self.writes.wait(BEAT):
+                if not self.silent.is_set():
+                    channel.renew({"rows": self.rows})
+                    self.beats += 1
+                    self.rows += 1
+            job_of(driver, channel).write(table_of(8), "rows")
+        finally:
+            run(ledger.close())
+            self.done.set()
+        return 0
+
+
+def starts(stage: Stage, key: str, tmp_path: Path, first: Code) -> None:
+    stage.play(key, Script(code=writes_outputs(7)))
+    stage.play(key, Script(code=first), attempt="g1-a1")
+    stage.send(key, key, outputs=rows(tmp_path), heartbeatTimeoutSeconds=TIMEOUT, stopTimeoutSeconds=2)
+    stage.until(key, "Running", attempt=1)
+
+
+def test_a_driver_that_falls_silent_is_replaced(stage: Stage, tmp_path: Path) -> None:
+    """Hung or cut off alike: its pod still runs, and after the timeout attempt 2 writes the rows. When it wakes up and
+    writes, that has no effect."""
+    driver = Talking(stage)
+    with gateway(stage):
+        starts(stage, "silent", tmp_path, driver)
+        assert_eventually(lambda: driver.beats > 5, 20)
+        driver.silent.set()
+        began = time.monotonic()
+        stage.until("silent", "Succeeded", attempt=2)
+        assert time.monotonic() - began > TIMEOUT
+    driver.writes.set()
+    assert driver.done.wait(20)
+    assert rows_of(tmp_path) == {7: 1}, "not the eights of the one that woke up"
+    assert "no heartbeat" in stage.cli("keys", "history", "silent").stdout
+
+
+def test_while_no_gateway_serves_nobody_is_replaced(stage: Stage, tmp_path: Path) -> None:
+    """All gateways go, and every driver falls silent with them, for more than three times the timeout and as long as anybody takes to
+    notice: no attempt is added. When one serves again the driver goes on, and its own rows count."""
+    driver = Talking(stage)
+    with gateway(stage):
+        starts(stage, "unheard", tmp_path, driver)
+        assert_eventually(lambda: driver.beats > 5, 20)
+    driver.silent.set()
+    quiet_until = time.monotonic() + SILENT + 2 * 3 + 3 * TIMEOUT  # its entry, its lease, and then the silence
+
+    def still() -> bool:
+        assert stage.status("unheard").get("attempt") == 1
+        return time.monotonic() > quiet_until
+
+    assert_eventually(still, 60, interval=0.2)
+    assert stage.attempts("unheard") == ["g1-a1"]
+    with gateway(stage):
+        driver.silent.clear()
+        driver.writes.set()
+        stage.until("unheard", "Succeeded", attempt=1)
+    assert rows_of(tmp_path) == {8: 1}
+
+
+def test_progress_is_shown_and_not_more_often_than_people_read(stage: Stage, tmp_path: Path) -> None:
+    """The driver says five times a second how far it is: its object shows it, at most every ten seconds."""
+    driver = Talking(stage)
+    starts(stage, "telling", tmp_path, driver)
+    seen: list[tuple[float, int]] = []
+
+    def look() -> bool:
+        shown = stage.status("telling").get("progress", {}).get("rows")
+        if shown is not None and (not seen or seen[-1][1] != shown):
+            seen.append((time.monotonic(), shown))
+        return len(seen) >= 3
+
+    assert_eventually(look, 90, interval=0.1)
+    driver.writes.set()
+    stage.until("telling", "Succeeded", attempt=1)
+    (first, low), (second, more), (third, most) = seen
+    assert low < more < most
+    assert min(second - first, third - second) > EVERY - 1.5
