@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from sparkonce.cli import audit, doctor, gateway, keys, operator, restore, run, sweep
+from sparkonce.cli import audit, convert, doctor, gateway, keys, operator, restore, run, sweep
 from sparkonce.cli.exits import ExitCode, code_of_error
 from sparkonce.errors import SparkonceError
 
@@ -49,6 +49,7 @@ for command in (
     restore.accept_restore,
     operator.operator,
     gateway.gateway,
+    convert.convert,
 ):
     app.command()(command)
 app.add_typer(keys.app, name="keys")
