@@ -8,7 +8,7 @@ TESTS ?= tests
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # the steps of a target have an order
-.PHONY: help setup ready parts demo test check format crd lock check-lock bench clean
+.PHONY: help setup ready parts images demo test check format crd lock check-lock bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,10 @@ ready:
 
 parts: ready ## what the tests on Kubernetes start, built once from Go modules and kept outside the checkout
 	@sh scripts/cluster-parts
+
+images: ready ## OCI archives of the images in dist/, without a container engine (as root)
+	@for image in operator spark etcd; do $(PY) scripts/images build $$image dist/$$image.tar || exit 1; done
+	@$(PY) scripts/images dockerfiles
 
 demo: ready ## one flights job, run once and answered from the record the second time
 	@sh examples/flights/demo.sh
@@ -38,9 +42,10 @@ format: ready ## let ruff rewrite what it can
 	@$(PY) -m ruff check --fix --quiet . || true
 	@$(PY) -m ruff format .
 
-crd: ready ## crds/ from the model, which is its only source
+crd: ready ## crds/ and the chart's copy from the model, which is their only source
 	@mkdir -p crds
 	@$(PY) -m sparkonce.model.crd > .venv/crd.yaml && mv .venv/crd.yaml crds/idempotentjobs.yaml
+	@cp crds/idempotentjobs.yaml charts/sparkonce/files/crds/
 
 lock: ready ## requirements.lock from pyproject.toml; UPGRADE=1 for the newest that fit
 	@$(PY) scripts/lock.py $(if $(UPGRADE),--upgrade)

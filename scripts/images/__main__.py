@@ -34,6 +34,7 @@ def main() -> int:
     try:
         if asked.verb == "build":
             tag = asked.tag or f"localhost/sparkonce/{asked.image}:dev"
+            asked.out.parent.mkdir(parents=True, exist_ok=True)
             sys.stdout.write(f"{build(asked.image, asked.out, tag=tag, fresh=asked.fresh)}\n")
         elif asked.verb == "dockerfiles":
             dockerfile.write_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from images import archive, contents, go, jars, python, system
+from images import archive, contents, go, jars, own, python, system
 from images.contents import Image
 from images.layers import Layer
 
@@ -32,5 +32,5 @@ def layers_of(image: Image, *, fresh: bool = False) -> list[Layer]:
     if image.gomodule:
         found.append(go.layer(image))
     if image.extras or image.files:
-        found.append(python.ourselves(image))
+        found.append(own.layer(image))
     return found

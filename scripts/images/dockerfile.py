@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from images.contents import APP, HERE, LIB, ROOT, Image, debian, images
-from images.python import LAUNCHER
+from images.own import LAUNCHER
 
 BUILT_WITH = ("pyproject.toml", "requirements.lock", "README.md", "CHANGELOG.md", "LICENSE")
 GO = "1.26"

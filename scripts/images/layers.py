@@ -6,6 +6,7 @@ store beside it, and a registry's client compresses what it pushes.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -15,11 +16,15 @@ import stat
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+KEPT = {"ours-": 1, "work-": 1, "": 30}
+"""Days for which what nobody used stays, by the beginning of its name: our own code's layers are many and made in seconds, and what a
+killed run left half made is of no use."""
 EPOCH = 1735689600
 """1 January 2025, the time of every file: what is compiled must not know when (see `python.compiled`)."""
 
@@ -55,19 +60,52 @@ def cached(name: str, what: str, fill: Callable[[Path], None], *, as_root: bool,
 
     What is there is complete: its description is written last. Two processes make it one after the other.
     """
-    told = place() / f"{name}.json"
     with one_at_a_time(f"{name}.lock"):
-        if fresh or not told.exists():
+        found = None if fresh else _told(name)
+        if found is None:
             say(f"making {what}")
-            told.unlink(missing_ok=True)
             with work_folder() as folder:
                 fill(folder)
-                made = packed(folder, place() / f"{name}.tar", what, as_root=as_root)
-            part = told.with_suffix(".part")
-            part.write_text(json.dumps({**asdict(made), "path": made.path.name}))
-            part.rename(told)
+                found = packed(folder, place() / f"{name}.new", what, as_root=as_root)
+            found = under_its_digest(found, name)
+            part = place() / f"{name}.part"
+            part.write_text(json.dumps({**asdict(found), "path": found.path.name}))
+            part.rename(place() / f"{name}.json")
+            prune()
+    return found
+
+
+def _told(name: str) -> Layer | None:
+    """What was made under this name, if it is there as it was; it is used from now on."""
+    told = place() / f"{name}.json"
+    try:
         said = json.loads(told.read_text())
-    return Layer(path=place() / said.pop("path"), **said)
+        path = place() / said.pop("path")
+        for each in (path, told):
+            os.utime(each)
+    except FileNotFoundError:
+        return None
+    return Layer(path=path, **said)
+
+
+def under_its_digest(made: Layer, name: str) -> Layer:
+    """Whoever reads the one that was made before is not disturbed."""
+    path = place() / f"{name}-{made.digest[7:19]}.tar"
+    made.path.rename(path)
+    return replace(made, path=path)
+
+
+def prune() -> None:
+    """Removes what nobody used for a long time."""
+    for path in place().iterdir():
+        days = next(days for start, days in KEPT.items() if path.name.startswith(start))
+        with contextlib.suppress(OSError):  # somebody else removes it, too
+            if path.suffix == ".lock" or time.time() - path.stat().st_mtime < days * 86400:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def packed(folder: Path, target: Path, what: str, *, as_root: bool) -> Layer:

@@ -1,6 +1,6 @@
-"""The layers of Python packages: what an image's extras are locked to, and on top of it sparkonce itself, from its wheel.
+"""The layer of Python packages: what an image's extras are locked to.
 
-Both are compiled here, by content: a file's time is one moment in a layer, and a compiled file that is compared by time would be made
+They are compiled here, by content: a file's time is one moment in a layer, and a compiled file that is compared by time would be made
 again at each start of a process, in memory, since the root file system is read-only.
 """
 
@@ -10,17 +10,15 @@ import os
 import platform
 import shutil
 import sys
-import zipfile
 from pathlib import Path
 
 from images import layers
 from images.command import run
-from images.contents import APP, LIB, ROOT, Image, debian, requirements
+from images.contents import LIB, Image, debian, requirements
 from images.layers import Layer
 
 GLIBC = "2_36"
 """Debian 12's, for which binary packages are chosen."""
-LAUNCHER = '#!/bin/sh\nexec python3 -m sparkonce "$@"\n'
 
 
 def packages(image: Image) -> Layer:
@@ -44,33 +42,6 @@ def packages(image: Image) -> Layer:
     return layers.cached(name, f"the locked packages of sparkonce[{','.join(image.extras)}]", fill, as_root=True)
 
 
-def ourselves(image: Image) -> Layer:
-    """sparkonce's wheel and its command, and the image's own files; made each time, in seconds."""
-    target = layers.place() / f"ours-{image.name}.tar"
-    with layers.one_at_a_time(f"{target.name}.lock"), layers.work_folder() as folder:
-        root = folder / "root"
-        app = root / APP.lstrip("/")
-        app.mkdir(parents=True)
-        if image.extras:
-            environment = {**os.environ, "SOURCE_DATE_EPOCH": str(layers.EPOCH)}
-            build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-            run(build, environment, cwd=ROOT)
-            (wheel,) = folder.glob("*.whl")
-            zipfile.ZipFile(wheel).extractall(app)
-            compiled(app, APP)
-            _executable(root / "usr/local/bin/sparkonce", LAUNCHER)
-        for path, source in image.files.items():
-            _executable(root / path.lstrip("/"), (Path(__file__).parent / source).read_text())
-        made = layers.packed(root, target.with_suffix(".new"), "sparkonce", as_root=True)
-        # By its digest: another build that reads the one before is not disturbed.
-        final = target.with_name(f"ours-{image.name}-{made.digest[7:19]}.tar")
-        made.path.rename(final)
-        for old in layers.place().glob(f"ours-{image.name}-*.tar"):
-            if old != final:
-                old.unlink()
-    return Layer(path=final, digest=made.digest, size=made.size, what=made.what)
-
-
 def compiled(folder: Path, seen_as: str) -> None:
     """By an interpreter of the image's version, as if the folder stood where the image has it."""
     python = sys.executable if f"{sys.version_info.major}.{sys.version_info.minor}" == debian().python else None
@@ -84,9 +55,3 @@ def compiled(folder: Path, seen_as: str) -> None:
     try_all = [*command, "-s", str(folder), "-p", seen_as, str(folder)]
     # A package may carry templates and tests that are no Python: they stay as they are, as pip leaves them.
     run(["/bin/sh", "-c", '"$@" >/dev/null 2>&1 || true', "sh", *try_all], {**os.environ, "PYTHONHASHSEED": "0"})
-
-
-def _executable(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)

@@ -6,6 +6,7 @@ shows as a difference is what a release changes.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -19,6 +20,8 @@ from harness.helm import CHART, NAMESPACE, ROOT, helm, one, rendered, template
 from sparkonce.cli.app import app
 from sparkonce.engine.replica import ReplicaSettings
 from sparkonce.gateway.serving import FINISH
+from sparkonce.observe.gateway_metrics import GatewayMetrics
+from sparkonce.observe.metrics import GAUGES, Metrics
 from sparkonce.store.etcd_address import PASSWORD, parsed
 from sparkonce.store.etcd_keys import Layout
 
@@ -189,6 +192,40 @@ def test_drivers_reach_the_gateways_service() -> None:
             service["spec"]["selector"].items()
             <= one(objects, "Deployment", "gateway")["spec"]["template"]["metadata"]["labels"].items()
         )
+
+
+# --- what watches ---
+
+
+def test_rules_and_dashboards_are_the_files() -> None:
+    """The PrometheusRule has the groups of rules/, the ConfigMap each dashboard, with Grafana's label; without flags neither."""
+    sets = ["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", "metrics.grafanaDashboard.enabled=true"]
+    objects = rendered(sets=sets)
+    groups = [
+        group
+        for path in sorted((CHART / "rules").glob("*.yaml"))
+        for group in yaml.safe_load(path.read_text())["groups"]
+    ]
+    assert one(objects, "PrometheusRule", "sparkonce")["spec"]["groups"] == groups
+    dashboards = {path.name: json.loads(path.read_text()) for path in (CHART / "dashboards").glob("*.json")}
+    maps = [each for each in objects if each["kind"] == "ConfigMap"]
+    assert {name: json.loads(text) for each in maps for name, text in each["data"].items()} == dashboards
+    assert {each["metadata"]["labels"]["grafana_dashboard"] for each in maps} == {"1"}
+    kinds = {each["kind"] for each in rendered(sets=sets[:1])}
+    assert not kinds & {"PrometheusRule", "ConfigMap", "ServiceMonitor", "NetworkPolicy"}
+
+
+def test_every_metric_that_is_asked_for_exists() -> None:
+    """Alerts and panels name metrics that the operator, the gateway or etcd has: a renamed one is noticed here, not by silence."""
+    ours: set[str] = {f"sparkonce_{name}" for name in GAUGES}
+    for registry in (Metrics().registry, GatewayMetrics(announced=lambda: True).registry):
+        for metric in registry.collect():
+            endings = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(metric.type, [""])
+            ours |= {metric.name + ending for ending in endings}
+    files = [*(CHART / "rules").glob("*.yaml"), *(CHART / "dashboards").glob("*.json")]
+    asked = {name for path in files for name in re.findall(r"\bsparkonce_[a-z_]+\b", path.read_text())}
+    assert asked
+    assert asked <= ours, f"nobody has {', '.join(sorted(asked - ours))}"
 
 
 # --- what is refused ---
