@@ -41,7 +41,9 @@ class Network:
         self.run("ip", "link", "set", interface, "down")
 
     def heal(self, interface: str) -> None:
-        self.run("ip", "link", "set", interface, "up")
+        """The pod may be gone by now, and its interface with it."""
+        with contextlib.suppress(NetworkRefused):
+            self.run("ip", "link", "set", interface, "up")
 
 
 @contextlib.contextmanager

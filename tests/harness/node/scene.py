@@ -123,16 +123,15 @@ class Scene:
     def until(self, name: str, *phases: str, timeout: float = LONG) -> Json:
         """Its status, as soon as it is in one of these phases. AssertionError, at once where it ended in another."""
 
-        def look() -> Json | None:
+        def look() -> Json:
             status = self.status(name)
             phase = status.get("phase")
             if phase in ENDED and phase not in phases:
                 raise RuntimeError(f"{name} is {phase}: {status.get('message')}")
-            return status if phase in phases else None
+            assert phase in phases, f"{name} is {phase}: {status.get('message')}"
+            return status
 
-        found = assert_eventually(look, timeout)
-        assert found is not None
-        return found
+        return assert_eventually(look, timeout)
 
     def until_marked(self, name: str, what: str, *, attempt: int = 1, timeout: float = LONG) -> None:
         """A driver of this attempt has left the mark: `began` or `wrote`."""
@@ -162,14 +161,14 @@ class Scene:
     def driver(self, name: str) -> Json:
         """The driver pod of the newest attempt."""
 
-        def look() -> Json | None:
-            for application in reversed(self.applications(name)):
-                return self.cluster.api.get(PODS, f"{application['metadata']['name']}-driver", self.namespace)
-            return None
+        def look() -> Json:
+            applications = self.applications(name)
+            assert applications, f"no application of {name}"
+            pod = self.cluster.api.get(PODS, f"{applications[-1]['metadata']['name']}-driver", self.namespace)
+            assert pod is not None, f"no driver of {name}"
+            return pod
 
-        found = assert_eventually(look, LONG)
-        assert found is not None
-        return found
+        return assert_eventually(look, LONG)
 
     def executors(self, name: str) -> Sequence[Json]:
         labels = f"sparkoperator.k8s.io/app-name={self.applications(name)[-1]['metadata']['name']},spark-role=executor"
