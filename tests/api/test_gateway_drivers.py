@@ -13,7 +13,7 @@ from harness.gateways import ACCOUNT, Answer, Attempt, Attempts, GatewayProcess,
 from harness.kube_api import Json
 from sparkonce.blocking import run
 from sparkonce.gateway.tokens import KEPT
-from sparkonce.launch.kubernetes import PODS
+from sparkonce.launch.kubernetes import NAMESPACES, PODS
 from sparkonce.model.record import Intent
 
 NOBODY = "f" * 64
@@ -144,6 +144,22 @@ def test_nobody_else_is_heard_and_learns_nothing(shared: GatewayProcess, attempt
     assert not run(attempts.store.reports(record.address, 1))
 
 
+def test_a_pod_of_another_namespace_is_refused(shared: GatewayProcess, attempts: Attempts, ledger: str) -> None:
+    """Even one that copied everything about the driver's: name, nonce and labels."""
+    attempt = attempts.granted("copied")
+    copied = attempt.driver()["metadata"]
+    elsewhere = f"{attempts.namespace}-b"
+    attempts.cluster.api.create(NAMESPACES, {"metadata": {"name": elsewhere}})
+    others = Attempts(attempts.cluster, elsewhere, ledger, shared.install, shared.url)
+    pod = plain_pod(copied["name"])
+    pod["metadata"] |= {"labels": copied["labels"], "annotations": copied["annotations"]}
+    token = others.token(others.cluster.api.create(PODS, pod, elsewhere))
+    assert renew(shared, attempt, token).status == 403
+    assert seal(shared, attempt, token).status == 403
+    others.close()
+    attempts.cluster.api.delete(NAMESPACES, elsewhere)
+
+
 def test_a_wrong_nonce_is_refused(shared: GatewayProcess, attempts: Attempts) -> None:
     """The request's nonce must be the pod's own, and the pod's the record's: an attempt is not told by numbers alone."""
     attempt = attempts.granted("nonce")
@@ -186,14 +202,19 @@ def test_a_verdict_is_a_settle_runs(shared: GatewayProcess, attempts: Attempts) 
 
 def test_a_deleted_pod_may_beat_for_seconds_and_seals_no_more(shared: GatewayProcess, attempts: Attempts) -> None:
     """What is remembered of a token is good for a heartbeat only: a seal looks at the pod each time, and knows it by its UID."""
-    attempt = attempts.granted("deleted")
+    unnoted, attempt = attempts.granted("unnoted"), attempts.granted("deleted")
+    early = unnoted.driver()
+    first = attempts.token(early)
+    assert renew(shared, unnoted, first).status == 200
+    attempts.cluster.api.delete(PODS, early["metadata"]["name"], attempts.namespace, grace=0)
+    unnoted.driver()  # another one of its name and nonce, while the token of the first is remembered
+    assert seal(shared, unnoted, first).status == 403
+
     pod = attempt.driver()
     attempt.note(pod)
     token = attempts.token(pod)
     assert renew(shared, attempt, token).status == 200
     attempts.cluster.api.delete(PODS, pod["metadata"]["name"], attempts.namespace, grace=0)
-    assert seal(shared, attempt, token).status in (401, 403)
-    attempt.driver()  # another one of its name and nonce
     assert seal(shared, attempt, token).status in (401, 403)
     assert report(shared, attempt, token).status in (401, 403)
     assert_eventually(lambda: renew(shared, attempt, token).status in (401, 403), KEPT + 10, interval=1.0)
