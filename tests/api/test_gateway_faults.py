@@ -238,6 +238,7 @@ def test_a_gateway_that_is_asked_to_end_says_so_first(attempts: Attempts, gatewa
     ended.start()
     assert_eventually(lambda: serving(attempts) is None, LEASE + 5.0)
     ended.join()
-    assert not gateway.child.running
+    assert gateway.child._process is not None
+    assert gateway.child._process.returncode == 0
     assert "no more requests" in gateway.child.last_words()
     assert "Traceback" not in gateway.child.last_words()

@@ -153,6 +153,8 @@ def test_a_person_decides(shared: GatewayProcess, attempts: Attempts) -> None:
     assert (opened.status, opened.body["generation"], opened.body["phase"]) == (200, 2, "Pending")
     assert desk.post("decided", "rerun", generation=1).body["generation"] == 2, "a repetition opens no third one"
     assert desk.post("decided", "rerun").status == 409, "generation 2 is in progress"
+    named = {each["what"]: each["by"] for each in desk.get("decided", "/history").body["events"]}
+    assert (named["Finalized"], named["Reopened"]) == ("admin", "admin")
 
     assert desk.post("decided", "cancel", reason="enough").status == 202
     assert desk.post("decided", "cancel", reason="again").status == 202, "a repetition"

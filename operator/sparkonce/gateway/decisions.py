@@ -27,6 +27,16 @@ LONGEST = 60.0
 """Seconds after which the caller is told to look again; what was begun goes on."""
 
 
+class Signed(Embedded):
+    """Acts in somebody's name: the history, and the claim while it lasts, say whose."""
+
+    by = ""
+
+    @property
+    def owner(self) -> str:
+        return self.by or super().owner
+
+
 class Decisions:
     def __init__(self, open_ledger: Callable[[], IdempotencyStore], *, install: str) -> None:
         """`open_ledger`: a store whose verbs block (`store.open.open_blocking`), opened when first used."""
@@ -35,12 +45,12 @@ class Decisions:
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="sparkonce-decisions")
         self._busy = 0
 
-    async def carry_out(self, work: Callable[[Embedded], Awaitable[T]]) -> T:
-        """Problem 503: too many of them run, or this one takes too long. Raises what `work` raises."""
+    async def carry_out(self, work: Callable[[Embedded], Awaitable[T]], *, by: str = "") -> T:
+        """`by`: who decides. Problem 503: too many of them run, or this one takes too long. Raises what `work` raises."""
         if self._busy >= AT_ONCE:
             raise Problem(503, f"{AT_ONCE} decisions are being carried out here now; send it again", retry_after=5)
         self._busy += 1
-        done = asyncio.get_running_loop().run_in_executor(self._threads, self._run, work)
+        done = asyncio.get_running_loop().run_in_executor(self._threads, self._run, work, by)
         done.add_done_callback(self._left)
         try:
             async with asyncio.timeout(LONGEST):
@@ -51,12 +61,11 @@ class Decisions:
     def _left(self, _: object) -> None:
         self._busy -= 1
 
-    def _run(self, work: Callable[[Embedded], Awaitable[T]]) -> T:
+    def _run(self, work: Callable[[Embedded], Awaitable[T]], by: str) -> T:
         if self._store is None:
             self._store = self._open()
-        embedded = Embedded(
-            store=self._store, attempts=NOWHERE, install=self._install, launcher=Elsewhere(), remote=True
-        )
+        embedded = Signed(store=self._store, attempts=NOWHERE, install=self._install, launcher=Elsewhere(), remote=True)
+        embedded.by = by
 
         async def carried_out() -> T:
             return await work(embedded)

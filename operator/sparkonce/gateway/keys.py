@@ -11,7 +11,7 @@ of them is a right about all keys of the realm. `by` in the history is the user'
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sparkonce.engine import elsewhere, operate, telling
 from sparkonce.engine.callers import Authorizer, Caller, Lookup
-from sparkonce.engine.embedded import Embedded
 from sparkonce.engine.finding import find
 from sparkonce.engine.told import check_told
 from sparkonce.engine.wishing import ask_to_stop
@@ -54,7 +53,7 @@ class CancelRequest(_Because):
     reason: Annotated[str, Field(max_length=1000)] = ""
 
 
-class RerunRequest(CancelRequest):
+class RerunRequest(_Because):
     generation: Annotated[int, Field(ge=1)] | None = None
     """The generation that is to be followed by another; a repetition after a lost reply then opens no second one."""
 
@@ -162,7 +161,7 @@ class KeyRoutes:
         record = await self._record(request, namespace, key, "update", "rerun")
         if body.generation is not None and record.generation > body.generation:
             return telling.identity(record)
-        opened = await self._decided(lambda embedded: elsewhere.rerun(embedded, record))
+        opened = await self._decisions.carry_out(lambda embedded: elsewhere.rerun(embedded, record), by=_by(request))
         return telling.identity(opened)
 
     async def cancel(
@@ -178,8 +177,8 @@ class KeyRoutes:
         """Decides a held key. The outputs are asked first, and what they say wins."""
         record = await self._record(request, namespace, key, "update", "resolve")
         by = _by(request)
-        ending = await self._decided(
-            lambda embedded: operate.resolve(embedded, record, body.outcome, by=by, reason=body.reason)
+        ending = await self._decisions.carry_out(
+            lambda embedded: operate.resolve(embedded, record, body.outcome, by=by, reason=body.reason), by=by
         )
         return telling.ending_object(ending)
 
@@ -189,9 +188,6 @@ class KeyRoutes:
         await check_told(record, self._objects.job)
         floor = await operate.forget(self._store, record, by=_by(request), reason=body.reason)
         return {"key": record.key, "keyHash": record.key_hash, "forgotten": True, "floor": floor}
-
-    async def _decided(self, work: Callable[[Embedded], Awaitable[Any]]) -> Any:
-        return await self._decisions.carry_out(work)
 
     # --- who may
 
