@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from sparkonce.engine.drive import Drive, Ended, NotOurs
-from sparkonce.engine.driving import AGAIN_MAX, Driving, Running
+from sparkonce.engine.driving import AGAIN, AGAIN_MAX, OUTPUT_MAX, QUIET, Driving, Running
 from sparkonce.engine.ownership import NotOwner, Ownership
-from sparkonce.errors import LaunchUnavailable, StoreUnavailable
+from sparkonce.errors import LaunchUnavailable, OutputUnavailable, StoreUnavailable
 from sparkonce.model.record import Address, Record
 from sparkonce.store.protocol import Claim, Owned
 
@@ -206,3 +206,71 @@ def test_applications_and_pods_wake_by_the_label_that_they_carry() -> None:
         driving.wake_named(KEY.hash20)  # of a key that was dropped: nothing happens
 
     asyncio.run(scenario())
+
+
+def test_an_output_that_stays_silent_is_asked_less_and_less_and_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pauses double up to half a minute; the log has one line for each change of what is wrong, not one for each try."""
+    pauses: list[float] = []
+    said = ["no answer", "no answer", "no answer", "refused", "refused"]
+
+    async def rest(_: Running, seconds: float) -> bool:
+        pauses.append(seconds)
+        return False
+
+    monkeypatch.setattr(Running, "rest", rest)
+
+    async def play(turn: int, _: Running) -> object:
+        if turn <= 12:
+            raise OutputUnavailable(said[min(turn, len(said)) - 1])
+        return NotOurs("over")
+
+    scene = _Scene(play)
+
+    async def story() -> None:
+        task = scene.driving().start(_owned()).task
+        assert task is not None
+        await task
+
+    asyncio.run(story())
+    assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert pauses[-1] == OUTPUT_MAX == max(pauses)
+    assert [record.getMessage() for record in caplog.records] == [
+        "k: no answer; trying again",
+        "k: refused; trying again",
+    ]
+    assert scene.troubles[-1] == "refused"
+
+
+def test_trouble_after_a_long_peace_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What made an earlier pause long is over: another kind of trouble starts with short ones."""
+    pauses: list[float] = []
+    clock = [1000.0]
+
+    async def rest(_: Running, seconds: float) -> bool:
+        pauses.append(seconds)
+        return False
+
+    monkeypatch.setattr(Running, "rest", rest)
+    monkeypatch.setattr("sparkonce.engine.driving.time.monotonic", lambda: clock[0])
+
+    async def play(turn: int, _: Running) -> object:
+        if turn <= 9:
+            raise OutputUnavailable("no answer")
+        if turn == 10:
+            raise StoreUnavailable("no answer")
+        if turn == 11:
+            clock[0] += QUIET + 1
+            raise OutputUnavailable("no answer")
+        return NotOurs("over")
+
+    scene = _Scene(play)
+
+    async def story() -> None:
+        task = scene.driving().start(_owned()).task
+        assert task is not None
+        await task
+
+    asyncio.run(story())
+    assert pauses[8:] == [25.6, AGAIN_MAX, AGAIN]

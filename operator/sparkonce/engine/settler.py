@@ -58,7 +58,8 @@ class Settler:
     ) -> Settlement | Decision:
         """What is final now; or what is to be done first. `end`: see `settle`. Raises what the sinks, the store and the launcher raise."""
         intent = await self.store.intent(record.address, record.generation)
-        if self.runs is None or self.settles is Settles.OPERATOR:
+        reaches = self.settles is Settles.OPERATOR and not out_of_reach(job.sinks, self.settles)
+        if self.runs is None or reaches:
             return await self._own(record, job, intent, end=end)
         found = await self._found(record, job, assignment, intent, end=end)
         if (
