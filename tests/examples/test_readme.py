@@ -94,7 +94,8 @@ def test_exit_codes_are_those_of_the_command_line() -> None:
 
 def test_object_has_the_fields_that_are_printed(tmp_path: Path) -> None:
     """The example of `--json` has exactly the fields of a real answer, inside the result too."""
-    from sparkonce.cli.show import ending_object, result_object
+    from sparkonce.cli.show import ending_object
+    from sparkonce.engine.telling import result_object
     from sparkonce.model.record import Outcome
     from sparkonce.model.result import OutputResult, Result
     from sparkonce.sink.protocol import Evidence
