@@ -53,6 +53,11 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on a real cluster come first: one process of the run then has them all, and one cluster serves them."""
+    items.sort(key=lambda item: "cluster" not in item.path.parent.name)
+
+
 @pytest.fixture
 def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """What a test measured or drew (a seed, counts), printed in the summary of the run, also when it passed and under xdist."""

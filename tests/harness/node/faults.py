@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.eventually import assert_eventually
 from harness.node.release import Release
-from harness.node.scene import LONG, SHARED, Scene
+from harness.node.scene import LONG, Scene
 from sparkonce.launch.kubernetes import PODS
 
 BEAT = 6
@@ -53,15 +53,6 @@ class Fault:
     """It strikes as soon as the job is applied; else when its driver waits at the gate."""
     alone: bool = False
     """It hits every job on the cluster."""
-
-
-def _frozen_at(point: str) -> dict[str, Any]:
-    """A driver that stops there, once in all attempts."""
-    conf = {
-        "spark.kubernetes.driverEnv.SPARKONCE_FAILPOINTS": f"{point}=stop",
-        "spark.kubernetes.driverEnv.SPARKONCE_FAILPOINTS_ONCE": f"{SHARED}/once",
-    }
-    return {"conf": conf}
 
 
 # --- the operator
@@ -210,10 +201,10 @@ FAULTS: Mapping[str, Fault] = {
     "operator frozen past its lease": Fault(strike=operator_frozen, alone=True),
     "driver deleted before its commit": Fault(strike=driver_deleted_before, attempts=(2,)),
     "driver deleted during its commit": Fault(
-        strike=driver_deleted_during, attempts=(1, 2), job=_frozen_at(f"{COMMIT}.before")
+        strike=driver_deleted_during, attempts=(1, 2), job={"failpoints": f"{COMMIT}.before=stop"}
     ),
     "driver deleted at its commit": Fault(
-        strike=driver_deleted_during, attempts=(1,), job=_frozen_at(f"{COMMIT}.after")
+        strike=driver_deleted_during, attempts=(1,), job={"failpoints": f"{COMMIT}.after=stop"}
     ),
     "driver deleted after its commit": Fault(strike=driver_deleted_after, job={"end": True}),
     "driver hung": Fault(strike=driver_hung, attempts=(2,), job=SILENT),
@@ -231,8 +222,6 @@ FAULTS: Mapping[str, Fault] = {
 
 def send(scene: Scene, release: Release, name: str, fault: Fault) -> Hit:
     """A job for this fault, at its gate unless the fault strikes earlier."""
-    (scene.shared / "once").mkdir(exist_ok=True)
-    (scene.shared / "once").chmod(0o777)
     scene.send(name, **fault.job)
     if not fault.at_once:
         scene.until_marked(name, "began")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,15 @@ class Scene:
         executors: int = 0,
         end: bool = False,
         rows: int = 100,
-        conf: Mapping[str, str] | None = None,
+        failpoints: str = "",
         **spec: Any,
     ) -> Json:
         """Writes `rows` numbers into a table of its own when the gate of its name opens, and ends, or waits for `<name>.end`."""
         arguments = ["--gate", f"{SHARED}/gates/{name}", "--rows", str(rows)]
         arguments += ["--end", f"{SHARED}/gates/{name}.end"] if end else []
         arguments += ["--tasks", str(max(1, executors))]
+        arguments += ["--failpoints", failpoints, "--once", f"{SHARED}/once"] if failpoints else []
         conf = {
-            **(conf or {}),
             "spark.kubernetes.executor.useDriverPodIP": "true",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
@@ -135,7 +135,14 @@ class Scene:
 
     def until_marked(self, name: str, what: str, *, attempt: int = 1, timeout: float = LONG) -> None:
         """A driver of this attempt has left the mark: `began` or `wrote`."""
-        assert_eventually(lambda: self.marks(name, f"{what}-{attempt}"), timeout)
+
+        def look() -> bool:
+            status = self.status(name)
+            if not (found := self.marks(name, f"{what}-{attempt}")) and status.get("phase") in ENDED:
+                raise RuntimeError(f"{name} is {status['phase']} without: {status.get('message')}")
+            return bool(found)
+
+        assert_eventually(look, timeout)
 
     def marks(self, name: str, what: str = "began") -> list[str]:
         """One for each driver process that came so far."""
@@ -178,7 +185,7 @@ class Scene:
 def scene_of(cluster: RealCluster) -> Scene:
     """A fresh namespace. Whoever asks removes it with `remove`."""
     scene = Scene(cluster, f"team-{uuid.uuid4().hex[:8]}")
-    for folder in ("gates", "lake"):
+    for folder in ("gates", "lake", "once"):
         (scene.shared / folder).mkdir(parents=True)
         (scene.shared / folder).chmod(0o777)  # drivers are a user of the image's
     for place in (cluster.folder, cluster.folder / "shared", scene.shared):

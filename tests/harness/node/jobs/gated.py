@@ -21,8 +21,12 @@ def main() -> None:
     parser.add_argument("--end", type=Path, help="it ends when this file exists; at once without one")
     parser.add_argument("--rows", type=int, default=100)
     parser.add_argument("--tasks", type=int, default=1)
+    parser.add_argument("--failpoints", default="", help="as SPARKONCE_FAILPOINTS, once in all attempts")
+    parser.add_argument("--once", default="", help="the folder that remembers which were hit")
     args = parser.parse_args()
 
+    # No job may set these for itself; its code may, before sparkonce reads them.
+    os.environ.update(SPARKONCE_FAILPOINTS=args.failpoints, SPARKONCE_FAILPOINTS_ONCE=args.once)
     job = sparkonce.current()
     spark = SparkSession.builder.getOrCreate()
     mark(args.gate, job.attempt, "began")
