@@ -72,13 +72,14 @@ def root(
     """Replaced by `HELP`."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The exit code; raises nothing."""
+def main(arguments: Sequence[str], *, commands: typer.Typer = app, name: str = "sparkonce") -> int:
+    """The exit code; raises nothing. `name`: of the program, as its user calls it."""
     told = _Told(as_json="--json" in arguments)
-    if list(arguments[:2]) == ["doctor", "accept-restore"]:  # a doctor takes a file, so this is a command of its own
+    # A doctor takes a file, so this is a command of its own.
+    if commands is app and list(arguments[:2]) == ["doctor", "accept-restore"]:
         arguments = arguments[1:]
     try:
-        code = int(app(list(arguments), prog_name="sparkonce", standalone_mode=False) or 0)
+        code = int(commands(list(arguments), prog_name=name, standalone_mode=False) or 0)
         sys.stdout.flush()
     except SparkonceError as error:
         return told.error(str(error), code_of_error(error))

@@ -48,9 +48,14 @@ def forget_key(opened: Session, record: Record, *, reason: str, as_json: bool) -
         }
         typer.echo(show.as_json(told))
     else:
-        typer.echo(
-            f"forgotten: {record.key}; sent again it runs as generation {floor + 1}, and its tables still hold generation {floor}"
-        )
+        typer.echo(forgotten(record.key, floor))
+
+
+def forgotten(key: str, floor: int) -> str:
+    """`floor`: the generation that stays the newest one used."""
+    return (
+        f"forgotten: {key}; sent again it runs as generation {floor + 1}, and its tables still hold generation {floor}"
+    )
 
 
 def purge_keys(opened: Session, *, as_json: bool) -> None:

@@ -142,10 +142,10 @@ def resolve(
     from sparkonce.cli.session import session
     from sparkonce.engine import operate
 
-    how = _how(succeeded=succeeded, failed=failed, retry=retry)
+    how = chosen(succeeded=succeeded, failed=failed, retry=retry)
     with session(store, install=install, named=False) as opened:
         record = blocking(operate.find(opened.store, key))
-        _ask(f"Resolve {record.key}, held for {record.held}, as {how}?", yes=yes)
+        ask(f"Resolve {record.key}, held for {record.held}, as {how}?", yes=yes)
         ending = resolve_key(opened, record, how, reason=reason, as_json=as_json)
         code = code_of(ending)
         return ExitCode.SUCCEEDED if how == "failed" and code is ExitCode.FAILED else code
@@ -176,7 +176,7 @@ def forget(
 
     with session(store, install=install, named=False) as opened:
         record = blocking(operate.find(opened.store, key))
-        _ask(f"Forget {record.key} (generation {record.generation})?", yes=yes)
+        ask(f"Forget {record.key} (generation {record.generation})?", yes=yes)
         if opened.remote:
             check_told(record, kubeconfig)
         forget_key(opened, record, reason=reason, as_json=as_json)
@@ -198,17 +198,18 @@ def purge(store: options.Store = None, install: options.Install = None, as_json:
     return ExitCode.SUCCEEDED
 
 
-def _how(*, succeeded: bool, failed: bool, retry: bool) -> How:
-    chosen: list[How] = []
+def chosen(*, succeeded: bool, failed: bool, retry: bool) -> How:
+    """InvalidInput: none of them, or several."""
+    ways: list[How] = []
     if succeeded:
-        chosen.append("succeeded")
+        ways.append("succeeded")
     if failed:
-        chosen.append("failed")
+        ways.append("failed")
     if retry:
-        chosen.append("retry")
-    if len(chosen) != 1:
-        raise InvalidInput("sparkonce keys resolve wants exactly one of --succeeded, --failed and --retry")
-    return chosen[0]
+        ways.append("retry")
+    if len(ways) != 1:
+        raise InvalidInput("resolve wants exactly one of --succeeded, --failed and --retry")
+    return ways[0]
 
 
 def _states(texts: list[str]) -> list[State]:
@@ -221,7 +222,7 @@ def _states(texts: list[str]) -> list[State]:
         raise InvalidInput(f"--state {', '.join(texts)}: a key is in one of these states: {known}") from None
 
 
-def _ask(question: str, *, yes: bool) -> None:
+def ask(question: str, *, yes: bool) -> None:
     """InvalidInput: nobody can be asked, or the answer is no."""
     if yes:
         return

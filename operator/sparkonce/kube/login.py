@@ -56,8 +56,15 @@ class Access:
 class Login:
     """`kubeconfig` None: the pod's service account where there is one, else the file that kubectl would read."""
 
-    def __init__(self, kubeconfig: Path | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._given, self._clock = kubeconfig, clock
+    def __init__(
+        self,
+        kubeconfig: Path | None = None,
+        *,
+        context: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`context`: of the file; its current one if not given."""
+        self._given, self._context_name, self._clock = kubeconfig, context, clock
         self._access: Access | None = None
         self._looked = 0.0
         self._refused = False
@@ -78,6 +85,12 @@ class Login:
             if self._access is None:
                 raise
         return self._access
+
+    async def namespace(self) -> str:
+        """That the context names, else `default`. NoLogin."""
+        await self.access()
+        context = self._loader.current_context if self._loader is not None else {}
+        return str(context.get("context", {}).get("namespace") or "default")
 
     def refused(self) -> None:
         """The API server did not know us (401): the next connection reads the credentials again."""
@@ -112,7 +125,10 @@ class Login:
         changed = path.stat().st_mtime_ns
         if self._loader is None or changed != self._changed:
             self._loader = await _CONFIG.load_kube_config(
-                config_file=str(path), client_configuration=configuration, persist_config=False
+                config_file=str(path),
+                context=self._context_name,
+                client_configuration=configuration,
+                persist_config=False,
             )
             self._changed = changed
         else:

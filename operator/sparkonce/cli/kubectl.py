@@ -1,0 +1,358 @@
+"""`kubectl sparkonce`: the keys of a namespace on a cluster, for whoever has kubectl and no way to the ledger.
+
+The same words and tables as `sparkonce keys`, asked of the gateway in the user's own name: it, not this program, decides who may. kubectl
+finds the program by its name, `kubectl-sparkonce`, on PATH.
+
+Options follow the command, as kubectl's users write them. Nothing is asked at a terminal but what decides for good.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparkonce.cli import options
+from sparkonce.cli.exits import ExitCode
+from sparkonce.cli.keys import ask, chosen
+
+if TYPE_CHECKING:
+    from sparkonce.cli.kubectl_gateway import Gateway
+
+NAME = "kubectl sparkonce"
+PAGE = 500
+"""Keys of one answer, the gateway's most."""
+TRIES = 3
+"""Of a rerun that was not answered: it names its generation, so that the same again opens no second one."""
+
+app = typer.Typer(
+    name=NAME,
+    help="Look at the keys of a namespace and decide about them, through the cluster's gateway.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        "-n", "--namespace", metavar="NAME", help="Whose keys; the context's unless told.", show_default=False
+    ),
+]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context", metavar="NAME", help="Of the kubeconfig; its current one unless told.", show_default=False
+    ),
+]
+Kubeconfig = Annotated[
+    Path | None, typer.Option("--kubeconfig", metavar="FILE", help="As kubectl's.", show_default=False)
+]
+Url = Annotated[
+    str | None,
+    typer.Option("--gateway-url", metavar="URL", help="Of the gateway, instead of a port-forward.", show_default=False),
+]
+Place = Annotated[
+    str | None, typer.Option("--gateway-namespace", metavar="NAME", help="Where its Service is.", show_default=False)
+]
+Service = Annotated[str | None, typer.Option(metavar="NAME", help="Of the gateway.", show_default=False)]
+Ca = Annotated[
+    Path | None,
+    typer.Option("--gateway-ca", metavar="FILE", help="Who signed the gateway's certificate.", show_default=False),
+]
+Phases = Annotated[
+    list[str] | None,
+    typer.Option("--phase", metavar="PHASE", help="Only these: Running, Held, Failed, ...", show_default=False),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most so many.")]
+Reason = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the key's history.", show_default=False)
+]
+
+
+SHARED = frozenset(
+    [
+        "-n",
+        "--namespace",
+        "--context",
+        "--kubeconfig",
+        "--gateway-url",
+        "--gateway-namespace",
+        "--service",
+        "--gateway-ca",
+    ]
+)
+
+
+def hoisted(arguments: Sequence[str]) -> list[str]:
+    """The options that say where to ask, put first: kubectl's users write them after the command, and each command has them."""
+    first: list[str] = []
+    rest: list[str] = []
+    left = iter(arguments)
+    for each in left:
+        name, equals, _ = each.partition("=")
+        if each == "--":
+            rest += [each, *left]
+        elif name in SHARED:
+            first += [each] if equals else [each, *([value] if (value := next(left, None)) is not None else [])]
+        else:
+            rest.append(each)
+    return first + rest
+
+
+def main() -> None:
+    """Ends the process with an exit code of `sparkonce.cli.exits.ExitCode`."""
+    from sparkonce.cli.app import main as command_line
+
+    sys.exit(command_line(hoisted(sys.argv[1:]), commands=app, name=NAME))
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    *,
+    namespace: Namespace = None,
+    kube_context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    gateway_url: Url = None,
+    gateway_namespace: Place = None,
+    service: Service = None,
+    gateway_ca: Ca = None,
+) -> None:
+    """Look at the keys of a namespace and decide about them, through the cluster's gateway.
+
+    The options below may stand before the command or after it.
+    """
+    from sparkonce.cli.kubectl_gateway import Reach
+
+    context.obj = Reach(
+        kubeconfig=kubeconfig,
+        context=kube_context,
+        namespace=namespace,
+        url=gateway_url,
+        gateway_namespace=gateway_namespace,
+        service=service,
+        ca=gateway_ca,
+    )
+
+
+@contextmanager
+def _gateway(context: typer.Context) -> Iterator[Gateway]:
+    from sparkonce.cli.kubectl_gateway import reached
+
+    with reached(context.obj) as gateway:
+        yield gateway
+
+
+def _say(told: Any, lines: Callable[[Any], None], *, as_json: bool) -> None:
+    if not as_json:
+        lines(told)
+        return
+    from sparkonce.cli.show import as_json as text
+
+    typer.echo(text(told))
+
+
+@app.command("list")
+def list_keys(
+    context: typer.Context, phase: Phases = None, limit: Limit = 1000, as_json: options.Json = False
+) -> ExitCode:
+    """List the keys of the namespace with what became of them.
+
+    Example: kubectl sparkonce list -n data --phase Held
+    """
+    from functools import partial
+
+    from sparkonce.cli.kubectl_show import print_keys
+
+    with _gateway(context) as gateway:
+        told = _all(gateway, phase or [], limit)
+        _say(told, partial(print_keys, namespace=gateway.namespace), as_json=as_json)
+    return ExitCode.SUCCEEDED
+
+
+def _all(gateway: Gateway, phases: Sequence[str], limit: int) -> dict[str, Any]:
+    from urllib.parse import urlencode
+
+    told: dict[str, Any] = {"keys": [], "unreadable": [], "after": ""}
+    while told["after"] is not None and len(told["keys"]) < limit:
+        query = [("limit", str(min(PAGE, limit - len(told["keys"]))))]
+        query += [("phase", each) for each in phases] + ([("after", told["after"])] if told["after"] else [])
+        page = gateway.get(rest=f"?{urlencode(query)}")
+        told["keys"] += page["keys"]
+        told["unreadable"] += page["unreadable"]
+        told["after"] = page["after"]
+    return told
+
+
+@app.command()
+def show(context: typer.Context, key: options.KeyText, as_json: options.Json = False) -> ExitCode:
+    """Show one key: its record, its result, its attempts.
+
+    Example: kubectl sparkonce show load-flights/flights/2013-01@1
+    """
+    from sparkonce.cli.kubectl_show import print_key
+
+    with _gateway(context) as gateway:
+        _say(gateway.get(key), print_key, as_json=as_json)
+    return ExitCode.SUCCEEDED
+
+
+@app.command()
+def history(context: typer.Context, key: options.KeyText, as_json: options.Json = False) -> ExitCode:
+    """Show who did what to a key, and why; also of a key that was forgotten (by its whole hash).
+
+    Example: kubectl sparkonce history load-flights/flights/2013-01@1
+    """
+    from sparkonce.cli.kubectl_show import print_history
+
+    with _gateway(context) as gateway:
+        _say(gateway.get(key, "/history"), print_history, as_json=as_json)
+    return ExitCode.SUCCEEDED
+
+
+@app.command()
+def explain(context: typer.Context, key: options.KeyText, as_json: options.Json = False) -> ExitCode:
+    """Say why a key stands where it stands: the row that decides, the evidence, what it waits for, and what would unblock it.
+
+    Example: kubectl sparkonce explain load-flights/flights/2013-01@1
+    """
+    from sparkonce.cli.kubectl_show import print_explained
+
+    with _gateway(context) as gateway:
+        _say(gateway.get(key, "/explain"), print_explained, as_json=as_json)
+    return ExitCode.SUCCEEDED
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    key: options.KeyText,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Until the key has its result.")] = False,
+) -> ExitCode:
+    """Print the driver's log of the current attempt; what was kept of it when its pod is gone.
+
+    Example: kubectl sparkonce logs -f load-flights/flights/2013-01@1
+    """
+    from sparkonce.cli.kubectl_logs import print_logs
+
+    with _gateway(context) as gateway:
+        print_logs(gateway, context.obj, key, follow=follow)
+    return ExitCode.SUCCEEDED
+
+
+@app.command()
+def rerun(
+    context: typer.Context,
+    key: options.KeyText,
+    *,
+    generation: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Only if N is still the newest one.", show_default=False),
+    ] = None,
+    as_json: options.Json = False,
+) -> ExitCode:
+    """Open the next generation of a finished key, with the job as it was recorded.
+
+    Example: kubectl sparkonce rerun load-flights/flights/2013-01@1
+    """
+    with _gateway(context) as gateway:
+        after = generation or gateway.get(key)["generation"]
+        told = _rerun(gateway, key, {"generation": after})
+        _say(told, lambda told: typer.echo(f"{told['phase'].lower()}: {_which(told)}"), as_json=as_json)
+    return ExitCode.SUCCEEDED
+
+
+def _rerun(gateway: Gateway, key: str, body: dict[str, Any]) -> Any:
+    from sparkonce.cli.kubectl_gateway import GatewayUnavailable
+
+    again = f"send it again as `{NAME} rerun {key} --generation {body['generation']}`, which never opens two"
+    lost: GatewayUnavailable | None = None
+    for _ in range(TRIES):
+        try:
+            return gateway.post(key, "rerun", body)
+        except GatewayUnavailable as unanswered:
+            lost = unanswered
+    raise GatewayUnavailable(f"{lost}; {again}")
+
+
+@app.command()
+def cancel(
+    context: typer.Context, key: options.KeyText, reason: Reason = "", as_json: options.Json = False
+) -> ExitCode:
+    """Ask for the end of a running generation; what it came to is decided by its outputs.
+
+    Example: kubectl sparkonce cancel load-flights/flights/2013-01@1 --reason "the wrong day"
+    """
+    with _gateway(context) as gateway:
+        told = gateway.post(key, "cancel", {"reason": reason})
+        asked = f"{_which(told)}: it is asked to stop; `{NAME} show {told['key']}` tells what it came to"
+        over = f"{told['phase'].lower()}: {_which(told)}"
+        ended = told["phase"] in {"Succeeded", "Failed", "Cancelled"}
+        _say(told, lambda _: typer.echo(over if ended else asked), as_json=as_json)
+    return ExitCode.SUCCEEDED
+
+
+@app.command()
+def resolve(
+    context: typer.Context,
+    key: options.KeyText,
+    *,
+    reason: options.Reason,
+    succeeded: Annotated[bool, typer.Option("--succeeded", help="It took effect (a job without outputs).")] = False,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="It took no effect and is over; refused where an output has rows.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Grant another attempt.")] = False,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> ExitCode:
+    """Decide a held key. The outputs are asked first, and what they say wins.
+
+    Example: kubectl sparkonce resolve 3f9a --retry --reason "the disk is mended"
+    """
+    from sparkonce.cli.kubectl_show import for_kubectl
+
+    how = chosen(succeeded=succeeded, failed=failed, retry=retry)
+    with _gateway(context) as gateway:
+        held = gateway.get(key)
+        ask(f"Resolve {held['key']}, held for {held['held']}, as {how}?", yes=yes)
+        told = gateway.post(key, "resolve", {"outcome": how, "reason": reason})
+        because = f": {told['reason']}" if told["reason"] else ""
+        lines = [f"{str(told['phase']).lower()}: {_which(told)}{because}"]
+        lines += [f"  what to do: {for_kubectl(told['unblock'])}"] if told["unblock"] else []
+        _say(told, lambda _: typer.echo("\n".join(lines)), as_json=as_json)
+    return ExitCode.HELD if told["phase"] == "Held" else ExitCode.SUCCEEDED
+
+
+@app.command()
+def forget(
+    context: typer.Context,
+    key: options.KeyText,
+    *,
+    reason: options.Reason,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> ExitCode:
+    """Remove the record of a finished key, so that the job would run anew. Its tables stay.
+
+    Example: kubectl sparkonce forget 3f9a --reason "loaded by mistake"
+    """
+    from sparkonce.cli.decisions import forgotten
+
+    with _gateway(context) as gateway:
+        found = gateway.get(key)
+        ask(f"Forget {found['key']} (generation {found['generation']})?", yes=yes)
+        told = gateway.post(key, "forget", {"reason": reason})
+        _say(told, lambda told: typer.echo(forgotten(told["key"], told["floor"])), as_json=as_json)
+    return ExitCode.SUCCEEDED
+
+
+def _which(told: Any) -> str:
+    return f"{told['key']}, generation {told['generation']}, attempt {told['attempt']}"
