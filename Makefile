@@ -8,10 +8,10 @@ TESTS ?= tests
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # the steps of a target have an order
-.PHONY: help setup ready parts images demo test check format crd lock check-lock bench clean
+.PHONY: help setup ready parts images demo cluster-demo test check format crd lock check-lock bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: ## the set-up alone: .venv, and Java 17 if there is none
 	@sh scripts/setup
@@ -28,6 +28,9 @@ images: ready ## OCI archives of the images in dist/, without a container engine
 
 demo: ready ## one flights job, run once and answered from the record the second time
 	@sh examples/flights/demo.sh
+
+cluster-demo: ready ## Kubernetes, the chart, the flights pipeline, its tables (Linux, root); MONTHS=12, STORE=s3, KEEP=1
+	@PYTHONPATH=tests:scripts $(PY) -m harness.node.demo
 
 test: check ## everything: lint, types, layers, then all tests (CI=true: none may be skipped)
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)

@@ -29,6 +29,7 @@ from harness.store_parts import FAKE_GCS, VERSITYGW, azurite, program
 
 BUCKET = "lake"
 ACCESS, SECRET = "harness", "harness-secret"
+S3_KEYS = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's, as its documentation gives them to everybody."""
@@ -77,6 +78,11 @@ class StoreServer:
             patch.setenv(name, value)
 
 
+def s3_environment(address: str) -> dict[str, str]:
+    """Of whoever uses the S3-compatible server at this address, started or not."""
+    return {**S3_KEYS, "AWS_ENDPOINT_URL_S3": f"http://{address}"}
+
+
 @contextmanager
 def versitygw(folder: Path, address: str = "") -> Iterator[StoreServer]:
     """An S3-compatible server over a folder: the one on which create-if-absent of S3 is tried. On loopback, if no address is given."""
@@ -90,7 +96,7 @@ def versitygw(folder: Path, address: str = "") -> Iterator[StoreServer]:
             scheme="s3",
             address=address,
             endpoint="AWS_ENDPOINT_URL_S3",
-            credentials={"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"},
+            credentials=S3_KEYS,
             child=child,
         )
         _until_there(lambda: make_s3_bucket(server), child)
@@ -109,7 +115,7 @@ def moto(folder: Path, *, ignores_preconditions: bool = False) -> Iterator[Store
             scheme="s3",
             address=address,
             endpoint="AWS_ENDPOINT_URL_S3",
-            credentials={"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"},
+            credentials=S3_KEYS,
             child=child,
         )
         _until_there(lambda: make_s3_bucket(server), child)

@@ -72,7 +72,7 @@ class Flights:
 
     def send(self, file: str, *, name: str = "", **params: str) -> str:
         """Applied; its name. `name`: another one than the manifest's, as somebody else would choose it."""
-        place = HERE / ("s3" if self.server else "") / file
+        place = (HERE / "s3" if self.server else HERE) / file
         given = [f"--param={each}={value}" for each, value in {"image": SPARK, **params}.items()]
         command = [sys.executable, "-m", "sparkonce", "render", str(place), *given]
         rendered = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

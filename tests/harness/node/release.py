@@ -18,7 +18,9 @@ from harness.eventually import assert_eventually
 from harness.kube_api import Json
 from harness.node.cluster import RealCluster
 from harness.node.images import ETCD, OPERATOR
+from harness.node.network import HOST
 from harness.store_parts import HELM, installed
+from harness.store_servers import s3_environment
 from sparkonce.launch.kubernetes import NAMESPACES, PODS
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "sparkonce"
@@ -26,6 +28,10 @@ NAMESPACE = "sparkonce"
 NAME = "sparkonce"
 VOLUMES = "tests"
 """Storage class of the one volume there is, a folder of the node."""
+STORE = f"{HOST}:7070"
+"""Where an S3-compatible server listens, if a test starts one: operators know it, and what opens it."""
+KEYS = "outputs"
+"""The Secret with that."""
 LEASE = 3
 """Seconds."""
 TIMEOUT = 300.0
@@ -47,6 +53,7 @@ def values() -> dict[str, Any]:
             "sweepSeconds": 10,
             "resources": small,
             "terminationGracePeriodSeconds": 20,
+            "outputCredentials": [KEYS],
         },
         "gateway": {"resources": small, "terminationGracePeriodSeconds": 10},
         "etcd": {
@@ -72,6 +79,10 @@ class Release:
         if self.cluster.api.get(NAMESPACES, NAMESPACE) is None:
             self.cluster.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         self._volume()
+        metadata = {"name": KEYS, "namespace": NAMESPACE}
+        self.cluster.api.apply(
+            {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": s3_environment(STORE)}
+        )
         self._helm("upgrade", "--install", "--wait", f"--timeout={TIMEOUT:.0f}s", NAME, str(self.chart), "--values=-")
 
     def _volume(self) -> None:

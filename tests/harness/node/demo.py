@@ -1,0 +1,139 @@
+"""`make cluster-demo`: a cluster, the chart, the flights pipeline of examples/kubernetes, its tables; and nothing left afterwards.
+
+It goes the way of that README, with the same files. Months are loaded three at a time, because each takes a driver and an executor.
+
+MONTHS=12 loads the whole year (3), STORE=s3 keeps everything in a bucket of an S3-compatible server instead of on a shared volume, KEEP=1
+leaves the cluster up until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as Shown
+
+from harness.binaries import PartMissing, find
+from harness.node import packages
+from harness.node.cluster import RealCluster, started_cluster
+from harness.node.flights import SCRIPTS, Flights, JobEnded
+from harness.node.images import archives
+from harness.node.network import NetworkRefused
+from harness.node.release import STORE, Release
+from harness.store_servers import StoreServer, versitygw
+
+RAW = SCRIPTS / "data" / "raw"
+TOGETHER = 3
+_BEGAN = time.monotonic()
+
+
+class Unusable(Exception):
+    """An environment variable that means nothing here."""
+
+
+def months() -> list[str]:
+    text = os.environ.get("MONTHS", "3")
+    if not text.isdigit() or not 1 <= int(text) <= 12:
+        raise Unusable(f"MONTHS is {text!r}; give how many months to load, 1 to 12")
+    return [f"{month:02}" for month in range(1, int(text) + 1)]
+
+
+def store_kind() -> str:
+    kind = os.environ.get("STORE", "volume")
+    if kind not in ("volume", "s3"):
+        raise Unusable(f"STORE is {kind!r}; give volume or s3")
+    return kind
+
+
+def tell(text: str) -> None:
+    print(f"[{time.monotonic() - _BEGAN:4.0f} s] {text}", flush=True)
+
+
+def show_jobs(flights: Flights) -> None:
+    print(f"\n$ kubectl get ij -n {flights.namespace}\n{flights.kubectl('get', 'ij')}", flush=True)
+
+
+def pipeline(flights: Flights, wanted: list[str]) -> None:
+    """JobEnded, AssertionError."""
+    for at in range(0, len(wanted), TOGETHER):
+        sent = [flights.send("load-month.yaml", month=month) for month in wanted[at : at + TOGETHER]]
+        tell(f"sent {', '.join(sent)}")
+        for name in sent:
+            status = flights.until(name, "Succeeded", timeout=600)
+            tell(f"{name}: {status['result']['outputs'][0]['rows']:,} rows, attempt {status['attempt']}")
+        show_jobs(flights)
+    derived = flights.send("delays.yaml", months=str(len(wanted)))
+    tell(f"sent {derived}: both of its tables or neither")
+    flights.until(derived, "Succeeded", timeout=600)
+    began = time.monotonic()
+    again = flights.send("load-month.yaml", name="load-january-again", month=wanted[0])
+    status = flights.until(again, "Succeeded", timeout=60)
+    tell(f"{again}: the same key again, role {status['role']} after {time.monotonic() - began:.1f} s, and no pod ran")
+    show_jobs(flights)
+
+
+def show_tables(flights: Flights) -> None:
+    rows = flights.table("flights").num_rows
+    shown = Shown(title=f"carriers, of {rows:,} flights")
+    for header in ("airline", "flights", "cancelled", "late", "mean delay at arrival (min)"):
+        shown.add_column(header, justify="left" if header == "airline" else "right")
+    for row in sorted(flights.table("carriers").to_pylist(), key=lambda each: -int(each["flights"])):
+        numbers = (f"{row[name]:,}" for name in ("flights", "cancelled", "late"))
+        shown.add_row(row["airline"], *numbers, f"{row['mean_arr_delay'] or 0:.1f}")
+    Console().print(shown)
+
+
+def run(cluster: RealCluster, server: StoreServer | None, wanted: list[str]) -> None:
+    tell("installing the chart: an etcd, two operators, two gateways")
+    release = Release(cluster)
+    release.install()
+    release.until_ready()
+    flights = Flights(cluster, "flights", server)
+    tell(f"preparing the namespace flights, its tables {'in a bucket' if server else 'on a shared volume'}")
+    flights.set_up(RAW)
+    pipeline(flights, wanted)
+    show_tables(flights)
+    if os.environ.get("KEEP"):
+        kubectl = " ".join(map(str, find("kubectl")))
+        print(
+            f"\nIt stays until Ctrl-C:\nexport KUBECONFIG={cluster.kubeconfig}\n{kubectl} get ij -n {flights.namespace}"
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+def main() -> int:
+    try:
+        wanted, kind = months(), store_kind()
+        packages.needed()
+        subprocess.run([sys.executable, str(SCRIPTS / "prepare.py")], check=True)
+        tell("making sure of the images (minutes the first time)")
+        images = archives()
+        tell("starting Kubernetes")
+        with contextlib.ExitStack() as everything:
+            cluster = everything.enter_context(started_cluster(images))
+            server = None
+            if kind == "s3":
+                folder = Path(everything.enter_context(tempfile.TemporaryDirectory()))
+                server = everything.enter_context(versitygw(folder, STORE))
+            tell(f"a node is ready: KUBECONFIG={cluster.kubeconfig}")
+            run(cluster, server, wanted)
+            tell("taking everything down")
+    except (PartMissing, NetworkRefused, Unusable, JobEnded, AssertionError, RuntimeError) as problem:
+        print(f"cluster-demo: {problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    tell("done, and nothing is left of it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
