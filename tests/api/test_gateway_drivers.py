@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,8 +50,11 @@ def seal(gateway: GatewayProcess, attempt: Attempt, token: str) -> Answer:
     return gateway.ask("POST", f"{attempt.path}/seal", token=token, body=body)
 
 
-def report(gateway: GatewayProcess, attempt: Attempt, token: str, kind: str = "values", **body: object) -> Answer:
-    said = {"nonce": attempt.record.nonce, "reporter": f"r-{kind}", "kind": kind, "body": body}
+def report(
+    gateway: GatewayProcess, attempt: Attempt, token: str, kind: str = "values", *, reporter: str = "", **body: object
+) -> Answer:
+    reporter = reporter or ("settle-1" if kind == "verdict" else f"r-{kind}")
+    said = {"nonce": attempt.record.nonce, "reporter": reporter, "kind": kind, "body": body}
     return gateway.ask("POST", f"{attempt.path}/report", token=token, body=said)
 
 
@@ -188,12 +192,14 @@ def test_a_verdict_is_a_settle_runs(shared: GatewayProcess, attempts: Attempts) 
     """Neither a driver's verdict nor one about an attempt that is not being settled is taken; a settle run's then is."""
     attempt = attempts.granted("verdict")
     driver, settles = attempts.token(attempt.driver()), attempts.token(attempt.settle_run())
-    body = {"verdict": "None", "note": "", "slots": {}}
+    body: dict[str, Any] = {"verdict": "None", "note": "", "slots": {}}
     early = report(shared, attempt, settles, "verdict", **body)
     assert (early.status, "not being settled" in early.detail) == (409, True)
     attempt.settling()
     assert report(shared, attempt, driver, "verdict", **body).status == 403
-    assert report(shared, attempt, settles, "values", rows=1).status == 403
+    assert report(shared, attempt, driver, "values", reporter="settle-1").status == 403, "a name of settle runs"
+    assert report(shared, attempt, settles, "verdict", reporter="r-1", **body).status == 403
+    assert report(shared, attempt, settles, "values", reporter="settle-1").status == 403
     assert not run(attempts.store.reports(attempt.record.address, 1))
     assert report(shared, attempt, settles, "verdict", **body).body == {"recorded": True}
     [entry] = run(attempts.store.reports(attempt.record.address, 1))

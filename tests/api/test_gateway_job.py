@@ -6,18 +6,22 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from harness.apiserver import Cluster
 from harness.eventually import assert_eventually
 from harness.gateways import ACCOUNT, Attempts, a_gateway
 from harness.jobs import job
+from harness.kube_api import Json
 from harness.kubeflow import Driver, FakeKubeflow, Script
 from harness.kubeflow.drivers import runs
+from harness.kubeflow.script import Code
 from harness.operators import OperatorProcess
 from sparkonce.blocking import run
+from sparkonce.launch.kubeflow import ATTEMPT_LABEL, ROLE_LABEL, Role
 from sparkonce.launch.kubernetes import JOBS
 from sparkonce.model.assignment import ENVIRONMENT, Assignment
 from sparkonce.store.protocol import Query
@@ -37,58 +41,96 @@ DRIVER = textwrap.dedent("""
 """)
 
 
-@pytest.fixture
-def made(cluster: Cluster, namespace: str, ledger: str, install: str, tmp_path: Path) -> Iterator[Attempts]:
-    """A gateway that serves TLS, and an operator that tells drivers of it; what looks into their ledger."""
-    servers = cluster.certificates
-    with a_gateway(ledger, install, cluster.kubeconfig, tmp_path, certificates=servers) as gateway:
-        options = ["--gateway-url", gateway.url, "--gateway-ca", str(servers.ca)]
-        operator = OperatorProcess(ledger, install, cluster.kubeconfig, [namespace], tmp_path, options=options)
+SETTLES = {ROLE_LABEL: Role.SETTLE.value}
+
+
+class Place:
+    """A cluster with a gateway that serves TLS, and an operator that tells drivers of it."""
+
+    def __init__(self, attempts: Attempts, operator: OperatorProcess, folder: Path) -> None:
+        self.attempts, self.operator, self.folder = attempts, operator, folder
+        self.namespace, self.api = attempts.namespace, attempts.cluster.api
+
+    def as_pod(self, *command: str) -> Code:
+        """A process with the environment of its pod, and its token; it is told no store."""
+
+        def code(driver: Driver) -> int | None:
+            assert Assignment.model_validate_json(driver.environment[ENVIRONMENT]).store == ""
+            token = self.folder / f"token-{driver.name}"
+            token.write_text(self.attempts.token(driver.pod))
+            ours = {"PYTHONPATH": os.pathsep.join(sys.path), "SPARKONCE_TOKEN_FILE": str(token)}
+            return runs([sys.executable, *command], self.log)(
+                replace(driver, environment={**driver.environment, **ours})
+            )
+
+        return code
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "drivers.log"
+
+    def send(self, name: str, **spec: Any) -> None:
+        outputs = [{"name": each, "slotLog": {"path": str(self.folder / each)}} for each in ("single", "left", "right")]
+        document = job(name, key=f"key-{name}", outputs=outputs, **spec)
+        document["spec"]["template"]["spec"]["driver"]["serviceAccount"] = ACCOUNT
+        self.api.create(JOBS, document, self.namespace)
+
+    def succeeded(self, name: str) -> Json:
+        """Its status, when it has."""
+
+        def look() -> Json:
+            status: Json = (self.api.get(JOBS, name, self.namespace) or {}).get("status") or {}
+            said = self.log.read_text() if self.log.exists() else "no driver"
+            assert status.get("phase") == "Succeeded", f"{status}\n{said}\n{self.operator.tail()}"
+            return status
+
+        return assert_eventually(look, timeout=60)
+
+
+@contextmanager
+def placed(cluster: Cluster, namespace: str, ledger: str, folder: Path, *options: str) -> Iterator[Place]:
+    install, servers = f"i-{namespace}", cluster.certificates
+    with a_gateway(ledger, install, cluster.kubeconfig, folder, certificates=servers) as gateway:
+        told = ["--gateway-url", gateway.url, "--gateway-ca", str(servers.ca), *options]
+        operator = OperatorProcess(ledger, install, cluster.kubeconfig, [namespace], folder, options=told)
         attempts = Attempts(cluster, namespace, ledger, install, gateway.url)
         try:
-            operator.start()
-            yield attempts
+            yield Place(attempts, operator.start(), folder)
         finally:
             operator.end()
             attempts.close()
 
 
 def test_a_job_with_a_transaction_over_http(
-    made: Attempts, kubeflow: FakeKubeflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, namespace: str, ledger: str, kubeflow: FakeKubeflow, tmp_path: Path
 ) -> None:
-    """`current()`, a write and a transaction by the driver's own process: one attempt, Succeeded, with rows and values; the driver was
-    told no store."""
-    api, namespace = made.cluster.api, made.namespace
-    log = tmp_path / "driver.log"
-    tokens = tmp_path / "token"
-    process = runs([sys.executable, "-c", DRIVER], log)
+    """`current()`, a write and a transaction by the driver's own process: one attempt, Succeeded, with rows and values."""
+    with placed(cluster, namespace, ledger, tmp_path) as place:
+        kubeflow.on(Script(code=place.as_pod("-c", DRIVER)))
+        place.send("load")
+        result = place.succeeded("load")["result"]
+        assert {each["name"]: each["rows"] for each in result["outputs"]} == {"single": 3, "left": 2, "right": 1}
+        assert result["values"] == {"written": 6}
+        store = place.attempts.store
+        [record] = run(store.list(Query(realm=namespace))).records
+        assert (record.attempt, record.intent) == (1, 1)
+        assert run(store.beats(record.address, 1))[1, "driver"].progress["rows"] == 6
 
-    def code(driver: Driver) -> int | None:
-        assert Assignment.model_validate_json(driver.environment[ENVIRONMENT]).store == ""
-        tokens.write_text(made.token(driver.pod))
-        return process(driver)
 
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setenv("SPARKONCE_TOKEN_FILE", str(tokens))
-    kubeflow.on(Script(code=code))
-    document = job(
-        "load",
-        key="over-http",
-        outputs=[{"name": name, "slotLog": {"path": str(tmp_path / name)}} for name in ("single", "left", "right")],
-    )
-    document["spec"]["template"]["spec"]["driver"]["serviceAccount"] = ACCOUNT
-    api.create(JOBS, document, namespace)
-
-    def succeeded() -> None:
-        stored = api.get(JOBS, "load", namespace)
-        said = log.read_text() if log.exists() else "no driver"
-        assert stored is not None
-        assert (stored.get("status") or {}).get("phase") == "Succeeded", f"{stored.get('status')}\n{said}"
-
-    assert_eventually(succeeded, timeout=60)
-    status = (api.get(JOBS, "load", namespace) or {})["status"]
-    assert {o["name"]: o["rows"] for o in status["result"]["outputs"]} == {"single": 3, "left": 2, "right": 1}
-    assert status["result"]["values"] == {"written": 6}
-    [record] = run(made.store.list(Query(realm=namespace))).records
-    assert (record.attempt, record.intent) == (1, 1)
-    assert run(made.store.beats(record.address, 1))[1, "driver"].progress["rows"] == 6
+def test_a_settle_run_reports_over_http(
+    cluster: Cluster, namespace: str, ledger: str, kubeflow: FakeKubeflow, tmp_path: Path
+) -> None:
+    """An operator that reaches no output: a process of its own settles attempt 1, which wrote nothing, and attempt 2, which wrote all."""
+    with placed(cluster, namespace, ledger, tmp_path, "--settle", "run", "--settle-after", "0.5") as place:
+        kubeflow.on(Script(code=place.as_pod("-c", DRIVER)))
+        kubeflow.on(Script(exit_code=3), labels={ATTEMPT_LABEL: "1"})
+        kubeflow.on(Script(code=place.as_pod("-m", "sparkonce.driver.settle")), labels=SETTLES)
+        place.send("settled", retry={"maxAttempts": 2, "backoff": {"initial": "0s", "max": "0s"}})
+        result = place.succeeded("settled")["result"]
+        assert {each["name"]: each["rows"] for each in result["outputs"]} == {"single": 3, "left": 2, "right": 1}
+        store = place.attempts.store
+        [record] = run(store.list(Query(realm=namespace))).records
+        assert record.attempt == 2
+        reports = run(store.reports(record.address, 1))
+        told = {(each.attempt, each.body["verdict"]) for each in reports if each.kind == "verdict"}
+        assert told == {(1, "None"), (2, "All")}

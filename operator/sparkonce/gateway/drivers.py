@@ -23,6 +23,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from sparkonce.engine.callers import BoundPod, Caller, Lookup
+from sparkonce.engine.entrust import REPORTER
 from sparkonce.gateway.problem import Problem
 from sparkonce.launch.kubeflow_speaker import Speaker, speaker_of
 from sparkonce.launch.kubernetes import Json
@@ -169,7 +170,7 @@ class DriverRoutes:
         """A create-once entry beside the record; a `verdict` is taken from a settle run alone."""
         of = self._attempt(namespace, key_hash, generation, attempt, body)
         speaker, record = await self._speaker(request, of)
-        if (body.kind == VERDICT) != speaker.settles:
+        if not ((body.kind == VERDICT) == body.reporter.startswith(REPORTER) == speaker.settles):
             raise Problem(403, "a verdict is reported by a settle run and by nobody else, and it reports nothing else")
         if record is None:
             return ReportAnswer(recorded=False)

@@ -96,7 +96,7 @@ class KeyRoutes:
         phase: Annotated[Sequence[Phase], Query()] = (),
         key: str | None = None,
         limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE)] = PAGE,
-        after: Annotated[str, Query(max_length=512)] = "",
+        after: Annotated[str, Query(pattern="^([0-9a-f]{64})?$")] = "",
     ) -> Told:
         """A page of keys, in the order of their hashes; `after` of one page asks for the next. `key` asks for one by its text."""
         realm = await self._allowed(request, namespace, "list")
