@@ -18,7 +18,7 @@ Json = dict[str, Any]
 OPERATOR = 'namespace="$namespace",service="$operator"'
 GATEWAY = 'namespace="$namespace",service="$gateway"'
 PROBES = 'route!~"/(readyz|healthz|metrics)"'
-SILENT = 'OPERATOR,result=~"Store.*"'
+SILENT = 'OPERATOR,result=~"StoreUnavailable|StoreUnusable"'
 FAILED = 'OPERATOR,result=~"unavailable|refused"'
 WIDTH, STAT, HEIGHT = 24, 4, 7
 """Columns of a page, and rows of a number and of a graph."""

@@ -56,6 +56,7 @@ class GatewayMetrics:
         serves.set_function(lambda: float(announced()))
 
     def requested(self, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(route, 503)  # there before the first one, whose increase is then seen
         self._requests.labels(route, status).inc()
         self._seconds.labels(route).observe(seconds)
 
@@ -63,9 +64,11 @@ class GatewayMetrics:
         self._tokens.labels(answer).inc()
 
     def called(self, verb: str, kind: str, result: str) -> None:
+        self._called.labels(verb, kind, "unavailable")
         self._called.labels(verb, kind, result).inc()
 
     def stored(self, verb: str, result: str, seconds: float) -> None:
+        self._stored.labels(verb, "StoreUnavailable")
         self._stored.labels(verb, result).inc()
         self._store_seconds.labels(verb).observe(seconds)
 

@@ -139,9 +139,11 @@ class Metrics:
         self._alarmed.inc()
 
     def called(self, verb: str, kind: str, result: str) -> None:
+        self._called.labels(verb, kind, "unavailable")  # there before the first one, as `WHYS` are
         self._called.labels(verb, kind, result).inc()
 
     def stored(self, verb: str, result: str, seconds: float) -> None:
+        self._stored.labels(verb, "StoreUnavailable")
         self._stored.labels(verb, result).inc()
         self._store_seconds.labels(verb).observe(seconds)
 
