@@ -198,7 +198,7 @@ def test_drivers_reach_the_gateways_service() -> None:
 
 
 def test_rules_and_dashboards_are_the_files() -> None:
-    """The PrometheusRule has the groups of rules/, the ConfigMap each dashboard, with Grafana's label; without flags neither."""
+    """The PrometheusRule has the groups of rules/ (their selectors: test_monitoring.py), the ConfigMap each dashboard, with Grafana's label; without flags neither."""
     sets = ["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", "metrics.grafanaDashboard.enabled=true"]
     objects = rendered(sets=sets)
     groups = [
@@ -206,7 +206,9 @@ def test_rules_and_dashboards_are_the_files() -> None:
         for path in sorted((CHART / "rules").glob("*.yaml"))
         for group in yaml.safe_load(path.read_text())["groups"]
     ]
-    assert one(objects, "PrometheusRule", "sparkonce")["spec"]["groups"] == groups
+    installed = one(objects, "PrometheusRule", "sparkonce")["spec"]["groups"]
+    names = [[rule.get("alert") or rule["record"] for rule in group["rules"]] for group in groups]
+    assert [[rule.get("alert") or rule["record"] for rule in group["rules"]] for group in installed] == names
     dashboards = {path.name: json.loads(path.read_text()) for path in (CHART / "dashboards").glob("*.json")}
     maps = [each for each in objects if each["kind"] == "ConfigMap"]
     assert {name: json.loads(text) for each in maps for name, text in each["data"].items()} == dashboards
@@ -217,7 +219,7 @@ def test_rules_and_dashboards_are_the_files() -> None:
 
 def test_every_metric_that_is_asked_for_exists() -> None:
     """Alerts and panels name metrics that the operator, the gateway or etcd has: a renamed one is noticed here, not by silence."""
-    ours: set[str] = {f"sparkonce_{name}" for name in GAUGES}
+    ours: set[str] = {f"sparkonce_{name}" for name in GAUGES} | {"sparkonce_jobs"}
     for registry in (Metrics().registry, GatewayMetrics(announced=lambda: True).registry):
         for metric in registry.collect():
             endings = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(metric.type, [""])
