@@ -198,7 +198,7 @@ def test_drivers_reach_the_gateways_service() -> None:
 
 
 def test_rules_and_dashboards_are_the_files() -> None:
-    """The PrometheusRule has the groups of rules/ (their selectors: test_monitoring.py), the ConfigMap each dashboard, with Grafana's label; without flags neither."""
+    """The PrometheusRule has the groups of rules/, the ConfigMap each dashboard, with Grafana's label; without flags neither."""
     sets = ["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", "metrics.grafanaDashboard.enabled=true"]
     objects = rendered(sets=sets)
     groups = [
