@@ -43,9 +43,13 @@ def test_each_request_is_told_once_with_its_answer() -> None:
     }
 
 
+class NoAnswer(StoreUnavailable):
+    """A store's own kind."""
+
+
 class Gone(MemoryStore):
     async def load(self, address: Address) -> View:
-        raise StoreUnavailable("it is gone")
+        raise NoAnswer("it is gone")
 
     async def now(self) -> float:
         await asyncio.sleep(60)
@@ -53,7 +57,8 @@ class Gone(MemoryStore):
 
 
 def test_errors_are_told_and_stay_errors() -> None:
-    """The name of the error is told, the error itself reaches the caller; a request nobody waited for is told as cancelled."""
+    """The name of the error is told, the same for all that means no answer; the error itself reaches the caller. A request nobody waited
+    for is told as cancelled."""
     store, told = counted(Gone())
     with pytest.raises(StoreUnavailable, match="it is gone"):
         run(store.load(address_of("any")))

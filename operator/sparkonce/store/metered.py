@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from sparkonce.errors import SparkonceError
+from sparkonce.errors import SparkonceError, StoreUnavailable
 from sparkonce.store import protocol
 from sparkonce.store.protocol import IdempotencyStore, Page, View
 
@@ -40,7 +40,7 @@ class _Metered:
             try:
                 done = await real(*args, **kwargs)
             except SparkonceError as error:
-                self._on_request(name, type(error).__name__, time.monotonic() - began)
+                self._on_request(name, _error(error), time.monotonic() - began)
                 raise
             except asyncio.CancelledError:
                 self._on_request(name, "Cancelled", time.monotonic() - began)
@@ -50,6 +50,11 @@ class _Metered:
 
         self.__dict__[name] = counted
         return counted
+
+
+def _error(error: SparkonceError) -> str:
+    """Whichever store it is, one that gave no answer is called the same: whoever watches should not know its kind."""
+    return StoreUnavailable.__name__ if isinstance(error, StoreUnavailable) else type(error).__name__
 
 
 def _result(done: object) -> str:
