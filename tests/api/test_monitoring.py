@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
+import re
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -17,15 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness import backup
 from harness.api_faults import ApiProxy
 from harness.apiserver import ADMIN, Cluster, folder_in_memory
+from harness.ballast import PIECE
 from harness.binaries import PartMissing
 from harness.etcd import running
 from harness.eventually import assert_eventually
 from harness.gateways import GatewayProcess
-from harness.helm import NAMESPACE, RELEASE, one, rendered
+from harness.helm import CHART, NAMESPACE, RELEASE, one, rendered
 from harness.kubeflow import FakeKubeflow, Moment, Script
 from harness.operators import OperatorProcess
 from harness.prometheus import Prometheus, check_rules, faster, needed
@@ -109,9 +114,11 @@ class Scene:
         for each in names:
             self.stage.until(each, *phases)
 
-    def until_firing(self, *alerts: str) -> None:
+    def until_fired(self, since: float, *alerts: str) -> None:
+        """Each was firing at some time since then (monotonic seconds)."""
+
         def look() -> None:
-            missing = set(alerts) - self.prometheus.firing()
+            missing = set(alerts) - self.prometheus.fired(max(1, int(time.monotonic() - since)))
             assert not missing, f"{missing}\n{self.state()}"
 
         assert_eventually(look, IN_TIME, interval=0.3)
@@ -262,27 +269,34 @@ def drivers_vanish(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def no_room(scene: Scene) -> Iterator[None]:
-    """One operator with three slots, for two keys more than there are, on an etcd that has three quarters of its quota."""
+    """One operator with five slots, for six keys more than there are, on an etcd that has three quarters of its quota."""
+    began = time.monotonic()
+    for number in range(20):
+        scene.stage.etcd.put(f"/ballast/{number}".encode(), b"x" * PIECE)
+    assert_eventually(lambda: int(scene.stage.etcd.one.post("maintenance/status", {})["dbSize"]) > 15 * PIECE, IN_TIME)
     records = len(scene.stage.etcd.content(Layout(scene.stage.install).records()))
     size = int(scene.stage.etcd.one.post("maintenance/status", {})["dbSize"])
     for each in scene.operators:
         each.terminate()
     small = scene.operators[0]
     options, ledger = small.options, small.ledger
-    small.options = ["--slots", "3", "--max-live-keys", str(records + 4)]
+    small.options = ["--slots", "5", "--max-live-keys", str(records + 6)]
     small.ledger = f"{ledger}&quota={int(size / 0.75)}"
     go = threading.Event()
     try:
         scene.restart(small)
-        names = scene.send(4, "wide", Script(code=held(go)))
-        yield
+        names = scene.send(6, "wide", Script(code=held(go)))
+        scene.until_fired(began, "SparkonceSlotsExhausted", "SparkonceLiveKeysNear")
         go.set()
         scene.until(names, "Succeeded")
+        names = scene.send(2, "refused")
+        yield
     finally:
         go.set()
         small.kill()
         small.options, small.ledger = options, ledger
     scene.restart(*scene.operators)
+    scene.until(names, "Succeeded")
 
 
 @contextmanager
@@ -292,14 +306,10 @@ def to_and_fro(scene: Scene) -> Iterator[None]:
     [name] = scene.send(1, "passed", Script(code=held(go)))
     scene.until([name], "Running")
     for _ in range(6):
-        owner = str(scene.stage.record(name)["owner"])
-        [one_] = [each for each in scene.operators if owner.endswith(f"/{each.pid}")]
-        before = scene.prometheus.value("sum(sparkonce_takeovers_total)")
-        one_.freeze()
-        assert_eventually(
-            lambda before=before: scene.prometheus.value("sum(sparkonce_takeovers_total)") > before, IN_TIME
-        )  # type: ignore[misc]
-        one_.thaw()
+        before, frozen = taken_over(scene), owner(scene, name)
+        frozen.freeze()
+        assert_eventually(lambda before=before: taken_over(scene) > before, IN_TIME, interval=0.2)  # type: ignore[misc] # the loop's own
+        frozen.thaw()
     yield
     go.set()
     scene.until([name], "Succeeded")
@@ -348,8 +358,9 @@ def test_a_fault_fires_its_alerts(scene: Scene, fault: Fault) -> None:
     """Not before it, each while it lasts, and none of them once it is healed and its window has passed."""
     alerts = [f"Sparkonce{each}" for each in FAULTS[fault]]
     scene.until_silent(*alerts)
+    since = time.monotonic()
     with fault(scene):
-        scene.until_firing(*alerts)
+        scene.until_fired(since, *alerts)
     scene.until_silent(*alerts)
 
 
@@ -361,8 +372,6 @@ def test_every_alert_has_its_fault() -> None:
 
 def test_rules_are_checked_and_say_what_to_do(scene: Scene, tmp_path: Path) -> None:
     """promtool accepts them as rendered; each alert has a severity, what happened, what it means and what to do."""
-    import yaml
-
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": rules()}))
     assert "SUCCESS" in check_rules(file)
@@ -371,3 +380,77 @@ def test_rules_are_checked_and_say_what_to_do(scene: Scene, tmp_path: Path) -> N
             if "alert" in rule:
                 assert rule["labels"]["severity"] in {"critical", "warning"}
                 assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+
+
+# --- queries
+
+
+RARE = ('result=~"StoreUnavailable|StoreUnusable"', 'result=~"unavailable|refused"', 'status=~"5.."')
+"""Parts of selectors that find nothing while nothing is wrong; the faults below show that they find what they are about."""
+
+
+def traffic(scene: Scene) -> None:
+    """A job of every kind: done, failed, tried again, answered from its record, attached, refused, held, taken over; somebody asks."""
+    stage = scene.stage
+    go = threading.Event()
+    done = scene.send(2, "done")
+    failed = scene.send(1, "failed", Script(exit_code=1), retry={"maxAttempts": 2})
+    [waits] = scene.send(1, "waits", Script(code=held(go)))
+    scene.until(done, "Succeeded")
+    stage.send(f"{done[0]}-again", done[0])
+    stage.send(f"{done[0]}-other", done[0], "another argument")
+    stage.until(waits, "Running")
+    stage.send(f"{waits}-too", waits)
+    stage.until(f"{waits}-too", "Running", role="Follower")
+    scene.until(failed, "Failed")
+    stage.until(f"{done[0]}-again", "Succeeded", role="Replay")
+    stage.until(f"{done[0]}-other", "Mismatch")
+    with a_job_is_held(scene):
+        assert scene.gateway.ask("GET", f"/v1/namespaces/{stage.namespace}/keys", token=ADMIN).status == 200
+    before = taken_over(scene)
+    owner(scene, waits).freeze()
+    assert_eventually(lambda: taken_over(scene) > before, IN_TIME, interval=0.2)
+    for each in scene.operators:
+        each.thaw()
+    go.set()
+    scene.until([waits], "Succeeded")
+
+
+def taken_over(scene: Scene) -> float:
+    return scene.prometheus.value("sum(sparkonce_takeovers_total)")
+
+
+def owner(scene: Scene, key: str) -> OperatorProcess:
+    """Who drives it now."""
+    name = str(scene.stage.record(key)["owner"])
+    return next(each for each in scene.operators if name.endswith(f"/{each.pid}"))
+
+
+def asked(expr: str) -> str:
+    """A query of the dashboard as Grafana sends it, for this release and the last minutes."""
+    values = {
+        "$namespace": NAMESPACE, "$operator": f"{SERVICE}-operator", "$gateway": f"{SERVICE}-gateway",
+        "$__rate_interval": "2m", "$__range": "1h",
+    }  # fmt: skip
+    for name, value in values.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
+def test_every_query_returns_data(scene: Scene) -> None:
+    """After one job of each kind: every query of the dashboard, every recorded series, and whatever an alert selects. Only what looks for
+    failures of etcd, of the API server or of the gateway finds none."""
+    traffic(scene)
+    page = json.loads((CHART / "dashboards" / "sparkonce.json").read_text())
+    queries = [asked(target["expr"]) for panel in page["panels"] for target in panel.get("targets", ())]
+    for group in rules():
+        for rule in group["rules"]:
+            scene.prometheus.query(rule["expr"])
+            queries += [rule["record"]] if "record" in rule else re.findall(r"sparkonce_\w+\{[^}]*\}", rule["expr"])
+    assert len(queries) > 60
+
+    def look() -> None:
+        empty = [query for query in queries if not scene.prometheus.query(query)]
+        assert not [query for query in empty if not any(rare in query for rare in RARE)], empty
+
+    assert_eventually(look, IN_TIME, interval=1.0)

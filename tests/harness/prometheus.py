@@ -165,5 +165,10 @@ class Prometheus:
         """Names of the alerts that fire now."""
         return {each["metric"]["alertname"] for each in self.query('ALERTS{alertstate="firing"}')}
 
+    def fired(self, seconds: int) -> set[str]:
+        """Those that fired at some time in so many seconds."""
+        found = self.query(f'count_over_time(ALERTS{{alertstate="firing"}}[{seconds}s])')
+        return {each["metric"]["alertname"] for each in found}
+
     def close(self) -> None:
         self.child.kill()
