@@ -17,11 +17,11 @@ def lease_seconds() -> float:
     return _seconds("SPARKONCE_LEASE_SECONDS", 30.0)
 
 
-def patience() -> float:
+def patience(default: float = 10.0) -> float:
     """SPARKONCE_PATIENCE: seconds for which a command asks a store or an output again that does not answer, before it gives up.
 
-    Default 10: longer than a checkpoint of a large ledger, shorter than a person waits without a word."""
-    return _seconds("SPARKONCE_PATIENCE", 10.0)
+    Default 10: longer than a checkpoint of a large ledger, shorter than a person waits without a word. A settle run has its own."""
+    return _seconds("SPARKONCE_PATIENCE", default)
 
 
 def settle() -> str:

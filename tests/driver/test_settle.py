@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,16 @@ def attempt(tmp_path: Path) -> Granted:
 
 
 def settle_run(
-    attempt: Granted | None, intent: Intent | None = None, *, text: str = "", why: Why | None = None
+    attempt: Granted | None,
+    intent: Intent | None = None,
+    *,
+    text: str = "",
+    why: Why | None = None,
+    patience: str = "0.1",
 ) -> tuple[int, str]:
     """Exit code and all that was said; outside any job without an attempt."""
     told = {name: value for name, value in os.environ.items() if not name.startswith("SPARKONCE_")}
+    told["SPARKONCE_PATIENCE"] = patience
     if attempt is not None:
         assignment = attempt.assignment.model_copy(update={"settle": intent, "why": why})
         text = assignment.model_dump_json(by_alias=True, exclude_none=True)
@@ -127,6 +134,18 @@ def test_an_output_that_cannot_be_reached_is_unknown(attempt: Granted, tmp_path:
     assert "attempt 1 of load-may could not be settled" in said
     assert str(tmp_path / "b") in said
     assert verdicts(attempt) == []
+
+
+def test_an_output_that_answers_again_is_waited_for(attempt: Granted, tmp_path: Path) -> None:
+    """Another pod would cost more than to ask again: one settle run, one report."""
+    attempt.settling()
+    place = tmp_path / "b"
+    place.write_text("a file in the place of the table")
+    threading.Timer(2.0, place.unlink).start()
+
+    code, _ = settle_run(attempt, patience="30")
+
+    assert (code, [report.body["verdict"] for report in verdicts(attempt)]) == (0, ["None"])
 
 
 def test_a_verdict_that_no_record_can_hold_was_not_reported(attempt: Granted) -> None:

@@ -3,19 +3,25 @@
 It runs as an application of its own, next to the outputs. It has no token and stages nothing; it may close slots and roll forward the
 sealed intent that it was handed *after* `settling` was written. Its report is the evidence: a positive one counts from any driver, a
 negative one only from here. Exit code 0: reported; 75: unknown, another settle run is needed.
+
+Outputs and a gateway that do not answer are asked again for a while (SPARKONCE_PATIENCE): starting another pod costs more, and three that
+gave up hold the key.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
+from sparkonce import settings
 from sparkonce.blocking import run
 from sparkonce.driver.attempt import assignment_of, sinks_of
 from sparkonce.driver.channel import Channel, channel_of
-from sparkonce.errors import AttemptEnded, SparkonceError
+from sparkonce.errors import AttemptEnded, OutputUnavailable, SparkonceError, StoreUnavailable
 from sparkonce.model.assignment import ENVIRONMENT, Assignment
 from sparkonce.model.record import Why
 from sparkonce.model.spec import IdempotentJob
@@ -24,28 +30,51 @@ from sparkonce.sink.transaction import Settlement, settle
 
 UNKNOWN = 75
 """EX_TEMPFAIL of sysexits.h."""
+PATIENCE = 60.0
+"""Seconds, unless SPARKONCE_PATIENCE says otherwise: a restart of a store or of all gateways; with three settle runs and the pauses between
+them an outage of minutes."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds between two tries: many settle runs may wait for one store."""
+
+T = TypeVar("T")
 
 
 def settle_run(assignment: Assignment, sinks: Mapping[str, Sink], channel: Channel) -> Settlement:
     """Settles and reports. Raises what sinks and channel raise, AttemptEnded when there is no record; then nothing was reported."""
     end = assignment.why in (Why.CANCELLED, Why.SUPERSEDED)
-    settlement = run(
-        settle(
-            tuple(sinks.values()),
-            key_hash=assignment.key_hash,
-            generation=assignment.generation,
-            attempt=assignment.attempt,
-            fingerprint=assignment.fingerprint,
-            intent=assignment.settle,
-            by="settle run",
-            end=end,
+    settlement = _patiently(
+        lambda: run(
+            settle(
+                tuple(sinks.values()),
+                key_hash=assignment.key_hash,
+                generation=assignment.generation,
+                attempt=assignment.attempt,
+                fingerprint=assignment.fingerprint,
+                intent=assignment.settle,
+                by="settle run",
+                end=end,
+            )
         )
     )
+    reporter = f"settle-{uuid.uuid4().hex[:12]}"
     slots = {name: slot.dump() if slot else None for name, slot in settlement.slots.items()}
     body = {"verdict": settlement.verdict, "note": settlement.note, "slots": slots, "run": assignment.run, "end": end}
-    if not channel.report(f"settle-{uuid.uuid4().hex[:12]}", "verdict", body):
+    if not _patiently(lambda: channel.report(reporter, "verdict", body)):
         raise AttemptEnded(f"the ledger has no record that the verdict {settlement.verdict} could stand beside")
     return settlement
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """Each call may be made any number of times: a settle finds what it did, and a report is written once under its name."""
+    deadline, pause = time.monotonic() + settings.patience(PATIENCE), FIRST_PAUSE
+    while True:
+        try:
+            return call()
+        except (OutputUnavailable, StoreUnavailable):
+            if time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def main() -> int:
