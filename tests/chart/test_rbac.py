@@ -168,7 +168,11 @@ def everything_it_does(stage: Stage) -> None:
     # Deleted while it runs: suspended, its pods deleted, the driver's name kept by a pod that runs nothing.
     stage.send("stopped", "stopped")
     stage.until("stopped", "Running")
+    (application,) = (each["metadata"]["name"] for each in stage.applications("stopped"))
+    stage.kubeflow.kill_operator()  # which would delete a suspended application's pods, too, and might be quicker
     stage.delete("stopped")
+    assert_eventually(lambda: stage.pods(application) == [], IN_TIME)
+    stage.kubeflow.restart_operator()
     stage.until("fails", "Failed")
     stage.until_events("fails", "Running", 2)
     assert_eventually(lambda: stage.object("brief") is None, IN_TIME)
