@@ -66,15 +66,15 @@ def pipeline(flights: Flights, wanted: list[str]) -> None:
         sent = [flights.send("load-month.yaml", month=month) for month in wanted[at : at + TOGETHER]]
         tell(f"sent {', '.join(sent)}")
         for name in sent:
-            status = flights.until(name, "Succeeded", timeout=600)
+            status = flights.until(name, "Succeeded")
             tell(f"{name}: {status['result']['outputs'][0]['rows']:,} rows, attempt {status['attempt']}")
         show_jobs(flights)
     derived = flights.send("delays.yaml", months=str(len(wanted)))
     tell(f"sent {derived}: both of its tables or neither")
-    flights.until(derived, "Succeeded", timeout=600)
+    flights.until(derived, "Succeeded")
     began = time.monotonic()
     again = flights.send("load-month.yaml", name="load-january-again", month=wanted[0])
-    status = flights.until(again, "Succeeded", timeout=60)
+    status = flights.until(again, "Succeeded")
     tell(f"{again}: the same key again, role {status['role']} after {time.monotonic() - began:.1f} s, and no pod ran")
     show_jobs(flights)
 

@@ -26,7 +26,7 @@ from harness.eventually import assert_eventually
 from harness.kube_api import Json
 from harness.node.cluster import RealCluster
 from harness.node.images import SPARK
-from harness.node.scene import ENDED, LONG
+from harness.node.scene import ENDED
 from harness.store_servers import StoreServer, make_s3_bucket
 from sparkonce.launch.kubernetes import JOBS, NAMESPACES, SPARK_APPLICATIONS, Resource
 
@@ -35,6 +35,8 @@ HERE, SCRIPTS = EXAMPLES / "kubernetes", EXAMPLES / "flights"
 IMAGE = "sparkonce/spark:0.1.0"
 """What the example calls the image."""
 BUCKET = "flights"
+PATIENCE = 600.0
+"""Seconds for a job with an executor and its settle run: thirty are the rule on free cores."""
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 
 
@@ -87,7 +89,7 @@ class Flights:
         assert isinstance(status, dict)
         return status
 
-    def until(self, name: str, phase: str, timeout: float = LONG) -> Json:
+    def until(self, name: str, phase: str, timeout: float = PATIENCE) -> Json:
         """Its status in this phase. JobEnded, AssertionError."""
 
         def look() -> Json:
