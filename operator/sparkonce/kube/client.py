@@ -18,6 +18,7 @@ from sparkonce.kube.answers import Answer, Asked, read
 from sparkonce.kube.login import Login
 from sparkonce.kube.transport import Limits, Transport
 from sparkonce.launch.kubernetes import (
+    PODS,
     AlreadyExists,
     ApiConflict,
     ApiRefused,
@@ -29,6 +30,8 @@ from sparkonce.launch.kubernetes import (
 OnCall = Callable[[str, str, str], None]
 """Verb, kind and result of each call: ok, absent, exists, conflict, refused, unavailable. Must not raise."""
 MERGE_PATCH = "application/merge-patch+json"
+LOG_LINES, LOG_BYTES = 40, 64 * 1024
+"""Of a log: lines enough for a traceback, and no more bytes than that however long the lines are."""
 LISTS = 3
 """How often a list is begun anew because its continuation expired: each page then took minutes, and asking for ever would not help."""
 
@@ -133,6 +136,25 @@ class ApiClient:
             token = body["metadata"].get("continue") or ""
             if not token:
                 return
+
+    async def log_tail(self, namespace: str, pod: str, container: str) -> str:
+        """The last lines of a container's log as text; empty when the pod is gone. ApiRefused, ApiUnavailable."""
+        asked = Asked("log", PODS, namespace, pod)
+        query = urlencode({"container": container, "tailLines": LOG_LINES, "limitBytes": LOG_BYTES})
+        result = "unavailable"
+        try:
+            answer = await self._transport.call("GET", f"{path_of(PODS, namespace)}{_part(pod)}/log?{query}", asked)
+            if answer.status == 200:
+                result = "ok"
+                return answer.content[:LOG_BYTES].decode(errors="replace")
+            read(answer, asked)
+            result = "absent"
+        except ApiRefused:
+            result = "refused"
+            raise
+        finally:
+            self._told(asked, result)
+        return ""
 
     async def served(self, resource: Resource) -> bool:
         """Not while its CustomResourceDefinition is being deleted: discovery then lists no `create` any more."""

@@ -123,6 +123,7 @@ class Operator:
             objects_of=self._wanting,
             now=asyncio.get_event_loop().time,
             sleep=asyncio.sleep,
+            read_log=self.client.log_tail,
         )
         self.attend = Attend(
             store=self.store,

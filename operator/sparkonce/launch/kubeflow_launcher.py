@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from sparkonce.errors import InvalidInput, LaunchRefused, LaunchUnavailable
 from sparkonce.launch.answers import asking, invalid, not_now, short
 from sparkonce.launch.kubeflow import KIND, as_map, driver_pod_name, text_of
+from sparkonce.launch.kubeflow_log import LogTails, ReadLog
 from sparkonce.launch.kubeflow_observe import observe
 from sparkonce.launch.kubeflow_pod import look
 from sparkonce.launch.kubeflow_spec import Wanting, application, settle_run
@@ -56,6 +57,7 @@ class KubeflowLauncher:
     `namespace_of`: where the attempt's application lives. `objects_of`: all live objects of the key, as the API server has them now
     (who of them owns the application is decided in kubeflow_spec). `job_of`: the job to launch, with the tunable edits that were made
     since; as granted by default. `now`: monotonic seconds. `sleep` may return early.
+    `read_log`: of a driver that failed; without it no log is kept.
     """
 
     kind = KIND
@@ -71,10 +73,12 @@ class KubeflowLauncher:
         now: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
         job_of: Callable[[Assignment], Awaitable[IdempotentJob]] = _as_granted,
+        read_log: ReadLog | None = None,
     ) -> None:
         self.kubernetes, self.applications, self.pods = kubernetes, applications, pods
         self.namespace_of, self.objects_of, self.job_of = namespace_of, objects_of, job_of
         self.now, self.sleep = now, sleep
+        self.logs = LogTails(read_log)
 
     async def launch(self, assignment: Assignment) -> Seen:
         """One create call. LaunchRefused: it is invalid, and nothing was created by this call. LaunchUnavailable: it was not created
@@ -134,6 +138,12 @@ class KubeflowLauncher:
         return await self._observe(assignment, assignment.settle_run_name, None)
 
     async def _observe(self, assignment: Assignment, name: str, noted: Application | None) -> Seen | None:
+        seen = await self._seen(assignment, name, noted)
+        if seen is None or seen.nonce != assignment.nonce:
+            return seen
+        return await self.logs.with_tail(seen, namespace=self.namespace_of(assignment))
+
+    async def _seen(self, assignment: Assignment, name: str, noted: Application | None) -> Seen | None:
         cached, driver = self._cached(assignment, name)
         if cached is not None:
             seen = observe(cached, [driver] if driver is not None else [], assignment, noted)

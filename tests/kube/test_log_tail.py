@@ -1,0 +1,104 @@
+"""Reading the end of a log over HTTP: what is asked, and what each answer means. A server on loopback plays the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from sparkonce.kube.client import LOG_BYTES, ApiClient
+from sparkonce.kube.login import Login
+from sparkonce.launch.kubernetes import ApiRefused, ApiUnavailable
+
+MISSING = {"kind": "Status", "status": "Failure", "reason": "NotFound", "details": {"kind": "pods", "name": "p"}}
+NO_HOST = {
+    "kind": "Status",
+    "status": "Failure",
+    "reason": "BadRequest",
+    "message": "pod p does not have a host assigned",
+}
+
+
+@contextmanager
+def answering(status: int, content: bytes) -> Iterator[tuple[str, list[str]]]:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def tail(folder: Path, status: int, content: bytes) -> tuple[str, list[str], list[tuple[str, str, str]]]:
+    counted: list[tuple[str, str, str]] = []
+    with answering(status, content) as (url, asked):
+        path = folder / "kubeconfig"
+        context = {"cluster": "c", "user": "u"}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "x",
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "x", "context": context}],
+        }
+        path.write_text(json.dumps(document))
+
+        async def scene() -> str:
+            client = ApiClient(Login(path), on_call=lambda *told: counted.append(told))
+            try:
+                return await client.log_tail("ns", "p", "c")
+            finally:
+                await client.close()
+
+        return asyncio.run(scene()), asked, counted
+
+
+def test_lines_and_bytes_are_bounded_in_the_question(tmp_path: Path) -> None:
+    """The API server is asked for few lines of one container; more bytes than that are cut, and what is no text is replaced."""
+    text, asked, counted = tail(tmp_path, 200, b"\xff begins\n" + b"x" * LOG_BYTES)
+    assert asked == ["/api/v1/namespaces/ns/pods/p/log?container=c&tailLines=40&limitBytes=65536"]
+    assert text.startswith("\ufffd begins\n")
+    assert len(text) == LOG_BYTES
+    assert counted == [("log", "Pod", "ok")]
+
+
+def test_a_pod_that_is_gone_has_no_log(tmp_path: Path) -> None:
+    """404 that names this pod: an empty text."""
+    text, _, counted = tail(tmp_path, 404, json.dumps(MISSING).encode())
+    assert (text, counted) == ("", [("log", "Pod", "absent")])
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "error"),
+    [
+        (403, b"{}", ApiRefused),
+        (400, json.dumps(NO_HOST).encode(), ApiRefused),
+        (500, b"broken", ApiUnavailable),
+    ],
+)
+def test_what_is_no_log_is_an_error(tmp_path: Path, status: int, content: bytes, error: type[Exception]) -> None:
+    """No right, no node, a kubelet that does not answer: typed as any other call's, never taken for a log."""
+    with pytest.raises(error):
+        tail(tmp_path, status, content)
