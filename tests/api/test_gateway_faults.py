@@ -163,10 +163,8 @@ def test_a_ledger_that_does_not_answer_is_unknown(attempts: Attempts, gateway: G
         own_etcd.one.thaw()
     assert_eventually(lambda: gateway.said_ready() == "ok", 20.0)
     assert gateway.ask("POST", renews, token=token, body=body).status == 200
-    assert_eventually(lambda: serving(attempts) is not None, GONE)
-    anew = serving(attempts)
-    assert anew is not None
-    assert anew < 3.0, "what was not served is not counted"
+    # The entry of before may stand a little longer, and grows: only a new stretch is so short.
+    assert_eventually(lambda: 0.0 <= (-1.0 if (found := serving(attempts)) is None else found) < 3.0, GONE)
 
 
 def test_an_api_server_that_does_not_answer_is_unknown(
@@ -187,6 +185,17 @@ def serving(attempts: Attempts) -> float | None:
     return run(cast("Gateways", attempts.store).gateways_serving_for())
 
 
+def came_back(attempts: Attempts) -> float:
+    """What the first look at a new stretch says."""
+
+    def look() -> tuple[float]:
+        found = serving(attempts)
+        assert found is not None
+        return (found,)
+
+    return assert_eventually(look, GONE + 10.0)[0]
+
+
 def served_for_a_while(attempts: Attempts) -> None:
     assert_eventually(lambda: (serving(attempts) or 0.0) > 2.0, 30.0)
 
@@ -197,10 +206,7 @@ def test_a_killed_gateway_is_not_announced_any_more(attempts: Attempts, gateway:
     gateway.kill()
     assert_eventually(lambda: serving(attempts) is None, LEASE + 5.0)
     gateway.start()
-    assert_eventually(lambda: serving(attempts) is not None, 20.0)
-    anew = serving(attempts)
-    assert anew is not None
-    assert anew < 2.0
+    assert came_back(attempts) == 0.0
 
 
 def test_a_frozen_gateway_is_not_announced_any_more(attempts: Attempts, gateway: GatewayProcess) -> None:
@@ -209,10 +215,7 @@ def test_a_frozen_gateway_is_not_announced_any_more(attempts: Attempts, gateway:
     gateway.child.freeze()
     assert_eventually(lambda: serving(attempts) is None, GONE)
     gateway.child.thaw()
-    assert_eventually(lambda: serving(attempts) is not None, GONE)
-    anew = serving(attempts)
-    assert anew is not None
-    assert anew < 2.0
+    assert came_back(attempts) == 0.0
 
 
 def test_two_gateways_serve_as_one(
