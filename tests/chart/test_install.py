@@ -1,0 +1,98 @@
+"""Releases at a real API server: what it accepts, what `helm upgrade` changes and what `helm uninstall` leaves. No pod runs here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.apiserver import START_TIMEOUT, Cluster, started_cluster
+from harness.binaries import PartMissing, find
+from harness.eventually import assert_eventually
+from harness.helm import CHART, helm
+from harness.jobs import job as job_document
+from harness.kube_api import CRDS
+from sparkonce.launch.kubernetes import JOBS, NAMESPACES
+
+VALUES = Path(__file__).parent / "values"
+OURS = "idempotentjobs.sparkonce.dev"
+OLD = 'description: "Of years ago."'
+NEW = 'description: "One job that takes effect once, however often it is sent."'
+
+
+@pytest.fixture(scope="module")
+def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():  # a build of minutes is to be seen while it lasts
+            find("kube-apiserver")
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    with started_cluster() as started:
+        for name in ("team-a", "team-b", "teams"):
+            started.api.create(NAMESPACES, {"metadata": {"name": name}})
+        started.api.delete(CRDS, OURS)  # it is the chart's to install
+        started.api.gone(CRDS, OURS, timeout=START_TIMEOUT)
+        yield started
+
+
+def release(cluster: Cluster, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    return helm(*command, "--kubeconfig", cluster.kubeconfig, "--namespace", "platform")
+
+
+def done(cluster: Cluster, *command: str | Path) -> str:
+    said = release(cluster, *command)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+@pytest.mark.slow
+def test_objects_outlive_releases(cluster: Cluster, tmp_path: Path) -> None:
+    """An upgrade brings a newer CRD; uninstalling leaves it with its objects; the same release comes back to them; another one is refused
+    until it is told to leave the CRD alone."""
+    older = tmp_path / "chart"
+    shutil.copytree(CHART, older)
+    crd = older / "files" / "crds" / "idempotentjobs.yaml"
+    assert crd.read_text().count(NEW) == 1
+    crd.write_text(crd.read_text().replace(NEW, OLD))
+    bundled = ("--values", VALUES / "bundled.yaml")
+    assert 'install "platform.first"' in done(cluster, "install", "first", older, *bundled, "--create-namespace")
+    assert said_of(cluster) in OLD
+    assert_eventually(lambda: cluster.serves(JOBS), START_TIMEOUT)
+    stored = cluster.api.create(JOBS, job_document("kept", key="kept"), "teams")
+    done(cluster, "upgrade", "first", CHART, *bundled)
+    assert said_of(cluster) in NEW
+    done(cluster, "uninstall", "first")
+    kept = cluster.api.get(JOBS, "kept", "teams")
+    assert kept is not None
+    assert kept["metadata"]["uid"] == stored["metadata"]["uid"]
+    done(cluster, "install", "first", CHART, *bundled)
+    refused = release(cluster, "install", "second", CHART, *bundled)
+    assert refused.returncode != 0
+    assert OURS in refused.stderr
+    done(cluster, "install", "second", CHART, *bundled, "--set", "crds.install=false")
+    for name in ("first", "second"):
+        done(cluster, "uninstall", name)
+    assert cluster.api.get(JOBS, "kept", "teams") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["trio", "tenants"])
+def test_the_api_server_accepts_everything(cluster: Cluster, name: str) -> None:
+    """Each object that the chart can render is one that the API server takes, strictly: no field of it is unknown there."""
+    more = ("--set", "metrics.serviceMonitor.enabled=false,crds.install=false")  # its kind is the Prometheus operator's
+    said = release(cluster, "install", name, CHART, "--values", VALUES / f"{name}.yaml", *more, "--create-namespace")
+    assert said.returncode == 0, said.stderr
+    assert "unknown field" not in said.stderr
+    done(cluster, "uninstall", name)
+
+
+def said_of(cluster: Cluster) -> str:
+    """The description of our kind, as the API server has it now."""
+    found = cluster.api.get(CRDS, OURS)
+    assert found is not None
+    assert found["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    return str(found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"])
