@@ -11,7 +11,7 @@ import pytest
 
 from engine.machine.machine import Broken, play
 from engine.machine.scene import CONFIGS
-from sparkonce.engine import settler
+from sparkonce.engine import entrust, settler
 from sparkonce.engine.drive import Drive
 from sparkonce.model.record import Record, Settling
 from sparkonce.sink.slots import SlotLog
@@ -58,7 +58,7 @@ def forgetting_leaves_no_floor(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_no_about_another_attempt_is_believed(patch: pytest.MonkeyPatch) -> None:
-    real = settler.heard
+    real = entrust.heard
 
     def heard(record: Record, outputs: Any, reports: Any, *, end: bool) -> Any:
         any_attempts = [each.model_copy(update={"attempt": record.attempt}) for each in reports]
