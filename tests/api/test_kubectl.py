@@ -13,12 +13,13 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from harness.apiserver import ADMIN, STRANGER, Cluster
 from harness.etcd import Etcd
@@ -110,7 +111,7 @@ class Desk:
 
     def arguments(self, *arguments: str, kubeconfig: Path | None = None) -> list[str]:
         where = ["-n", self.namespace, "--gateway-namespace", self.namespace]
-        return [*arguments, *where, "--kubeconfig", str(kubeconfig or self.cluster.kubeconfig)]
+        return [*where, "--kubeconfig", str(kubeconfig or self.cluster.kubeconfig), *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """A process of its own, for what only processes show."""
@@ -338,3 +339,32 @@ def test_what_goes_wrong_is_one_sentence(desk: Desk, cluster: Cluster) -> None:
         assert told in said.err, said
         assert (len(said.err.splitlines()), said.out) == (1, ""), said
         assert said.code in (ExitCode.INVALID, ExitCode.UNAVAILABLE)
+
+
+def test_whose_certificate_is_accepted(desk: Desk, ledger_server: Etcd, tmp_path: Path) -> None:
+    """At a URL always one that is vouched for; through a port-forward that of the Service's name when --gateway-ca says who signs."""
+    certificates = desk.cluster.certificates
+    ledger, kubeconfig = f"http://{ledger_server.one.address}", desk.cluster.kubeconfig
+    trusted = ("--gateway-ca", str(certificates.ca))
+    (tmp_path / "other.crt").write_bytes(trustme.CA().cert_pem.bytes())
+    named = (
+        "--gateway-namespace",
+        "default",
+        "--service",
+        "kubernetes",
+    )  # its certificate is for kubernetes.default.svc
+    with a_gateway(ledger, "kubectl-tls", kubeconfig, tmp_path, certificates=certificates) as gateway:
+        desk.gateway = gateway
+        desk.kubectl()
+        for options in ((*named, *trusted), named, ("--gateway-url", gateway.url, *trusted)):
+            said = desk.say("list", *options)
+            assert (said.code, said.out) == (0, f"no keys in namespace {desk.namespace}\n"), said.err
+        others: Sequence[str] = ("--gateway-ca", str(tmp_path / "other.crt"))
+        wrong: Sequence[Sequence[str]] = (
+            (*named, *others),
+            ("--gateway-url", gateway.url),
+            ("--gateway-url", gateway.url, *others),
+        )
+        for refused in wrong:
+            said = desk.say("list", *refused)
+            assert (said.code, said.out, "does not answer" in said.err) == (ExitCode.UNAVAILABLE, "", True), said
