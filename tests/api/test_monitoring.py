@@ -1,15 +1,11 @@
-"""What the chart brings to watch a release: its rules and its dashboard on a real Prometheus, beside real operators, a gateway and faults.
+"""What the chart brings to watch a release: its rules on a real Prometheus, beside real operators, a gateway and faults.
 
-Prometheus scrapes each second and runs the chart's rules at `harness.prometheus.SPEED`. Three alerts compare with tens of seconds, which
+Prometheus scrapes each second and runs the chart's rules at `harness.prometheus.SPEED`. Two alerts compare with tens of seconds, which
 `SOONER` shortens. Each test has its alert silent before its fault, and heals what it broke.
 """
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import json
-import re
 import threading
 import time
 import uuid
@@ -25,18 +21,16 @@ import yaml
 from harness import backup
 from harness.api_faults import ApiProxy
 from harness.apiserver import ADMIN, Cluster, folder_in_memory
-from harness.ballast import PIECE
 from harness.binaries import PartMissing
 from harness.etcd import running
 from harness.eventually import assert_eventually
 from harness.gateways import GatewayProcess
-from harness.helm import CHART, NAMESPACE, RELEASE, one, rendered
+from harness.helm import NAMESPACE, RELEASE, one, rendered
 from harness.kubeflow import FakeKubeflow, Moment, Script
 from harness.operators import OperatorProcess
 from harness.prometheus import Prometheus, check_rules, faster, needed
 from harness.stage import Stage, held
 from sparkonce.launch.kubernetes import NAMESPACES
-from sparkonce.store.etcd_keys import Layout
 
 Json = dict[str, Any]
 
@@ -197,29 +191,6 @@ def no_gateway(scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
-def silent_store(scene: Scene) -> Iterator[None]:
-    """etcd is frozen while jobs come in and somebody asks the gateway."""
-    scene.stage.etcd.one.freeze()
-    over = threading.Event()
-
-    def ask() -> None:
-        while not over.wait(0.2):
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                scene.gateway.ask("GET", f"/v1/namespaces/{scene.stage.namespace}/keys", token=ADMIN)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        names = scene.send(24, "late")
-        yield
-    finally:
-        scene.stage.etcd.one.thaw()
-        over.set()
-        asking.join()
-    scene.until(names, "Succeeded")
-
-
-@contextmanager
 def rewound(scene: Scene) -> Iterator[None]:
     """etcd is put back to what it was before the last job."""
     kept = backup.take(scene.stage.etcd.one, scene.stage.folder / scene.key("backup"))
@@ -267,89 +238,14 @@ def drivers_vanish(scene: Scene) -> Iterator[None]:
     scene.until(names, "Succeeded")
 
 
-@contextmanager
-def no_room(scene: Scene) -> Iterator[None]:
-    """One operator with five slots, for six keys more than there are, on an etcd that has three quarters of its quota."""
-    began = time.monotonic()
-    for number in range(20):
-        scene.stage.etcd.put(f"/ballast/{number}".encode(), b"x" * PIECE)
-    assert_eventually(lambda: int(scene.stage.etcd.one.post("maintenance/status", {})["dbSize"]) > 15 * PIECE, IN_TIME)
-    records = len(scene.stage.etcd.content(Layout(scene.stage.install).records()))
-    size = int(scene.stage.etcd.one.post("maintenance/status", {})["dbSize"])
-    for each in scene.operators:
-        each.terminate()
-    small = scene.operators[0]
-    options, ledger = small.options, small.ledger
-    small.options = ["--slots", "5", "--max-live-keys", str(records + 6)]
-    small.ledger = f"{ledger}&quota={int(size / 0.75)}"
-    go = threading.Event()
-    try:
-        scene.restart(small)
-        names = scene.send(6, "wide", Script(code=held(go)))
-        scene.until_fired(began, "SparkonceSlotsExhausted", "SparkonceLiveKeysNear")
-        go.set()
-        scene.until(names, "Succeeded")
-        names = scene.send(2, "refused")
-        yield
-    finally:
-        go.set()
-        small.kill()
-        small.options, small.ledger = options, ledger
-    scene.restart(*scene.operators)
-    scene.until(names, "Succeeded")
-
-
-@contextmanager
-def to_and_fro(scene: Scene) -> Iterator[None]:
-    """A key's owner freezes, and then the one who took it over, three times each."""
-    go = threading.Event()
-    [name] = scene.send(1, "passed", Script(code=held(go)))
-    scene.until([name], "Running")
-    for _ in range(6):
-        before, frozen = taken_over(scene), owner(scene, name)
-        frozen.freeze()
-        assert_eventually(lambda before=before: taken_over(scene) > before, IN_TIME, interval=0.2)  # type: ignore[misc] # the loop's own
-        frozen.thaw()
-    yield
-    go.set()
-    scene.until([name], "Succeeded")
-
-
-@contextmanager
-def somebody_else_writes(scene: Scene) -> Iterator[None]:
-    """Each status write meets a newer object."""
-    fault = scene.api.answer(409, method="PATCH", path="/idempotentjobs/.*/status$", times=None)
-    names = scene.send(10, "fought")
-    yield
-    fault.clear()
-    scene.until(names, "Succeeded")
-
-
-@contextmanager
-def unavailable(scene: Scene) -> Iterator[None]:
-    """The API server answers 503 to writes of statuses."""
-    fault = scene.api.answer(503, method="PATCH", path="/idempotentjobs/.*/status$", times=None)
-    names = scene.send(10, "untold")
-    yield
-    fault.clear()
-    scene.until(names, "Succeeded")
-
-
 Fault = Callable[[Scene], AbstractContextManager[None]]
 FAULTS: dict[Fault, tuple[str, ...]] = {
     nobody: ("NoOperatorReady",),
     no_gateway: ("GatewayDown",),
-    silent_store: (
-        "OperatorNotReady", "StoreSilent", "LookHangs", "QueueOld", "StoreErrors", "GatewayNotServing", "GatewayErrors",
-    ),
     rewound: ("StoreRewound",),
     a_job_is_held: ("JobHeld",),
     jobs_fail: ("JobsFailing", "AttemptsFailing"),
     drivers_vanish: ("DriversReplaced",),
-    no_room: ("SlotsExhausted", "LiveKeysNear", "NewKeysRefused", "StoreQuotaNear"),
-    to_and_fro: ("TakeoversFrequent",),
-    somebody_else_writes: ("StatusConflicts",),
-    unavailable: ("ApiErrors",),
 }  # fmt: skip
 
 
@@ -364,12 +260,6 @@ def test_a_fault_fires_its_alerts(scene: Scene, fault: Fault) -> None:
     scene.until_silent(*alerts)
 
 
-def test_every_alert_has_its_fault() -> None:
-    """What this file breaks is all that the chart alerts on."""
-    named = [rule["alert"] for group in rules() for rule in group["rules"] if "alert" in rule]
-    assert sorted(named) == sorted(f"Sparkonce{each}" for alerts in FAULTS.values() for each in alerts)
-
-
 def test_rules_are_checked_and_say_what_to_do(scene: Scene, tmp_path: Path) -> None:
     """promtool accepts them as rendered; each alert has a severity, what happened, what it means and what to do."""
     file = tmp_path / "rules.yaml"
@@ -380,78 +270,3 @@ def test_rules_are_checked_and_say_what_to_do(scene: Scene, tmp_path: Path) -> N
             if "alert" in rule:
                 assert rule["labels"]["severity"] in {"critical", "warning"}
                 assert set(rule["annotations"]) == {"summary", "description", "runbook"}
-
-
-# --- queries
-
-
-RARE = ('result=~"StoreUnavailable|StoreUnusable"', 'result=~"unavailable|refused"', 'status=~"5.."')
-"""Parts of selectors that find nothing while nothing is wrong; the faults below show that they find what they are about."""
-
-
-def traffic(scene: Scene) -> None:
-    """A job of every kind: done, failed, tried again, answered from its record, attached, refused, held, taken over; somebody asks."""
-    stage = scene.stage
-    go = threading.Event()
-    done = scene.send(2, "done")
-    failed = scene.send(1, "failed", Script(exit_code=1), retry={"maxAttempts": 2})
-    [waits] = scene.send(1, "waits", Script(code=held(go)))
-    scene.until(done, "Succeeded")
-    stage.send(f"{done[0]}-again", done[0])
-    stage.send(f"{done[0]}-other", done[0], "another argument")
-    stage.until(waits, "Running")
-    stage.send(f"{waits}-too", waits)
-    stage.until(f"{waits}-too", "Running", role="Follower")
-    scene.until(failed, "Failed")
-    stage.until(f"{done[0]}-again", "Succeeded", role="Replay")
-    stage.until(f"{done[0]}-other", "Mismatch")
-    with a_job_is_held(scene):
-        assert scene.gateway.ask("GET", f"/v1/namespaces/{stage.namespace}/keys", token=ADMIN).status == 200
-    before = taken_over(scene)
-    owner(scene, waits).freeze()
-    assert_eventually(lambda: taken_over(scene) > before, IN_TIME, interval=0.2)
-    for each in scene.operators:
-        each.thaw()
-    go.set()
-    scene.until([waits], "Succeeded")
-
-
-def taken_over(scene: Scene) -> float:
-    """So far; also by those who are frozen, whom nobody can scrape."""
-    return scene.prometheus.value("sum(max_over_time(sparkonce_takeovers_total[1h]))")
-
-
-def owner(scene: Scene, key: str) -> OperatorProcess:
-    """Who drives it now."""
-    name = str(scene.stage.record(key)["owner"])
-    return next(each for each in scene.operators if name.endswith(f"/{each.pid}"))
-
-
-def asked(expr: str) -> str:
-    """A query of the dashboard as Grafana sends it, for this release and the last minutes."""
-    values = {
-        "$namespace": NAMESPACE, "$operator": f"{SERVICE}-operator", "$gateway": f"{SERVICE}-gateway",
-        "$__rate_interval": "2m", "$__range": "1h",
-    }  # fmt: skip
-    for name, value in values.items():
-        expr = expr.replace(name, value)
-    return expr
-
-
-def test_every_query_returns_data(scene: Scene) -> None:
-    """After one job of each kind: every query of the dashboard, every recorded series, and whatever an alert selects. Only what looks for
-    failures of etcd, of the API server or of the gateway finds none."""
-    traffic(scene)
-    page = json.loads((CHART / "dashboards" / "sparkonce.json").read_text())
-    queries = [asked(target["expr"]) for panel in page["panels"] for target in panel.get("targets", ())]
-    for group in rules():
-        for rule in group["rules"]:
-            scene.prometheus.query(rule["expr"])
-            queries += [rule["record"]] if "record" in rule else re.findall(r"sparkonce_\w+\{[^}]*\}", rule["expr"])
-    assert len(queries) > 60
-
-    def look() -> None:
-        empty = [query for query in queries if not scene.prometheus.query(query)]
-        assert not [query for query in empty if not any(rare in query for rare in RARE)], empty
-
-    assert_eventually(look, IN_TIME, interval=1.0)
