@@ -28,10 +28,10 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[RealCluster]:
     try:
         with capture.global_and_fixture_disabled():  # minutes the first time are to be seen while they last
             packages.needed()
-            images = archives()
+            archives()
     except PartMissing as missing:
         pytest.skip(str(missing))
-    with started_cluster(images) as started:
+    with started_cluster(archives) as started:
         yield started
 
 

@@ -158,7 +158,9 @@ def _trust(ca: str) -> ssl.SSLContext:
             return ssl.create_default_context(cadata=ca)
         return ssl.create_default_context(cafile=ca or None)
     except (OSError, ssl.SSLError, ValueError) as problem:
-        raise InvalidInput(f"the gateway's CA is no certificate in PEM ({problem}); name another with --gateway-ca") from None
+        raise InvalidInput(
+            f"the gateway's CA is no certificate in PEM ({problem}); name another with --gateway-ca"
+        ) from None
 
 
 def _record(document: object) -> Record:

@@ -64,7 +64,6 @@ class Assignment(Value):
     def name(self) -> str:
         return application_name(self.address, self.generation, self.attempt)
 
-
     @property
     def settle_run_name(self) -> str:
         assert self.run is not None  # only asked of a settle run

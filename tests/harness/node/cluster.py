@@ -48,6 +48,7 @@ from harness.kube_api import CRDS, Api
 from harness.node import packages
 from harness.node.cgroups import Cgroups
 from harness.node.containers import Containers, remove
+from harness.node.images import archives
 from harness.node.network import DNS, KUBERNETES, NODE, POD_NETWORK, SERVICE_NETWORK, Network, network
 from sparkonce.launch.kubernetes import Resource
 
@@ -342,8 +343,9 @@ class RealCluster:
 
 
 @contextlib.contextmanager
-def started_cluster(images: Mapping[str, Path]) -> Iterator[RealCluster]:
-    """Nothing of it is left afterwards. PartMissing, NotStarted, NetworkRefused."""
+def started_cluster(images: Callable[[], Mapping[str, Path]]) -> Iterator[RealCluster]:
+    """Nothing of it is left afterwards. `images` is asked when it is our turn: archives are of the code as it is then, and others'
+    are removed. PartMissing, NotStarted, NetworkRefused."""
     packages.needed()
     with one_at_a_time("node.lock", to_stderr):
         _remove_leftovers()
@@ -352,7 +354,7 @@ def started_cluster(images: Mapping[str, Path]) -> Iterator[RealCluster]:
             with network("sparkonce") as net:
                 cluster = RealCluster(folder, net)
                 try:
-                    cluster.start(images)
+                    cluster.start(images())
                     yield cluster
                 except BaseException:
                     if kept := os.environ.get("SPARKONCE_CLUSTER_LOGS"):
@@ -380,7 +382,7 @@ def _remove_leftovers() -> None:
 
 def main(wait: Callable[[], None]) -> int:
     began = time.monotonic()
-    with started_cluster({}) as cluster:
+    with started_cluster(archives) as cluster:
         print(f"up in {time.monotonic() - began:.1f} s: export KUBECONFIG={cluster.kubeconfig}", file=sys.stderr)
         wait()
     return 0

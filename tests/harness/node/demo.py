@@ -115,10 +115,10 @@ def main() -> int:
         packages.needed()
         subprocess.run([sys.executable, str(SCRIPTS / "prepare.py")], check=True)
         tell("making sure of the images (minutes the first time)")
-        images = archives()
+        archives()
         tell("starting Kubernetes")
         with contextlib.ExitStack() as everything:
-            cluster = everything.enter_context(started_cluster(images))
+            cluster = everything.enter_context(started_cluster(archives))
             server = None
             if kind == "s3":
                 folder = Path(everything.enter_context(tempfile.TemporaryDirectory()))
