@@ -332,7 +332,7 @@ def test_without_deltalake_the_sentence_says_what_to_install(tmp_path: Path) -> 
         "open_sink(Declared(name='orders', kind='delta', location='/lake/orders'), base=None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert "OutputUnsupported: spec.outputs[orders].delta: " in done.stderr
+    assert "LibraryMissing: spec.outputs[orders].delta: " in done.stderr
     assert "pip install sparkonce[delta]" in done.stderr
 
 

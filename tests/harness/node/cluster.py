@@ -44,6 +44,7 @@ from harness.binaries import (
     to_stderr,
 )
 from harness.child import Child
+from harness.eventually import assert_eventually
 from harness.kube_api import CRDS, Api
 from harness.node import packages
 from harness.node.cgroups import Cgroups
@@ -287,6 +288,24 @@ class RealCluster:
         for name, child in self.children.items():
             if not child.running:
                 raise NotStarted(f"{name} ended while the cluster started: {child.last_words()}")
+
+    def start_again(self) -> None:
+        """Every part, after all of them were killed; what a supervisor of services does, in its order."""
+        for name in ("etcd", "kube-apiserver", "containerd"):
+            self.children[name].start()
+        self.containers.until_it_answers()
+        until_it_serves(self.children["kube-apiserver"], self.api.healthy, START_TIMEOUT)
+        for child in self.children.values():
+            if not child.running:
+                child.start()
+        kubelet = self.children["kubelet"]
+
+        def ready() -> bool:
+            if not kubelet.running:  # containerd answered before its part for Kubernetes was ready
+                kubelet.start()
+            return self.node_ready()
+
+        assert_eventually(ready, START_TIMEOUT, interval=0.5)
 
     def _names(self) -> None:
         """The service of that name, with the address of a process of the node behind it."""

@@ -87,9 +87,13 @@ class Containers:
     def start(self, images: Mapping[str, Path]) -> None:
         """With these images and no others, by name; the archives are read only where the store has another one of that name, or none."""
         self.child.start()
-        assert_eventually(lambda: self.child.running and self._ctr("version", check=False) is not None, START_TIMEOUT)
+        self.until_it_answers()
         self._forget_containers()
         self._take_in(images)
+
+    def until_it_answers(self) -> None:
+        """A kubelet that asks before gives up and ends."""
+        assert_eventually(lambda: self.child.running and self._ctr("version", check=False) is not None, START_TIMEOUT)
 
     def _take_in(self, images: Mapping[str, Path]) -> None:
         wanted = images

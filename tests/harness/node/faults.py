@@ -188,9 +188,7 @@ def everything_killed(hit: Hit) -> None:
     cluster.cgroups.kill()
     for child in cluster.children.values():
         child.kill()
-    for child in cluster.children.values():
-        child.start()
-    assert_eventually(cluster.api.healthy, LONG)
+    cluster.start_again()
     hit.open()
     hit.release.until_ready()
 
