@@ -14,17 +14,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 JOBS_IN_FLIGHT = 20
 WITH_EXECUTORS = 2
+AT_ONCE = 4
+"""That start together: a JVM takes ten seconds of a core to submit a job and as many to begin it, beside other tests."""
 PATIENCE = 4 * LONG
 """Seconds for twenty drivers on cores that other tests share."""
 
 
 def test_a_rolling_restart_adds_no_attempt(scene: Scene, release: Release, say: Callable[[str], None]) -> None:
     """Twenty drivers wait at their gates while every operator pod is replaced: one attempt each, one driver each, each row once."""
-    names = [
-        scene.send(f"rolling-{n:02d}", executors=1 if n < WITH_EXECUTORS else 0, rows=10) for n in range(JOBS_IN_FLIGHT)
-    ]
-    for name in names:
-        scene.until_marked(name, "began", timeout=PATIENCE)
+    names: list[str] = []
+    while len(names) < JOBS_IN_FLIGHT:
+        numbers = range(len(names), len(names) + AT_ONCE)
+        sent = [scene.send(f"rolling-{n:02d}", executors=1 if n < WITH_EXECUTORS else 0, rows=10) for n in numbers]
+        for name in sent:
+            scene.until_marked(name, "began", timeout=PATIENCE)
+        names += sent
     before = {each["metadata"]["uid"] for each in release.pods("operator")}
     began = time.monotonic()
     scene.cluster.kubectl(
@@ -34,8 +38,7 @@ def test_a_rolling_restart_adds_no_attempt(scene: Scene, release: Release, say: 
     took = time.monotonic() - began
     assert not before & {each["metadata"]["uid"] for each in release.pods("operator")}, "every pod is another one"
     for name in names:
-        scene.open(name)
-    for name in names:
+        scene.open(name)  # one at a time, for the same reason
         status = scene.until(name, "Succeeded", timeout=PATIENCE)
         assert status["attempt"] == 1, f"{name}: {status}"
         assert len(scene.marks(name)) == 1, scene.marks(name)
