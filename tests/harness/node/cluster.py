@@ -386,12 +386,10 @@ def started_cluster(images: Callable[[], Mapping[str, Path]]) -> Iterator[RealCl
 
 
 def _remove_leftovers() -> None:
-    """Of runs that were killed: containers by their cgroup, shims by the folder in their command, mounts, files."""
+    """Of runs that were killed, which all others are while we hold the lock: containers by their cgroup, shims by the folder in their
+    command, mounts, files."""
     Cgroups().close()
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
-        owner = folder.name.removeprefix(_FOLDER).partition("-")[0]
-        if owner.isdigit() and Path(f"/proc/{owner}").exists():
-            continue
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ProcessLookupError):
                 if str(folder).encode() in (process / "cmdline").read_bytes():
