@@ -246,7 +246,7 @@ def test_what_the_status_says_and_what_is_true(
 
 def test_a_lagging_status_comes_after_the_pod(place: Place) -> None:
     """With a lag the pod has ended while the application still says SUBMITTED; in the end it says COMPLETED."""
-    place.kubeflow.on(Script(lag_seconds=1.5))
+    place.kubeflow.on(Script(lag_seconds=5))
     place.submit()
     place.api.wait(PODS, "a-driver", place.namespace, until=lambda it: it["status"].get("phase") == "Succeeded")
     assert state_of(place.application("SUBMITTED")) == "SUBMITTED"

@@ -16,7 +16,7 @@ from sparkonce.failpoints import NAMES
 
 SCHEDULES = 200
 WORKERS = 2
-ELSEWHERE = ("store.etcd.", "replica.", "sink.delta.", "sink.iceberg.", "driver.stream.")
+ELSEWHERE = ("store.etcd.", "replica.", "engine.settle-run.", "sink.delta.", "sink.iceberg.", "driver.stream.")
 """Points that these jobs never reach: tests/api, tests/sink and the other modules here kill at them."""
 LEAST = 3
 """Faults that must really have happened at each point."""
