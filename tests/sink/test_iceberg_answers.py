@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException
 
 from harness import iceberg_tables
 from harness.arrow_stage import table_of
 from harness.iceberg_lossy import Lossy, lossy
 from harness.iceberg_tables import (
+    CATALOG,
     generation,
     opened,
     rows,
+    sql_catalog,
     staged,
     written,
 )
 from sparkonce.blocking import run
 from sparkonce.errors import OutputUnavailable
 from sparkonce.sink.iceberg import IcebergTable
+from sparkonce.sink.iceberg_catalog import Place
 from sparkonce.sink.protocol import (
     Committed,
     FencedOff,
@@ -157,3 +162,23 @@ def test_others_that_come_in_between_are_no_lost_answers(iceberg_sink: IcebergTa
     assert run(iceberg_sink.commit(key, slot)) == Committed(slot)
     assert overtaken.times == 0
     assert rows() == [1, 2]
+
+
+def test_a_new_sql_catalog_that_somebody_else_opens_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyiceberg looks for its tables and then makes them: who finds them made in between has a catalog all the same."""
+    for name, value in sql_catalog(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    making, others = SqlCatalogBaseTable.metadata.create_all, []
+
+    def somebody_was_faster(engine: Any, **more: Any) -> None:
+        if not others:
+            others.append(making(engine, **more))
+            making(engine, checkfirst=False)
+        making(engine, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalogBaseTable.metadata, "create_all", somebody_was_faster)
+        assert Place(CATALOG, ("sales", "orders")).load() is None
+    assert others == [None]

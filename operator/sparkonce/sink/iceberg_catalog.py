@@ -63,6 +63,16 @@ def said(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def _opened(name: str, properties: dict[str, str]) -> Catalog:
+    """A SQL catalog looks for its tables and makes them: of two who open a new one at the same time, one finds them made in between."""
+    try:
+        return load_catalog(name, **properties)
+    except Exception as error:
+        if not type(error).__module__.startswith("sqlalchemy"):
+            raise
+        return load_catalog(name, **properties)
+
+
 @dataclass(frozen=True)
 class Place:
     """A table by its name. Making one asks nobody."""
@@ -81,7 +91,7 @@ class Place:
         try:
             # pyiceberg itself reads its configuration once, when it is imported; a notebook sets variables later.
             given = Config().get_catalog_config(self.catalog_name) or {}
-            return load_catalog(self.catalog_name, **{name: str(value) for name, value in given.items()})
+            return _opened(self.catalog_name, {name: str(value) for name, value in given.items()})
         except (ValueError, KeyError) as error:
             name = self.catalog_name.upper()
             raise InvalidInput(
