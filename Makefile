@@ -8,7 +8,7 @@ TESTS ?= tests
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # the steps of a target have an order
-.PHONY: help setup ready parts images demo cluster-demo test check format crd lock check-lock bench clean
+.PHONY: help setup ready parts images demo cluster-demo chaos test check format crd lock check-lock bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,10 @@ demo: ready ## one flights job, run once and answered from the record the second
 
 cluster-demo: ready ## Kubernetes, the chart, the flights pipeline, its tables (Linux, root); MONTHS=12, STORE=s3, KEEP=1
 	@PYTHONPATH=tests:scripts $(PY) -m harness.node.demo
+
+chaos: ready ## faults on a real cluster, ours beside plain SparkApplications (hours): docs/chaos.md; RUNS=5 ONLY= ARMS= MINUTES= SEED= TABLE=
+	@PYTHONPATH=tests:scripts $(PY) -m harness.node.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only "$(ONLY)") \
+	  $(if $(ARMS),--arms "$(ARMS)") $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table)
 
 test: check ## everything: lint, types, layers, then all tests (CI=true: none may be skipped)
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)

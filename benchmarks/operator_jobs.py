@@ -22,6 +22,10 @@ from measure import Goal, Row, WrongEffect
 from operator_stage import Stage, staged, until
 
 WRITES = ("create", "patch", "update", "delete")
+LIVE = 20
+"""Jobs that run while the operator's CPU is taken, beside the finished ones."""
+WATCHED = 60.0
+"""Seconds for which it is taken."""
 SETTLES = 1.0
 """Seconds after the last end, for Events that are still being written."""
 
@@ -38,6 +42,8 @@ class OperatorJobs:
     active: int = 100
     runs: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, float] = field(default_factory=dict)
+    cpu: float = 0.0
+    """Percent of a core."""
 
     def measure(self) -> list[Row]:
         """WrongEffect when a job did not end as it should."""
@@ -104,7 +110,14 @@ class OperatorJobs:
             for done in range(0, self.finished, 500):
                 stage.jobs(min(500, self.finished - done))
             self.memory["finished"] = stage.resident()
-            stage.jobs(self.active, namespace=f"{stage.namespace}-long", ends=False)
+            stage.jobs(LIVE, namespace=f"{stage.namespace}-long", ends=False)
+            until(stage, LIVE, timeout=600)
+            time.sleep(SETTLES)
+            before, began = stage.cpu()["operator"], time.monotonic()
+            time.sleep(WATCHED)
+            self.cpu = 100 * (stage.cpu()["operator"] - before) / (time.monotonic() - began)
+            self.memory["live"], self.memory["peak"] = stage.resident(), stage.resident(peak=True)
+            stage.jobs(self.active - LIVE, namespace=f"{stage.namespace}-long", ends=False)
             until(stage, self.active, timeout=600)
             self.memory["active"] = stage.resident()
 
@@ -112,15 +125,20 @@ class OperatorJobs:
         told = {
             "idle": self.memory["atStart"],
             f"{self.finished:,} finished": self.memory["finished"],
+            f"{self.finished:,} finished, {LIVE} live": self.memory["live"],
+            "its peak until then": self.memory["peak"],
             f"{self.finished:,} finished, {self.active:,} active": self.memory["active"],
         }
-        return [Row(what=f"operator: memory, {what}", unit="MB", ours=[number]) for what, number in told.items()]
+        rows = [Row(what=f"operator: memory, {what}", unit="MB", ours=[number]) for what, number in told.items()]
+        what = f"operator: CPU, {self.finished:,} finished, {LIVE} live"
+        return [*rows, Row(what=what, unit="% of a core", ours=[self.cpu])]
 
     def dump(self) -> dict[str, Any]:
         return {
             "jobs": self.jobs,
             "runs": self.runs,
             "memory": self.memory,
+            "cpu": self.cpu,
             "finished": self.finished,
             "active": self.active,
         }

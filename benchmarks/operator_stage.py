@@ -70,10 +70,10 @@ class Stage:
     def gauge(self, name: str) -> float:
         return float(re.search(rf"^sparkonce_{name} (\S+)$", self.operator.metrics(), re.MULTILINE)[1])  # type: ignore[index]
 
-    def resident(self) -> float:
-        """Megabytes of the operator."""
+    def resident(self, *, peak: bool = False) -> float:
+        """Megabytes of the operator, now or at its highest."""
         status = Path(f"/proc/{self.operator.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
+        return int(re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
 
     def jobs(self, number: int, *, namespace: str | None = None, ends: bool = True) -> Mapping[str, Any]:
         """Created by a client of its own; what it saw when all have ended, or all were created."""

@@ -200,7 +200,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         p(
             "Requests without an answer",
-            "Timeouts and lost connections; repeated, and harmless when few.",
+            "Timeouts and lost connections are repeated, and harmless when few; StoreUnusable is a right or a login that is refused.",
             {
                 "{{verb}} {{result}}": "sum by (verb, result) "
                 f"(rate(sparkonce_store_requests_total{{{SILENT}}}[$__rate_interval]))"

@@ -1,4 +1,4 @@
-"""What every test gets: the rule that CI skips nothing, hypothesis profiles, and a folder in memory.
+"""What every test gets: the rule that CI skips nothing, hypothesis profiles, JVMs for short jobs, and a folder in memory.
 
 A tier that cannot run on a machine is skipped with its reason, which is right on a laptop and wrong in CI, where a
 missing tool would silently turn a promise off. With `CI=true` each skip therefore *is* a failure, reported as one, so
@@ -18,6 +18,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 IN_CI = os.environ.get("CI") == "true"
+
+# For spark-submit, here and in processes that are started from here: as harness.spark.SHORT_LIVED, in
+# words of its own because this file is used alone, too. Nothing about a job changes, so keys and fingerprints do not.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # No deadline per example: a shared two-core machine makes honest examples slow now and then.
 # A failing example prints the blob that reproduces it, and nothing is derandomized: each run explores something new.

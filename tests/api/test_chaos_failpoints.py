@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from harness.apiserver import Cluster
+from harness.child import frozen
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.fleet import ROWS, Applied, Fleet, failing_once, plain, rows_of, scripted, writing
@@ -101,8 +102,7 @@ class Armed:
     @property
     def frozen(self) -> bool:
         assert not self.dead, f"{self.process.name} ended:\n{self.process.tail()}"
-        state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state == "T"
+        return frozen(self.process.pid)
 
     def came_there(self, action: str) -> None:
         last = self.hits.read_text().splitlines()[-1]

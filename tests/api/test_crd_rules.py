@@ -40,6 +40,9 @@ ONE_OF = "must have exactly one of slotLog, delta, iceberg"
 ONE_KEY = "must have an idempotencyKey, or operation and resource, and not both"
 NOT_WITH_KEY = "revision and keyFrom go with operation and resource, not with idempotencyKey"
 NEVER = "spec.restartPolicy.type must be Never or absent: attempts are counted by spec.retry"
+NOT_BESIDE_BIND = "outputs must be absent beside bind: that application does not write through sparkonce"
+NO_RETRY = "onUnknown must not be Retry beside bind: an application that is followed is never run again"
+ONLY_REMOVED = "bind may only be removed: what a generation follows is in its record"
 NO_TTL = "spec.timeToLiveSeconds must be absent: spec.applicationTTL says how long applications stay"
 
 
@@ -47,8 +50,11 @@ def at_revision_2(kind: str, place: dict[str, str]) -> Changes:
     return {("spec", "revision"): "2", ("spec", "outputs"): [{"name": "flights", kind: place}]}
 
 
+BOUND: Changes = {("spec", "bind"): {"application": "nightly", "uid": "2f1c"}, ("spec", "outputs"): GONE}
+
 ADMITTED: list[Changes] = [
     {},
+    BOUND,
     BY_KEY,
     {("spec", "keyFrom"): ["ApplicationFile", "Image"]},
     {("spec", "outputs"): GONE},
@@ -87,6 +93,11 @@ REFUSED: list[tuple[Changes, str]] = [
     ({("spec", "outputs"): [{"name": "Upper", "slotLog": PLAIN["slotLog"]}]}, "should match"),
     ({("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"]}] * 2}, "Duplicate value"),
     ({("spec", "outputs", 0, "onRerun"): "Merge"}, "Unsupported value"),
+    # What is followed.
+    ({("spec", "bind"): {"application": "nightly", "uid": "2f1c"}}, NOT_BESIDE_BIND),
+    ({**BOUND, ("spec", "onUnknown"): "Retry"}, NO_RETRY),
+    ({**BOUND, ("spec", "bind"): {"application": "nightly"}}, "Required value"),
+    ({**BOUND, ("spec", "bind"): {"application": "nightly", "uid": "a b"}}, "should match"),
     # The template.
     ({template("restartPolicy"): {"type": "Always"}}, NEVER),
     ({template("restartPolicy"): {"type": "OnFailure"}}, NEVER),
@@ -162,7 +173,9 @@ RULES = list(rules(crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
 
 def test_every_rule_is_tried() -> None:
     """Each CEL rule of the CRD has a refused object here, and each rule on edits a refused edit: a new rule without one fails this test."""
-    refused = {message for _, message in REFUSED} | {f"{field} is immutable" for *_, field in IMMUTABLE}
+    refused = (
+        {ONLY_REMOVED} | {message for _, message in REFUSED} | {f"{field} is immutable" for *_, field in IMMUTABLE}
+    )
     assert len(RULES) > 10
     assert [
         rule["message"]
@@ -201,6 +214,18 @@ def test_identity_cannot_be_edited(
         cluster.api.request("PUT", path_of(JOBS, namespace, "job"), edited)
     assert refused.value.code == 422
     assert cluster.api.get(JOBS, "job", namespace) == stored
+
+
+def test_a_binding_can_only_be_removed(cluster: Cluster, namespace: str) -> None:
+    """Neither another application nor one that is bound later is taken; the same job without its binding is."""
+    stored = cluster.api.create(JOBS, named("bound", made_of(BOUND)), namespace)
+    path = path_of(JOBS, namespace, "bound")
+    with pytest.raises(ApiError, match=ONLY_REMOVED):
+        cluster.api.request("PUT", path, made_of({("spec", "bind", "uid"): "another"}, original=stored))
+    plain = cluster.api.request("PUT", path, made_of({("spec", "bind"): GONE}, original=stored))
+    assert "bind" not in plain["spec"]
+    with pytest.raises(ApiError, match=ONLY_REMOVED):
+        cluster.api.request("PUT", path, made_of(BOUND, original=plain))
 
 
 def test_the_rest_can_be_edited(cluster: Cluster, namespace: str) -> None:

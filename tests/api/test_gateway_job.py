@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.apiserver import Cluster
 from harness.eventually import assert_eventually
 from harness.gateways import ACCOUNT, Attempts, a_gateway
@@ -24,6 +26,7 @@ from sparkonce.blocking import run
 from sparkonce.launch.kubeflow import ATTEMPT_LABEL, ROLE_LABEL, Role
 from sparkonce.launch.kubernetes import JOBS
 from sparkonce.model.assignment import ENVIRONMENT, Assignment
+from sparkonce.model.record import COMMITTED
 from sparkonce.store.protocol import Query
 
 DRIVER = textwrap.dedent("""
@@ -117,12 +120,15 @@ def test_a_job_with_a_transaction_over_http(
         assert run(store.beats(record.address, 1))[1, "driver"].progress["rows"] == 6
 
 
-def test_a_settle_run_reports_over_http(
-    cluster: Cluster, namespace: str, ledger: str, kubeflow: FakeKubeflow, tmp_path: Path
+@pytest.mark.parametrize("silent", [False, True], ids=["reports", "dies before its report"])
+def test_commits_are_told_over_http(
+    cluster: Cluster, namespace: str, ledger: str, kubeflow: FakeKubeflow, tmp_path: Path, *, silent: bool
 ) -> None:
-    """An operator that reaches no output: a process of its own settles attempt 1, which wrote nothing, and attempt 2, which wrote all."""
+    """An operator that reaches no output. Attempt 1 wrote nothing, which a settle run says; attempt 2 wrote all, which its driver says, or
+    a settle run where it died with its last commit."""
     with placed(cluster, namespace, ledger, tmp_path, "--settle", "run", "--settle-after", "0.5") as place:
-        kubeflow.on(Script(code=place.as_pod("-c", DRIVER)))
+        dies = "import os; os.environ['SPARKONCE_FAILPOINTS'] = 'sink.slots.create.after=2*off->kill'\n"
+        kubeflow.on(Script(code=place.as_pod("-c", (dies if silent else "") + DRIVER)))
         kubeflow.on(Script(exit_code=3), labels={ATTEMPT_LABEL: "1"})
         kubeflow.on(Script(code=place.as_pod("-m", "sparkonce.driver.settle")), labels=SETTLES)
         place.send("settled", retry={"maxAttempts": 2, "backoff": {"initial": "0s", "max": "0s"}})
@@ -133,4 +139,5 @@ def test_a_settle_run_reports_over_http(
         assert record.attempt == 2
         reports = run(store.reports(record.address, 1))
         told = {(each.attempt, each.body["verdict"]) for each in reports if each.kind == "verdict"}
-        assert told == {(1, "None"), (2, "All")}
+        assert told == ({(1, "None"), (2, "All")} if silent else {(1, "None")})
+        assert [each.attempt for each in reports if each.kind == COMMITTED] == ([] if silent else [2])

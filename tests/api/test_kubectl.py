@@ -22,6 +22,7 @@ import pytest
 import trustme
 
 from harness.apiserver import ADMIN, STRANGER, Cluster
+from harness.child import alive
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.gateways import Attempt, Attempts, GatewayProcess, a_gateway, may
@@ -52,7 +53,7 @@ if "port-forward" in asked:
     if {broken!r}:
         sys.exit({broken!r})
     print("Forwarding from 127.0.0.1:{port} -> 8080", flush=True)
-    time.sleep(600)
+    time.sleep(600)  # a port-forward stays until it is ended
 log = pathlib.Path({log!r})
 if not log.exists():
     sys.exit("Error from server (NotFound): no such pod")
@@ -258,13 +259,6 @@ def test_following_ends_with_the_key(desk: Desk, attempts: Attempts) -> None:
         process.wait(30)
     assert (process.returncode, out) == (0, "it runs\n"), err
     assert "followed, generation 1: Succeeded" in err
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_no_port_forward_stays(desk: Desk, attempts: Attempts) -> None:

@@ -1,172 +1,51 @@
-"""What the chart brings to watch a release: its rules on a real Prometheus, beside real operators, a gateway and faults.
+"""What the chart brings to watch a release: its alerts by their faults, and every query, on a real Prometheus beside real operators.
 
-Prometheus scrapes each second and runs the chart's rules at `harness.prometheus.SPEED`. Two alerts compare with tens of seconds, which
-`SOONER` shortens. Each test has its alert silent before its fault, and heals what it broke.
+A fault is made where it happens: processes are killed and frozen, etcd is put back and filled, jobs fail, the API server refuses. Each
+alert is silent before its fault. That those with windows of ten minutes and more end, and when, is what tests/chart/test_alert_times.py
+shows; no test waits for it here.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
+import re
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from harness import backup
-from harness.api_faults import ApiProxy
-from harness.apiserver import ADMIN, Cluster, folder_in_memory
-from harness.binaries import PartMissing
-from harness.etcd import running
+from harness.alert_cases import ALERTS
+from harness.apiserver import ADMIN, Cluster
+from harness.ballast import PIECE
+from harness.binaries import or_skip
 from harness.eventually import assert_eventually
-from harness.gateways import GatewayProcess
-from harness.helm import NAMESPACE, RELEASE, one, rendered
-from harness.kubeflow import FakeKubeflow, Moment, Script
+from harness.helm import CHART, NAMESPACE, rule_groups
+from harness.kubeflow import Moment, Script
 from harness.operators import OperatorProcess
-from harness.prometheus import Prometheus, check_rules, faster, needed
-from harness.stage import Stage, held
-from sparkonce.launch.kubernetes import NAMESPACES
+from harness.prometheus import check_rules, needed
+from harness.stage import held
+from harness.watched import IN_TIME, SERVICE, Scene, watched
+from sparkonce.launch.kubernetes import JOBS
+from sparkonce.store.etcd_keys import Layout
 
-Json = dict[str, Any]
-
-IN_TIME = 60.0
-"""Seconds for an alert that takes three to ten on a quiet machine."""
-SOONER = {"SparkonceLookHangs": ("> 60", "> 2"), "SparkonceQueueOld": ("> 30", "> 1")}
-"""What they compare with, here and in the chart: seconds."""
-PATIENT = "?timeout=5"
-"""Seconds the operators here wait for etcd, so that a look can be seen to hang."""
-SERVICE = f"{RELEASE}-sparkonce"
 VANISHES = Script(code=held(threading.Event()), vanishes=Moment.RUNNING)
 
 
-def rules() -> list[Json]:
-    """The groups that a release with everything gets."""
-    objects = rendered(sets=["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true"])
-    groups: list[Json] = one(objects, "PrometheusRule", "")["spec"]["groups"]
-    return groups
-
-
-def quick(groups: list[Json]) -> list[Json]:
-    """As fast as these tests want them."""
-
-    def each(rule: Json) -> Json:
-        made = faster(rule)
-        here, there = SOONER.get(rule.get("alert", ""), ("", ""))
-        assert here in made["expr"]
-        return {**made, "expr": made["expr"].replace(here, there)} if here else made
-
-    return [{**group, "rules": [each(rule) for rule in group["rules"]]} for group in groups]
-
-
-@dataclass
-class Scene:
-    """A release without pods: two operators, a gateway, and Prometheus."""
-
-    stage: Stage
-    api: ApiProxy
-    prometheus: Prometheus
-    gateway: GatewayProcess
-    ended: set[str] = field(default_factory=set)
-
-    @property
-    def operators(self) -> list[OperatorProcess]:
-        return self.stage.operators
-
-    def scraped(self) -> None:
-        """Everything is where Prometheus looks for it."""
-        for each in self.operators:
-            self.prometheus.target(
-                each.name, f"127.0.0.1:{each.port}", namespace=NAMESPACE, service=f"{SERVICE}-operator"
-            )
-        self.prometheus.target("gateway", self.gateway.address, namespace=NAMESPACE, service=f"{SERVICE}-gateway")
-
-    def restart(self, *operators: OperatorProcess) -> None:
-        for each in operators:
-            each.start(wait=False)
-        for each in operators:
-            each.wait_ready()
-        self.scraped()
-
-    def key(self, what: str) -> str:
-        return f"{what}-{uuid.uuid4().hex[:6]}"
-
-    def send(self, count: int, what: str, script: Script | None = None, **spec: Any) -> list[str]:
-        """So many jobs that do what the script says, each under a key of its own, which is its name."""
-        names = [self.key(what) for _ in range(count)]
-        for name in names:
-            if script is not None:
-                self.stage.play(name, script)
-            self.stage.send(name, name, **spec)
-        return names
-
-    def until(self, names: list[str], *phases: str) -> None:
-        for each in names:
-            self.stage.until(each, *phases)
-
-    def until_fired(self, since: float, *alerts: str) -> None:
-        """Each was firing at some time since then (monotonic seconds)."""
-
-        def look() -> None:
-            missing = set(alerts) - self.prometheus.fired(max(1, int(time.monotonic() - since)))
-            assert not missing, f"{missing}\n{self.state()}"
-
-        assert_eventually(look, IN_TIME, interval=0.3)
-
-    def until_silent(self, *alerts: str) -> None:
-        assert_eventually(lambda: not set(alerts) & self.prometheus.firing(), IN_TIME, interval=0.3)
-
-    def state(self) -> str:
-        return f"firing: {self.prometheus.firing()}\n{self.stage.logs()[-3000:]}"
+def with_prometheus() -> None:
+    or_skip(needed)
 
 
 @pytest.fixture(scope="module")
 def scene(cluster: Cluster) -> Iterator[Scene]:
-    try:
-        needed()
-    except PartMissing as missing:
-        pytest.skip(str(missing))
-    namespace, install = f"t-{uuid.uuid4().hex[:10]}", f"i-{uuid.uuid4().hex[:10]}"
-    cluster.api.create(NAMESPACES, {"metadata": {"name": namespace}})
-    with ExitStack() as stack:
-        stack.callback(cluster.api.delete, NAMESPACES, namespace)
-        folder = stack.enter_context(folder_in_memory())
-        etcd = stack.enter_context(running(folder))
-        api = stack.enter_context(ApiProxy(cluster))
-        kubeflow = stack.enter_context(
-            FakeKubeflow(cluster.url, ca=cluster.certificates.ca, token=ADMIN, namespace=namespace)
-        )
-        stage = Stage(cluster, etcd, namespace, install, folder, kubeflow)
-        ledger = f"http://{etcd.one.address}"
-        gateway = GatewayProcess(ledger, install, cluster.kubeconfig, folder)
-        stack.callback(gateway.kill)
-        gateway.start(wait=False)
-        for number in (1, 2):
-            process = OperatorProcess(
-                ledger + PATIENT,
-                install,
-                api.kubeconfig,
-                [namespace],
-                folder,
-                name=f"operator-{number}",
-                sweep_seconds=300,
-            )
-            stack.callback(process.end)
-            stage.operators.append(process.start(wait=False))
-        for each in stage.operators:
-            each.wait_ready()
-        gateway.wait_ready()
-        prometheus = Prometheus(folder, quick(rules()))
-        made = Scene(stage, api, prometheus, gateway)
-        made.scraped()
-        stack.callback(prometheus.close)
-        prometheus.start()
-        assert_eventually(lambda: prometheus.value("sum(sparkonce_ready)") == 2, IN_TIME, interval=0.2)
-        assert_eventually(lambda: prometheus.value("sum(sparkonce_gateway_announced)") == 1, IN_TIME, interval=0.2)
+    with_prometheus()
+    with watched(cluster) as made:
         yield made
 
 
@@ -174,20 +53,29 @@ def scene(cluster: Cluster) -> Iterator[Scene]:
 
 
 @contextmanager
-def nobody(scene: Scene) -> Iterator[None]:
-    """All operators are killed."""
-    for each in scene.operators:
-        each.kill()
-    yield
-    scene.restart(*scene.operators)
-
-
-@contextmanager
 def no_gateway(scene: Scene) -> Iterator[None]:
     """The gateway is killed."""
     scene.gateway.kill()
     yield
-    scene.gateway.start()
+    scene.gateway.start(wait=False)
+
+
+@contextmanager
+def silent_store(scene: Scene) -> Iterator[None]:
+    """etcd is frozen while a job comes in and somebody asks the gateway."""
+
+    def ask() -> None:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            scene.gateway.ask("GET", f"/v1/namespaces/{scene.stage.namespace}/keys", token=ADMIN)
+
+    with scene.meanwhile(ask, pause=0.2):
+        scene.stage.etcd.one.freeze()
+        try:
+            names = scene.send(1, "patient")
+            yield
+        finally:
+            scene.stage.etcd.one.thaw()
+    scene.until(names, "Succeeded")
 
 
 @contextmanager
@@ -221,7 +109,7 @@ def a_job_is_held(scene: Scene) -> Iterator[None]:
 @contextmanager
 def jobs_fail(scene: Scene) -> Iterator[None]:
     """More fail than anything else ended, each twice."""
-    count = 6 + int(scene.prometheus.value("sum(increase(sparkonce_reservations_total[30s]))"))
+    count = 8 + int(scene.prometheus.value("sum(increase(sparkonce_reservations_total[30s]))"))
     names = scene.send(count, "fails", Script(exit_code=1), retry={"maxAttempts": 3})
     yield
     scene.until(names, "Failed")
@@ -238,35 +126,269 @@ def drivers_vanish(scene: Scene) -> Iterator[None]:
     scene.until(names, "Succeeded")
 
 
+@contextmanager
+def no_room(scene: Scene) -> Iterator[None]:
+    """All operators are killed. Then there is one, with five slots, for six keys more than there are, on an etcd that has three quarters
+    of its quota. (An operator takes seconds to start, so these are one fault after another.)"""
+    began = time.monotonic()
+    for each in scene.operators:
+        each.kill()
+    for number in range(20):
+        scene.stage.etcd.put(f"/ballast/{number}".encode(), b"x" * PIECE)
+    scene.until_fired(began, "SparkonceNoOperatorReady")  # meanwhile etcd has committed, and its size stands still
+    assert etcd_holds(scene) > 20 * PIECE
+    records = len(scene.stage.etcd.content(Layout(scene.stage.install).records()))
+    small = scene.operators[0]
+    options, ledger = small.options, small.ledger
+    small.options = ["--slots", "5", "--max-live-keys", str(records + 6)]
+    small.ledger = f"{ledger}&quota={int(etcd_holds(scene) / 0.74)}"
+    go = threading.Event()
+    try:
+        scene.restart(small)
+        names = scene.send(6, "wide", Script(code=held(go)))
+        scene.until_fired(began, "SparkonceSlotsExhausted", "SparkonceLiveKeysNear")
+        go.set()
+        scene.until(names, "Succeeded")
+        names = scene.send(2, "refused")
+        yield
+    finally:
+        go.set()
+        small.kill()
+        small.options, small.ledger = options, ledger
+        scene.restart(*scene.operators)
+    scene.until(names, "Succeeded")
+
+
+def etcd_holds(scene: Scene) -> int:
+    """Bytes."""
+    return int(scene.stage.etcd.one.post("maintenance/status", {})["dbSize"])
+
+
+@contextmanager
+def leases_end(scene: Scene) -> Iterator[None]:
+    """The lease of whoever drives a key ends, again and again, while its process lives."""
+    go = threading.Event()
+    [name] = scene.send(1, "passed", Script(code=held(go)))
+    scene.until([name], "Running")
+
+    def end() -> None:
+        scene.stage.etcd.revoke_under(f"{Layout(scene.stage.install).root}own/".encode())
+
+    with scene.meanwhile(end, pause=0.8):
+        yield
+    go.set()
+    scene.until([name], "Succeeded")
+
+
+@contextmanager
+def somebody_else_writes(scene: Scene) -> Iterator[None]:
+    """Objects change faster than a slow API server takes their statuses."""
+    slow = scene.api.delay(0.3, method="PATCH", path="/idempotentjobs/fought-.*/status$")
+    names = scene.send(6, "fought")
+    turn = iter(range(1_000_000))
+
+    def write() -> None:
+        number = next(turn)
+        change = {"metadata": {"annotations": {"example.org/seen": str(number)}}}
+        scene.stage.cluster.api.patch(JOBS, names[number % len(names)], change, namespace=scene.stage.namespace)
+
+    with scene.meanwhile(write, pause=0.01):
+        yield
+    slow.clear()
+    scene.until(names, "Succeeded")
+
+
+@contextmanager
+def unavailable(scene: Scene) -> Iterator[None]:
+    """The API server answers 503 to writes of statuses."""
+    fault = scene.api.answer(503, method="PATCH", path="/idempotentjobs/untold-.*/status$", times=None)
+    names = scene.send(10, "untold")
+    yield
+    fault.clear()
+    scene.until(names, "Succeeded")
+
+
+@contextmanager
+def slow(scene: Scene) -> Iterator[None]:
+    """The API server takes seconds for a status, of more jobs than two operators look at together."""
+    fault = scene.api.delay(6, method="PATCH", path="/idempotentjobs/late-.*/status$")
+    names = scene.send(36, "late")
+    yield
+    fault.clear()
+    scene.until(names, "Succeeded")
+
+
 Fault = Callable[[Scene], AbstractContextManager[None]]
-FAULTS: dict[Fault, tuple[str, ...]] = {
-    nobody: ("NoOperatorReady",),
-    no_gateway: ("GatewayDown",),
-    rewound: ("StoreRewound",),
-    a_job_is_held: ("JobHeld",),
-    jobs_fail: ("JobsFailing", "AttemptsFailing"),
-    drivers_vanish: ("DriversReplaced",),
-}  # fmt: skip
+TOGETHER: tuple[dict[Fault, tuple[str, ...]], ...] = (
+    {
+        jobs_fail: ("JobsFailing", "AttemptsFailing"),
+        drivers_vanish: ("DriversReplaced",),
+        a_job_is_held: ("JobHeld",),
+    },
+    {somebody_else_writes: ("StatusConflicts",), unavailable: ("ApiErrors",)},
+    {slow: ("LookHangs", "QueueOld")},
+    {leases_end: ("TakeoversFrequent",), no_gateway: ("GatewayDown",)},
+    {silent_store: ("OperatorNotReady", "StoreSilent", "StoreErrors", "GatewayNotServing", "GatewayErrors")},
+    {no_room: ("NoOperatorReady", "SlotsExhausted", "LiveKeysNear", "NewKeysRefused", "StoreQuotaNear")},
+    {rewound: ("StoreRewound",)},
+)  # fmt: skip
+"""Faults that are there at the same time, and the alerts of each."""
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_fires_its_alerts(scene: Scene, fault: Fault) -> None:
-    """Not before it, each while it lasts, and none of them once it is healed and its window has passed."""
-    alerts = [f"Sparkonce{each}" for each in FAULTS[fault]]
+@pytest.mark.parametrize("faults", TOGETHER, ids=lambda faults: "-".join(each.__name__ for each in faults))
+def test_a_fault_fires_its_alerts(scene: Scene, faults: dict[Fault, tuple[str, ...]]) -> None:
+    """Not before it, each while it lasts, with words that are filled in; those about the moment end with it."""
+    alerts = [f"Sparkonce{each}" for some in faults.values() for each in some]
     scene.until_silent(*alerts)
     since = time.monotonic()
-    with fault(scene):
+    with ExitStack() as stack:
+        for fault in faults:
+            stack.enter_context(fault(scene))
         scene.until_fired(since, *alerts)
-    scene.until_silent(*alerts)
+        for text in scene.prometheus.annotations().values():
+            assert not re.search(r"error|<no value>|\{\{|\}\}", text.replace("StoreErrors", "")), text
+    scene.until_silent(*scene.about_now(*alerts))
 
 
-def test_rules_are_checked_and_say_what_to_do(scene: Scene, tmp_path: Path) -> None:
+def test_every_alert_has_its_fault() -> None:
+    """What is broken here is all that the chart alerts on, no more and no less."""
+    named = [rule["alert"] for group in rule_groups() for rule in group["rules"] if "alert" in rule]
+    broken = [alert for faults in TOGETHER for alerts in faults.values() for alert in alerts]
+    assert sorted(named) == sorted(f"Sparkonce{each}" for each in broken)
+
+
+def test_rules_are_checked_and_say_what_to_do(tmp_path: Path) -> None:
     """promtool accepts them as rendered; each alert has a severity, what happened, what it means and what to do."""
+    with_prometheus()
     file = tmp_path / "rules.yaml"
-    file.write_text(yaml.safe_dump({"groups": rules()}))
+    file.write_text(yaml.safe_dump({"groups": rule_groups()}))
     assert "SUCCESS" in check_rules(file)
-    for group in rules():
-        for rule in group["rules"]:
-            if "alert" in rule:
-                assert rule["labels"]["severity"] in {"critical", "warning"}
-                assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+    for rule in (rule for group in rule_groups() for rule in group["rules"]):
+        if "alert" in rule:
+            assert rule["labels"]["severity"] in {"critical", "warning"}
+            assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+
+
+# --- queries
+
+
+def traffic(scene: Scene) -> None:
+    """A job of every kind: done, failed, tried again, answered from its record, attached, refused, held, taken over; somebody asks, also
+    while nobody has the right to the ledger."""
+    stage = scene.stage
+    stage.etcd.turn_auth_on()
+    assert scene.gateway.ask("GET", f"/v1/namespaces/{stage.namespace}/keys", token=ADMIN).status >= 500
+    stage.etcd.turn_auth_off()
+    go = threading.Event()
+    scene.api.answer(403, method="POST", path="/events$", times=1)
+    done = scene.send(2, "done")
+    failed = scene.send(1, "failed", Script(exit_code=1), retry={"maxAttempts": 2})
+    [waits] = scene.send(1, "waits", Script(code=held(go)))
+    with a_job_is_held(scene):
+        for token, status in ((ADMIN, 200), ("nobody's", 401)):
+            assert scene.gateway.ask("GET", f"/v1/namespaces/{stage.namespace}/keys", token=token).status == status
+    scene.until(done, "Succeeded")
+    stage.send(f"{done[0]}-again", done[0])
+    stage.send(f"{done[0]}-other", done[0], "another argument")
+    stage.until(waits, "Running")
+    stage.send(f"{waits}-too", waits)
+    stage.until(f"{waits}-too", "Running", role="Follower")
+    scene.until(failed, "Failed")
+    stage.until(f"{done[0]}-again", "Succeeded", role="Replay")
+    stage.until(f"{done[0]}-other", "Mismatch")
+    before, frozen = taken_over(scene), owner(scene, waits)
+    frozen.freeze()
+    assert_eventually(lambda: taken_over(scene) > before, IN_TIME, interval=0.2)
+    frozen.thaw()
+    go.set()
+    scene.until([waits], "Succeeded")
+    frozen.wait_ready()
+
+
+def taken_over(scene: Scene) -> float:
+    """So far; also by those who are frozen, whom nobody can scrape."""
+    return scene.prometheus.value("sum(max_over_time(sparkonce_takeovers_total[1h]))")
+
+
+def owner(scene: Scene, key: str) -> OperatorProcess:
+    """Who drives it now."""
+    name = str(scene.stage.record(key)["owner"])
+    return next(each for each in scene.operators if name.endswith(f"/{each.pid}"))
+
+
+def asked(expr: str) -> str:
+    """A query of the dashboard as Grafana sends it, for this release and the last minutes."""
+    values = {
+        "$namespace": NAMESPACE, "$operator": f"{SERVICE}-operator", "$gateway": f"{SERVICE}-gateway",
+        "$__rate_interval": "2m", "$__range": "1h",
+    }  # fmt: skip
+    for name, value in values.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
+def names_in(query: str) -> set[str]:
+    return set(re.findall(r"\bsparkonce_\w+", query))
+
+
+def test_every_query_returns_data(scene: Scene) -> None:
+    """After one job of each kind: every query of the dashboard, with the labels of its legend, every recorded series, and whatever an
+    alert selects. All parse, as the chart has them, and ask for metrics and values of labels that somebody exports; the rules
+    are evaluated."""
+    traffic(scene)
+    page = json.loads((CHART / "dashboards" / "sparkonce.json").read_text())
+    legends = {asked(t["expr"]): t["legendFormat"] for panel in page["panels"] for t in panel.get("targets", ())}
+    of_rules = [rule["expr"] for rule in scene.rules.values()]
+    selected = {each for expr in of_rules for each in re.findall(r"sparkonce_\w+\{[^}]*\}", expr)}
+    recorded = {name for name, rule in scene.rules.items() if "record" in rule}
+    assert len(legends) > 40 and len(selected) > 20 and len(recorded) == 5
+    for expr in of_rules:
+        scene.prometheus.query(expr)
+
+    def look() -> None:
+        there = {each["metric"]["__name__"] for each in scene.prometheus.query(f'{{namespace="{NAMESPACE}"}}')}
+        unknown = {name for query in [*legends, *of_rules] for name in names_in(query)} - there
+        assert not unknown, f"nobody exports {unknown}"
+        for query in [*legends, *selected, *recorded]:
+            found = scene.prometheus.query(query)
+            assert found, query
+            shown = set(re.findall(r"\{\{(\w+)\}\}", legends.get(query, "")))
+            assert all(shown <= set(each["metric"]) for each in found), query
+
+    assert_eventually(look, IN_TIME, interval=1.0)
+    assert not scene.prometheus.broken_rules()
+    of_labels(scene, [*legends, *of_rules])
+    of_variables(scene, page["templating"]["list"])
+    of_cases(scene)
+
+
+def of_labels(scene: Scene, queries: list[str]) -> None:
+    """Each value that a query tells from others is one that a label has."""
+    wanted = {pair for query in queries for pair in re.findall(r'(\w+)=~"([\w|]+)"', query)}
+    values = {(label, value) for label, listed in wanted for value in listed.split("|")}
+    assert {label for label, _ in values} >= {"why", "result"}
+    assert not {pair for pair in values if not scene.prometheus.query('{{{}="{}"}}'.format(*pair))}
+
+
+def of_variables(scene: Scene, variables: list[dict[str, object]]) -> None:
+    """What Grafana offers to choose is this release."""
+    chosen = {}
+    for each in variables:
+        if each["type"] == "query":
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", str(each["definition"]))
+            assert match is not None
+            chosen[each["name"]] = {found["metric"][match[2]] for found in scene.prometheus.query(asked(match[1]))}
+    assert chosen == {
+        "namespace": {NAMESPACE}, "operator": {f"{SERVICE}-operator"}, "gateway": {f"{SERVICE}-gateway"},
+    }  # fmt: skip
+
+
+def of_cases(scene: Scene) -> None:
+    """The metrics by which the alerts' times are tried have the names, and the names of labels, of those that are scraped."""
+    target = {"namespace", "service", "pod", "instance", "job", "__name__"}
+    series = {name for cases in ALERTS.values() for case in cases.faults for name in case.series}
+    for each in series | {name for cases in ALERTS.values() for near in cases.near.values() for name in near}:
+        metric, _, labels = each.rstrip("}").partition("{")
+        found = scene.prometheus.query(metric)
+        assert found, f"{each} is not scraped"
+        assert set(re.findall(r"(\w+)=", labels)) | target == set(found[0]["metric"]) | target, each

@@ -30,7 +30,7 @@ from harness.operators import OperatorProcess
 from harness.previous_version import previous
 from sparkonce.launch.kubeflow import ATTEMPT_LABEL
 from sparkonce.launch.kubernetes import JOBS
-from sparkonce.model.record import SCHEMA
+from sparkonce.model.record import READER, SCHEMA
 
 Json = dict[str, Any]
 
@@ -190,7 +190,7 @@ def test_the_previous_commit_beside_this_one(
 def test_a_record_that_is_too_new(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
     """A record that needs a newer reader is left as it is by this version, which says so in its log and to an object that nobody has told
     anything, and goes on with all other keys. The next version, when it is back, ends what it had begun."""
-    theirs = next_version(fleet, min_reader=2)
+    theirs = next_version(fleet, min_reader=READER + 1)
     theirs.wait_ready()
     jobs = waiting("theirs")
     fleet.apply(jobs)
@@ -200,7 +200,7 @@ def test_a_record_that_is_too_new(fleet: Fleet, kubeflow: FakeKubeflow, go: thre
     theirs.kill()
     assert_eventually(lambda: not fleet.owners(), TTL + SOON)
     before = records(fleet)
-    assert all(record["minReader"] == 2 for record in before.values())
+    assert all(record["minReader"] == READER + 1 for record in before.values())
 
     fleet.apply([*plain(3), *failing_once(1)])
     late = job("late", key="theirs-0", arguments=(WAITS,))
@@ -213,14 +213,14 @@ def test_a_record_that_is_too_new(fleet: Fleet, kubeflow: FakeKubeflow, go: thre
         assert "upgrade sparkonce" in status["message"]
 
     assert_eventually(told, SOON)
-    assert "needs a reader of version 2, this is 1; upgrade sparkonce" in ours.log.read_text()
+    assert f"needs a reader of version {READER + 1}, this is {READER}; upgrade sparkonce" in ours.log.read_text()
     others = [name for name in fleet.applied if not name.startswith("theirs")]
     fleet.witness.until_ended(others, SOON, hint=fleet.tails)
     quiet(fleet)
     assert {key: records(fleet)[key] for key in before} == before
     assert not fleet.owners()
 
-    next_version(fleet, min_reader=2).wait_ready()
+    next_version(fleet, min_reader=READER + 1).wait_ready()
     go.set()
     fleet.until_ended(SOON)
     assert_eventually(lambda: fleet.witness.phase("late") == "Succeeded", SOON)

@@ -11,7 +11,7 @@ from harness.desk import TESTS, Desk
 from sparkonce import __version__
 from sparkonce.cli.exits import ExitCode
 
-COMMANDS = ["run", "plan", "render", "rerun", "cancel", "audit", "sweep", "doctor", "convert"]
+COMMANDS = ["run", "plan", "render", "rerun", "cancel", "audit", "sweep", "doctor", "convert", "bind"]
 KEYS = ["list", "show", "history", "explain", "resolve", "forget", "purge"]
 ALL = [[each] for each in COMMANDS] + [["keys", each] for each in KEYS]
 

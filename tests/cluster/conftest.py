@@ -1,19 +1,22 @@
 """What tests of the cluster tier share: one real cluster with the chart installed, and for each test a namespace of a team.
 
-These tests come first in a run (tests/conftest.py), so that one of pytest's processes has them all and one cluster serves them.
+These tests come first in a run (tests/conftest.py), so that one of pytest's processes has them all and one cluster serves them. It ends
+with the last of them and not with the run: it costs a third of a core, and other tests go on for most of an hour.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from harness.binaries import PartMissing
-from harness.node import packages
-from harness.node.cluster import RealCluster, started_cluster
+from harness.binaries import or_skip
+from harness.node import given, packages
+from harness.node.cluster import RealCluster
 from harness.node.images import archives
 from harness.node.release import Release
 from harness.node.scene import Scene, remove, scene_of
@@ -22,25 +25,51 @@ LOGS = os.environ.get("SPARKONCE_CLUSTER_LOGS")
 """A folder: what every part said is copied there when a test fails."""
 
 
-@pytest.fixture(scope="session")
-def cluster(pytestconfig: pytest.Config) -> Iterator[RealCluster]:
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    try:
-        with capture.global_and_fixture_disabled():  # minutes the first time are to be seen while they last
-            packages.needed()
-            archives()
-    except PartMissing as missing:
-        pytest.skip(str(missing))
-    with started_cluster(archives) as started:
-        yield started
+@dataclass
+class Held:
+    """The cluster of this process, with its release, from the first test that asks until the last one of this folder."""
+
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    made: Release | None = None
+
+    def release(self) -> Release:
+        if self.made is None:
+            made = Release(self.stack.enter_context(given.cluster(archives)))
+            if given.KUBECONFIG in os.environ:
+                self.stack.callback(made.remove)
+            made.install()
+            self.made = made
+        return self.made
+
+    def close(self) -> None:
+        self.made = None
+        self.stack.close()
 
 
-@pytest.fixture(scope="session")
-def release(cluster: RealCluster) -> Release:
+HELD = Held()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    yield
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        HELD.close()
+
+
+@pytest.fixture
+def release(pytestconfig: pytest.Config) -> Release:
     """The chart, installed once; a test that hurts it leaves it whole."""
-    made = Release(cluster)
-    made.install()
-    return made
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():  # minutes the first time are to be seen while they last
+        if given.KUBECONFIG not in os.environ:
+            or_skip(packages.needed)
+            or_skip(archives)
+    return HELD.release()
+
+
+@pytest.fixture
+def cluster(release: Release) -> RealCluster:
+    return release.cluster
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from harness.eventually import assert_eventually
-from harness.node.chosen import chosen
 from harness.node.faults import FAULTS, send
 from harness.node.release import Release
 from harness.node.scene import LONG, Scene
@@ -15,15 +14,7 @@ from harness.node.scene import LONG, Scene
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
-IN_CI = (
-    "operator killed",
-    "driver deleted during its commit",
-    "driver cut off",
-    "Spark operator killed at submission",
-)
-
-
-@pytest.mark.parametrize("what", chosen(FAULTS, in_ci=IN_CI))
+@pytest.mark.parametrize("what", FAULTS)
 def test_each_fault_once(scene: Scene, release: Release, what: str, say: Callable[[str], None]) -> None:
     """Whatever is killed, frozen or cut off while a job runs: one effect, the right rows, a record that agrees, no application left."""
     fault = FAULTS[what]

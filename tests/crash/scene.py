@@ -22,6 +22,8 @@ from typing import Any
 import yaml
 from pyarrow import parquet
 
+from harness.child import frozen
+
 HERE = Path(__file__).parent
 ROWS = 7
 OUTPUTS = {"one": "a", "two": "ab", "tx": "ab", "mixed": "abc"}
@@ -172,7 +174,7 @@ class Scene:
         return found
 
     def stopped(self, *pids: int) -> list[int]:
-        return [pid for pid in pids if state(pid) == "T"]
+        return [pid for pid in pids if frozen(pid)]
 
     def locked(self) -> bool:
         """Whether somebody holds the ledger's write lock and does not give it back: no write of the living takes this long."""
@@ -202,11 +204,3 @@ class Scene:
         deadline = time.monotonic() + 10
         while self.attempts() and time.monotonic() < deadline:
             self.signal_attempts(signal.SIGKILL)
-
-
-def state(pid: int) -> str:
-    """R, S, T (stopped), Z, or empty when it is gone."""
-    try:
-        return Path("/proc", str(pid), "stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return ""

@@ -14,7 +14,8 @@ import subprocess
 import time
 from dataclasses import dataclass
 
-from crash.scene import PATIENCE, Scene, state
+from crash.scene import PATIENCE, Scene
+from harness.child import frozen
 from harness.eventually import assert_eventually
 
 SHAPES = {  # failpoints that only some jobs reach
@@ -132,7 +133,7 @@ def _until_hit(scene: Scene, runner: subprocess.Popen[bytes], fault: Fault) -> l
         raise AssertionError(f"neither ended nor frozen after {PATIENCE} s at {fault}:\n{scene.last_output()}")
     if fault.both:
         scene.signal_attempts(signal.SIGKILL)
-    return [runner.pid] if state(runner.pid) == "T" else []
+    return [runner.pid] if frozen(runner.pid) else []
 
 
 def _let_go(scene: Scene, stopped: list[int]) -> list[int]:

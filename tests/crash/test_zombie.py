@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from crash.scene import HERE, PATIENCE, Scene, state
+from crash.scene import HERE, PATIENCE, Scene
+from harness.child import frozen
 from harness.eventually import assert_eventually
 from sparkonce.engine.embedded import Embedded, attempts_folder
 from sparkonce.engine.prepare import prepare
@@ -65,7 +66,7 @@ def test_a_zombie_that_wakes_after_the_takeover_is_fenced_and_its_files_are_swep
         assert ending.result is not None
         assert (ending.result.outcome, ending.result.attempts) == (Outcome.SUCCEEDED, 2)
         scene.check()
-        zombies = [pid for pid in scene.attempts() if state(pid) == "T"]
+        zombies = [pid for pid in scene.attempts() if frozen(pid)]
         assert len(zombies) == 1
         os.kill(zombies[0], signal.SIGCONT)
         assert_eventually(lambda: not scene.attempts(), timeout=PATIENCE)

@@ -27,9 +27,11 @@ class Lossy(DirectChannel):
     def __init__(self, attempt: Granted, *, times: int) -> None:
         super().__init__(attempt.store, attempt.assignment)
         self.times = times
+        self.patience: list[float | None] = []
 
-    def report(self, reporter: str, kind: str, body: Mapping[str, Any]) -> bool:
-        answer = super().report(reporter, kind, body)
+    def report(self, reporter: str, kind: str, body: Mapping[str, Any], *, patience: float | None = None) -> bool:
+        self.patience.append(patience)
+        answer = super().report(reporter, kind, body, patience=patience)
         if self.times:
             self.times -= 1
             raise StoreUnavailable("no answer")

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from crash.scene import HERE, Scene, state
+from crash.scene import HERE, Scene
 from driver.granted import granted
 from driver.streamed import Dies, settled
+from harness.child import frozen
 from harness.eventually import assert_eventually
 from harness.stream_source import Source, installed
 from sparkonce.model.assignment import ENVIRONMENT
@@ -132,7 +133,7 @@ def test_a_driver_that_wakes_after_a_takeover_is_refused(
     command = [sys.executable, str(HERE / "stream_job.py"), "one", str(ROWS), str(BATCHES)]
     zombie = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        assert_eventually(lambda: state(zombie.pid) == "T", timeout=LONG)
+        assert_eventually(lambda: frozen(zombie.pid), timeout=LONG)
         verdict = settled(attempt).verdict
         assert verdict is (Verdict.SOME if committed else Verdict.NONE)
         attempt.update(settling=Settling(attempt=1, why=Why.STALE), attempt=2, nonce="nonce-2")

@@ -19,8 +19,6 @@ pytestmark = pytest.mark.spark
 
 BATCHES = 6
 LONG = 600  # seconds: three JVMs one after the other, on a machine that others use
-QUICK = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""Without the second compiler, which would spend more on so small a job than the job itself."""
 OUTPUTS: dict[str, dict[str, Any]] = {
     "delta": {"delta": {"path": "lake/a"}},
     "iceberg": {"iceberg": {"catalog": iceberg_tables.CATALOG, "table": iceberg_tables.TABLE}},
@@ -49,7 +47,7 @@ def test_a_spark_driver_that_is_killed_at_steps_writes_every_row_once(
     source = files_in(tmpfs_path / "in", BATCHES)
     spec = {"heartbeatTimeoutSeconds": 120, "outputs": [{"name": "a", **OUTPUTS[kind]}]}
     script = HERE / "stream_table_spark_job.py"
-    scene = Scene(tmpfs_path, script=script, submit=None, spec=spec, environment={**catalog, **QUICK})
+    scene = Scene(tmpfs_path, script=script, submit=None, spec=spec, environment=catalog)
     document = (tmpfs_path / "job.yaml").read_text()
     (tmpfs_path / "job.yaml").write_text(document.replace("- one\n", f"- {source}\n"))
     kills = {

@@ -16,6 +16,7 @@ import pytest
 from harness.attempts import ATTEMPT, NOW, OURS, Attempt, attempts, row_literals, settled_attempts
 from sparkonce.engine import decide as module
 from sparkonce.engine.decide import (
+    HALF_MADE,
     Alarm,
     Decision,
     Done,
@@ -95,6 +96,10 @@ TABLE: list[tuple[str, type, Record, Observation, Policy]] = [
     ("deadline", Settle, running(), RUNNING, LATE),
     ("heartbeat stale", Settle, running(), replace(RUNNING, driver_age=90.0), POLICY),
     ("it did not start", Settle, running(), replace(RUNNING, owner_age=1900.0), POLICY),
+    ("it did not start", Settle, running(), seen(phase=Phase.STARTING, half_made=NOW - 121.0), POLICY),
+    ("it did not start", Settle, running(), seen(phase=Phase.STARTING, half_made=NOW - 121.0), OPAQUE),
+    ("running", Wait, running(), seen(phase=Phase.STARTING, half_made=NOW - 119.0), POLICY),
+    ("running", Wait, running(), replace(seen(half_made=NOW - 900.0), driver_age=1.0), POLICY),
     ("running", Wait, running(), replace(RUNNING, driver_age=59.0), POLICY),
     ("running", Wait, running(), seen(phase=Phase.STARTING), POLICY),
     ("phase changed", Note, running(), seen(phase=Phase.HELD), POLICY),
@@ -243,14 +248,22 @@ def test_time_never_overrules_an_answer() -> None:
     """What record, application and driver say is decided as if time did not exist: ages, backoff and deadline only ever turn a launch
     into a wait, or a launch or a wait into Settle as Timeout or Stale."""
     for attempt in attempts():
+        there: Any = attempt.observation.seen
         timeless = decide(
             attempt.but("record", not_before=None),
-            attempt.but("observation", driver_age=None, owner_age=None),
+            attempt.but(
+                "observation",
+                driver_age=None,
+                owner_age=None,
+                seen=None if there is None else there.but(half_made=None),
+            ),
             attempt.but("policy", active_deadline=None),
             NOW,
         )
         action = attempt.decision.action
-        if not isinstance(timeless.action, Launch | Wait):
+        if isinstance(timeless.action, Note):  # of what is seen, which is not the same one without its time
+            assert (attempt.decision.row, type(action)) == (timeless.row, Note)
+        elif not isinstance(timeless.action, Launch | Wait):
             assert attempt.decision == timeless
         elif isinstance(action, Settle):
             assert action.why in (Why.TIMEOUT, Why.STALE)
@@ -307,6 +320,13 @@ def test_noting_ends() -> None:
             assert not isinstance(again.action, Note)
 
 
+def test_a_half_made_submission_is_looked_at_in_time() -> None:
+    """Nothing may happen any more to a driver that can never start, so the wait for it ends by itself: at the nearer of both limits."""
+    half = seen(phase=Phase.STARTING, half_made=NOW - 20.0)
+    for age, until in ((10.0, NOW + 100.0), (1790.0, NOW + 10.0), (None, NOW + 100.0)):
+        assert decide(running(), replace(half, owner_age=age), POLICY, NOW).action == Wait(until)
+
+
 def test_whoever_waits_says_for_what() -> None:
     """A Wait without a time says what a person could do; one with a time ends in the future."""
     for attempt in attempts():
@@ -323,6 +343,8 @@ def stale(attempt: Attempt) -> bool:
     view, policy = attempt.observation, attempt.policy
     if view.driver_age is not None:
         return view.driver_age > (policy.heartbeat_timeout or math.inf)
+    if view.seen is not None and view.seen.half_made is not None and NOW - view.seen.half_made > HALF_MADE:
+        return True
     return (view.owner_age or 0) > policy.start_timeout
 
 

@@ -1,4 +1,4 @@
-"""docs/deciding.md has every row of the four tables, and no other."""
+"""docs/deciding.md has every row of the five tables, and no other."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.attempts import attempts, row_literals, settled_attempts
+from harness.followed import followed
 from sparkonce.engine import entrust, request
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "deciding.md"
@@ -24,12 +25,13 @@ def rows(title: str) -> list[str]:
     return re.findall(r"^\| `([^`]+)` \|", section(title), re.MULTILINE)
 
 
-@pytest.mark.parametrize("title", ["answer", "decide", "entrust", "conclude"])
+@pytest.mark.parametrize("title", ["answer", "decide", "follow", "entrust", "conclude"])
 def test_the_page_has_every_row(title: str) -> None:
     """Each row that can decide has one line under its table's name, and each line is such a row."""
     reached = {
         "answer": lambda: row_literals(request),
         "decide": lambda: {attempt.decision.row for attempt in attempts()},
+        "follow": lambda: {decision.row for _, _, _, decision in followed()},
         "entrust": lambda: row_literals(entrust),
         "conclude": lambda: {attempt.decision.row for attempt in settled_attempts()},
     }[title]()

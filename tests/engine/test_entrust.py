@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkonce.engine.decide import Believe, Count, Send, Wait
-from sparkonce.engine.entrust import LIMIT, LOST_RUNS, Runs, entrust, heard, lost_because
+from sparkonce.engine.decide import HALF_MADE, Believe, Count, Send, Wait
+from sparkonce.engine.entrust import LIMIT, LOST_RUNS, Runs, driver_said, entrust, heard, lost_because
 from sparkonce.launch.protocol import ENDED, Phase, Seen
 from sparkonce.model.record import Record, Report, Settling, Why
 from sparkonce.model.result import Verdict
@@ -45,6 +45,9 @@ def runs(of: Seen | None = None, **more: Any) -> Runs:
     return Runs(**{"heard": None, "seen": of, "start_timeout": START, "pause": PAUSE, **more})
 
 
+HALF_SENT = seen(Phase.STARTING, half_made=NOW - 900.0)
+
+
 # --- the table
 
 
@@ -53,11 +56,27 @@ def runs(of: Seen | None = None, **more: Any) -> Runs:
     [
         ("a settle run has reported", Believe(ALL), 0, runs(heard=ALL)),
         ("a settle run has reported", Believe(ALL), 3, runs(seen(Phase.FAILED_KNOWN), heard=ALL)),
+        ("a settle run has reported", Believe(ALL), 0, runs(heard=ALL, driver=ALL)),
+        ("the driver has reported", Believe(ALL), 0, runs(driver=ALL)),
+        ("the driver has reported", Believe(ALL), 3, runs(seen(Phase.FAILED_KNOWN), driver=ALL)),
         ("a settle run is due", Count(1), 0, runs()),
         ("counted and not sent", Send(1), 1, runs()),
         ("counted and not sent", Send(3), 3, runs()),
         ("a settle run is under way", Wait(NOW + START), 1, runs(seen(Phase.ACCEPTED))),
         ("a settle run is under way", Wait(NOW + START + LIMIT - 5), 1, runs(seen(Phase.RUNNING), age=5.0)),
+        (
+            "a settle run is under way",
+            Wait(NOW + HALF_MADE - 30),
+            1,
+            runs(HALF_SENT, half_made_for=30.0, start_timeout=1800.0),
+        ),
+        ("a settle run is under way", Wait(NOW + START), 1, runs(HALF_SENT, half_made_for=1.0)),
+        (
+            "the next settle run waits",
+            Wait(NOW + PAUSE),
+            1,
+            runs(HALF_SENT, half_made_for=HALF_MADE + 1, start_timeout=1800.0),
+        ),
         ("the next settle run waits", Wait(NOW + PAUSE), 1, runs(seen(Phase.SUCCEEDED))),
         ("the next settle run waits", Wait(NOW + 4), 2, runs(seen(Phase.HELD), age=START + 1, lost_for=6.0)),
         ("a settle run is due", Count(2), 1, runs(seen(Phase.UNKNOWN), lost_for=PAUSE)),
@@ -87,17 +106,17 @@ def test_the_third_lost_run_is_for_a_person(intent: int | None) -> None:
 def test_in_every_case_one_run_at_a_time_and_each_counted_before_it_is_sent() -> None:
     """Of all counts, phases and ages: a run is sent under the number that the record has, a number grows by one, only after the last run
     was lost, and after three of them in a row nothing is sent. What was reported always wins."""
-    seens = [None, *[seen(phase, nonce=nonce) for phase in Phase for nonce in ("ours", "another")]]
-    for count, there, age, lost, said in itertools.product(
-        range(8), seens, (0.0, START + 1, START + LIMIT + 1), (0.0, PAUSE), (None, ALL)
+    seens = [None, HALF_SENT, *[seen(phase, nonce=nonce) for phase in Phase for nonce in ("ours", "another")]]
+    for count, there, age, lost, by in itertools.product(
+        range(8), seens, (0.0, START + 1, START + LIMIT + 1), (0.0, PAUSE), ("", "heard", "driver")
     ):
         if count == 0 and there is not None:
             continue  # nobody looks at a run that was never counted
-        known, one = runs(there, age=age, lost_for=lost, heard=said), record(settle_runs=count)
+        known, one = runs(there, age=age, lost_for=lost, **({by: ALL} if by else {})), record(settle_runs=count)
         action = entrust(one, known, NOW).action
         is_lost = bool(lost_because(one, known))
-        if said is not None:
-            assert action == Believe(said)
+        if by:
+            assert action == Believe(ALL)
         elif isinstance(action, Send):
             assert (action.run, there) == (count, None)
         elif isinstance(action, Count):
@@ -219,6 +238,42 @@ def test_a_stream_that_nobody_had_ended_is_settled_once_more_when_its_end_is_wan
     assert said(report("None", NEITHER), end=True) is Verdict.NONE
 
 
+def driver(slots: Any, *, attempt: int = 3, reporter: str = "driver-1", kind: str = "committed") -> Report:
+    return Report(attempt=attempt, reporter=reporter, kind=kind, body={"slots": slots})
+
+
+def test_a_driver_is_believed_that_all_is_committed() -> None:
+    """Of this attempt or an earlier one, once or twice; its slots come back as they were committed."""
+    for reports in ([driver(BOTH)], [driver(BOTH, attempt=1)], [driver(BOTH), driver(BOTH, reporter="driver-2")]):
+        told = driver_said(record(), ["a", "b"], reports)
+        assert told is not None and told.verdict is Verdict.ALL
+        assert {name: each.dump() for name, each in told.slots.items() if each is not None} == BOTH
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        [],
+        [driver(HALF)],
+        [driver(NEITHER)],
+        [driver({"a": slot("a")})],
+        [driver({**BOTH, "c": slot("c")})],
+        [driver({"a": slot("a"), "b": slot("b", state=SlotState.CLOSED)})],
+        [driver({"a": slot("a"), "b": slot("b", fingerprint="f2")})],
+        [driver({"a": slot("a"), "b": slot("a")})],
+        [driver({"a": slot("a"), "b": stream("b", StreamPart.BATCH)})],
+        [driver([BOTH])],
+        [driver(BOTH, attempt=4)],
+        [driver(BOTH, kind="values")],
+        [driver(BOTH, reporter="settle-1")],
+        [driver(BOTH), driver({"a": slot("a"), "b": slot("b", token=2)}, reporter="driver-2")],
+    ],
+)
+def test_a_driver_is_believed_nothing_else(reports: list[Report]) -> None:
+    """Less than all, another job's or generation's slots, a later attempt, two that contradict each other: somebody is sent to look."""
+    assert driver_said(record(), ["a", "b"], reports) is None
+
+
 def replace_slot(slots: dict[str, Any], output: str) -> dict[str, Any]:
     """The same, and this output holds nothing."""
     return {**slots, output: None}
@@ -233,3 +288,6 @@ def test_a_run_is_lost_for_a_reason() -> None:
     late = runs(seen(Phase.RUNNING), age=START + LIMIT + 1)
     assert "for 701 s" in lost_because(one, late)
     assert lost_because(one, replace(late, seen=None)) == ""
+    assert "for 121 s after a submission that failed half-way" in lost_because(
+        one, runs(HALF_SENT, half_made_for=121.0)
+    )

@@ -76,6 +76,8 @@ class Cluster:
     objects: dict[str, ObjectView] = field(default_factory=dict)
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(UID, fingerprint) -> how often its object was made or edited to ask for it."""
+    deleted: set[str] = field(default_factory=set)
+    """A UID is never used again."""
     opened: Counter[tuple[Any, ...]] = field(default_factory=Counter)
     looks: list[Look] = field(default_factory=list)
     nonces: int = 0
@@ -87,7 +89,7 @@ class Cluster:
         return self.lease
 
     def create(self, uid: str, spec: str, policy: Policy) -> None:
-        if uid not in self.objects:
+        if uid not in self.objects and uid not in self.deleted:
             self.objects[uid] = obj(uid, spec, policy=policy)
             self.asked[uid, spec] += 1
 
@@ -179,7 +181,8 @@ class Cluster:
             case ("edit", uid, spec, _):
                 self.edit(uid, spec)
             case ("delete", uid, _, _):
-                self.objects.pop(uid, None)
+                if self.objects.pop(uid, None) is not None:
+                    self.deleted.add(uid)
             case ("look", *_):
                 self.looks.append(await self.look())
             case ("act", uid, *_) if self.looks:

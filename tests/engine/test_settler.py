@@ -16,13 +16,14 @@ from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.settle import settle_run
+from sparkonce.engine.decide import HALF_MADE
 from sparkonce.engine.drive import Drive, Ended
 from sparkonce.engine.reach import Settles
 from sparkonce.engine.settler import Settler
 from sparkonce.errors import LaunchRefused, LaunchUnavailable, OutputUnavailable, OutputUnsupported, StoreUnavailable
 from sparkonce.failpoints import FailpointError
 from sparkonce.launch.protocol import Phase, Seen
-from sparkonce.model.assignment import Assignment
+from sparkonce.model.assignment import Assignment, GatewayAddress
 from sparkonce.model.record import HeldReason, Outcome, StopWanted, Why
 from sparkonce.model.result import Result
 
@@ -34,6 +35,8 @@ class Runs:
     made: Owner
     lost: int = 0
     """So many of the next ones end without a report."""
+    half_made: int = 0
+    """So many of the next ones get no driver: their submission failed half-way."""
     sent: list[tuple[int, int]] = field(default_factory=list)
     """(attempt, run), as they were created."""
     told: list[Assignment] = field(default_factory=list)
@@ -48,12 +51,16 @@ class Runs:
             assert assignment.run is not None
             self.sent.append((assignment.attempt, assignment.run))
             self.told.append(assignment)
+            since = 1.0 if self.half_made else None  # long ago by the clock of the cluster
             self.by_name[name] = Seen(
-                name=name, uid=f"uid of {name}", nonce=assignment.nonce, phase=self._run(assignment)
+                name=name, uid=f"uid of {name}", nonce=assignment.nonce, phase=self._run(assignment), half_made=since
             )
         return self.by_name[name]
 
     def _run(self, assignment: Assignment) -> Phase:
+        if self.half_made:
+            self.half_made -= 1
+            return Phase.STARTING
         if self.lost:
             self.lost -= 1
             return Phase.FAILED_KNOWN
@@ -209,6 +216,23 @@ def test_three_lost_ones_are_for_a_person_and_two_are_not(tmp_path: Path) -> Non
     assert (record.held, record.settle_runs, other.runs.sent[-1]) == (HeldReason.CANNOT_SETTLE, 3, (1, 3))
 
 
+def test_a_run_that_was_submitted_half_way_is_not_waited_for_long(tmp_path: Path) -> None:
+    """Its driver may still come, for two minutes since this process first saw it so; then the next one is sent."""
+    one = scene(tmp_path)
+    one.runs.half_made = 1
+    drive = one.drive()
+
+    async def later(_: float) -> None:
+        assert one.runs.sent == [(1, 1)]
+        one.clock += 10.0
+
+    drive.wait = later
+    ended = run(drive.run(one.made.granted.now(), one.made.granted.claim))
+    assert isinstance(ended, Ended) and ended.result is not None
+    assert (ended.result.outcome, one.runs.sent) == (Outcome.SUCCEEDED, [(1, 1), (1, 2)])
+    assert HALF_MADE < one.clock <= HALF_MADE + 10.0
+
+
 def test_each_attempt_counts_its_own(tmp_path: Path) -> None:
     """Lost settle runs of attempt 1 do not count against those of attempt 2."""
     one = scene(tmp_path)
@@ -249,6 +273,51 @@ def test_a_settle_run_is_told_why_the_attempt_ends(tmp_path: Path, wish: Why | N
     assert one.runs.told[0].why is (wish or Why.EXITED)
 
 
+# --- what drivers say
+
+
+def through_a_gateway(one: Scene) -> Drive:
+    """Its drivers report what they committed."""
+    drive = one.drive()
+    drive.gateway = GatewayAddress("https://gateway")
+    return drive
+
+
+@pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.FAILED_KNOWN])
+def test_a_driver_that_reported_its_commits_needs_no_settle_run(tmp_path: Path, phase: Phase) -> None:
+    """However it ended: the result is that of an owner that looked, and nobody was sent."""
+    one = scene(tmp_path, "a", "b", phase=phase)
+    ended = run(through_a_gateway(one).run(one.made.granted.record, one.made.granted.claim))
+    assert isinstance(ended, Ended) and ended.result is not None
+    assert (ended.result.outcome, one.runs.sent) == (Outcome.SUCCEEDED, [])
+    assert [(each.name, each.digest) for each in ended.result.outputs] == [
+        (name, digest(tmp_path / name)) for name in ("a", "b")
+    ]
+
+
+def test_a_commit_that_was_not_reported_is_found_by_a_settle_run(tmp_path: Path) -> None:
+    """The driver died between its commit and its report, or no gateway answered it."""
+    one = scene(tmp_path)
+    drive = through_a_gateway(one)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(DirectChannel, "report", lossy(DirectChannel.report))
+        ended = run(drive.run(one.made.granted.record, one.made.granted.claim))
+    assert isinstance(ended, Ended) and ended.result is not None
+    assert (ended.result.outcome, one.runs.sent) == (Outcome.SUCCEEDED, [(1, 1)])
+    assert one.made.granted.rows("orders") == [1, 2, 3]
+
+
+def lossy(report: Callable[..., bool]) -> Callable[..., bool]:
+    """Drivers reach nobody; settle runs do."""
+
+    def lost(channel: DirectChannel, reporter: str, kind: str, body: Any, *, patience: float | None = None) -> bool:
+        if kind != "verdict":
+            raise StoreUnavailable("no answer")
+        return report(channel, reporter, kind, body, patience=patience)
+
+    return lost
+
+
 # --- auto: by itself, as long as it can
 
 
@@ -283,7 +352,7 @@ def silenced(one: Scene, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Ex
         asked.append(1)
         raise error()
 
-    monkeypatch.setattr(Settler, "_own", own)
+    monkeypatch.setattr(Settler, "here", own)
     return asked
 
 

@@ -131,7 +131,7 @@ def test_make_targets_exist() -> None:
     """Each `make` target that the README names is in the Makefile."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     shell = "\n".join(blocks("sh"))
-    named = re.findall(r"^make ([a-z]+)", shell, re.MULTILINE) + re.findall(r"`make ([a-z]+)", README)
+    named = re.findall(r"^make ([a-z-]+)", shell, re.MULTILINE) + re.findall(r"`make ([a-z-]+)", README)
     assert {"demo", "test"} <= set(named) <= set(targets)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,16 @@ def test_a_gateways_ca_is_a_text_or_a_file(tmp_path: Path) -> None:
     for given in ("-----BEGIN CERTIFICATE-----\nx", str(tmp_path / "none")):
         with pytest.raises(InvalidInput, match="--gateway-ca"):
             HttpChannel(assignment(gateway="https://g", gateway_ca=given))
+
+
+def test_a_report_is_worth_what_its_sender_says(tmp_path: Path) -> None:
+    """A gateway that takes calls and answers none of them: they end with the patience, far below that of a call or of the channel."""
+    (tmp_path / "token").write_text("t")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        told = assignment(gateway=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        began = time.monotonic()
+        channel = HttpChannel(told, token_file=tmp_path / "token")
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            channel.report("r", "committed", {}, patience=0.5)
+        assert 0.4 < time.monotonic() - began < 7.5
+        channel.close()

@@ -28,7 +28,7 @@ from harness.binaries import component, spark_operator_crds
 from harness.child import Child, free_port
 from harness.etcd import Etcd, running
 from harness.eventually import assert_eventually
-from harness.kube_api import CRDS, Api
+from harness.kube_api import CRDS, Api, holds
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -271,8 +271,7 @@ def until_it_serves(child: Child, serves: Callable[[], bool], timeout: float = S
 
 
 def established(crd: dict[str, Any]) -> bool:
-    conditions = crd.get("status", {}).get("conditions") or []
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+    return holds(crd, "Established")
 
 
 def yaml_document(path: Path) -> dict[str, Any]:

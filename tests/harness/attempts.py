@@ -56,6 +56,7 @@ SEEN: Fields = {
     "exit_code": [None, 3],
     "stopping": [False, True],
     "repeated": [False, True],
+    "half_made": [None, NOW - 5, NOW - 500],
     "message": ["", "a message"],
 }
 OBSERVATION: Fields = {

@@ -89,6 +89,7 @@ class Module:
 KUBE = Module("kube", "k8s.io/kubernetes", ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"))
 SPARK_OPERATOR_PROGRAM = Module("spark-operator", SPARK_OPERATOR[0])
 COREDNS = Module("coredns", "github.com/coredns/coredns")
+NETWORK_POLICIES = Module("network-policies", "github.com/cloudnativelabs/kube-router")
 PAUSE = Module("pause", "")
 
 
@@ -235,7 +236,7 @@ def main() -> int:
     try:
         command = find("kube-apiserver")
         crds = spark_operator_crds()
-        for module in (SPARK_OPERATOR_PROGRAM, COREDNS, PAUSE):
+        for module in (SPARK_OPERATOR_PROGRAM, COREDNS, NETWORK_POLICIES, PAUSE):
             binary(module)
     except PartMissing as missing:
         to_stderr(str(missing))

@@ -15,8 +15,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.eventually import assert_eventually
+
 REAP_TIMEOUT = 10.0
 """Seconds for a killed process to be gone: the kernel's work, long only where memory or disk are."""
+DEAD = {"Z", "X"}
 LAST_LINES = 15
 """Of the log of a server that would not start; the reason is near the end."""
 
@@ -28,6 +31,31 @@ def free_port() -> int:
         port = probe.getsockname()[1]
         assert isinstance(port, int)
         return port
+
+
+def freeze(pid: int) -> None:
+    """SIGSTOP, and none of its threads runs any more when this returns: after the signal alone, one on another core may still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    assert_eventually(lambda: frozen(pid) or not alive(pid), REAP_TIMEOUT)
+
+
+def frozen(pid: int) -> bool:
+    """It is there, and none of its threads can run."""
+    return "T" in (found := _states(pid)) and found <= {"T", *DEAD}
+
+
+def alive(pid: int) -> bool:
+    """Some thread of it may run, now or when it is woken. One that is dead and that nobody has waited for holds nothing any more."""
+    return bool(_states(pid) - DEAD)
+
+
+def _states(pid: int) -> set[str]:
+    """Of its threads, in the kernel's letters; none of a process that is gone."""
+    found = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            found.add(stat.read_text(encoding="ascii").rpartition(")")[2].split()[0])
+    return found
 
 
 class Child:
@@ -79,7 +107,7 @@ class Child:
 
     def freeze(self) -> None:
         """SIGSTOP: it keeps its connections and answers nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def thaw(self) -> None:
         with contextlib.suppress(ProcessLookupError):  # it may have been killed while it was frozen

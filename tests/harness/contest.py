@@ -19,7 +19,7 @@ from typing import cast
 
 from pyarrow import parquet
 
-from harness import sink_attempts
+from harness import child, sink_attempts
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of, sink_at
 from sparkonce.blocking import run
 from sparkonce.sink import layout
@@ -63,8 +63,8 @@ def rows_in(table: str) -> list[int]:
 
 
 def frozen(process: ForkServerProcess) -> bool:
-    """Stopped by a signal, says the kernel."""
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    assert process.pid is not None
+    return child.frozen(process.pid)
 
 
 def wake(process: ForkServerProcess) -> None:
@@ -87,6 +87,10 @@ class Contest:
     """Rows that somebody else put into the table."""
     wakes: int = 12
     """How often a process is woken, beside 6 times frozen and once killed."""
+    deaths: int = 2
+    """Lives of each token, from the first, that certainly end by a kill: luck alone kills few on a machine that is soon through."""
+    freezes: int = 5
+    """Freezes from outside before which every second wake is a freeze."""
 
     def __init__(
         self,
@@ -110,6 +114,7 @@ class Contest:
         self.plans: list[Plan] = []
         self.running: dict[int, tuple[Plan, ForkServerProcess]] = {}
         self.faults: Counter[str] = Counter()
+        self.lives: Counter[int] = Counter()
 
     def run(self) -> None:
         """Until each token has been tried at each key."""
@@ -128,6 +133,14 @@ class Contest:
         """A new process's faults at its failpoints."""
         return [f"{point}={self.dice.randrange(12)}*off->1*{self.dice.choice(self.ways)}->off" for point in self.points]
 
+    def doom(self, token: int) -> tuple[str, float] | None:
+        """When a process that begins now will be killed, if it is one of those."""
+        self.lives[token] += 1
+        if self.lives[token] > self.deaths:
+            return None
+        left = self.left[token]
+        return self.dice.choice(left[: 1 + len(left) // 2]), self.dice.uniform(0, self.pace[1])
+
     def begin(self, plan: Plan) -> ForkServerProcess:
         return sink_attempts.start(plan)
 
@@ -141,6 +154,7 @@ class Contest:
             keys=tuple(self.left[token]),
             seed=self.dice.getrandbits(32),
             failpoints=";".join(self.armed()),
+            doom=self.doom(token),
         )
         process = self.begin(plan)
         self.plans.append(plan)
@@ -161,9 +175,10 @@ class Contest:
             self._start(token)
 
     def _fault(self, process: ForkServerProcess) -> None:
-        fault, number = self.dice.choices(
-            [("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP), ("wake", signal.SIGCONT)], [1, 6, self.wakes]
-        )[0]
+        faults = [("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP), ("wake", signal.SIGCONT)]
+        fault, number = self.dice.choices(faults, [1, 6, self.wakes])[0]
+        if self.faults["freeze"] < self.freezes and fault == "wake" and self.dice.random() < 0.5:
+            fault, number = faults[1]
         assert process.pid is not None
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(process.pid, number)

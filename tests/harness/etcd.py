@@ -228,6 +228,12 @@ class Etcd:
     def revoke(self, lease: int) -> None:
         self.members[0].post("lease/revoke", {"ID": str(lease)})
 
+    def revoke_under(self, prefix: bytes) -> None:
+        """The leases that keys under this prefix hang on."""
+        body = {"key": _b64(prefix), "range_end": _b64(_end(prefix))}
+        for lease in {int(kv.get("lease", 0)) for kv in self.members[0].post("kv/range", body).get("kvs", [])} - {0}:
+            self.revoke(lease)
+
     def put(self, key: bytes, value: bytes = b"x", *, at: Member | None = None) -> int:
         """The revision of the put."""
         reply = (at or self.members[0]).post("kv/put", {"key": _b64(key), "value": _b64(value)})
@@ -262,6 +268,10 @@ class Etcd:
         post("auth/enable", {})
         for member in self.members:
             member.log_in()
+
+    def turn_auth_off(self) -> None:
+        """Whoever comes is let in again."""
+        self.members[0].post("auth/disable", {})
 
     def close(self) -> None:
         for member in self.members:

@@ -53,6 +53,13 @@ def rendered(*values: Path, sets: Sequence[str] = (), chart: Path = CHART) -> li
     return [each for each in yaml.load_all(done.stdout, Loader=loader) if each]
 
 
+def rule_groups() -> list[dict[str, Any]]:
+    """Of rules for Prometheus, that a release with everything gets."""
+    objects = rendered(sets=["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true"])
+    groups: list[dict[str, Any]] = one(objects, "PrometheusRule", "")["spec"]["groups"]
+    return groups
+
+
 def one(objects: Sequence[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
     """The object of this kind whose name ends so."""
     found = [each for each in objects if each["kind"] == kind and each["metadata"]["name"].endswith(name)]

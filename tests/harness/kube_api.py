@@ -51,13 +51,32 @@ def path_of(resource: Resource, namespace: str | None = None, name: str = "", su
     return "/".join([*parts, *filter(None, (name, subresource))])
 
 
+def holds(found: Mapping[str, Any] | None, condition: str) -> bool:
+    """Whether the object is there and its status says so: "Ready", "Established"."""
+    conditions = (found or {}).get("status", {}).get("conditions") or []
+    return any(each["type"] == condition and each["status"] == "True" for each in conditions)
+
+
 class Api:
-    def __init__(self, server: str, *, ca: Path, token: str, user_agent: str = MANAGER) -> None:
+    def __init__(
+        self,
+        server: str,
+        *,
+        ca: Path,
+        token: str,
+        user_agent: str = MANAGER,
+        certificate: tuple[Path, Path] | None = None,
+    ) -> None:
+        """By a token, or by a client certificate and its key."""
         self.server = server
+        trust = ssl.create_default_context(cafile=str(ca))
+        if certificate is not None:
+            trust.load_cert_chain(*map(str, certificate))
+        known = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(
             base_url=server,
-            verify=ssl.create_default_context(cafile=str(ca)),
-            headers={"Authorization": f"Bearer {token}", "User-Agent": user_agent},
+            verify=trust,
+            headers={"User-Agent": user_agent, **known},
             timeout=REQUEST_TIMEOUT,
             trust_env=False,  # a proxy of the machine's is not for loopback
         )

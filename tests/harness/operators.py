@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.child import free_port
+from harness.child import free_port, freeze
 from harness.eventually import assert_eventually
 
 PROGRAM = ("-m", "sparkonce")
@@ -124,7 +124,7 @@ class OperatorProcess:
         os.kill(self.pid, number)
 
     def freeze(self) -> None:
-        self.send(signal.SIGSTOP)
+        freeze(self.pid)
 
     def thaw(self) -> None:
         self.send(signal.SIGCONT)

@@ -26,7 +26,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from harness.child import REAP_TIMEOUT, Child, free_port
+from harness.child import REAP_TIMEOUT, Child, alive, free_port, freeze
 from harness.eventually import assert_eventually
 
 PACKAGE = "postgresql"
@@ -164,7 +164,7 @@ class PostgresServer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.child.kill()
-        assert_eventually(lambda: not any(_lives(pid) for pid in family), REAP_TIMEOUT)
+        assert_eventually(lambda: not any(alive(pid) for pid in family), REAP_TIMEOUT)
 
     def _children(self) -> list[int]:
         tasks = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children")
@@ -175,7 +175,7 @@ class PostgresServer:
         """SIGSTOP to all of it for the length of the block: connections stay, nothing is answered."""
         family = [self.child.pid, *self._children()]
         for pid in family:
-            os.kill(pid, signal.SIGSTOP)
+            freeze(pid)
         try:
             yield
         finally:
@@ -194,15 +194,6 @@ class PostgresServer:
         if self.child.running:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    """Dead ones that nobody has waited for hold nothing any more."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 @functools.cache

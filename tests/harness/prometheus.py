@@ -148,13 +148,17 @@ class Prometheus:
 
     def query(self, expr: str) -> list[Json]:
         """The series of an instant query, now. AssertionError: it is no query."""
-        question = urllib.parse.urlencode({"query": expr})
         try:
-            with urllib.request.urlopen(f"http://{self.address}/api/v1/query?{question}", timeout=10) as reply:
-                found: list[Json] = json.load(reply)["data"]["result"]
-                return found
+            found: list[Json] = self._asked("query", query=expr)["result"]
         except urllib.error.HTTPError as refused:
             raise AssertionError(f"{expr}: {refused.read().decode()}") from None
+        return found
+
+    def _asked(self, what: str, **parameters: str) -> Json:
+        address = f"http://{self.address}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(address, timeout=10) as reply:
+            data: Json = json.load(reply)["data"]
+            return data
 
     def value(self, expr: str) -> float:
         """Of one series; 0 without one."""
@@ -169,6 +173,16 @@ class Prometheus:
         """Those that fired at some time in so many seconds."""
         found = self.query(f'count_over_time(ALERTS{{alertstate="firing"}}[{seconds}s])')
         return {each["metric"]["alertname"] for each in found}
+
+    def annotations(self) -> dict[str, str]:
+        """What each alert that fires, or is about to, tells a person."""
+        alerts = self._asked("alerts")["alerts"]
+        return {each["labels"]["alertname"]: " ".join(each["annotations"].values()) for each in alerts}
+
+    def broken_rules(self) -> list[Json]:
+        """Those that could not be evaluated."""
+        groups = self._asked("rules")["groups"]
+        return [rule for group in groups for rule in group["rules"] if rule["health"] == "err"]
 
     def close(self) -> None:
         self.child.kill()

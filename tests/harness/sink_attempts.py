@@ -12,7 +12,10 @@ import json
 import multiprocessing
 import os
 import random
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
@@ -51,6 +54,8 @@ class Plan:
     """URL or path of the table."""
     environment: tuple[tuple[str, str], ...] = ()
     """Of the process: where its store is. The server that it is forked from has that of another day."""
+    doom: tuple[str, float] | None = None
+    """A key, and the seconds after its beginning at which the process is killed, unless something else kills it before."""
 
     @property
     def answers(self) -> str:
@@ -108,9 +113,21 @@ def carry_out(plan: Plan) -> None:
     os.environ["SPARKONCE_FAILPOINTS_LOG"] = plan.hits
     failpoints.reset()
     dice = random.Random(plan.seed)
-    for name in plan.keys:
+    for name in keys_of(plan):
         _tell(plan, name, "begin", None)
         globals()[f"_{plan.verb}"](plan, name, sink_at(plan.table or f"{plan.folder}/table"), dice)
+
+
+def keys_of(plan: Plan) -> Iterator[str]:
+    """In the order of the plan. A doomed process does not see their end."""
+    for name in plan.keys:
+        if plan.doom and plan.doom[0] == name:
+            death = threading.Timer(plan.doom[1], os.kill, (os.getpid(), signal.SIGKILL))
+            death.daemon = True  # an error of the process comes out
+            death.start()
+        yield name
+    if plan.doom:
+        threading.Event().wait()
 
 
 def _tell(plan: Plan, name: str, what: str, slot: Slot | None) -> None:

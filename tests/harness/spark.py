@@ -6,17 +6,25 @@ every skip does).
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for seconds: without the second compiler, which would spend more on such a job than the job itself."""
+PATIENCE = 900.0
+"""Seconds: half a minute on free cores, and cores are not always free."""
 
 
 def java() -> str | None:
@@ -31,6 +39,21 @@ def needed_java() -> str:
     if found is None:
         pytest.skip("no Java: install OpenJDK 17")
     return found
+
+
+def facts_of(module: str, folder: Path, *arguments: str) -> dict[str, Any]:
+    """What `python -m MODULE FOLDER ...`, a Spark in a process of its own, wrote into FOLDER/facts.json. Skips without Java."""
+    needed_java()
+    done = subprocess.run(
+        [sys.executable, "-m", module, str(folder), *arguments],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if not line.startswith("\tat "))
+    return dict(json.loads((folder / "facts.json").read_text()))
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def carry_out(plan: Plan) -> None:
     os.environ["SPARKONCE_FAILPOINTS_LOG"] = plan.hits
     failpoints.reset()
     dice = random.Random(plan.seed)
-    for name in plan.keys:
+    for name in sink_attempts.keys_of(plan):
         _tell(plan, name, "begin", None)
         if dice.random() < 0.4:
             _settle(plan, name, _sink(plan), end=dice.random() < 0.1)

@@ -94,7 +94,7 @@ class Query:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        done = [int(path.name) for path in (self._checkpoint / "commits").glob("*")]
+        done = [int(path.name) for path in (self._checkpoint / "commits").glob("[0-9]*")]  # not what somebody is at
         try:
             for number in range(max(done, default=-1) + 1, len(self._source.batches)):
                 if self._stop.is_set():

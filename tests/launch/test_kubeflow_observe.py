@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from launch.kubeflow_scene import ASSIGNMENT, DRIVER, JOB, NAMESPACE, NOTED, UID, placed, pod, stored
+from launch.kubeflow_scene import ASSIGNMENT, DRIVER, JOB, NAMESPACE, NOTED, UID, at, placed, pod, stored
 from launch.kubeflow_tables import (
     EXISTS,
     EXITED,
@@ -100,6 +101,46 @@ def test_what_a_driver_waits_for_is_told() -> None:
         == "the driver container waits: ErrImagePull: no such image"
     )
     assert "0/3 nodes" in seen(stored("SUBMITTED"), [pod("Pending", status=full)]).message
+
+
+def conditions(*, made: str, placed: str = "True", second: str = at(7)) -> dict[str, Any]:
+    """Of a pod that a node has, or has not, and whose containers may start, or not."""
+    return {
+        "conditions": [
+            {"type": "PodReadyToStartContainers", "status": made, "lastTransitionTime": at(1)},
+            {"type": "PodScheduled", "status": placed, "lastTransitionTime": second},
+        ]
+    }
+
+
+@pytest.mark.parametrize("message", [EXISTS, SUBMIT, ""])
+def test_a_submission_that_failed_half_way_is_told(message: str) -> None:
+    """The Spark operator died between the driver pod and its ConfigMaps, and its successor says FAILED: the driver may start and is
+    awaited, and since when its node waits for what it mounts is told with both reasons."""
+    waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
+    found = seen(stored("FAILED", message), [pod("Pending", status={**conditions(made="False"), **waiting})], UNSEEN)
+    assert (found.phase, found.driver, found.exit_code) == (Phase.STARTING, DRIVER, None)
+    assert found.half_made == datetime.fromisoformat(at(7)).timestamp()
+    assert found.message.startswith("the Spark operator says FAILED")
+    assert found.message.endswith("the driver container waits: ContainerCreating")
+
+
+@pytest.mark.parametrize(
+    ("state", "driver"),
+    [
+        ("SUBMITTED", pod("Pending", status=conditions(made="False"))),
+        ("FAILED", pod("Pending", status=conditions(made="True"))),  # it pulls its image
+        ("FAILED", pod("Pending", status=conditions(made="False", placed="False"))),
+        ("FAILED", pod("Pending", status=conditions(made="False", second="soon"))),
+        ("FAILED", pod("Pending")),  # a kubelet that says nothing of it
+        ("FAILED", pod("Running", status=conditions(made="False"))),
+        ("FAILED", pod("Failed", code=1, status=conditions(made="False"))),
+        ("FAILED", pod("Pending", status={"conditions": [{"type": {}}, {"type": ["PodScheduled"]}, 3]})),
+    ],
+)
+def test_what_is_no_submission_half_made(state: str, driver: dict[str, Any]) -> None:
+    """A submission that has not failed, a pod without a node, one that pulls its image or runs, one of which nobody says since when."""
+    assert seen(stored(state, EXISTS if state == "FAILED" else ""), [driver], UNSEEN).half_made is None
 
 
 def test_the_termination_message_is_the_log_tail() -> None:

@@ -153,6 +153,9 @@ def test_a_process_that_is_owner_and_driver_at_once_is_not_ended(scene: LocalSce
 
 def test_a_job_may_be_stopped_by_another_process_than_its_launcher(scene: LocalScene) -> None:
     """The launcher died: whoever comes next ends its command."""
-    scene.launch(scene.launcher(sys.executable, "-c", "import time; time.sleep(60)"))
+    ready = scene.folder / "ready"
+    code = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"  # what is to be stopped
+    scene.launch(scene.launcher(sys.executable, "-c", code))
+    assert_eventually(ready.exists, PATIENCE)  # one that is stopped before its command began has no exit code
     assert isinstance(scene.stop(), Stopped)
     assert (scene.attempt / "exit").read_text() == f"{128 + signal.SIGTERM}\n"

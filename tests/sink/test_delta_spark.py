@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.delta_jars import delta_jars
-from harness.spark import needed_java
-
-PATIENCE = 900.0
-"""Seconds: half a minute on free cores, and cores are not always free."""
+from harness.spark import facts_of, needed_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -22,19 +16,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What everybody saw: see harness/delta_spark.py."""
-    needed_java()
-    folder = tmp_path_factory.mktemp("delta-spark")
+    needed_java()  # before minutes go into its jars
     jars = ":".join(map(str, delta_jars()))
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.delta_spark", str(folder), jars],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if not line.startswith("\tat "))
-    return dict(json.loads((folder / "facts.json").read_text()))
+    return facts_of("harness.delta_spark", tmp_path_factory.mktemp("delta-spark"), jars)
 
 
 def test_the_engine_reads_what_jobs_wrote(facts: dict[str, Any]) -> None:

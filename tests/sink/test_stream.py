@@ -149,17 +149,45 @@ def test_a_slot_of_another_place_is_no_batch_that_follows(sink: SlotLog, key: Si
 
 
 def test_an_end_bars_a_driver_of_the_same_token(sink: SlotLog, key: SinkKey) -> None:
-    """A cancel writes the end in the place of the next batch: the batch that comes too late is refused, and the end stands."""
+    """A cancel writes the end in the attempt's own place, where its next batch would come: that comes too late, and the end stands."""
     chain = committed(sink, key, opened(sink, key), 1)
     slot, over = run(stream.settled(sink, key, chain.opening, 1, fingerprint="f", by="owner", end=True))
     assert over
     assert slot is not None
-    assert (mark(slot).part, slot.token, mark(slot).last_batch) == (StreamPart.END, 2, 0)
+    assert (mark(slot).part, slot.token, mark(slot).last_batch) == (StreamPart.END, 1, 0)
 
     late = stream.empty_batch(chain, key, 1, 1, plan="p")
 
-    assert isinstance(run(stream.commit(sink, key, chain, late)), FencedOff)
+    assert run(stream.commit(sink, key, chain, late)) == AlreadyCommitted(slot)
     assert run(stream.recorded(sink, key, chain.opening)) == (chain.last, slot)
+
+
+def test_an_end_that_is_wanted_after_the_attempt_was_closed_takes_the_next_place(sink: SlotLog, key: SinkKey) -> None:
+    """It was settled once without an end, which closed the attempt's place; the cancel that follows ends the stream nevertheless."""
+    chain = committed(sink, key, opened(sink, key), 1)
+    told: dict[str, Any] = {"fingerprint": "f", "by": "owner"}
+    assert run(stream.settled(sink, key, chain.opening, 1, **told, end=False)) == (chain.last, False)
+
+    slot, over = run(stream.settled(sink, key, chain.opening, 1, **told, end=True))
+
+    assert (over, slot and slot.token) == (True, 2)
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_settler_that_wakes_up_late_ends_nothing_of_the_next_attempt(
+    sink: SlotLog, key: SinkKey, batches: int
+) -> None:
+    """A cancel was held half done and a person retried; the settler of attempt 1, frozen all the while, meets what attempt 2 committed."""
+    chain = opened(sink, key)
+    if batches:
+        chain = committed(sink, key, chain, 1)
+    run(stream.close(sink, key, chain.opening, 2, **BY))
+    chain = committed(sink, key, chain, 2)
+
+    slot, over = run(stream.settled(sink, key, chain.opening, 1, fingerprint="f", by="late", end=True))
+
+    assert (slot, over) == (chain.last, False)
+    assert committed(sink, key, chain, 2).batches == batches + 2
 
 
 def test_a_settle_whose_own_token_is_closed_does_not_say_that_it_ended(sink: SlotLog, key: SinkKey) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -24,26 +25,16 @@ STREAMS, TOKENS = 25, 3
 class Streams(Contest):
     """Six processes, two twins per token, over the same streams in nearly the same order; killed, frozen and started again."""
 
-    def _start(self, token: int) -> None:
-        lane = token
-        armed = [
-            f"{point}={self.dice.randrange(30)}*off->1*{self.dice.choice(['kill', 'stop', 'sleep(20)'])}->off"
-            for point in COMMIT_POINTS
+    ways = ("kill", "stop", "sleep(20)")
+
+    def armed(self) -> list[str]:
+        """Anywhere in the many commits of a process's streams."""
+        return [
+            f"{point}={self.dice.randrange(30)}*off->1*{self.dice.choice(self.ways)}->off" for point in COMMIT_POINTS
         ]
-        plan = Plan(
-            folder=str(self.folder),
-            table=self.table,
-            environment=self.environment,
-            process=f"{len(self.plans)}",
-            token=(lane + 1) // 2,
-            keys=tuple(self.left[lane]),
-            seed=self.dice.getrandbits(32),
-            failpoints=";".join(armed),
-        )
-        process = stream_attempts.start(plan)
-        self.plans.append(plan)
-        self.started.append(process)
-        self.running[lane] = (plan, process)
+
+    def begin(self, plan: Plan) -> ForkServerProcess:
+        return stream_attempts.start(replace(plan, token=(plan.token + 1) // 2))
 
 
 def chain_of(folder: Path, name: str) -> list[Slot]:

@@ -10,9 +10,9 @@ import os
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
+from harness.child import frozen
 from harness.eventually import assert_eventually
 from sparkonce import failpoints
 from sparkonce.blocking import run
@@ -77,7 +77,7 @@ class Worker:
         self.wait_until_frozen()
 
     def wait_until_frozen(self) -> None:
-        assert_eventually(lambda: _state_of(self.pid) == "T", LONG)
+        assert_eventually(lambda: frozen(self.pid), LONG)
 
     def wake(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -87,11 +87,6 @@ class Worker:
         self._process.kill()
         self._process.join()
         self._process.close()
-
-
-def _state_of(pid: int) -> str:
-    """One letter of the kernel's."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
 
 
 def _serve(opening: Opening, requests: Connection) -> None:

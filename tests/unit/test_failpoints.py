@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.child import frozen
 from harness.eventually import assert_eventually
 from sparkonce import failpoints
 from sparkonce.failpoints import NAMES, FailpointError, hit, markdown, parse
@@ -183,7 +184,7 @@ def test_stop_freezes_until_somebody_continues() -> None:
     plan = environment(f"{POINT}=1*off->1*stop")
     with subprocess.Popen([sys.executable, "-c", PROGRAM], env=plan, stdout=subprocess.PIPE, text=True) as child:
         try:
-            assert_eventually(lambda: _state(child.pid) == "T", 30)
+            assert_eventually(lambda: frozen(child.pid), 30)
             assert child.poll() is None
             child.send_signal(signal.SIGCONT)
             printed, _ = child.communicate(timeout=30)
@@ -191,10 +192,6 @@ def test_stop_freezes_until_somebody_continues() -> None:
             child.kill()
     assert child.returncode == 0
     assert printed.split("\n")[:-1] == ["before 0", "after 0", "before 1", "after 1", "before 2", "after 2"]
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_bad_plan_ends_the_process_at_its_first_point() -> None:

@@ -50,6 +50,7 @@ for command in (
     operator.operator,
     gateway.gateway,
     convert.convert,
+    convert.bind,
 ):
     app.command()(command)
 app.add_typer(keys.app, name="keys")

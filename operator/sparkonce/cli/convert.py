@@ -1,4 +1,5 @@
-"""`sparkonce convert`: the IdempotentJob of a plain SparkApplication, printed or written to a new file. Applies nothing.
+"""`sparkonce convert`: the IdempotentJob of a plain SparkApplication, printed or written to a new file; `sparkonce bind`: the one that
+follows it. They apply nothing.
 
 Several documents become several jobs. What is neither an application nor a scheduled one stays out, and is named on standard error: a
 ConfigMap beside the job is still to be applied from its own file.
@@ -21,20 +22,24 @@ if TYPE_CHECKING:
     from sparkonce.model.convert import Wish
     from sparkonce.model.yaml_tree import Tree
 
+Operation = Annotated[
+    str | None, typer.Option(metavar="TEXT", help='What is done; "run" unless told.', show_default=False)
+]
+Resource = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="What it is done to; the name unless told.", show_default=False)
+]
+Key = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="The key, instead of operation and resource.", show_default=False),
+]
+
 
 def convert(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The SparkApplication (YAML); `-` reads standard input.")],
     *,
-    operation: Annotated[
-        str | None, typer.Option(metavar="TEXT", help='What is done; "run" unless told.', show_default=False)
-    ] = None,
-    resource: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What it is done to; the name unless told.", show_default=False)
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The key, instead of operation and resource.", show_default=False),
-    ] = None,
+    operation: Operation = None,
+    resource: Resource = None,
+    key: Key = None,
     output: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,6 +79,38 @@ def convert(
     else:
         with Path(to).open("x", encoding="utf-8") as new:
             new.write(text)
+    return ExitCode.SUCCEEDED
+
+
+def bind(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="The SparkApplication, as `kubectl get sparkapplication NAME -o yaml` prints it; `-` reads standard input.",
+        ),
+    ],
+    *,
+    operation: Operation = None,
+    resource: Resource = None,
+    key: Key = None,
+) -> ExitCode:
+    """Write the IdempotentJob that follows a SparkApplication which runs already, or has ended.
+
+    Apply it with kubectl: what the application comes to is then the result of its key. It is never stopped or run again.
+
+    Example: sparkonce bind app.yaml --operation load --resource flights/2013-01
+    """
+    from sparkonce.model.convert import Wish
+
+    if key is not None and (operation is not None or resource is not None):
+        raise InvalidInput("--key stands instead of --operation and --resource; keep one of the two")
+    asked = Asked.of(file)
+    wish = Wish(operation=operation, resource=resource, key=key, bind=True)
+    texts = list(_jobs(asked.text(), wish, source=asked.source))
+    if len(texts) > 1 and (key is not None or resource is not None):
+        raise InvalidInput(f"{asked.source} has {len(texts)} applications, and one key cannot be for all; bind one")
+    sys.stdout.write("---\n".join(texts))
     return ExitCode.SUCCEEDED
 
 

@@ -28,8 +28,9 @@ class Channel(Protocol):
 
     def seal(self, intent: Intent) -> Sealed | Refused: ...
 
-    def report(self, reporter: str, kind: str, body: Mapping[str, Any]) -> bool:
-        """Create-once per reporter; False when something else stands there."""
+    def report(self, reporter: str, kind: str, body: Mapping[str, Any], *, patience: float | None = None) -> bool:
+        """Create-once per reporter; False when something else stands there. `patience`: seconds that this report is worth; None: the
+        channel's own."""
         ...
 
 
@@ -52,7 +53,14 @@ class DirectChannel:
             )
         )
 
-    def report(self, reporter: str, kind: str, body: Mapping[str, Any]) -> bool:
+    def report(
+        self,
+        reporter: str,
+        kind: str,
+        body: Mapping[str, Any],
+        *,
+        patience: float | None = None,  # noqa: ARG002 - a call is answered in milliseconds, or fails
+    ) -> bool:
         told = self.assignment
         entry = Report(attempt=told.attempt, reporter=reporter, kind=kind, body=dict(body))
         return run(self.store.report(told.address, told.generation, entry))

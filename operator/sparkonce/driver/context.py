@@ -35,12 +35,13 @@ from sparkonce.errors import (
     OutputChanged,
     OutputUnavailable,
     StoreUnavailable,
+    StoreUnusable,
     UndeclaredOutput,
 )
 from sparkonce.model.assignment import Assignment
 from sparkonce.model.expect import missing_columns, too_few_rows
 from sparkonce.model.output import Expect
-from sparkonce.model.record import Why
+from sparkonce.model.record import COMMITTED, Why
 from sparkonce.model.result import VALUES_LIMIT
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
@@ -65,6 +66,8 @@ T = TypeVar("T")
 
 TRIES = 5
 """A seal or a report whose answer is lost is sent again, so often; after that the attempt ends and settle finds out."""
+COURTESY = 10.0
+"""Seconds for which a driver tries to tell that all is committed: no job is held up for long by what it can do without."""
 MESSAGE_LIMIT = 1024
 """Characters of a message of `job.fail()`: it is kept in the record, which is small."""
 
@@ -90,6 +93,8 @@ class Job:
         self._rows = 0
         self._values: dict[str, Any] = {}
         self._outputs_written: set[str] = set()
+        self._committed_slots: dict[str, Slot] = {}
+        """What is final, by output."""
         self._sequence = 0
         self._transactions = 0
         self._process = uuid.uuid4().hex[:12]
@@ -126,7 +131,7 @@ class Job:
         options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema)
         written = self._write(sink, key, frame, options)
         self._outputs_written.add(output)
-        self.heartbeat.beat()
+        self._tell()
         failpoints.hit("driver.write.done")
         return written
 
@@ -180,14 +185,27 @@ class Job:
 
     def report(self, kind: str, **body: Any) -> None:
         """A create-once entry beside the record; each call makes one. StoreUnavailable: it may be there, or not."""
-        self._sequence += 1
-        reporter = f"{self._process}-{kind}-{self._sequence}"
+        reporter = self._reporter(kind)
         _insist(lambda: self.channel.report(reporter, kind, body))
+
+    def _reporter(self, kind: str) -> str:
+        """A name for one entry."""
+        self._sequence += 1
+        return f"{self._process}-{kind}-{self._sequence}"
 
     def fail(self, message: str) -> NoReturn:
         """Ends the job for good: trying again cannot help. It is Failed, unless something of it is committed."""
         self.report("permanent-error", message=message[:MESSAGE_LIMIT])
         sys.exit(f"sparkonce: {message}")
+
+    def _tell(self) -> None:
+        """After a commit. With the last output's, an owner that does not reach the outputs is told what stands in them: it believes "all
+        committed" from any driver, and otherwise has to send somebody to look. A courtesy: without it that is what happens."""
+        self.heartbeat.beat()
+        if self.assignment.gateway and self._committed_slots.keys() == self._sinks.keys():
+            slots = {name: slot.dump() for name, slot in self._committed_slots.items()}
+            with contextlib.suppress(StoreUnavailable, StoreUnusable):
+                self.channel.report(self._reporter(COMMITTED), COMMITTED, {"slots": slots}, patience=COURTESY)
 
     def _sink(self, output: str) -> tuple[Sink, SinkKey]:
         if self.heartbeat.over:
@@ -259,6 +277,7 @@ class Job:
                 )
             case Committed(slot) | AlreadyCommitted(slot):
                 self._rows += slot.rows
+                self._committed_slots[sink.name] = slot
                 return Written(sink.name, sink.uri, slot.rows, slot.bytes, isinstance(decision, Committed))
 
 
@@ -315,7 +334,7 @@ class Transaction:
             self._seal()
             failpoints.hit("driver.seal.after")
             self._commit()
-            self._job.heartbeat.beat()
+        self._job._tell()  # noqa: SLF001 - see above
         failpoints.hit("driver.write.done")
 
     def _seal(self) -> None:

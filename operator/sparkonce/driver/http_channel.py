@@ -35,6 +35,8 @@ BEAT_TIMEOUT = 5.0
 """Seconds: a beat that takes longer is late already, and the next one follows."""
 TIMEOUT = 15.0
 """Seconds for a seal or a report: the gateway asks the API server and the ledger, each within its own deadline."""
+LEAST_TIMEOUT = 1.0
+"""Seconds that any call is given, however little its sender's patience has left."""
 PATIENCE = 60.0
 """Seconds for which an unanswered seal or report is repeated: longer than a gateway takes to be replaced."""
 PAUSE, LONGEST_PAUSE = 0.2, 3.0
@@ -69,44 +71,44 @@ class HttpChannel:
         return _field(said, "current", bool)
 
     def seal(self, intent: Intent) -> Sealed | Refused:
-        lost = False
-        deadline, pause = self._monotonic() + self._patience, PAUSE
-        while True:
-            try:
-                said = self._ask("seal", {"intent": intent.dump()}, timeout=TIMEOUT, answers=(200, 409))
-            except StoreUnavailable:
-                if self._monotonic() + pause > deadline:
-                    raise
-                lost = True
-                self._sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-                continue
-            if said.get("refused") is not True:
-                return Sealed(_record(said.get("record")))
-            if lost:
-                raise StoreUnavailable(
-                    "the gateway refused a seal of which an earlier answer was lost; whether it was sealed is not known"
-                )
-            record = said.get("record")
-            return Refused(None if record is None else _record(record), str(said.get("reason", "")))
+        said, lost = self._insist("seal", {"intent": intent.dump()}, answers=(200, 409))
+        if said.get("refused") is not True:
+            return Sealed(_record(said.get("record")))
+        if lost:
+            raise StoreUnavailable(
+                "the gateway refused a seal of which an earlier answer was lost; whether it was sealed is not known"
+            )
+        record = said.get("record")
+        return Refused(None if record is None else _record(record), str(said.get("reason", "")))
 
-    def report(self, reporter: str, kind: str, body: Mapping[str, Any]) -> bool:
+    def report(self, reporter: str, kind: str, body: Mapping[str, Any], *, patience: float | None = None) -> bool:
         content = {"reporter": reporter, "kind": kind, "body": dict(body)}
-        deadline, pause = self._monotonic() + self._patience, PAUSE
-        while True:
-            try:
-                return _field(self._ask("report", content, timeout=TIMEOUT), "recorded", bool)
-            except StoreUnavailable:
-                if self._monotonic() + pause > deadline:
-                    raise
-                self._sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+        said, _lost = self._insist("report", content, patience=patience)
+        return _field(said, "recorded", bool)
 
     def close(self) -> None:
         """The connection of the calling thread."""
         client, self._mine.client = getattr(self._mine, "client", None), None
         if client is not None:
             client.close()
+
+    def _insist(
+        self, verb: str, content: Mapping[str, Any], *, patience: float | None = None, answers: tuple[int, ...] = (200,)
+    ) -> tuple[Mapping[str, Any], bool]:
+        """Sent until it is answered; with the answer, whether an earlier one was lost: that one may have done it. StoreUnavailable when
+        the patience is over, which the last try respects."""
+        deadline = self._monotonic() + (self._patience if patience is None else patience)
+        pause, lost = PAUSE, False
+        while True:
+            left = TIMEOUT if patience is None else max(LEAST_TIMEOUT, deadline - self._monotonic())
+            try:
+                return self._ask(verb, content, timeout=min(TIMEOUT, left), answers=answers), lost
+            except StoreUnavailable:
+                if self._monotonic() + pause > deadline:
+                    raise
+                lost = True
+                self._sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
 
     def _ask(
         self, verb: str, content: Mapping[str, Any], *, timeout: float, answers: tuple[int, ...] = (200,)

@@ -248,7 +248,7 @@ class _Run:
         for name, place in self._places.items():
             told = place.end()
             ended[name] = Streamed(name, place.uri, told.rows, told.bytes, told.batches, told.last_batch, fresh)
-        self._job.heartbeat.beat()
+        self._job._tell()
         return ended
 
 

@@ -166,6 +166,7 @@ class StreamOutput:
         )
         if barred is not None:
             raise self._barred(barred)
+        self._job._committed_slots[sink.name] = self._chain.last
         failpoints.hit("driver.stream.ended")
         return mark(self._chain.last)
 

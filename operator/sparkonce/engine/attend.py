@@ -36,7 +36,7 @@ from sparkonce.engine.sweeping import Sweeping
 from sparkonce.engine.wanted import NO_REALM, Reader, Wanted, describe
 from sparkonce.engine.workqueue import Slots
 from sparkonce.errors import RecordTooNew, RecordUnreadable
-from sparkonce.launch.protocol import Launcher
+from sparkonce.launch.protocol import Follows, Launcher
 from sparkonce.model.assignment import GatewayAddress
 from sparkonce.model.fingerprint import UnknownFingerprintVersion
 from sparkonce.model.policy import OnDelete
@@ -78,6 +78,8 @@ class Attend:
     sweeping: Sweeping
     look: Callable[[Address], None]
     """Puts a key into the queue, at once."""
+    follows: Follows | None = None
+    """Looks at applications of somebody else."""
     entrusted: Entrusted = field(default_factory=Entrusted)
     """Who settles."""
     serving: Callable[[], Awaitable[float | None]] | None = None
@@ -248,6 +250,8 @@ class Attend:
         evidence = await self.looking.evidence(record, result, spec, views)
         gone = await self.looking.gone(record, policy, views)
         on_delete = policy.on_delete if policy is not None else OnDelete.STOP
+        if record is not None and record.bound is not None:
+            on_delete = OnDelete.DETACH  # there is nothing to stop: its application is not ours
         todo = plan(view, views, leader=policy, evidence=evidence, gone=gone, on_delete=on_delete)
         if record is not None and await self._act_on(record, todo, wanted):
             return MOVED  # what follows is planned from what it says now
@@ -330,6 +334,7 @@ class Attend:
             new_nonce=self.new_nonce,
             install=self.install,
             store_url="",
+            follows=self.follows,
             gateway=self.gateway,
             owner=self.owner,
             edition=self.looking.edition,

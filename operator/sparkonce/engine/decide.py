@@ -147,7 +147,7 @@ class Decision:
 def decide(record: Record, observation: Observation, policy: Policy, now: float) -> Decision:
     """The next action for the owner of this record. `now` is the store's clock, Unix seconds."""
     if record.state is not State.IN_PROGRESS:
-        return _ended(record)
+        return ended(record)
     if observation.rewound:
         return Decision(
             Alarm("an application of this install carries a nonce that the record does not know"),
@@ -162,7 +162,8 @@ def decide(record: Record, observation: Observation, policy: Policy, now: float)
     )
 
 
-def _ended(record: Record) -> Decision:
+def ended(record: Record) -> Decision:
+    """Finalized, or held: there is nothing to do."""
     if record.state is State.FINALIZED:
         return Decision(
             Done(), "finalized", f"{record.outcome}: {record.note}".rstrip(": "), f"sparkonce rerun {record.key}"
@@ -269,6 +270,9 @@ def goes_back(record: Record, phase: Phase) -> bool:
     return phase in _GROWS and record.phase in _GROWS[_GROWS.index(phase) + 1 :]
 
 
+HALF_MADE = 120.0
+"""Seconds that the driver pod of a submission that failed half-way may wait for what it mounts: ConfigMaps that were not made never come,
+and a volume may take a minute or two to be attached. A driver that would have come costs an attempt, and no effect."""
 _GROWS = (Phase.ACCEPTED, Phase.STARTING, Phase.RUNNING)
 
 
@@ -290,6 +294,9 @@ def _timed(record: Record, observation: Observation, policy: Policy, now: float)
         return _settle(
             record, Why.STALE, "it did not start", f"no driver for {observation.owner_age:.0f} s (startTimeoutSeconds)"
         )
+    elif (half_made := _half_made(observation)) is not None and now > half_made + HALF_MADE:
+        said = f"no driver for {now - half_made:.0f} s after a submission that failed half-way"
+        return _settle(record, Why.STALE, "it did not start", said)
     until = _next_limit(record, observation, policy, now)
     said = f"attempt {record.attempt} is {record.phase}"
     return Decision(Wait(until), "running", said, f"sparkonce cancel {record.key}")
@@ -311,9 +318,16 @@ def _next_limit(record: Record, observation: Observation, policy: Policy, now: f
         silence = _silence(observation)
         if policy.heartbeat_timeout is not None and silence is not None:
             limits.append(now + policy.heartbeat_timeout - silence)
-    elif observation.owner_age is not None:
-        limits.append(now + policy.start_timeout - observation.owner_age)
+    else:
+        if observation.owner_age is not None:
+            limits.append(now + policy.start_timeout - observation.owner_age)
+        if (half_made := _half_made(observation)) is not None:
+            limits.append(half_made + HALF_MADE)
     return min(limits, default=None)
+
+
+def _half_made(observation: Observation) -> float | None:
+    return observation.seen.half_made if observation.seen is not None else None
 
 
 def conclude(record: Record, verdict: Verdict, observation: Observation, policy: Policy, now: float) -> Decision:

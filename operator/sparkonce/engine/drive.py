@@ -17,13 +17,14 @@ from dataclasses import dataclass, field, replace
 
 from sparkonce import failpoints
 from sparkonce.engine import decide as rows
-from sparkonce.engine.decide import Decision, Observation, conclude, decide
+from sparkonce.engine.decide import Decision, Observation, conclude
+from sparkonce.engine.follow import next_of
 from sparkonce.engine.listening import listen, opaque_verdict, unstarted
 from sparkonce.engine.outcome import failed, succeeded
 from sparkonce.engine.policy import Policy
 from sparkonce.engine.settler import Settler
-from sparkonce.errors import LaunchRefused, SparkonceError, StoreUnavailable
-from sparkonce.launch.protocol import ENDED, Launcher, Phase, Seen, StillThere
+from sparkonce.errors import LaunchRefused, LaunchUnavailable, SparkonceError, StoreUnavailable
+from sparkonce.launch.protocol import ENDED, Follows, Launcher, Phase, Seen, StillThere
 from sparkonce.model.assignment import Assignment, GatewayAddress
 from sparkonce.model.record import Application, Beat, Event, Record, Settling, SpecBody, State, Why
 from sparkonce.model.result import Result, Verdict
@@ -35,6 +36,8 @@ POLL = 0.2
 """Seconds between two looks at a running attempt where nobody tells when something changes."""
 LONGEST = 60.0
 """Seconds between two looks where somebody does: a wake-up that got lost costs no more."""
+FOLLOWS = 5.0
+"""Seconds between two looks at an application of somebody else: it has no label of ours, so that no watch tells of it."""
 LISTENS = 10.0
 """Seconds between two looks at what a driver says of its progress."""
 
@@ -89,6 +92,8 @@ class Drive:
     """None: this process reaches the outputs."""
     hears: Callable[[], Awaitable[float | None]] | None = None
     """For how many seconds this owner could have heard the driver (see `listening`). None: the driver speaks to the store."""
+    follows: Follows | None = None
+    """Looks at applications of somebody else; None: this process cannot."""
     gateway: GatewayAddress | None = None
     """How drivers reach the ledger; None: by `store_url`."""
     polled: bool = True
@@ -152,7 +157,7 @@ class Drive:
         """One look, one decision, one action."""
         job = await self.job(record)
         observation = await self.observe(record, job)
-        decision = decide(record, observation, job.policy, await self.store.now())
+        decision = next_of(record, observation, job.policy, await self.store.now())
         self.on_decision(record, decision, observation)
         self.guard()
         if self.polled:
@@ -168,14 +173,16 @@ class Drive:
                 )
             case rows.Wait(until):
                 runs = observation.seen is not None and observation.seen.phase is Phase.RUNNING
-                await self.rest(claim, until, listens=runs and job.policy.declared and self.hears is not None)
+                listens = runs and job.policy.declared and self.hears is not None
+                longest = LISTENS if listens else FOLLOWS if record.bound is not None else LONGEST
+                await self.rest(claim, until, longest=longest)
             case _:
                 await self.conclude(record, claim, job, observation, decision=decision)
 
-    async def rest(self, claim: Claim, until: float | None, *, listens: bool = False) -> None:
-        """Until something may have changed. `listens`: a driver may speak, which wakes nobody."""
-        longest = POLL if self.polled else LISTENS if listens else LONGEST
+    async def rest(self, claim: Claim, until: float | None, *, longest: float = LONGEST) -> None:
+        """Until something may have changed. `longest`: seconds; less than LONGEST where something may that wakes nobody."""
         if self.polled:
+            longest = POLL
             await self.store.heartbeat(claim)
         pause = longest if until is None else max(0.0, min(until - await self.store.now(), longest))
         if await self.wait(pause) is not False:
@@ -228,6 +235,12 @@ class Drive:
 
     async def observe(self, record: Record, job: Job) -> Observation:
         just, self._just = self._just, None
+        if record.bound is not None:
+            if self.follows is None:
+                raise LaunchUnavailable(
+                    f"{record.key} follows an application of a cluster; its operator goes on with it"
+                )
+            return Observation(seen=await self.follows.follow(self.assignment(record, job), record.bound))
         if just is not None and just[0] == record.nonce:
             seen = just[1]
         else:

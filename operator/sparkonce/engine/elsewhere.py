@@ -42,6 +42,9 @@ class Elsewhere:
 def as_recorded(record: Record) -> Observation:
     """What the owner of the key noted last, for an explanation."""
     noted = record.application
+    if noted is None and record.bound is not None:  # nobody has looked yet
+        seen = Seen(name=record.bound.application, uid=record.bound.uid, nonce="", phase=Phase.ACCEPTED)
+        return Observation(seen=seen)
     if noted is None:
         return Observation(seen=None)
     phase = Phase(record.phase) if record.phase in set(Phase) else Phase.STARTING

@@ -10,8 +10,11 @@ settled, or is being settled, and never commits again), and rolls forward only w
 no token, so it cannot commit anything else, and a slot never changes. So its report, too, may be late or come twice: "all committed"
 stays true for the generation, whoever says it; anything less is believed of this very attempt alone.
 
-`heard` reads reports and nothing else, so that every owner concludes the same from them. A report that does not add up is none.
-Source: DESIGN section 8; the model's rules negative_from_settle_only, cannot_settle_holds.
+A driver whose last output is committed says so (`COMMITTED`), and then nobody needs to be sent: a commit is final, so "all committed" is
+evidence from any driver. Its silence, or its "no", is none.
+
+`heard` and `driver_said` read reports and nothing else, so that every owner concludes the same from them. A report that does not add up
+is none. Source: DESIGN section 8; the model's rules negative_from_settle_only, cannot_settle_holds.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from sparkonce.engine.decide import Believe, Count, Decision, Send, Wait
+from sparkonce.engine.decide import HALF_MADE, Believe, Count, Decision, Send, Wait
 from sparkonce.launch.protocol import ENDED, Phase, Seen
-from sparkonce.model.record import Record, Report
+from sparkonce.model.record import COMMITTED, Record, Report
 from sparkonce.model.result import Verdict
 from sparkonce.sink.protocol import SinkKey, Slot, SlotState, StreamPart
 from sparkonce.sink.transaction import Settlement
@@ -44,12 +47,16 @@ class Runs:
     """What is known of an attempt's settle runs. Times in seconds, by this process's own memory: they begin anew after a takeover."""
 
     heard: Settlement | None
+    driver: Settlement | None = None
+    """What drivers of the generation said of their own commits."""
     seen: Seen | None
     """The application of the one that was counted last; None: there is none."""
     age: float = 0.0
     """Since it was first seen here."""
     lost_for: float = 0.0
     """Since it was first seen here that it is lost."""
+    half_made_for: float = 0.0
+    """Since its submission was first seen here to have failed half-way."""
     start_timeout: float = 1800.0
     """For which it may wait for its driver."""
     pause: float = 30.0
@@ -64,6 +71,10 @@ def entrust(record: Record, runs: Runs, now: float) -> Decision:
     if runs.heard is not None:
         said = f"{runs.heard.verdict} {runs.heard.note}".rstrip()
         return Decision(Believe(runs.heard), "a settle run has reported", f"settle run {of}: {said}")
+    if runs.driver is not None:
+        return Decision(
+            Believe(runs.driver), "the driver has reported", f"driver of generation {record.generation}: all committed"
+        )
     if number == 0:
         return Decision(Count(1), "a settle run is due", runs.why)
     if runs.seen is None:
@@ -73,7 +84,7 @@ def entrust(record: Record, runs: Runs, now: float) -> Decision:
         said = f"settle run {number} {of} is {runs.seen.phase}" + (
             f": {runs.seen.message}" if runs.seen.message else ""
         )
-        return Decision(Wait(now + max(0.0, _limit(runs) - runs.age)), "a settle run is under way", said)
+        return Decision(Wait(now + max(0.0, _left(runs))), "a settle run is under way", said)
     if number % LOST_RUNS == 0:
         half = "; a sealed transaction may stand half done" if record.intent is not None else ""
         said = f"{LOST_RUNS} settle runs {of} were lost, the last because {lost}{half}"
@@ -95,14 +106,19 @@ def lost_because(record: Record, runs: Runs) -> str:
         code = "" if seen.exit_code is None else f" with exit code {seen.exit_code}"
         said = seen.log_tail.strip() or seen.message
         return f"it ended{code} and reported nothing" + (f" ({said})" if said else "")
-    if runs.age > _limit(runs):
+    if seen.half_made is not None and runs.half_made_for > HALF_MADE:
+        return f"it has had no driver for {runs.half_made_for:.0f} s after a submission that failed half-way"
+    if _left(runs) < 0:
         return f"it is {seen.phase} and has reported nothing for {runs.age:.0f} s"
     return ""
 
 
-def _limit(runs: Runs) -> float:
-    starting = runs.seen is not None and runs.seen.phase in _TO_START
-    return runs.start_timeout + (0.0 if starting else LIMIT)
+def _left(runs: Runs) -> float:
+    """Seconds until it is lost, if nothing changes."""
+    assert runs.seen is not None  # what is not seen is not lost
+    starting = runs.seen.phase in _TO_START
+    left = runs.start_timeout + (0.0 if starting else LIMIT) - runs.age
+    return left if runs.seen.half_made is None else min(left, HALF_MADE - runs.half_made_for)
 
 
 def heard(record: Record, outputs: Sequence[str], reports: Sequence[Report], *, end: bool) -> Settlement | None:
@@ -121,6 +137,19 @@ def heard(record: Record, outputs: Sequence[str], reports: Sequence[Report], *, 
     return known[0] if known else None
 
 
+def driver_said(record: Record, outputs: Sequence[str], reports: Sequence[Report]) -> Settlement | None:
+    """That every output is committed, as drivers of the generation saw it; None: none said so, or they contradict each other (then a
+    settle run looks)."""
+    said: list[Settlement] = []
+    for each in reports:
+        if each.kind != COMMITTED or each.reporter.startswith(REPORTER) or each.attempt > record.attempt:
+            continue
+        slots = _slots(record, outputs, each.body.get("slots"))
+        if slots is not None and _adds_up(record, outputs, told := Settlement(Verdict.ALL, slots)):
+            said.append(told)
+    return said[0] if said and all(told.slots == said[0].slots for told in said) else None
+
+
 def _open(told: Settlement) -> bool:
     """Of a stream it has batches and no end."""
     marks = [slot.stream for slot in told.slots.values() if slot is not None and slot.stream is not None]
@@ -131,22 +160,30 @@ def _told(record: Record, outputs: Sequence[str], report: Report) -> Settlement 
     """None: it is no verdict of a settle run about this attempt or an earlier one, or it does not add up."""
     if report.kind != "verdict" or not report.reporter.startswith(REPORTER) or report.attempt > record.attempt:
         return None
-    body, slots = report.body, {}
-    given, note = body.get("slots"), body.get("note", "")
-    if body.get("verdict") not in _READ_FROM_OUTPUTS or not isinstance(given, Mapping) or not isinstance(note, str):
+    body = report.body
+    note, slots = body.get("note", ""), _slots(record, outputs, body.get("slots"))
+    if body.get("verdict") not in _READ_FROM_OUTPUTS or slots is None or not isinstance(note, str):
         return None
     verdict = Verdict(body["verdict"])
-    for name, text in given.items():
-        slot = _slot(record, name, text) if text is not None else None
-        if name not in outputs or (text is not None and slot is None):
-            return None
-        slots[name] = slot
     settlement = Settlement(verdict, slots, note)
     return (
         settlement
         if verdict in (Verdict.STUCK, Verdict.KEY_CONFLICT) or _adds_up(record, outputs, settlement)
         else None
     )
+
+
+def _slots(record: Record, outputs: Sequence[str], given: object) -> dict[str, Slot | None] | None:
+    """None: they are not all committed slots of these outputs."""
+    if not isinstance(given, Mapping):
+        return None
+    slots: dict[str, Slot | None] = {}
+    for name, text in given.items():
+        slot = _slot(record, name, text) if text is not None else None
+        if name not in outputs or (text is not None and slot is None):
+            return None
+        slots[name] = slot
+    return slots
 
 
 def _slot(record: Record, output: str, text: object) -> Slot | None:

@@ -14,21 +14,23 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sparkonce import settings
-from sparkonce.engine.decide import Finalize, Observation, decide
+from sparkonce.engine.decide import Finalize, Observation
 from sparkonce.engine.drive import Ended, Job
 from sparkonce.engine.elsewhere import as_recorded, by_an_operator
 from sparkonce.engine.embedded import FOLLOW_POLL, Embedded, Ending
+from sparkonce.engine.follow import next_of
 from sparkonce.engine.policy import Policy
 from sparkonce.engine.prepare import Prepared, describe, prepare
 from sparkonce.engine.probing import check, probe
 from sparkonce.engine.reach import out_of_reach, settles_as
 from sparkonce.engine.request import Answer, answer
+from sparkonce.engine.settler import Settler
 from sparkonce.errors import InvalidInput, LaunchRefused, RecordUnreadable, StoreUnavailable
 from sparkonce.launch.protocol import StillThere
 from sparkonce.model.record import Event, HeldReason, Outcome, Record, State, StopWanted, Why
 from sparkonce.model.result import Result, Verdict
 from sparkonce.model.spec import IdempotentJob
-from sparkonce.sink.transaction import Settlement, fenced, settle, sink_key
+from sparkonce.sink.transaction import Settlement, fenced, sink_key
 from sparkonce.store.protocol import Claim, Gone, IdempotencyStore, Owned, Query, Updated, View
 
 How = Literal["succeeded", "failed", "retry"]
@@ -179,6 +181,12 @@ async def resolve(embedded: Embedded, record: Record, how: How, *, by: str, reas
 async def _resolve(embedded: Embedded, record: Record, claim: Claim, how: How, *, by: str, reason: str) -> Ending:
     engine = embedded.engine()
     word = f"{by} said {how}: {reason}"
+    if record.bound is not None and (how == "retry" or record.held is HeldReason.STILL_THERE):
+        followed = (
+            record.changed(stop_wanted=None) if how == "retry" else record
+        )  # never launched: it is not ours to repeat
+        said = f"an operator looks at application {record.bound.application} once more"
+        return await _freed(embedded, followed, claim, word, said)
     if embedded.remote and record.held is HeldReason.STILL_THERE:
         said = "an operator tries to stop it once more; nothing can be said of an attempt that still runs"
         return await _freed(embedded, record, claim, word, said)
@@ -192,8 +200,11 @@ async def _resolve(embedded: Embedded, record: Record, claim: Claim, how: How, *
         if record.held is not HeldReason.PARTIAL:
             return await _freed(embedded, record, claim, word, "an operator looks at its outputs once more")
         return await _retry(embedded, record, claim, word, Settlement(Verdict.SOME, {}))
-    observation = await engine.observe(record, job)
-    settlement = await _settle(embedded, record, job, end=how == "succeeded")
+    if record.bound is not None:  # held because nobody can tell, and there is nothing to stop
+        observation, settlement = Observation(seen=None), Settlement(Verdict.UNKNOWN, {})
+    else:
+        observation = await engine.observe(record, job)
+        settlement = await _settle(embedded, record, job, end=how == "succeeded")
     if settlement.verdict in (Verdict.ALL, Verdict.COMPLETED):
         end = Finalize(Outcome.SUCCEEDED, None, "every output is committed")
     elif settlement.verdict in (Verdict.STILL_THERE, Verdict.CANNOT_PLACE):
@@ -264,17 +275,7 @@ async def _settle(embedded: Embedded, record: Record, job: Job, *, end: bool) ->
         if isinstance(stopped, StillThere):
             return Settlement(Verdict.STILL_THERE, {}, stopped.message)
         return Settlement(Verdict.UNKNOWN, {})
-    intent = await embedded.store.intent(record.address, record.generation)
-    return await settle(
-        job.sinks,
-        key_hash=record.key_hash,
-        generation=record.generation,
-        attempt=record.attempt,
-        fingerprint=record.fingerprint,
-        intent=intent,
-        by=embedded.owner,
-        end=end,
-    )
+    return await Settler(store=embedded.store, owner=embedded.owner).here(record, job, end=end)
 
 
 async def _retry(embedded: Embedded, record: Record, claim: Claim, word: str, settlement: Settlement) -> Ending:
@@ -350,7 +351,7 @@ async def explain(embedded: Embedded, record: Record) -> Explanation:
         waits = "a person" if now.state is State.HELD else "nothing"
         return Explanation(said.row, said.evidence, waits, said.unblock, owner, None)
     observation = as_recorded(now) if embedded.remote else await embedded.engine().observe(now, job)
-    decision = decide(now, observation, job.policy, await embedded.store.now())
+    decision = next_of(now, observation, job.policy, await embedded.store.now())
     if owner is None:
         said = answer(view, same=True, policy=job.policy, key=now.key)
         evidence = f"{said.evidence}; next: {decision.row} ({decision.evidence})"

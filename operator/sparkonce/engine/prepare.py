@@ -89,6 +89,10 @@ def prepare(job: IdempotentJob, *, base: str, application: str | None = None) ->
 
 def assemble(job: IdempotentJob, *, contents: Mapping[str, str], base: str, application: str | None = None) -> Prepared:
     """The same from content digests that are known already."""
+    if job.spec.bind is not None:
+        raise InvalidInput(
+            f"spec.bind names application {job.spec.bind.application} of a cluster, which an operator can follow; apply it with kubectl"
+        )
     main = next(iter(contents.values()), "")
     key = derive(job.spec, REALM, content_digests={"ApplicationFile": main})
     secret = secrets.token_bytes(32)

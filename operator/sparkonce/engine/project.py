@@ -237,7 +237,10 @@ class _Status:
             Standing.FOLLOWS: f"generation {record.generation} runs for this object, too",
             Standing.REPLAYS: f"generation {record.generation} is answered with its recorded result",
         }
-        self.facts[RESERVED] = fact(_ROLES[placed.standing], reserved[placed.standing])
+        said = reserved[placed.standing]
+        if record.bound is not None:
+            said += f"; it follows application {record.bound.application}, which sparkonce did not start"
+        self.facts[RESERVED] = fact(_ROLES[placed.standing], said)
 
     def running(self, view: View, record: Record, placed: Placed, progress: Json | None) -> None:
         self.served(record, placed)

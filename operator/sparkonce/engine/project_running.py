@@ -44,7 +44,14 @@ def said_of(view: View, record: Record, leader: Policy | None) -> str:
         return f"{number} is being settled: {settling.note or settling.why}"
     if record.stop_wanted is not None:
         wish = record.stop_wanted
-        return f"{wish.why.lower()} by {wish.by}" + (f": {wish.reason}" if wish.reason else "") + f"; {number} ends"
+        ends = (
+            f"{number} ends"
+            if record.bound is None
+            else f"it waits for the end of application {record.bound.application}"
+        )
+        return f"{wish.why.lower()} by {wish.by}" + (f": {wish.reason}" if wish.reason else "") + f"; {ends}"
+    if record.bound is not None:
+        return _followed(record)
     if record.application is None:
         if leader is not None and leader.suspend:
             return "suspended; set spec.suspend to false to start it"
@@ -52,6 +59,16 @@ def said_of(view: View, record: Record, leader: Policy | None) -> str:
     if record.phase == Phase.HELD:
         return f"{number} waits for its queue"
     return f"{number} runs" if record.phase in _RUNS else f"{number} waits for its driver"
+
+
+def _followed(record: Record) -> str:
+    assert record.bound is not None  # asked of bound records only
+    name = record.bound.application
+    if record.application is None:
+        return f"application {name} is looked at"
+    if record.phase == Phase.HELD:
+        return f"follows application {name}, which is suspended"
+    return f"follows application {name}, which " + ("runs" if record.phase in _RUNS else "waits for its driver")
 
 
 def _granted(record: Record, number: str) -> str:

@@ -17,13 +17,13 @@ from typing import Protocol
 
 from sparkonce import failpoints
 from sparkonce.engine.decide import Count, Decision, Send
-from sparkonce.engine.entrust import Runs, entrust, heard, lost_because
+from sparkonce.engine.entrust import Runs, driver_said, entrust, heard, lost_because
 from sparkonce.engine.policy import Policy
 from sparkonce.engine.reach import Settles, out_of_reach, within_reach
 from sparkonce.errors import InvalidInput, OutputUnavailable, OutputUnsafe, OutputUnsupported
 from sparkonce.launch.protocol import Seen, SettleRuns
 from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Intent, Record, Why
+from sparkonce.model.record import Record, Why
 from sparkonce.sink.protocol import Sink
 from sparkonce.sink.transaction import Settlement, settle
 from sparkonce.store.protocol import IdempotencyStore
@@ -57,11 +57,10 @@ class Settler:
         self, record: Record, job: Settling, assignment: Assignment, *, end: bool
     ) -> Settlement | Decision:
         """What is final now; or what is to be done first. `end`: see `settle`. Raises what the sinks, the store and the launcher raise."""
-        intent = await self.store.intent(record.address, record.generation)
         reaches = self.settles is Settles.OPERATOR and not out_of_reach(job.sinks, self.settles)
         if self.runs is None or reaches:
-            return await self._own(record, job, intent, end=end)
-        found = await self._found(record, job, assignment, intent, end=end)
+            return await self.here(record, job, end=end)
+        found = await self._found(record, job, assignment, end=end)
         if (
             isinstance(found, Decision)
             and isinstance(found.action, Send)
@@ -74,14 +73,14 @@ class Settler:
         return found
 
     async def _found(
-        self, record: Record, job: Settling, assignment: Assignment, intent: Intent | None, *, end: bool
+        self, record: Record, job: Settling, assignment: Assignment, *, end: bool
     ) -> Settlement | Decision:
         why = out_of_reach(job.sinks, self.settles)
         asked = await self._asked(record, job, assignment, end=end, why=why)
         if why or not isinstance(asked.action, Count | Send):
             return asked
         try:
-            return await self._own(record, job, intent, end=end)
+            return await self.here(record, job, end=end)
         except OutputUnavailable as silent:
             if record.settle_runs == 0 and self._seen_for(f"silent {assignment.name}") < self.patience:
                 raise
@@ -89,7 +88,9 @@ class Settler:
         except (InvalidInput, OutputUnsupported, OutputUnsafe) as refused:
             return Decision(asked.action, asked.row, f"{refused}; {asked.evidence}".removesuffix("; "))
 
-    async def _own(self, record: Record, job: Settling, intent: Intent | None, *, end: bool) -> Settlement:
+    async def here(self, record: Record, job: Settling, *, end: bool) -> Settlement:
+        """By this process itself, at the outputs. The sealed intent does not change any more: `settling` bars every seal."""
+        intent = await self.store.intent(record.address, record.generation)
         return await settle(
             job.sinks,
             key_hash=record.key_hash,
@@ -107,10 +108,13 @@ class Settler:
         if record.settle_runs > 0:
             seen = await self.runs.settled(_of(assignment, record.settle_runs))
         reports = await self.store.reports(record.address, record.generation)
+        outputs = [sink.name for sink in job.sinks]
         runs = Runs(
-            heard=heard(record, [sink.name for sink in job.sinks], reports, end=end),
+            heard=heard(record, outputs, reports, end=end),
+            driver=driver_said(record, outputs, reports),
             seen=seen,
             age=0.0 if seen is None else self._seen_for(f"seen {seen.name}"),
+            half_made_for=0.0 if seen is None or seen.half_made is None else self._seen_for(f"half-made {seen.name}"),
             start_timeout=job.policy.start_timeout,
             pause=self.patience,
             why=why,

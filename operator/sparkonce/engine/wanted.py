@@ -22,7 +22,7 @@ from sparkonce.engine.policy import Policy
 from sparkonce.errors import SparkonceError
 from sparkonce.model import fingerprint as fingerprints
 from sparkonce.model.key import Key, derive
-from sparkonce.model.record import Address, Opener, Record, SpecBody
+from sparkonce.model.record import Address, Bound, Opener, Record, SpecBody
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.protocol import Sink
 from sparkonce.store.protocol import Request
@@ -63,6 +63,12 @@ class Wanted:
     def address(self) -> Address:
         return Address(realm=self.realm, key_hash=self.key.key_hash)
 
+    @property
+    def bound(self) -> Bound | None:
+        """What a generation that this object opens follows."""
+        bind = self.job.spec.bind
+        return None if bind is None else Bound(application=bind.application, uid=bind.uid)
+
     @cached_property
     def sinks(self) -> Sequence[Sink]:
         return tuple(sinks_or_absent(self.job, None).values())
@@ -102,6 +108,7 @@ class Wanted:
             resource=self.key.binding.resource,
             job_revision=self.job.spec.effective_revision,
             objects=tuple(map(str, objects)),
+            bound=self.bound,
         )
 
     def leads(self, record: Record) -> bool:

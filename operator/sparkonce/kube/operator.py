@@ -128,6 +128,7 @@ class Operator:
         self.attend = Attend(
             store=self.store,
             launcher=self.launcher,
+            follows=self.launcher,
             objects=self.jobs,
             ownership=self.replica.ownership,
             reader=self.reader,

@@ -20,7 +20,7 @@ from sparkonce.errors import InvalidInput, LaunchRefused, LaunchUnavailable
 from sparkonce.launch.answers import asking, invalid, not_now, short
 from sparkonce.launch.kubeflow import KIND, as_map, driver_pod_name, text_of
 from sparkonce.launch.kubeflow_log import LogTails, ReadLog
-from sparkonce.launch.kubeflow_observe import observe
+from sparkonce.launch.kubeflow_observe import observe, of_others
 from sparkonce.launch.kubeflow_pod import look
 from sparkonce.launch.kubeflow_spec import Wanting, application, settle_run
 from sparkonce.launch.kubeflow_stop import Stopping
@@ -36,7 +36,7 @@ from sparkonce.launch.kubernetes import (
 )
 from sparkonce.launch.protocol import ENDED, Seen, StillThere, Stopped
 from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Application
+from sparkonce.model.record import Application, Bound
 from sparkonce.model.spec import IdempotentJob
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
@@ -136,6 +136,13 @@ class KubeflowLauncher:
     async def settled(self, assignment: Assignment) -> Seen | None:
         """As `observe`, of a settle run."""
         return await self._observe(assignment, assignment.settle_run_name, None)
+
+    async def follow(self, assignment: Assignment, bound: Bound) -> Seen | None:
+        """By one request, and without a look at its pods: see engine/follow.py."""
+        namespace = self.namespace_of(assignment)
+        with asking(f"application {bound.application} in namespace {namespace} cannot be looked at"):
+            found = await self.kubernetes.get(SPARK_APPLICATIONS, namespace, bound.application)
+        return None if found is None else of_others(found, assignment)
 
     async def _observe(self, assignment: Assignment, name: str, noted: Application | None) -> Seen | None:
         seen = await self._seen(assignment, name, noted)

@@ -15,6 +15,9 @@ of a driver that runs ("driver pod already exist").
 | SUSPENDING, SUSPENDED | Held; with our mark Finishing, Unknown | |
 | INVALIDATING, PENDING_RERUN | Accepted, repeated | an edit of its spec runs it again |
 
+A Spark operator that dies while it submits may leave a driver pod whose ConfigMaps nobody will make; its successor says FAILED ("already
+exist") of it, as of a driver that runs. Such a pod is Starting, and since when it waits for what it mounts is reported: `half_made`.
+
 After our mark an exit code counts only for the driver that the record names, so a status without that pod proves none. It refuses to
 conclude an end without a look at the pod (`pods=None`): the driver may be alive. Read the application first and its pods after it: the
 other way round a driver that has just started looks like one that has vanished.
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkonce.launch.kubeflow import (
@@ -94,16 +97,7 @@ def observe(
         return None
     said = _read(application, assignment)
     if said.nonce != assignment.nonce:
-        phase, message, _ = _without_pod(said, vanished=False)
-        return Seen(
-            name=said.name,
-            uid=said.uid,
-            nonce=said.nonce,
-            phase=phase,
-            rewound=rewound(said.nonce, assignment),
-            message=message,
-            detail=said.detail,
-        )
+        return replace(_as_said(said), rewound=rewound(said.nonce, assignment), exit_code=None)
     drivers = drivers_of(pods or (), assignment, name=said.name, uid=said.uid)
     known = noted.driver if noted is not None and noted.uid == said.uid else None
     other = [each for each in drivers if each.uid != known]
@@ -114,6 +108,9 @@ def observe(
         phase, message, code = _without_pod(said, vanished=pods is not None and known is not None)
         if pods is None and phase in ENDED:
             phase, code = Phase.FINISHING, None
+    half_made = pod.mounting if pod is not None and phase is Phase.STARTING and said.state == "FAILED" else None
+    if half_made is not None:
+        message = f"{_failed(said)[1]}, and {message or 'its driver pod has no containers yet'}"
     failed_submit = phase is Phase.UNKNOWN and pod is None and len(said.message) > MESSAGE
     return Seen(
         name=said.name,
@@ -124,8 +121,27 @@ def observe(
         exit_code=code,
         stopping=said.stopping,
         repeated=_repeated(said) or len(drivers) > 1 or (pod is not None and pod.restarted),
+        half_made=half_made,
         message=message,
         log_tail=pod.log_tail if pod else said.message[-LOG_TAIL:] if failed_submit else "",
+        detail=said.detail,
+    )
+
+
+def of_others(application: Mapping[str, Any], assignment: Assignment) -> Seen:
+    """Of one that somebody else started: as its operator says it."""
+    return _as_said(_read(application, assignment))
+
+
+def _as_said(said: _Said) -> Seen:
+    phase, message, code = _without_pod(said, vanished=False)
+    return Seen(
+        name=said.name,
+        uid=said.uid,
+        nonce=said.nonce,
+        phase=phase,
+        exit_code=code,
+        message=message,
         detail=said.detail,
     )
 

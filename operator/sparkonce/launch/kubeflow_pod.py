@@ -53,6 +53,9 @@ class DriverPod:
     log_tail: str = ""
     restarted: bool = False
     """Its container ran more than once: a driver pod is never restarted, so two drivers ran under one token."""
+    mounting: float | None = None
+    """Since when (Unix seconds) it is on a node that has not come as far as its containers: a volume that it mounts is missing, or comes
+    late. None: it has, or its kubelet does not say (before Kubernetes 1.29)."""
 
 
 def drivers_of(pods: Iterable[Any], assignment: Assignment, *, name: str, uid: str) -> list[DriverPod]:
@@ -119,6 +122,7 @@ def look(pod: Mapping[str, Any]) -> DriverPod:
         message=message,
         log_tail=text_of(terminated.get("message"))[-LOG_TAIL:],
         restarted=(number_of(container.get("restartCount")) or 0) > 0,
+        mounting=_mounting(status) if phase is Phase.STARTING else None,
     )
 
 
@@ -207,6 +211,15 @@ def _waits_for(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             return f"the driver pod is not scheduled{_because(each.get('reason'))}{_detail(each.get('message'))}"
     return ""
+
+
+def _mounting(status: Mapping[str, Any]) -> float | None:
+    found = {text_of(each.get("type")): each for each in map(as_map, as_list(status.get("conditions")))}
+    placed, made = (as_map(found.get(kind)) for kind in ("PodScheduled", "PodReadyToStartContainers"))
+    if placed.get("status") != "True" or made.get("status") != "False":
+        return None
+    since = time_of(placed.get("lastTransitionTime"))
+    return since.timestamp() if since is not None else None
 
 
 def _because(reason: object) -> str:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Application
+from sparkonce.model.record import Application, Bound
 
 
 class Phase(StrEnum):
@@ -52,6 +52,8 @@ class Seen:
     """It carries our mark: somebody began to stop it."""
     repeated: bool = False
     """It ran more than once under this name, or was suspended and resumed by somebody else."""
+    half_made: float | None = None
+    """Since when (Unix seconds) a driver waits for what its submission, which has failed, may never have made. It may still start."""
     message: str = ""
     log_tail: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
@@ -88,6 +90,14 @@ class Launcher(Protocol):
     async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:
         """Marks it as being stopped, then ends it. Without an application: places a stub under its name first, so that a late create
         of a frozen owner meets a taken name. Seconds."""
+        ...
+
+
+class Follows(Protocol):
+    """Where applications that somebody else started can be looked at. Nothing is ever done to them."""
+
+    async def follow(self, assignment: Assignment, bound: Bound) -> Seen | None:
+        """What has the application's name now, read there and then, as its own operator says it; None: nothing has. LaunchUnavailable."""
         ...
 
 

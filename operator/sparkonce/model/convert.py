@@ -34,6 +34,10 @@ OPAQUE = (
     "opaque: no --output was given, so it runs once and its result is remembered, but whether an attempt that vanished took effect "
     "nobody can tell: it is then held for a person (spec.onUnknown); with outputs its effects would exist exactly once"
 )
+FOLLOWED = (
+    "spec.bind: this very application is followed, and never stopped, repeated or removed by sparkonce: its restartPolicy and its "
+    "timeToLiveSeconds stay its own; what it comes to is the result of the key, also for the same job when it comes without bind"
+)
 WRITE = (
     "spec.outputs: the script must write them through sparkonce (`sparkonce.current().write(df, NAME)`); "
     "what it writes otherwise is not protected"
@@ -54,6 +58,8 @@ class Wish:
     resource: str | None = None
     key: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
+    bind: bool = False
+    """The job follows this very application, as it was read from the API server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +100,11 @@ class _Conversion:
         if self._scheduled:
             self._schedule()
         given = self._map(self._at)
+        told = len(self._notes)
         template, policies = dict(given), self._policies(given)
+        if self._wish.bind:
+            del self._notes[told:]  # of what sparkonce would do itself
+            policies = {"bind": self._bind()}
         for loc in self._dropped:
             _without(template, loc[len(self._at) :])
         if "status" in self._document:
@@ -103,6 +113,8 @@ class _Conversion:
         if self._wish.outputs:
             spec["outputs"] = [{"name": name, "slotLog": {"path": path}} for name, path in self._wish.outputs.items()]
             self._notes.append(WRITE)
+        elif self._wish.bind:
+            self._notes.append(FOLLOWED)
         else:
             self._notes.append(OPAQUE)
         kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": APPLICATION}
@@ -146,7 +158,7 @@ class _Conversion:
                 moved[name] = entries
                 self._note(("metadata", name), "moved to spec.template.metadata: each application gets them")
         for name in given:
-            if name not in _KEPT_METADATA and name not in _MOVED_METADATA:
+            if name not in _KEPT_METADATA and name not in _MOVED_METADATA and not (self._wish.bind and name == "uid"):
                 self._note(("metadata", name), "dropped: it belongs to the object that was read")
         return kept, moved
 
@@ -173,6 +185,18 @@ class _Conversion:
                 self._note(("spec", name), "dropped with the schedule")
             elif name not in {"schedule", "template", "suspend"}:
                 self._note(("spec", name), "dropped: it is no part of the application")
+
+    def _bind(self) -> dict[str, str]:
+        if self._scheduled:
+            self._refuse(("kind",), f"is {SCHEDULED}; bind follows one application, so read one that it has made")
+        names = {name: self._value(("metadata", name)) for name in ("name", "uid")}
+        for name, value in names.items():
+            if not isinstance(value, str) or not value:
+                sentence = "is missing; bind reads what `kubectl get sparkapplication NAME -o yaml` prints"
+                self._refuse(("metadata", name), sentence)
+        if self._value((*self._at, "restartPolicy", "type")) == "Always":
+            self._refuse((*self._at, "restartPolicy", "type"), "is Always, so it never ends and has no result")
+        return {"application": names["name"], "uid": names["uid"]}
 
     # what sparkonce does itself
 

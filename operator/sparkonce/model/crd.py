@@ -179,6 +179,18 @@ def _spec_rules() -> list[Schema]:
             "rule": f"!has(self.revision) || !has(self.outputs) || self.outputs.all(o, {places})",
             "message": "each output's location must contain {revision}, because revision is given",
         },
+        {
+            "rule": "!has(self.bind) || !has(self.outputs) || self.outputs.size() == 0",
+            "message": "outputs must be absent beside bind: that application does not write through sparkonce",
+        },
+        {
+            "rule": "!has(self.bind) || !has(self.onUnknown) || self.onUnknown != 'Retry'",
+            "message": "onUnknown must not be Retry beside bind: an application that is followed is never run again",
+        },
+        {
+            "rule": "!has(self.bind) || (has(oldSelf.bind) && self.bind == oldSelf.bind)",
+            "message": "bind may only be removed: what a generation follows is in its record",
+        },
         *(
             {
                 "rule": f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",

@@ -39,6 +39,7 @@ SPEC_CLASSES: Mapping[str, FieldClass] = {
     "keyFrom": FieldClass.IDENTITY,
     "template": FieldClass.MUST_MATCH,
     "outputs": FieldClass.MUST_MATCH,
+    "bind": FieldClass.IGNORED,
     "onDuplicate": FieldClass.IGNORED,
     "onMismatch": FieldClass.IGNORED,
     "onFinalized": FieldClass.IGNORED,

@@ -20,8 +20,10 @@ from sparkonce.errors import RecordTooNew, RecordUnreadable
 
 SCHEMA = 1
 """Of the records that this version writes."""
-READER = 1
+READER = 2
 """The highest `minReader` that this version understands."""
+FOLLOWING = 2
+"""`minReader` of a record with `bound`: a reader that did not know the field would launch what is to be followed."""
 
 
 class State(StrEnum):
@@ -107,6 +109,14 @@ class Application(Value):
     """Identity of the driver (pod UID; locally pid, start time and boot id), once seen."""
 
 
+class Bound(Value):
+    """An application that was there without us, which a generation follows: it is looked at, and nothing else is ever done to it."""
+
+    application: str
+    """Its name, in the namespace of the job."""
+    uid: str
+
+
 class Settling(Value):
     attempt: int
     why: Why
@@ -157,6 +167,8 @@ class Record(Value):
     held: HeldReason | None = None
     note: str = ""
     """One sentence beside `held` or `outcome`."""
+    bound: Bound | None = None
+    """None: the generation's applications are ours."""
     application: Application | None = None
     settling: Settling | None = None
     intent: int | None = None
@@ -228,6 +240,10 @@ class SpecBody(Value):
     """Content digests that are must-match in local mode: path as the user knows it -> SHA-256."""
     base: str | None = None
     """Local mode: the folder that relative paths are relative to."""
+
+
+COMMITTED = "committed"
+"""Kind of the report in which a driver names the committed slot of every declared output."""
 
 
 class Report(Value):

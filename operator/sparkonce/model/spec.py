@@ -84,6 +84,15 @@ class Template(Part):
         return self
 
 
+class Bind(Part):
+    """An application that runs, or has run, without sparkonce."""
+
+    application: Annotated[str, Field(min_length=1, max_length=253, json_schema_extra={"pattern": VISIBLE_ASCII})]
+    """Name of a SparkApplication in the job's namespace."""
+    uid: Annotated[str, Field(min_length=1, max_length=63, json_schema_extra={"pattern": VISIBLE_ASCII})]
+    """Its metadata.uid: another one under the same name is another application."""
+
+
 class JobSpec(Part):
     idempotency_key: Identity | None = None
     """The key, 1-255 visible ASCII characters. Immutable. Instead of operation and resource."""
@@ -99,6 +108,8 @@ class JobSpec(Part):
     """Contents whose digests are part of the derived key. Immutable."""
     template: Template
     """The Spark application to run."""
+    bind: Bind | None = None
+    """Follow this application, which was started without sparkonce, and launch none. May be removed, never added or changed."""
     outputs: Annotated[tuple[Output, ...], Field(max_length=32)] = ()
     """Where the effects appear. A job without outputs is opaque: see onUnknown."""
     on_duplicate: OnDuplicate = OnDuplicate.ATTACH
@@ -137,7 +148,7 @@ class JobSpec(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        refuse("JobSpec", [*_identity(self), *_outputs(self), *_tunable(self)])
+        refuse("JobSpec", [*_identity(self), *_outputs(self), *_tunable(self), *_bound(self)])
         return self
 
     @property
@@ -258,6 +269,24 @@ def _outputs(spec: JobSpec) -> list[tuple[Loc, str]]:
             problems.append((place, sentence))
         if spec.idempotency_key is not None and REVISION in output.location:
             problems.append((place, f"contains {REVISION}, but a job with an idempotencyKey has no revision"))
+    return problems
+
+
+def _bound(spec: JobSpec) -> list[tuple[Loc, str]]:
+    if spec.bind is None:
+        return []
+    problems: list[tuple[Loc, str]] = []
+    if spec.outputs:
+        problems.append(
+            (("outputs",), "must be absent beside spec.bind: that application does not write through sparkonce")
+        )
+    if spec.on_unknown is OnUnknown.RETRY:
+        problems.append(
+            (("onUnknown",), "must not be Retry beside spec.bind: an application that is followed is never run again")
+        )
+    for name, text in (("application", spec.bind.application), ("uid", spec.bind.uid)):
+        if not re.fullmatch(VISIBLE_ASCII.strip("^$"), text):
+            problems.append((("bind", name), "must be visible ASCII characters, without spaces"))
     return problems
 
 

@@ -56,7 +56,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from sparkonce.sink import layout
 from sparkonce.sink.protocol import (
@@ -279,12 +279,23 @@ async def settled(
     whether that is its end.
 
     end: somebody wants the stream to end here. Then the end is written after the last batch: what was committed is the result. Without
-    any batch there is nothing to keep, and "nothing" is final."""
-    chain = await close(sink, key, opening, attempt + 1, fingerprint=fingerprint, by=by)
-    if end and chain.batches and opening.fingerprint == fingerprint:
-        # The settler's own token is that of the attempt which will not be granted; a higher one stands there only if a ledger was lost.
-        chain, _ = await finish(sink, key, chain, max(attempt + 1, chain.last.token), by=by)
+    any batch there is nothing to keep, and "nothing" is final. The end goes into the attempt's own place, for which it competes with the
+    attempt's next batch; into the next attempt's only where that place was closed before anybody wanted the end. A settler that wakes up
+    after the next attempt has committed ends nothing: those batches are not its to judge."""
+    told: dict[str, Any] = {"fingerprint": fingerprint, "by": by}
+    if end:
+        chain = await close(sink, key, opening, attempt, **told)
+        if _to_end(chain, attempt, fingerprint):
+            await finish(sink, key, chain, attempt, by=by)
+    chain = await close(sink, key, opening, attempt + 1, **told)
+    if end and _to_end(chain, attempt, fingerprint):
+        chain, _ = await finish(sink, key, chain, attempt + 1, by=by)
     return (chain.last if chain.batches or chain.ended else None), chain.ended
+
+
+def _to_end(chain: Chain, attempt: int, fingerprint: str) -> bool:
+    own = chain.opening.fingerprint == fingerprint and chain.last.token <= attempt
+    return own and chain.batches > 0 and not chain.ended
 
 
 async def recorded(sink: Sink | Places, key: SinkKey, opening: Slot) -> tuple[Slot, ...]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from sparkonce.errors import SparkonceError, StoreUnavailable
+from sparkonce.errors import SparkonceError, StoreUnavailable, StoreUnusable
 from sparkonce.store import protocol
 from sparkonce.store.protocol import IdempotencyStore, Page, View
 
@@ -53,8 +53,9 @@ class _Metered:
 
 
 def _error(error: SparkonceError) -> str:
-    """Whichever store it is, one that gave no answer is called the same: whoever watches should not know its kind."""
-    return StoreUnavailable.__name__ if isinstance(error, StoreUnavailable) else type(error).__name__
+    """Whichever store it is, one that gave no answer, or refuses, is called the same: whoever watches should not know its kind."""
+    of_any_store = (StoreUnavailable, StoreUnusable)
+    return next((kind.__name__ for kind in of_any_store if isinstance(error, kind)), type(error).__name__)
 
 
 def _result(done: object) -> str:

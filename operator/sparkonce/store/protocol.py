@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sparkonce.model.record import Address, Beat, Event, Intent, Opener, Record, Report, SpecBody, StopWanted
+from sparkonce.model.record import Address, Beat, Bound, Event, Intent, Opener, Record, Report, SpecBody, StopWanted
 from sparkonce.model.result import Result
 
 
@@ -78,6 +78,8 @@ class Request:
     resource: str | None = None
     job_revision: str | None = None
     objects: tuple[str, ...] = ()
+    bound: Bound | None = None
+    """The generation follows this application instead of launching one."""
 
     @property
     def newest(self) -> tuple[int, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from sparkonce.errors import RecordTooNew, RecordUnreadable, StoreFull
 from sparkonce.model.record import (
+    FOLLOWING,
     Beat,
     Event,
     Intent,
@@ -125,10 +126,17 @@ def reserve(
         fingerprint_version=version,
         openers=(request.by,),
         objects=request.objects,
+        bound=request.bound,
+        min_reader=_reader_of(request),
         created_at=seen.at,
         granted_at=seen.at,
     )
     return _opened(seen, _written(seen, record), request, lease=lease, owner=owner, what="Reserved")
+
+
+def _reader_of(request: Request) -> int:
+    """Who must be able to read the new record."""
+    return FOLLOWING if request.bound is not None else 1
 
 
 def _opened(seen: Seen, record: Record, request: Request, *, lease: str, owner: str, what: str) -> tuple[Owned, Write]:
@@ -277,7 +285,7 @@ def reopen(
     kept = now.objects if _same_fingerprint(now, request) else ()
     # Every field of the model starts afresh but those named here; fields that this version does not know are kept.
     fresh = {name: field.get_default() for name, field in Record.model_fields.items() if not field.is_required()}
-    keep = ("schema_", "min_reader", "operation", "resource", "job_revision")
+    keep = ("schema_", "operation", "resource", "job_revision")
     change = {name: value for name, value in fresh.items() if name not in keep} | {
         "generation": max(now.generation, seen.floor) + 1,
         "attempt": 1,
@@ -286,6 +294,8 @@ def reopen(
         "fingerprint_version": version,
         "openers": _openers(now, request.by),
         "objects": (*kept, *(uid for uid in request.objects if uid not in kept)),
+        "bound": request.bound,
+        "min_reader": max(now.min_reader, _reader_of(request)),
         "created_at": seen.at,
         "granted_at": seen.at,
     }

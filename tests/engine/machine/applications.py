@@ -56,12 +56,20 @@ class Applications:
         self.by_name: dict[str, Application] = {}
         self.reachable = True
         """Whether a stop reaches the node that a driver runs on."""
+        self.made: list[str] = []
+        """Names that the engine created, stopped or put a stub under."""
+        self.told: set[Phase] = set()
+        """What was ever said of the application that a generation follows."""
+        if (theirs := world.config.follows) is not None:
+            there = self._new(theirs.application, "", Phase.ACCEPTED)
+            assert there.uid == theirs.uid
 
     def _new(self, name: str, nonce: str, phase: Phase) -> Application:
         self.by_name[name] = Application(name, f"uid{len(self.by_name)}", nonce, phase)
         return self.by_name[name]
 
     def create(self, assignment: Assignment) -> Seen:
+        self.made.append(assignment.name)
         if (there := self.by_name.get(assignment.name)) is not None:
             return there.seen
         created = self._new(assignment.name, assignment.nonce, Phase.RUNNING)
@@ -71,6 +79,7 @@ class Applications:
 
     def settle(self, assignment: Assignment) -> Seen:
         """A settle run."""
+        self.made.append(assignment.settle_run_name)
         if (there := self.by_name.get(assignment.settle_run_name)) is not None:
             return there.seen
         created = self._new(assignment.settle_run_name, assignment.nonce, Phase.RUNNING)
@@ -112,6 +121,7 @@ class Applications:
 
     def mark(self, assignment: Assignment) -> None:
         """Begins to stop it; without one, a stub takes its name."""
+        self.made.append(assignment.name)
         there = self.by_name.get(assignment.name) or self._new(assignment.name, assignment.nonce, Phase.UNKNOWN)
         there.stopping = there.stopping or there.nonce == assignment.nonce
 
@@ -124,6 +134,32 @@ class Applications:
         if there.phase not in ENDED:
             there.phase = Phase.UNKNOWN
         return there.seen
+
+    @property
+    def theirs(self) -> Application | None:
+        """The application that a generation follows, while it is there."""
+        bound = self.world.config.follows
+        there = self.by_name.get(bound.application) if bound else None
+        return there if there and bound and there.uid == bound.uid else None
+
+    def say(self, phase: Phase) -> bool:
+        """Its Spark operator says so; an end that is known is not taken back."""
+        there = self.theirs
+        if there is None or there.phase in (Phase.SUCCEEDED, Phase.FAILED_KNOWN):
+            return False
+        there.phase = phase
+        self.told.add(phase)
+        return True
+
+    def lose(self, *, replaced: bool) -> bool:
+        """Somebody deletes it, and perhaps makes another one of its name, which succeeds."""
+        there = self.theirs
+        if there is None:
+            return False
+        del self.by_name[there.name]
+        if replaced:
+            self.by_name[there.name] = Application(there.name, "another", "", Phase.SUCCEEDED)
+        return True
 
     def squat(self, name: str) -> bool:
         """Somebody else creates an application under a name of ours."""
@@ -140,7 +176,7 @@ class Applications:
     def bury(self) -> None:
         """In the end somebody notices that a driver is not there any more."""
         for each in self.by_name.values():
-            if each.phase is Phase.RUNNING and (each.driver is None or each.driver.over):
+            if each.phase is Phase.RUNNING and each.driver is not None and each.driver.over:
                 each.phase = Phase.UNKNOWN
 
     def _main(self, process: Driver, assignment: Assignment, behaviour: Behaviour) -> object:

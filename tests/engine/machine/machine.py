@@ -227,6 +227,21 @@ class Machine(RuleBasedStateMachine):
             self.world.fault("driver twice", application.name)
             self.world.applications.start_driver(application.assignment)
 
+    @happens(
+        says=st.sampled_from(
+            ("STARTING", "RUNNING", "RUNNING", "FINISHING", "SUCCEEDED", "FAILED_KNOWN", "FAILED_INFRA", "UNKNOWN")
+        )
+    )
+    def something_is_said_of_theirs(self, says: str) -> None:
+        """Of the application that a generation follows."""
+        if self.world.applications.say(launch.Phase[says]):
+            self.world.fault("theirs", says)
+
+    @happens(replaced=st.booleans(), really=st.sampled_from((True, False, False)))
+    def theirs_is_deleted(self, replaced: bool, really: bool) -> None:
+        if really and self.world.applications.lose(replaced=replaced):
+            self.world.fault("theirs deleted", "another one has its name" if replaced else "")
+
     # --- people
 
     @happens(

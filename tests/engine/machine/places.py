@@ -15,7 +15,7 @@ from sparkonce.blocking import run
 from sparkonce.errors import LaunchUnavailable, OutputUnavailable, RowsLost, StoreUnavailable
 from sparkonce.launch.protocol import Seen, Stopped
 from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Application
+from sparkonce.model.record import Application, Bound
 from sparkonce.sink.folder_objects import FolderObjects
 from sparkonce.sink.objects import Listed, Tail
 from sparkonce.sink.protocol import DataFile, OnRerun, SinkKey, Slot
@@ -148,7 +148,7 @@ class Watched(SlotLog):
 
 
 class Launches:
-    """`Launcher` and `SettleRuns` for simulated processes, over the applications of the world."""
+    """`Launcher`, `Follows` and `SettleRuns` for simulated processes, over the applications of the world."""
 
     kind = "simulated"
 
@@ -162,6 +162,12 @@ class Launches:
     async def observe(self, assignment: Assignment, noted: Application | None = None) -> Seen | None:
         seen: Seen | None = await self._ask(
             "observe", assignment, lambda: self._world.applications.seen(assignment.name)
+        )
+        return seen
+
+    async def follow(self, assignment: Assignment, bound: Bound) -> Seen | None:
+        seen: Seen | None = await self._ask(
+            "follow", assignment, lambda: self._world.applications.seen(bound.application)
         )
         return seen
 

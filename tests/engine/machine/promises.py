@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from engine.machine.places import PARTS
 from engine.machine.process import Broken
 from sparkonce.blocking import run
+from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import Event, HeldReason, Outcome, Record, State
 from sparkonce.model.result import Result
 from sparkonce.sink import layout
@@ -61,8 +62,25 @@ class Promises:
         else:
             self._grown(before, now)
         self.attempts[now.generation] = now.attempt
+        if self.world.config.follows is not None:
+            self._followed(now)
         if now.state is State.FINALIZED:
             self._finalized(now)
+
+    def _followed(self, now: Record) -> None:
+        """Of a generation that follows an application: nothing was ever done to that or beside it, and an end was said of it, or by a
+        person who knows that it failed."""
+        applications = self.world.applications
+        self.require(not applications.made, "BIND", f"{applications.made} beside what is followed")
+        self.require(now.bound == self.world.config.follows, "BIND", "a generation forgot what it follows")
+        self.require(now.attempt == 1, "BIND", "another attempt of what is only followed")
+        known = {
+            None: True,
+            Outcome.SUCCEEDED: Phase.SUCCEEDED in applications.told,
+            Outcome.FAILED: Phase.FAILED_KNOWN in applications.told or "failed" in self.world.resolved,
+            Outcome.CANCELLED: False,
+        }
+        self.require(known[now.outcome], "BIND", f"{now.outcome}, and of {applications.told} nothing says so")
 
     def _grown(self, before: Record, now: Record) -> None:
         self.require(now.revision >= before.revision, "P6", "a record's revision fell")
@@ -186,5 +204,7 @@ def told(result: Result) -> dict[str, Any]:
     return {name: value for name, value in result.dump().items() if name not in ("startedAt", "finishedAt")}
 
 
+UNFOLLOWED = frozenset({HeldReason.UNKNOWN, HeldReason.STILL_THERE})
+"""Why a generation that follows may be left to a person."""
 RESOLVABLE = frozenset({HeldReason.PARTIAL, HeldReason.NAME_TAKEN})
 """Why these schedules may leave a key to a person. Any other reason is a defect here: no table is dropped, no slot is another job's."""

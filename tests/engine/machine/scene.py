@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkonce.blocking import run
 from sparkonce.engine.drive import Job
 from sparkonce.engine.prepare import Prepared, assemble
-from sparkonce.model.record import Record, SpecBody
+from sparkonce.model.record import Bound, Record, SpecBody
 from sparkonce.model.spec import IdempotentJob
+from sparkonce.store.protocol import Request
 from sparkonce.store.sql import SqlStore
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Config:
     groups: tuple[tuple[str, ...], ...]
     blind: bool = False
     """Owners reach no output: settle runs do."""
+    follows: Bound | None = None
+    """The generation follows this application, which somebody else started."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -44,6 +47,7 @@ CONFIGS = {
         Config("tx", (("a", "b"),)),
         Config("mixed", (("a", "b"), ("c",))),
         Config("blind", (("a", "b"), ("c",)), blind=True),
+        Config("followed", (), follows=Bound(application="theirs", uid="uid0")),
     )
 }
 
@@ -63,6 +67,11 @@ class Known(Prepared):
     """A request whose fingerprint is computed once per test run, not once per look."""
 
     digests: Mapping[int, str]
+    bound: Bound | None = None
+
+    def request(self, nonce: str) -> Request:
+        """As an operator makes it of an object with `spec.bind`, which a request without a cluster may not have."""
+        return replace(super().request(nonce), bound=self.bound)
 
     def fingerprint(self, version: int) -> str:
         return self.digests[version]
@@ -98,7 +107,7 @@ class Scene:
         }
         made = assemble(IdempotentJob.of(document), contents={"application file job.py": "0"}, base="/")
         values = {name: getattr(made, name) for name in Prepared.__dataclass_fields__}
-        return Known(**values, digests={1: made.fingerprint(1)})
+        return Known(**values, digests={1: made.fingerprint(1)}, bound=self.config.follows)
 
     def close(self) -> None:
         run(self.store.close())

@@ -11,9 +11,10 @@ import pytest
 
 from engine.machine.machine import Broken, play
 from engine.machine.scene import CONFIGS
-from sparkonce.engine import entrust, settler
+from sparkonce.engine import entrust, follow, settler
+from sparkonce.engine.decide import Decision, Finalize, Observation
 from sparkonce.engine.drive import Drive
-from sparkonce.model.record import Record, Settling
+from sparkonce.model.record import Outcome, Record, Settling, Why
 from sparkonce.sink.slots import SlotLog
 from sparkonce.store import rules
 
@@ -67,12 +68,35 @@ def a_no_about_another_attempt_is_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settler, "heard", heard)
 
 
+def a_name_is_enough(patch: pytest.MonkeyPatch) -> None:
+    real = follow.follow
+
+    def by_name(record: Record, observation: Observation, policy: Any) -> Any:
+        assert record.bound is not None  # only such are followed
+        seen = observation.seen and replace(observation.seen, uid=record.bound.uid)
+        return real(record, replace(observation, seen=seen), policy)
+
+    patch.setattr(follow, "follow", by_name)
+
+
+def what_is_followed_is_cancelled(patch: pytest.MonkeyPatch) -> None:
+    def cancelled(record: Record, seen: Any) -> Any:
+        if record.stop_wanted is not None:
+            return Decision(Finalize(Outcome.CANCELLED, Why.CANCELLED, "enough"), "cancelled", "enough")
+        return real(record, seen)
+
+    real = follow._running
+    patch.setattr(follow, "_running", cancelled)
+
+
 DEFECTS = {
     "settling": (settling_is_not_written, "tx"),
     "revision": (revisions_are_not_compared, "tx"),
     "fence": (a_fence_only_looks, "two"),
     "own attempt": (a_no_about_another_attempt_is_believed, "blind"),
     "floor": (forgetting_leaves_no_floor, "one"),
+    "uid": (a_name_is_enough, "followed"),
+    "no cancelling": (what_is_followed_is_cancelled, "followed"),
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 from engine.machine.applications import Applications, Behaviour
 from engine.machine.places import Launches, Objects, Store, Watched
 from engine.machine.process import Broken, Client, Effect, Failed, Process, ask, landed
-from engine.machine.promises import RESOLVABLE, Promises
+from engine.machine.promises import RESOLVABLE, UNFOLLOWED, Promises
 from engine.machine.scene import Known, Scene
 from sparkonce.blocking import run
 from sparkonce.engine import operate
@@ -36,6 +36,7 @@ from sparkonce.errors import (
     StoreUnavailable,
     StoreUnusable,
 )
+from sparkonce.launch.protocol import Phase
 from sparkonce.model.assignment import application_name
 from sparkonce.model.policy import OnFinalized, OnMismatch
 from sparkonce.model.record import Address, HeldReason, Record, State
@@ -70,6 +71,7 @@ class Simulated(Embedded):
 
     def engine(self, application: str | None = None) -> Drive:
         drive = super().engine(application)
+        drive.follows = self.world.launcher
         if self.world.config.blind:
             drive.settler = Settler(
                 store=self.store,
@@ -121,6 +123,8 @@ class World:
         self.late: list[Effect] = []
         self.reruns: set[str] = set()
         """Nonces of deliberate reruns."""
+        self.resolved: set[operate.How] = set()
+        """What a person has said of a held key."""
         self.promises = Promises(self)
         self.applications = Applications(self)
         self.store = cast("IdempotencyStore", Store(self, scene.store))  # its verbs are the real one's, by name
@@ -230,6 +234,7 @@ class World:
     def resolve(self, how: operate.How) -> None:
         async def body(embedded: Simulated) -> object:
             record = await self._record(embedded)
+            self.resolved.add(how)
             return record and await operate.resolve(embedded, record, how, by="a person", reason="so be it")
 
         self._start(f"resolve-{how}", body)
@@ -322,6 +327,7 @@ class World:
             if process.over:
                 self.expire(process)
         self.applications.bury()
+        self.applications.say(Phase.SUCCEEDED)
         self.scene.clock.at += LONG
         last, held = self.promises.last, ""
         for _ in range(6):  # rounds: at most a resolve and a request each, with what was left over from before
@@ -331,9 +337,10 @@ class World:
                 break
             if last is not None and last.state is State.HELD:
                 resolvable = {*RESOLVABLE, HeldReason.CANNOT_SETTLE} if self.config.blind else RESOLVABLE
+                resolvable = UNFOLLOWED if self.config.follows else resolvable
                 self.promises.require(last.held in resolvable, "an end", f"held for good: {last.held}, {last.note}")
                 held = f" after Held({last.held})"
-                self.resolve("retry")
+                self.resolve("failed" if last.held is HeldReason.UNKNOWN else "retry")
                 self._calm(rng)
             self.request(self._version(self.promises.last))
         else:

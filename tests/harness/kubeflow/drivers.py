@@ -37,7 +37,7 @@ class SilentChannel:
     def renew(self, progress: Mapping[str, Any]) -> bool:
         return True
 
-    def report(self, reporter: str, kind: str, body: Mapping[str, Any]) -> bool:
+    def report(self, reporter: str, kind: str, body: Mapping[str, Any], *, patience: float | None = None) -> bool:
         return True
 
     def seal(self, intent: Intent) -> Sealed | Refused:

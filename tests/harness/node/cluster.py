@@ -7,7 +7,7 @@ platform's, each with its reason beside it. The Spark operator runs as a process
 kills it at the very moment it means to.
 
 One cluster at a time on a machine, by a lock: two would not have the memory, and they share the store of images. kind was not taken as
-the first choice, because it needs a Docker engine; `SPARKONCE_TEST_KUBECONFIG` names a cluster that is there already.
+the first choice, because it needs a Docker engine; see `harness.node.given` for it, and for a cluster that is there already.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ from harness.binaries import (
 )
 from harness.child import Child
 from harness.eventually import assert_eventually
-from harness.kube_api import CRDS, Api
+from harness.kube_api import CRDS, Api, ApiError, Json, holds, path_of
 from harness.node import packages
 from harness.node.cgroups import Cgroups
 from harness.node.containers import Containers, remove
 from harness.node.images import archives
 from harness.node.network import DNS, KUBERNETES, NODE, POD_NETWORK, SERVICE_NETWORK, Network, network
-from sparkonce.launch.kubernetes import Resource
+from harness.spark import SHORT_LIVED
+from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
 
 NAME = "node"
 """Of the node."""
@@ -81,7 +82,8 @@ class RealCluster:
         for name, flags in self._parts().items():
             self._child(name, [*find(name), *flags])
         self._child("coredns", [str(binary(COREDNS)), "-conf", str(self._corefile())])
-        self._child("spark-operator", self._spark_operator(), self._spark_environment())
+        submits = spark_environment(self.kubeconfig, NODE, str(PORT))
+        self._child("spark-operator", [str(binary(SPARK_OPERATOR_PROGRAM)), *spark_operator()], submits)
 
     # --- what each part is told
 
@@ -235,34 +237,6 @@ class RealCluster:
         )
         return path
 
-    def _spark_operator(self) -> list[str]:
-        return [
-            str(binary(SPARK_OPERATOR_PROGRAM)),
-            "controller",
-            "start",
-            f"--namespaces={SPARK_NAMESPACES}",
-            "--leader-election=false",
-            "--enable-metrics=false",
-            "--enable-ui-service=false",
-            "--health-probe-bind-address=127.0.0.1:8281",
-            "--metrics-bind-address=0",
-            "--zap-log-level=info",
-        ]
-
-    def _spark_environment(self) -> dict[str, str]:
-        import pyspark
-
-        home = Path(pyspark.__file__).parent
-        return {
-            "KUBECONFIG": str(self.kubeconfig),
-            "KUBERNETES_SERVICE_HOST": NODE,
-            "KUBERNETES_SERVICE_PORT": str(PORT),
-            "SPARK_HOME": str(home),
-            "PYTHONPATH": str(home.parent),
-            "SPARK_SUBMIT_OPTS": "-Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it lives for seconds
-            "NO_PROXY": "*",
-        }
-
     def _child(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         inside = self.network.inside(command)
         self.children[name] = Child(name, inside, self.folder / f"{name}.log", environment)
@@ -277,12 +251,15 @@ class RealCluster:
         until_it_serves(self.children["kube-apiserver"], self.api.healthy, START_TIMEOUT)
         for name in ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"):
             self.children[name].start()
-        for path in spark_operator_crds():  # ours comes with the chart
-            self.api.apply(yaml_document(path))
+        kinds = [yaml_document(path) for path in spark_operator_crds()]  # ours comes with the chart
+        for kind in kinds:
+            self.api.apply(kind)
         self._names()
         self.children["coredns"].start()
-        for crd in ("sparkapplications.sparkoperator.k8s.io", "scheduledsparkapplications.sparkoperator.k8s.io"):
-            self.api.wait(CRDS, crd, until=established, timeout=START_TIMEOUT)
+        for kind in kinds:
+            self.api.wait(CRDS, kind["metadata"]["name"], until=established, timeout=START_TIMEOUT)
+        # The Spark operator ends for good where one of its kinds is missing in its first look.
+        assert_eventually(lambda: all(map(self._discovered, kinds)), START_TIMEOUT)
         self.children["spark-operator"].start()
         until_it_serves(self.children["kubelet"], self.node_ready, START_TIMEOUT)
         for name, child in self.children.items():
@@ -294,7 +271,7 @@ class RealCluster:
         for name in ("etcd", "kube-apiserver", "containerd"):
             self.children[name].start()
         self.containers.until_it_answers()
-        until_it_serves(self.children["kube-apiserver"], self.api.healthy, START_TIMEOUT)
+        until_it_serves(self.children["kube-apiserver"], self.serves, START_TIMEOUT)
         for child in self.children.values():
             if not child.running:
                 child.start()
@@ -306,6 +283,20 @@ class RealCluster:
             return self.node_ready()
 
         assert_eventually(ready, START_TIMEOUT, interval=0.5)
+
+    def _discovered(self, kind: Json) -> bool:
+        """Whether a client that asks for the resources of a group finds it: later than it is established."""
+        spec = kind["spec"]
+        for version in spec["versions"]:
+            try:
+                found = self.api.request("GET", f"/apis/{spec['group']}/{version['name']}")
+            except ApiError as problem:
+                if problem.code == 404:
+                    return False
+                raise
+            if spec["names"]["plural"] not in (each["name"] for each in found["resources"]):
+                return False
+        return True
 
     def _names(self) -> None:
         """The service of that name, with the address of a process of the node behind it."""
@@ -325,10 +316,14 @@ class RealCluster:
             }
         )
 
+    def serves(self) -> bool:
+        """Whether the API server answers about our kinds, too: after a restart it is ready some seconds before it does."""
+        return self.api.healthy() and all(
+            self.api.healthy(f"{path_of(each)}?limit=1") for each in (JOBS, SPARK_APPLICATIONS)
+        )
+
     def node_ready(self) -> bool:
-        node = self.api.get(NODES, NAME)
-        conditions = (node or {}).get("status", {}).get("conditions") or []
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        return holds(self.api.get(NODES, NAME), "Ready")
 
     def restart(self, name: str) -> None:
         """SIGKILL and the same command again."""
@@ -359,6 +354,37 @@ class RealCluster:
                 shutil.copy(child.log, out)
         with contextlib.suppress(OSError, shutil.Error):
             shutil.copytree(self.folder / "pod-logs", out / "pods", dirs_exist_ok=True)
+
+
+def spark_operator() -> list[str]:
+    """How it is started."""
+    return [
+        "controller",
+        "start",
+        f"--namespaces={SPARK_NAMESPACES}",
+        "--leader-election=false",
+        "--enable-metrics=false",
+        "--enable-ui-service=false",
+        "--health-probe-bind-address=127.0.0.1:8281",
+        "--metrics-bind-address=0",
+        "--zap-log-level=info",
+    ]
+
+
+def spark_environment(kubeconfig: Path, host: str, port: str) -> dict[str, str]:
+    """With which it submits to this API server."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    return {
+        "KUBECONFIG": str(kubeconfig),
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": port,
+        "SPARK_HOME": str(home),
+        "PYTHONPATH": str(home.parent),
+        "SPARK_SUBMIT_OPTS": f"-Xmx256m {SHORT_LIVED}",
+        "NO_PROXY": "*",
+    }
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 from harness.binaries import cache
 from harness.child import Child
 from harness.eventually import assert_eventually
+from harness.kube_api import Json
 from harness.node.images import PAUSE
 from harness.node.network import BRIDGE, POD_NETWORK, Network
 from harness.node.packages import CNI
@@ -124,6 +125,10 @@ class Containers:
             key, _, kind = name.split()[0], None, name.split()[-1]
             if kind == "Active":
                 self._ctr("snapshots", "rm", key, check=False)
+
+    def process(self, pod: Json) -> int:
+        """The pid of a pod's first container, as this machine sees it."""
+        return self.pids()[pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]]
 
     def pids(self) -> dict[str, int]:
         """Of running containers, by their ids."""

@@ -11,12 +11,13 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.eventually import assert_eventually
-from harness.node.release import Release
+from harness.node.release import NAMESPACE, Release
 from harness.node.scene import LONG, Scene
 from sparkonce.launch.kubernetes import PODS
 
@@ -36,10 +37,14 @@ class Hit:
     def open(self) -> None:
         self.scene.open(self.name)
 
+    def driver_names(self) -> list[str]:
+        """Of the pods."""
+        return [str(self.scene.driver(self.name)["metadata"]["name"])]
+
     def delete_driver(self) -> None:
         """`kubectl delete pod --force`: the object is gone at once, the process when the kubelet notices."""
-        pod = self.scene.driver(self.name)
-        self.scene.cluster.api.delete(PODS, pod["metadata"]["name"], self.scene.namespace, grace=0)
+        for name in self.driver_names():
+            self.scene.cluster.api.delete(PODS, name, self.scene.namespace, grace=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +98,7 @@ def driver_deleted_before(hit: Hit) -> None:
 def driver_deleted_during(hit: Hit) -> None:
     """It is frozen between its files and its slot."""
     hit.open()
-    assert_eventually(lambda: any((hit.scene.shared / "once").iterdir()), LONG)
+    assert_eventually(lambda: any(hit.scene.hits(hit.name).iterdir()), LONG)
     hit.delete_driver()
 
 
@@ -105,7 +110,7 @@ def driver_deleted_after(hit: Hit) -> None:
 
 def driver_hung(hit: Hit) -> None:
     """SIGSTOP of all its processes: it beats no more, and its pod runs on."""
-    pids = _processes(hit)
+    pids = processes(hit)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -119,7 +124,7 @@ def driver_hung(hit: Hit) -> None:
 
 def driver_cut_off(hit: Hit) -> None:
     """Its network, until its successor has begun."""
-    with _cut(hit):
+    with cut(hit):
         hit.scene.until_marked(hit.name, "began", attempt=2)
     hit.open()
 
@@ -136,11 +141,11 @@ def executor_deleted(hit: Hit) -> None:
 def kubelet_stopped(hit: Hit) -> None:
     """Until the node is NotReady and its pods are evicted; what ran there runs on."""
     kubelet, api = hit.scene.cluster.children["kubelet"], hit.scene.cluster.api
-    driver = hit.scene.driver(hit.name)["metadata"]["name"]
+    drivers = hit.driver_names()
 
     def evicted() -> bool:
-        pod = api.get(PODS, driver, hit.scene.namespace)
-        return pod is None or bool(pod["metadata"].get("deletionTimestamp"))
+        pods = [api.get(PODS, driver, hit.scene.namespace) for driver in drivers]
+        return all(pod is None or pod["metadata"].get("deletionTimestamp") for pod in pods)
 
     kubelet.kill()
     try:
@@ -173,11 +178,26 @@ def etcd_killed(hit: Hit) -> None:
 def api_server_killed(hit: Hit) -> None:
     child = hit.scene.cluster.children["kube-apiserver"]
     child.kill()
-    hit.open()
-    assert_eventually(lambda: bool(hit.scene.marks(hit.name, "wrote")), LONG)
-    child.start()
-    assert_eventually(hit.scene.cluster.api.healthy, LONG)
+    try:
+        hit.open()
+        assert_eventually(lambda: bool(hit.scene.marks(hit.name, "wrote")), LONG)
+    finally:
+        child.start()
+    assert_eventually(hit.scene.cluster.serves, LONG)
     hit.release.until_ready()
+
+
+def gateways_gone(hit: Hit) -> None:
+    """For three times the heartbeat's timeout: nobody could hear the driver, so nobody may call it silent."""
+    kubectl, scale = hit.scene.cluster.kubectl, ("scale", "-n", NAMESPACE, "deployment/sparkonce-gateway")
+    kubectl(*scale, "--replicas=0")
+    try:
+        assert_eventually(lambda: not hit.release.pods("gateway"), LONG)
+        time.sleep(3 * BEAT)  # the outage itself
+    finally:
+        kubectl(*scale, "--replicas=2")
+        hit.release.until_ready()
+    hit.open()
 
 
 def everything_killed(hit: Hit) -> None:
@@ -214,6 +234,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "etcd killed": Fault(strike=etcd_killed, alone=True),
     "API server killed": Fault(strike=api_server_killed, alone=True),
+    "gateways gone": Fault(strike=gateways_gone, alone=True, job=SILENT),
     "everything killed": Fault(strike=everything_killed, attempts=(1, 2, 3), alone=True),
 }
 
@@ -226,16 +247,16 @@ def send(scene: Scene, release: Release, name: str, fault: Fault) -> Hit:
     return Hit(scene, release, name)
 
 
-def _processes(hit: Hit) -> list[int]:
+def processes(hit: Hit) -> list[int]:
     """Of the driver's container: whoever is in the control group of its first process."""
     uid = hit.scene.driver(hit.name)["metadata"]["uid"]
     return hit.scene.cluster.cgroups.processes_of(uid)
 
 
 @contextlib.contextmanager
-def _cut(hit: Hit) -> Iterator[None]:
+def cut(hit: Hit) -> Iterator[None]:
     """The node's end of the driver pod's cable, down for the length of the block."""
-    pid = min(_processes(hit))
+    pid = min(processes(hit))
     inside = ["nsenter", f"--net=/proc/{pid}/ns/net", "--", "ip", "-o", "link", "show", "eth0"]
     found = re.search(
         r"eth0@if(\d+)", subprocess.run(inside, capture_output=True, text=True, check=True, timeout=30).stdout

@@ -1,4 +1,4 @@
-"""What a node needs of the system it stands on: containerd, runc, CNI plugins, iptables. Debian packages, installed where we may.
+"""What a node needs of the system it stands on: containerd, runc, CNI plugins, iptables, ipset. Debian packages, installed where we may.
 
 Installing is what `scripts/setup` does for Java, and for the same reason: on a fresh machine the tests set themselves up. Where we may
 not, one sentence says what to install, and the tier is skipped (which is a failure in CI).
@@ -21,6 +21,7 @@ PROGRAMS = {
     "runc": "runc",
     "iptables": "iptables",
     "conntrack": "conntrack",
+    "ipset": "ipset",
     "ip": "iproute2",
     "nsenter": "util-linux",
 }

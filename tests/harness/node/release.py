@@ -15,19 +15,20 @@ from typing import Any
 import yaml
 
 from harness.eventually import assert_eventually
-from harness.kube_api import Json
+from harness.kube_api import Json, holds
 from harness.node.cluster import RealCluster
 from harness.node.images import ETCD, OPERATOR
 from harness.node.network import HOST
 from harness.store_parts import HELM, installed
 from harness.store_servers import s3_environment
-from sparkonce.launch.kubernetes import NAMESPACES, PODS
+from sparkonce.launch.kubernetes import NAMESPACES, PODS, Resource
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "sparkonce"
 NAMESPACE = "sparkonce"
 NAME = "sparkonce"
 VOLUMES = "tests"
 """Storage class of the one volume there is, a folder of the node."""
+VOLUME = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 STORE = f"{HOST}:7070"
 """Where an S3-compatible server listens, if a test starts one: operators know it, and what opens it."""
 KEYS = "outputs"
@@ -73,27 +74,33 @@ class Release:
     cluster: RealCluster
     chart: Path = CHART
     values: Mapping[str, Any] = field(default_factory=values)
+    namespace: str = NAMESPACE
+    members: int = 1
+    """Of its etcd, as `values` say."""
 
     def install(self) -> None:
         """All pods are ready afterwards."""
-        if self.cluster.api.get(NAMESPACES, NAMESPACE) is None:
-            self.cluster.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        self._volume()
-        metadata = {"name": KEYS, "namespace": NAMESPACE}
+        if self.cluster.api.get(NAMESPACES, self.namespace) is None:
+            self.cluster.api.create(NAMESPACES, {"metadata": {"name": self.namespace}})
+        for member in range(self.members):
+            self._volume(f"ledger-{self.namespace}-{member}")
+        metadata = {"name": KEYS, "namespace": self.namespace}
         self.cluster.api.apply(
             {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": s3_environment(STORE)}
         )
         self._helm("upgrade", "--install", "--wait", f"--timeout={TIMEOUT:.0f}s", NAME, str(self.chart), "--values=-")
 
-    def _volume(self) -> None:
-        folder = self.cluster.folder / "ledger"
+    def _volume(self, name: str) -> None:
+        if self.cluster.api.get(VOLUME, name) is not None:
+            return
+        folder = self.cluster.folder / name
         folder.mkdir(exist_ok=True)
         folder.chmod(0o777)
         self.cluster.api.apply(
             {
                 "apiVersion": "v1",
                 "kind": "PersistentVolume",
-                "metadata": {"name": "ledger"},
+                "metadata": {"name": name},
                 "spec": {
                     "storageClassName": VOLUMES,
                     "capacity": {"storage": "1Gi"},
@@ -106,38 +113,44 @@ class Release:
     def uninstall(self) -> None:
         self._helm("uninstall", "--wait", NAME)
 
+    def remove(self) -> None:
+        """With its ledger: for a cluster that stays."""
+        self.uninstall()
+        self.cluster.api.delete(NAMESPACES, self.namespace)
+        for member in range(self.members):
+            self.cluster.api.delete(VOLUME, f"ledger-{self.namespace}-{member}")
+
     def test(self) -> str:
         """What `helm test` prints."""
         return self._helm("test", NAME)
 
     def pods(self, component: str) -> Sequence[Json]:
         """That are not on their way out; `component`: operator, gateway, etcd."""
-        found = self.cluster.api.list(PODS, NAMESPACE, labels=f"app.kubernetes.io/component={component}")
+        found = self.cluster.api.list(PODS, self.namespace, labels=f"app.kubernetes.io/component={component}")
         return [each for each in found if not each["metadata"].get("deletionTimestamp")]
 
     def ready(self, component: str, count: int) -> bool:
         """As many are ready, and no others are there."""
         pods = self.pods(component)
-        return len(pods) == count and all(_ready(each) for each in pods)
+        return len(pods) == count and all(holds(each, "Ready") for each in pods)
 
     def until_ready(self) -> None:
-        for component, count in (("etcd", 1), ("operator", 2), ("gateway", 2)):
+        for component, count in (("etcd", self.members), ("operator", 2), ("gateway", 2)):
             assert_eventually(lambda c=component, n=count: self.ready(c, n), TIMEOUT)  # type: ignore[misc] # a default in a lambda has no type
 
     def process(self, pod: Json) -> int:
         """The pid of a pod's first container, as this machine sees it."""
-        container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
-        return self.cluster.containers.pids()[container]
+        return self.cluster.containers.process(pod)
 
     def logs(self, component: str) -> str:
         selector = f"--selector=app.kubernetes.io/component={component}"
-        return self.cluster.kubectl("logs", "-n", NAMESPACE, selector, "--tail=-1", "--prefix", check=False)
+        return self.cluster.kubectl("logs", "-n", self.namespace, selector, "--tail=-1", "--prefix", check=False)
 
     def _helm(self, *arguments: str) -> str:
         command = [
             str(installed(HELM)),
             f"--kubeconfig={self.cluster.kubeconfig}",
-            f"--namespace={NAMESPACE}",
+            f"--namespace={self.namespace}",
             *arguments,
         ]
         done = subprocess.run(
@@ -150,8 +163,3 @@ class Release:
         )
         assert done.returncode == 0, f"helm {arguments[0]}: {done.stderr.strip()}"
         return done.stdout
-
-
-def _ready(pod: Json) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or []
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

@@ -20,6 +20,7 @@ from harness.eventually import assert_eventually
 from harness.kube_api import SERVICE_ACCOUNTS, Json
 from harness.node.cluster import RealCluster
 from harness.node.images import SPARK
+from harness.spark import SHORT_LIVED
 from sparkonce.launch.kubernetes import JOBS, NAMESPACES, PODS, SPARK_APPLICATIONS
 from sparkonce.sink.table import Table
 
@@ -48,6 +49,10 @@ class Scene:
     def gate(self, name: str) -> Path:
         return self.shared / "gates" / name
 
+    def hits(self, name: str) -> Path:
+        """The folder with the failpoints of this job that were hit."""
+        return self.shared / "once" / name
+
     def open(self, name: str) -> None:
         self.gate(name).touch()
 
@@ -65,7 +70,7 @@ class Scene:
         arguments = ["--gate", f"{SHARED}/gates/{name}", "--rows", str(rows)]
         arguments += ["--end", f"{SHARED}/gates/{name}.end"] if end else []
         arguments += ["--tasks", str(max(1, executors))]
-        arguments += ["--failpoints", failpoints, "--once", f"{SHARED}/once"] if failpoints else []
+        arguments += ["--failpoints", failpoints, "--once", f"{SHARED}/once/{name}"] if failpoints else []
         conf = {
             "spark.kubernetes.executor.useDriverPodIP": "true",
             "spark.ui.enabled": "false",
@@ -73,6 +78,7 @@ class Scene:
             **({} if executors else {"spark.kubernetes.driver.master": "local[1]"}),
         }
         for role in ("driver", "executor"):
+            conf[f"spark.{role}.defaultJavaOptions"] = SHORT_LIVED
             volume = f"spark.kubernetes.{role}.volumes.hostPath.shared"
             conf[f"{volume}.mount.path"], conf[f"{volume}.options.path"] = SHARED, str(self.shared)
         pod = {"cores": 1, "coreRequest": "50m", "memory": "512m", "memoryOverhead": "128m"}
@@ -108,6 +114,8 @@ class Scene:
 
     def send(self, name: str, **more: Any) -> str:
         """Applied; returns its name."""
+        self.hits(name).mkdir(exist_ok=True)
+        self.hits(name).chmod(0o777)  # drivers are a user of the image's
         self.cluster.api.apply(self.job(name, **more))
         self.names.append(name)
         return name
@@ -129,6 +137,16 @@ class Scene:
             if phase in ENDED and phase not in phases:
                 raise RuntimeError(f"{name} is {phase}: {status.get('message')}")
             assert phase in phases, f"{name} is {phase}: {status.get('message')}"
+            return status
+
+        return assert_eventually(look, timeout)
+
+    def until_generation(self, name: str, generation: int, phase: str, timeout: float = LONG) -> Json:
+        """Its status, once this generation is in this phase."""
+
+        def look() -> Json:
+            status = self.status(name)
+            assert (status.get("generation"), status.get("phase")) == (generation, phase), status.get("message")
             return status
 
         return assert_eventually(look, timeout)

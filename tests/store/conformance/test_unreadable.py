@@ -11,7 +11,7 @@ import pytest
 
 from sparkonce.blocking import run
 from sparkonce.errors import RecordTooNew, RecordUnreadable, SparkonceError
-from sparkonce.model.record import Beat, Event, Record, Report, StopWanted, Why
+from sparkonce.model.record import READER, Beat, Event, Record, Report, StopWanted, Why
 from sparkonce.store.protocol import IdempotencyStore, Owned, Query
 from store.backends import Backend
 from store.samples import Key, address_of, fresh, intent, request, reserved, result
@@ -53,8 +53,8 @@ BROKEN: dict[str, Callable[[Record], str]] = {
     "another key's": lambda record: dumped(record, keyHash=address_of("another").key_hash),
 }
 NEWER: dict[str, Callable[[Record], str]] = {
-    "reads alike": lambda record: dumped(record, minReader=2, schema=7),
-    "reads otherwise": lambda record: dumped(record, minReader=2, state="Elsewhere", attempt={"major": 1}),
+    "reads alike": lambda record: dumped(record, minReader=READER + 1, schema=7),
+    "reads otherwise": lambda record: dumped(record, minReader=READER + 1, state="Elsewhere", attempt={"major": 1}),
 }
 
 

@@ -98,7 +98,7 @@ def test_the_template_keeps_what_it_does_not_know() -> None:
 
 
 def test_identity_is_immutable_by_rule() -> None:
-    """Each identity field has a transition rule that names it."""
+    """Each identity field has a transition rule that names it, and so has what is followed."""
     rules = SCHEMA["properties"]["spec"]["x-kubernetes-validations"]
     immutable = {rule["message"].split(" ", 1)[0] for rule in rules if "oldSelf" in rule["rule"]}
-    assert immutable == {"idempotencyKey", "operation", "resource", "revision", "keyFrom"}
+    assert immutable == {"idempotencyKey", "operation", "resource", "revision", "keyFrom", "bind"}

@@ -49,6 +49,14 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
     ({("spec", "revision"): "../2"}, "spec.revision: must be letters, digits"),
     ({("spec", "keyFrom"): ["Image", "Image"]}, "spec.keyFrom: must not name the same content twice"),
     ({("spec", "keyFrom"): ["image"]}, "spec.keyFrom[0]: must be ApplicationFile or Image, not 'image'"),
+    # what is followed
+    ({("spec", "bind"): {"application": "a", "uid": "u"}}, "spec.outputs: must be absent beside spec.bind"),
+    (
+        {("spec", "bind"): {"application": "a", "uid": "u"}, ("spec", "onUnknown"): "Retry"},
+        "spec.onUnknown: must not be Retry beside spec.bind: an application that is followed is never run again",
+    ),
+    ({("spec", "bind"): {"application": "a"}}, "spec.bind.uid: is required"),
+    ({("spec", "bind"): {"application": "a b", "uid": "u"}}, "spec.bind.application: must be visible ASCII characters"),
     # outputs
     (
         {("spec", "outputs", 0): TWO_KINDS},

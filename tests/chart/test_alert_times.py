@@ -1,0 +1,108 @@
+"""The alerts through hours that pass as numbers: promtool runs the chart's rules, as rendered, over the metrics of `harness.alert_cases`.
+
+Windows, thresholds and `for` are those of the chart. A real Prometheus beside real operators, where the same alerts fire by faults, runs
+the same rules much faster (tests/api/test_monitoring.py): neither alone shows both.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.alert_cases import AFTER, ALERTS, STEP, WELL, Case, Values
+from harness.binaries import or_skip
+from harness.helm import NAMESPACE, RELEASE, rule_groups
+from harness.prometheus import needed
+
+Json = dict[str, Any]
+
+
+@functools.cache
+def alerts() -> Mapping[str, Json]:
+    """The rules of a release with everything, by name."""
+    return {rule["alert"]: rule for group in rule_groups() for rule in group["rules"] if "alert" in rule}
+
+
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    or_skip(needed)
+    return "promtool"
+
+
+def input_series(series: Mapping[str, Values]) -> Iterator[Json]:
+    """As scraped from this release."""
+    for name, values in series.items():
+        metric, _, labels = name.rstrip("}").partition("{")
+        kind = "gateway" if "service='gateway'" in labels else "operator"
+        mine = [each for each in labels.split(",") if each and not each.startswith("service=")]
+        mine += [f"namespace='{NAMESPACE}'", f"service='{RELEASE}-sparkonce-{kind}'"]
+        text = " ".join("stale" if value is None else f"{value:g}" for value in values)
+        yield {"series": f"{metric}{{{','.join(mine)}}}".replace("'", '"'), "values": text}
+
+
+def says(alert: str, minutes: float, fires: bool, *, ever: bool = False) -> Json:
+    """At this minute since the first scrape it fires or not; `ever`: it has not fired up to then."""
+    firing = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
+    return {
+        "expr": f"count by (alertname) ({f'count_over_time({firing}[1d])' if ever else firing})",
+        "eval_time": f"{int(minutes * 60)}s",
+        "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if fires else [],
+    }
+
+
+def expected(alert: str, case: Case) -> Iterator[Json]:
+    """Not before the fault and not too early, from then on until the fault ends, and soon after not any more."""
+    yield says(alert, WELL + case.not_yet, fires=False, ever=True)
+    at = case.by_then
+    while at < case.lasts:
+        yield says(alert, WELL + at, fires=True)
+        at += max(STEP, case.lasts / 8 // STEP * STEP)
+    yield says(alert, WELL + case.lasts + case.gone, fires=False)
+    yield says(alert, WELL + case.lasts + AFTER - STEP, fires=False)
+
+
+def played(alert: str) -> Iterator[Json]:
+    cases = ALERTS[alert.removeprefix("Sparkonce")]
+    for number, case in enumerate(cases.faults):
+        yield {
+            "name": f"{alert}, fault {number}",
+            "interval": f"{int(STEP * 60)}s",
+            "input_series": list(input_series(case.series)),
+            "promql_expr_test": list(expected(alert, case)),
+        }
+    for what, series in cases.near.items():
+        end = max(len(values) for values in series.values()) * STEP - STEP
+        yield {
+            "name": f"{alert}, {what}",
+            "interval": f"{int(STEP * 60)}s",
+            "input_series": list(input_series(series)),
+            "promql_expr_test": [says(alert, end, fires=False, ever=True)],
+        }
+
+
+@pytest.mark.parametrize("alert", [f"Sparkonce{each}" for each in ALERTS])
+def test_an_alert_fires_in_its_time(alert: str, promtool: str, tmp_path: Path) -> None:
+    """After the minutes of its `for` and not before, as long as its fault lasts, and not after its window; never by what is close to it."""
+    rule = alerts()[alert]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [rule]}]}))
+    file = tmp_path / "tests.yaml"
+    tests = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": f"{int(STEP * 60)}s",
+        "tests": list(played(alert)),
+    }
+    file.write_text(yaml.safe_dump(tests, width=100_000))
+    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_its_cases() -> None:
+    """No alert of the chart is without a fault and something close to it, and no case is about an alert that is not there."""
+    assert sorted(f"Sparkonce{each}" for each in ALERTS) == sorted(alerts())
+    assert all(cases.faults and cases.near for cases in ALERTS.values())

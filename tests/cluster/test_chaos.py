@@ -1,0 +1,45 @@
+"""The runner of `make chaos` on a real cluster: one fault against a plain application, and the same against a job of ours.
+
+Whatever CI needs to know of the faults is in test_faults.py; this is for a change of the runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.eventually import assert_eventually
+from harness.node.chaos import Session
+from harness.node.chaos_runs import Arm, Task
+from harness.node.chosen import chosen
+from harness.node.cluster import RealCluster
+from harness.node.release import Release
+from harness.node.scene import LONG, remove
+from sparkonce.launch.kubernetes import SPARK_APPLICATIONS
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+ARMS = chosen([Arm.NEVER, Arm.SPARKONCE], in_ci=[])
+__test__ = bool(ARMS)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_label_during_the_submission(
+    cluster: RealCluster, release: Release, arm: Arm, say: Callable[[str], None]
+) -> None:
+    """A label is patched while spark-submit works. The rows are there once in either arm; the plain application says FAILED of them if the
+    patch met the status write, ours succeeds in any case, and is called right for it."""
+    release.until_ready()
+    session = Session(cluster, release, seed=1, commit="tests")
+    (run,) = session.run(Task(fault="label 1.5 s after create", arm=arm, number=1))
+    say(f"{run}")
+    assert (run.least, run.most) == (1, 1), run
+    assert run.drivers >= 1
+    assert run.seconds is not None, "a final state"
+    if arm is Arm.SPARKONCE:
+        assert run.verdict == "right", run
+    else:
+        assert run.verdict == {"FAILED": "wrong state", "COMPLETED": "right"}[run.state], run
+    scene = session.scenes[arm]
+    assert_eventually(lambda: not cluster.api.list(SPARK_APPLICATIONS, scene.namespace), LONG)
+    remove(scene)

@@ -1,0 +1,58 @@
+"""The bundled etcd with one member or three, as the chart offers it, loses members."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from harness.node.chosen import chosen
+from harness.node.release import Release, values
+from harness.node.scene import Scene
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+
+@pytest.fixture(params=chosen((1, 3), in_ci=(1,)), ids=lambda members: f"{members} members")
+def ledger(scene: Scene, release: Release, request: pytest.FixtureRequest) -> Iterator[Release]:
+    """The release, or one with three members in a namespace of its own; then the first is away, because both would answer the objects."""
+    if request.param == 1:
+        yield release
+        return
+    three = merged(values(), {"etcd": {"bundled": {"replicas": request.param}}, "crds": {"install": False}})
+    made = Release(scene.cluster, values=three, namespace="trio", members=request.param)
+    release.uninstall()
+    try:
+        made.install()
+        yield made
+        # To the other ledger statuses of this one say that it was put back to an older state, and it would rightly stop.
+        scene.cluster.kubectl("delete", "ij", "--all", "-n", scene.namespace, "--timeout=60s")
+        made.uninstall()
+    finally:
+        release.install()
+
+
+def merged(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    deep = {name: merged(known[name], each) for name, each in more.items() if isinstance(each, dict) and name in known}
+    return {**known, **more, **deep}
+
+
+def test_a_ledger_outlives_its_members(scene: Scene, ledger: Release) -> None:
+    """One is killed while a job runs and another before its duplicate comes: one attempt, one driver, each row once, and a replay."""
+    ledger.until_ready()
+    scene.send("outlives")
+    scene.until_marked("outlives", "began")
+    os.kill(ledger.process(ledger.pods("etcd")[0]), signal.SIGKILL)
+    scene.open("outlives")
+    assert scene.until("outlives", "Succeeded")["attempt"] == 1
+    ledger.until_ready()
+    os.kill(ledger.process(ledger.pods("etcd")[-1]), signal.SIGKILL)
+    again = scene.job("outlives")
+    again["metadata"]["name"] = "again"
+    scene.cluster.api.apply(again)
+    assert scene.until("again", "Succeeded")["role"] == "Replay"
+    scene.once("outlives")
+    assert len(scene.marks("outlives")) == 1

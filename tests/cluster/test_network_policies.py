@@ -1,0 +1,88 @@
+"""The chart's NetworkPolicies in force: who is meant to get through does, and nobody else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from harness.eventually import assert_eventually
+from harness.node import given
+from harness.node.policies import LONG, Caller, caller, enforced
+from harness.node.release import Release, values
+from harness.node.scene import Scene
+from sparkonce.launch.kubernetes import NAMESPACES
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+WATCHERS, STRANGERS = "watchers", "strangers"
+"""Namespaces: Prometheus lives in the first."""
+HTTP, CLIENT, PEER, METRICS = 8080, 2379, 2380, 2381
+PLACES = {
+    "operator": ("operator", HTTP),
+    "gateway": ("gateway", HTTP),
+    "ledger": ("etcd", CLIENT),
+    "ledger's members": ("etcd", PEER),
+    "ledger's metrics": ("etcd", METRICS),
+}
+
+
+@pytest.fixture
+def callers(scene: Scene) -> Iterator[dict[str, Caller]]:
+    """A pod each: of a team that runs jobs, of those who watch, of others."""
+    if given.KUBECONFIG in os.environ:
+        pytest.skip(
+            "policies on a cluster of yours are its own network's"
+        )  # CI never names one, and a skip fails there
+    api = scene.cluster.api
+    for name in (WATCHERS, STRANGERS):
+        api.create(NAMESPACES, {"metadata": {"name": name}})
+    yield {name: caller(scene.cluster, name) for name in (scene.namespace, WATCHERS, STRANGERS)}
+    for name in (WATCHERS, STRANGERS):
+        api.delete(NAMESPACES, name)
+
+
+def reached(caller: Caller, release: Release) -> set[str]:
+    """The places of which every pod answers."""
+
+    def answers(component: str, port: int) -> bool:
+        return all(caller.reaches(each["status"]["podIP"], port) for each in release.pods(component))
+
+    return {place for place, (component, port) in PLACES.items() if answers(component, port)}
+
+
+def test_only_who_is_meant_gets_through(scene: Scene, release: Release, callers: dict[str, Caller]) -> None:
+    """Without policies everybody reaches everything. With them: teams the gateway, Prometheus the metrics, and strangers nothing, while a
+    job takes its effect, its driver reports through the gateway, and `helm test` finds all in order."""
+    for each in callers.values():
+        assert reached(each, release) == set(PLACES)
+
+    def label(namespace: str) -> dict[str, object]:
+        return {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+
+    policies = {
+        "enabled": True,
+        "gatewayNamespaceSelector": label(scene.namespace),
+        "prometheusNamespaceSelector": label(WATCHERS),
+    }
+    expected = {scene.namespace: {"gateway"}, WATCHERS: {"operator", "ledger's metrics"}, STRANGERS: set()}
+    with enforced(scene.cluster):
+        Release(release.cluster, values={**values(), "networkPolicy": policies}).install()
+        try:
+            release.until_ready()
+            for name, places in expected.items():
+                assert_eventually(lambda n=name, p=places: reached(callers[n], release) == p, LONG)  # type: ignore[misc] # a default in a lambda has no type
+            scene.send("guarded", end=True)
+            scene.until_marked("guarded", "began")
+            scene.open("guarded")
+            scene.until_marked("guarded", "wrote")
+            assert_eventually(lambda: scene.status("guarded").get("progress"), LONG)
+            scene.gate("guarded.end").touch()
+            assert scene.until("guarded", "Succeeded")["attempt"] == 1
+            scene.once("guarded")
+            assert "Phase:          Succeeded" in release.test()
+            for name, places in expected.items():
+                assert reached(callers[name], release) == places
+        finally:
+            release.install()

@@ -1,0 +1,273 @@
+"""For each alert of the chart: the metrics of a fault, when it must fire, and metrics close to it by which it must not.
+
+Minutes pass here as numbers, for promtool, so that `for`, windows and thresholds are tried as the chart has them; that a real fault makes
+a real operator show such metrics is what tests/api/test_monitoring.py shows, which also compares names and labels with a real scrape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+Values = Sequence[float | None]
+"""One for each scrape; None: it failed, or had no such series."""
+
+STEP = 0.5
+"""Minutes between two scrapes: the chart's `metrics.serviceMonitor.interval`."""
+WELL = 35.0
+"""Minutes without a fault before it, so that the windows of all alerts but one are full of them."""
+AFTER = 40.0
+"""Minutes without it afterwards: longer than the windows of all alerts but that one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A fault begins after `WELL`; all other times are minutes."""
+
+    series: Mapping[str, Values]
+    """Without namespace, which all have; `service` is the operator's when it is not said."""
+    not_yet: float
+    """Since the fault began: it does not fire so late."""
+    by_then: float
+    """Since the fault began: from here to the end of the fault it fires."""
+    lasts: float
+    gone: float = 0.0
+    """Since the fault ended: it does not fire any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    faults: Sequence[Case]
+    near: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
+    """What it is, and its metrics: it never fires."""
+
+
+def _spread(parts: Sequence[tuple[float, float | None]]) -> list[float | None]:
+    return [value for minutes, value in parts for _ in range(int(minutes / STEP))]
+
+
+def level(well: float | None, fault: float | None, lasts: float = 20) -> Values:
+    """A gauge."""
+    return _spread([(WELL, well), (lasts, fault), (AFTER, well)])
+
+
+def rate(well: float, fault: float, lasts: float = 20) -> Values:
+    """A counter, from how much a minute brings."""
+    made, count = [], 0.0
+    for each in _spread([(WELL, well), (lasts, fault), (AFTER, well)]):
+        count += (each or 0.0) * STEP
+        made.append(count)
+    return made
+
+
+def bursts(size: float, *, every: float, count: int) -> Values:
+    """A counter that grows by so much at once, so often."""
+    made, total = [0.0] * int(WELL / STEP), 0.0
+    for _ in range(count):
+        total += size
+        made += [total] * int(every / STEP)
+    return made + [total] * int(AFTER / STEP)
+
+
+def rollouts(count: int) -> Values:
+    """A counter of takeovers: each replica's keys are handed over at once, a minute after the other's."""
+    made, total = [0.0] * int(WELL / STEP), 0.0
+    for _ in range(count):
+        total += 200
+        made += [total] * int(1 / STEP)
+        total += 200
+        made += [total] * int(14 / STEP)
+    return made + [total] * int(AFTER / STEP)
+
+
+def _gauge(
+    name: str, well: float, fault: float, near: float, *, minutes: float, labels: str = "", lasts: float = 20
+) -> Cases:
+    """Of one replica. It fires once the fault has lasted so many minutes."""
+    series = f"{name}{{{labels}pod='a'}}"
+    return Cases(
+        faults=[Case(series={series: level(well, fault, lasts)}, not_yet=minutes - STEP, by_then=minutes, lasts=lasts)],
+        near={"below what it compares with": {series: level(well, near)}}
+        | ({"it ends in time": {series: level(well, fault, minutes - STEP)}} if minutes else {}),
+    )
+
+
+def _none_left(name: str, *, minutes: float, service: str = "") -> Cases:
+    """Two replicas that say 1 while all is well."""
+    a, b = f"{name}{{{service}pod='a'}}", f"{name}{{{service}pod='b'}}"
+    times = {"not_yet": minutes - STEP, "by_then": minutes, "lasts": 20.0}
+    return Cases(
+        faults=[
+            Case(series={a: level(1, 0), b: level(1, 0)}, **times),
+            Case(series={a: level(1, None), b: level(1, None)}, **times),
+        ],
+        near={
+            "another one does its work": {a: level(1, 0), b: level(1, 1)},
+            "it ends in time": {a: level(1, 0, minutes - STEP), b: level(1, 0, minutes - STEP)},
+        },
+    )
+
+
+def _share(name: str, bad: str, good: str, *, service: str = "") -> Cases:
+    """One in twenty within ten minutes, for five."""
+    failed, done = f"{name}{{{service}{bad}}}", f"{name}{{{service}{good}}}"
+    return Cases(
+        faults=[Case(series={failed: rate(0, 2), done: rate(10, 10)}, not_yet=5, by_then=12, lasts=20, gone=15)],
+        near={"one in twenty-five": {failed: rate(0, 2), done: rate(48, 48)}},
+    )
+
+
+def _joined(*cases: Cases) -> Cases:
+    return Cases(
+        faults=[each for one in cases for each in one.faults],
+        near={f"{number} {what}": near for number, one in enumerate(cases) for what, near in one.near.items()},
+    )
+
+
+GATEWAY = "service='gateway',"
+_JOBS = "sparkonce_finalized_total{{outcome='{}'}}".format
+_AGAIN = "sparkonce_attempts_total{{why='{}'}}".format
+_OWNED = "sparkonce_reservations_total{outcome='Owned'}"
+_PATCHES = "sparkonce_api_requests_total{verb='patch',kind='IdempotentJob',result='ok'}"
+_REFUSED = "sparkonce_api_requests_total{verb='patch',kind='IdempotentJob',result='conflict'}"
+_CONFLICTS = "sparkonce_status_conflicts_total{}"
+_TAKEOVERS = "sparkonce_takeovers_total{}"
+_ROUTE = "/v1/namespaces/{namespace}/keys"
+
+
+def _api(result: str) -> Cases:
+    return _share(
+        "sparkonce_api_requests_total", f"verb='get',kind='Pod',result='{result}'", "verb='get',kind='Pod',result='ok'"
+    )
+
+
+def _store(result: str, service: str = "") -> Cases:
+    return _share(
+        "sparkonce_store_requests_total", f"verb='txn',result='{result}'", "verb='txn',result='ok'", service=service
+    )
+
+
+ALERTS: Mapping[str, Cases] = {
+    "NoOperatorReady": _none_left("sparkonce_ready", minutes=2),
+    "OperatorNotReady": _gauge("sparkonce_ready", 1, 0, 1, minutes=10),
+    "StoreSilent": Cases(
+        faults=[
+            Case(
+                series={f"sparkonce_lease_seconds{{pod='{pod}'}}": level(15, -5) for pod in "ab"},
+                not_yet=0.5, by_then=1, lasts=20,
+            )
+        ],
+        near={
+            "one of them holds a lease": {
+                "sparkonce_lease_seconds{pod='a'}": level(15, -5), "sparkonce_lease_seconds{pod='b'}": level(15, 3)
+            },
+            "it ends in time": {"sparkonce_lease_seconds{pod='a'}": level(15, -1, 0.5)},
+        },
+    ),
+    "StoreRewound": _gauge("sparkonce_store_alarm", 0, 1, 0, minutes=0),
+    "LookHangs": _gauge("sparkonce_work_seconds", 0.1, 61, 60, minutes=1),
+    "QueueOld": _gauge("sparkonce_queue_seconds", 0.1, 31, 30, minutes=2),
+    "TakeoversFrequent": Cases(
+        # A key is passed on each five minutes: the seventh time after half an hour.
+        faults=[Case(series={_TAKEOVERS: bursts(1, every=5, count=13)}, not_yet=29.5, by_then=31, lasts=65, gone=30)],
+        near={
+            "three rollouts of two replicas that move everything": {_TAKEOVERS: rollouts(3)},
+            "each twelve minutes": {_TAKEOVERS: bursts(1, every=12, count=8)},
+        },
+    ),
+    "StatusConflicts": Cases(
+        faults=[
+            Case(
+                series={_CONFLICTS: rate(0, 4), _REFUSED: rate(0, 4), _PATCHES: rate(4, 4)},
+                not_yet=9.5, by_then=10.5, lasts=20, gone=10,
+            )
+        ],
+        near={
+            "two of seven": {_CONFLICTS: rate(0, 4), _REFUSED: rate(0, 4), _PATCHES: rate(10, 10)},
+            "twenty": {_CONFLICTS: rate(0, 2), _REFUSED: rate(0, 2), _PATCHES: rate(2, 2)},
+        },
+    ),
+    "ApiErrors": _joined(_api("unavailable"), _api("refused")),
+    "StoreErrors": _joined(
+        _store("StoreUnavailable"), _store("StoreUnusable"), _store("StoreUnavailable", GATEWAY),
+    ),
+    "StoreQuotaNear": _gauge("sparkonce_store_quota_ratio", 0.3, 0.71, 0.7, minutes=5),
+    "JobHeld": _gauge("sparkonce_jobs", 0, 1, 0, minutes=1, labels="phase='Held',"),
+    "JobsFailing": Cases(
+        # As many as the half hour before has of the others, after ten minutes.
+        faults=[
+            Case(
+                series={_JOBS("Failed"): rate(0, 6), _JOBS("Succeeded"): rate(1, 1), _JOBS("Cancelled"): rate(1, 1)},
+                not_yet=14, by_then=16, lasts=30, gone=22,
+            ),
+            Case(series={_JOBS("Failed"): rate(0, 2)}, not_yet=6.5, by_then=7.5, lasts=20, gone=30),
+        ],
+        near={
+            "half of them": {_JOBS("Failed"): rate(0, 4), _JOBS("Succeeded"): rate(4, 4)},
+            "four": {_JOBS("Failed"): bursts(1, every=5, count=4)},
+        },
+    ),
+    "AttemptsFailing": Cases(
+        # Half as many as the keys of half an hour, after five minutes.
+        faults=[
+            Case(series={_AGAIN(why): rate(0, 6), _OWNED: rate(2, 2)}, not_yet=9, by_then=11, lasts=20, gone=27)
+            for why in ("Exited", "Permanent", "Expectation", "Timeout")
+        ],
+        near={
+            "half of them": {_AGAIN("Exited"): rate(0, 2), _OWNED: rate(4, 4)},
+            "for other reasons": {_AGAIN("Lost"): rate(0, 6), _AGAIN("Cancelled"): rate(0, 6), _OWNED: rate(2, 2)},
+            "four": {_AGAIN("Exited"): bursts(1, every=5, count=4), _OWNED: bursts(1, every=5, count=4)},
+        },
+    ),
+    "DriversReplaced": Cases(
+        faults=[
+            Case(series={_AGAIN(why): rate(0, 2)}, not_yet=1.5, by_then=2.5, lasts=20, gone=30)
+            for why in ("Lost", "Stale")
+        ],
+        near={
+            "two": {_AGAIN("Lost"): bursts(1, every=5, count=1), _AGAIN("Stale"): bursts(1, every=5, count=1)},
+            "for other reasons": {_AGAIN("Exited"): rate(0, 2)},
+        },
+    ),
+    "SlotsExhausted": Cases(
+        faults=[
+            Case(
+                series={f"sparkonce_slots{{pod='{pod}'}}": level(20, 20) for pod in "ab"}
+                | {f"sparkonce_slots_taken{{pod='{pod}'}}": level(3, 20) for pod in "ab"},
+                not_yet=9.5, by_then=10, lasts=20,
+            )
+        ],
+        near={
+            "one is free": {f"sparkonce_slots{{pod='{pod}'}}": level(20, 20) for pod in "ab"}
+            | {"sparkonce_slots_taken{pod='a'}": level(3, 20), "sparkonce_slots_taken{pod='b'}": level(3, 19)},
+        },
+    ),
+    "LiveKeysNear": _gauge("sparkonce_live_keys_ratio", 0.3, 0.81, 0.8, minutes=5),
+    "NewKeysRefused": Cases(
+        faults=[
+            Case(
+                series={"sparkonce_reservations_total{outcome='Full'}": bursts(1, every=14, count=1), _OWNED: rate(1, 1)},
+                not_yet=-0.5, by_then=0, lasts=14, gone=1.5,
+            )
+        ],
+        near={"others were answered": {"sparkonce_reservations_total{outcome='Mismatch'}": rate(0, 5), _OWNED: rate(1, 5)}},
+    ),
+    "GatewayDown": _none_left("sparkonce_gateway_announced", minutes=2, service=GATEWAY),
+    "GatewayNotServing": _gauge("sparkonce_gateway_announced", 1, 0, 1, minutes=5, labels=GATEWAY),
+    "GatewayErrors": _joined(
+        _share(
+            "sparkonce_gateway_requests_total", f"route='{_ROUTE}',status='503'", f"route='{_ROUTE}',status='200'",
+            service=GATEWAY,
+        ),
+        Cases(
+            faults=(),
+            near={
+                "probes fail": {
+                    f"sparkonce_gateway_requests_total{{{GATEWAY}route='/readyz',status='503'}}": rate(0, 10),
+                    f"sparkonce_gateway_requests_total{{{GATEWAY}route='{_ROUTE}',status='200'}}": rate(1, 1),
+                }
+            },
+        ),
+    ),
+}  # fmt: skip
+"""By the name of the alert, without the chart's word before it."""
