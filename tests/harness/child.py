@@ -52,9 +52,10 @@ def alive(pid: int) -> bool:
 def _states(pid: int) -> set[str]:
     """Of its threads, in the kernel's letters; none of a process that is gone."""
     found = set()
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):  # a thread that ended meanwhile
-            found.add(stat.read_text(encoding="ascii").rpartition(")")[2].split()[0])
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):  # a thread did
+                found.add(stat.read_text(encoding="ascii").rpartition(")")[2].split()[0])
     return found
 
 

@@ -180,6 +180,33 @@ def test_a_twin_that_committed_and_swept_in_between_is_found(
     assert numbers_in(table) == [1, 2]
 
 
+def test_a_slot_that_was_swept_between_two_looks_at_it_is_no_other_slot(
+    delta: DeltaTableSink, key: SinkKey, monkeypatch: pytest.MonkeyPatch, table: Path
+) -> None:
+    """Overtaken once by a stranger, the attempt puts its slot again; a twin commits and sweeps after the store has said that the slot is
+    there. What the attempt reads then is nothing, and the answer is the twin's commit."""
+    write_deltalake(str(table), table_of(100))
+    mine, others = staged(delta, key, 1, 1), staged(delta, key, 1, 1)
+    create, twin = delta._objects.create, sink_on(table)
+    puts: list[bool] = []
+
+    async def overtaken(path: str, data: bytes) -> bool:
+        if path.endswith("00001.json"):
+            write_deltalake(str(table), table_of(200), mode="append")
+        created = await create(path, data)
+        if path == evidence.slot_path(mine):
+            puts.append(created)
+            if len(puts) == 2:
+                assert run(twin.commit(key, others)) == Committed(others)
+                assert run(twin.sweep(key)).folders == 1
+        return created
+
+    monkeypatch.setattr(delta._objects, "create", overtaken)
+    assert run(delta.commit(key, mine)) == AlreadyCommitted(others)
+    assert puts == [True, False]
+    assert numbers_in(table) == [1, 100, 200]
+
+
 def test_abort_closes_and_deletes(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
     """An aborted write can never be committed, and its files are gone."""
     slot = staged(delta, key, 1, 1, 2)

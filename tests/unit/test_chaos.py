@@ -12,7 +12,7 @@ import pytest
 from harness.node.chaos import wanted
 from harness.node.chaos_cases import ANSWERED, CASES
 from harness.node.chaos_runs import Arm, BadLine, Run, Task, append, line_of, missing, read, rounds
-from harness.node.chaos_table import document, printed, table
+from harness.node.chaos_table import JOINED, document, printed, table
 from harness.node.faults import FAULTS as FAULTS_OF_TESTS
 
 OURS = Run(
@@ -185,6 +185,8 @@ def test_the_page_says_when_and_of_what() -> None:
     runs = [replace(OURS, load=2.0), later, replace(OURS, fault="long ago", load=40.0), replace(PLAIN, load=3.5)]
     page = document(runs, FAULTS)
     assert "Measured 2026-11-22 to 2026-11-23: 3 runs, of commits abc1234 (2), def (1)." in page
+    assert f"Those before 2026-11-22 18:00 came into the history as one, {JOINED[1]}." in page
+    assert "came into the history" not in document([later], FAULTS)
     assert "load was 2.0 to 3.5, median 2.8;" in page
     assert "* **ours only**: Ours is killed." in page
     assert "| label | sparkonce | 2 | 1 | 0 | 0 | 1 |" in page

@@ -217,7 +217,9 @@ class DeltaTableSink:
                 continue
             if is_opening(slot):
                 await delta_stream.note(self._objects, slot)
-            await evidence.put_slot(self._objects, slot)
+            if not await evidence.put_slot(self._objects, slot):
+                tries.conflict()
+                continue
             entry = await plan.commit_entry(self._objects, table, key, slot, files, stats=self._stats)
             await self._append(table, entry, "sink.delta.commit", tries)
 

@@ -56,16 +56,21 @@ def slot_path(slot: Slot) -> str:
     return f"{write_folder(slot.sink_key, slot.token, slot.nonce)}/{SLOT}"
 
 
-async def put_slot(objects: Objects, slot: Slot) -> None:
-    """Durable when this returns. OutputCorrupt: another slot stands there under the same nonce."""
+async def put_slot(objects: Objects, slot: Slot) -> bool:
+    """True: it stands durably. False: it was there, and somebody who knows that the key is decided has swept it. OutputCorrupt: another
+    slot stands there under the same nonce."""
     path, data = slot_path(slot), layout.encode(slot)
     if await create_heard(objects, path, data):
-        return
-    if await objects.get(path) != data:
+        return True
+    found = await objects.get(path)
+    if found is None:
+        return False
+    if found != data:
         raise OutputCorrupt(
             f"{objects.where(path)} holds another slot than the one to commit; nothing was committed, run it again"
         )
     await objects.persist([path])
+    return True
 
 
 async def slots(objects: Objects, sink_key: SinkKey | str) -> list[Slot]:

@@ -23,6 +23,8 @@ HEAD = (
 )
 NAMES = {Arm.SPARKONCE: "sparkonce", Arm.NEVER: "plain, Never", Arm.ON_FAILURE: "plain, OnFailure"}
 NOTHING = "-"
+JOINED = ("2026-11-22T18:00:00Z", "b102a3e")
+"""The history does not have the commits of runs until then by their own names: they came into it as this one."""
 _INTRODUCTION = """# Chaos
 
 What becomes of one request for work when something breaks: as an IdempotentJob, and as a plain SparkApplication whose script
@@ -120,6 +122,9 @@ def _provenance(runs: Sequence[Run]) -> str:
     commits = Counter(run.commit for run in runs)
     counted = ", ".join(f"{commit} ({count})" for commit, count in commits.items())
     said = f"Measured {when}: {len(runs)} runs, of commits {counted}."
+    until, joined = JOINED
+    if any(run.date < until for run in runs):
+        said += f" Those before {until[:10]} {until[11:16]} came into the history as one, {joined}."
     if loads := [run.load for run in runs if run.load is not None]:
         said += f" The machine's load was {min(loads)} to {max(loads)}, median {statistics.median(loads):.1f}; times grow with it."
     return said
