@@ -17,7 +17,7 @@ BEGAN = perf_counter()
 
 def main(variant: str, place: str, rows: int, scratch: Path) -> None:
     from machine import cpu_of_ours
-    from spark import frame_of, session
+    from spark import end_jvm, frame_of, session
     from tables import OURS, by_job, by_library
 
     with session(scratch) as spark, ExitStack() as stack:
@@ -29,6 +29,7 @@ def main(variant: str, place: str, rows: int, scratch: Path) -> None:
         else:
             by_library(variant, frame, place)
         print(json.dumps({"wall": perf_counter() - BEGAN, "cpu": cpu_of_ours()}), flush=True)
+    end_jvm()
 
 
 if __name__ == "__main__":

@@ -48,6 +48,16 @@ def session(scratch: Path) -> Iterator[SparkSession]:
         spark.stop()
 
 
+def end_jvm() -> None:
+    """Waits for the JVM of the sessions that were: one that outlives us is nobody's child, and its CPU would be counted as others'."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - Spark leaves its JVM to the end of the process
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # at whose end it ends
+    gateway.proc.wait(60)
+
+
 def frame_of(spark: SparkSession, rows: int) -> DataFrame:
     return spark.range(0, rows, 1, PARTITIONS).selectExpr(*COLUMNS)
 
