@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from harness.eventually import assert_eventually
 from harness.node.chosen import chosen
 from harness.node.release import Release, values
-from harness.node.scene import Scene
+from harness.node.scene import LONG, Scene
+from sparkonce.launch.kubernetes import JOBS
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -22,6 +24,8 @@ def ledger(scene: Scene, release: Release, request: pytest.FixtureRequest) -> It
     if request.param == 1:
         yield release
         return
+    # A namespace of an earlier test may still be on its way out, and a ledger that never heard of its jobs is rightly called rewound.
+    assert_eventually(lambda: not scene.cluster.api.list(JOBS), LONG)
     three = merged(values(), {"etcd": {"bundled": {"replicas": request.param}}, "crds": {"install": False}})
     made = Release(scene.cluster, values=three, namespace="trio", members=request.param)
     release.uninstall()
