@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from harness.desk import Desk, Said
+from harness.desk import Desk
 from sparkonce.cli.exits import ExitCode
 from sparkonce.model import manifest
 from sparkonce.model.fingerprint import fingerprint
@@ -32,17 +32,9 @@ status:
 """
 
 
-def bound(desk: Desk, text: str, *options: str) -> tuple[Said, IdempotentJob]:
-    """What the command printed, read as any job file is."""
-    (desk.folder / "app.yaml").write_text(text)
-    said = desk.here("bind", "app.yaml", *options)
-    assert said.code == 0, said.err
-    return said, manifest.load(said.out, params={}, source="bound")
-
-
 def test_an_application_becomes_the_job_that_follows_it(desk: Desk) -> None:
     """Opaque, bound to its name and UID, with the Spark operator's own retries and lifetime left to it."""
-    said, job = bound(desk, APPLICATION)
+    said, job = desk.job_from("bind", APPLICATION)
     assert (job.metadata.name, job.metadata.namespace) == ("nightly", "data")
     assert job.spec.bind == Bind(application="nightly", uid="2f1c")
     assert (job.spec.operation, job.spec.resource, job.spec.opaque) == ("run", "nightly", True)
@@ -53,7 +45,7 @@ def test_an_application_becomes_the_job_that_follows_it(desk: Desk) -> None:
 
 def test_the_same_job_without_the_binding_is_the_same(desk: Desk) -> None:
     """`convert` of the same application has its fingerprint: what it came to is that job's result."""
-    _, followed = bound(desk, APPLICATION, "--key", "n-1")
+    _, followed = desk.job_from("bind", APPLICATION, "--key", "n-1")
     converted = desk.here("convert", "app.yaml", "--key", "n-1")
     plain = manifest.load(converted.out, params={}, source="converted")
     assert (followed.spec.bind is None, plain.spec.bind is None) == (False, True)
@@ -106,7 +98,7 @@ def test_a_schedule_is_refused(desk: Desk) -> None:
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_a_laptop_follows_no_application_of_a_cluster(desk: Desk, command: str) -> None:
     """`sparkonce run` of such a job is refused in a sentence: it would launch what is to be followed."""
-    said, _ = bound(desk, APPLICATION)
+    said, _ = desk.job_from("bind", APPLICATION)
     (desk.folder / "job.yaml").write_text(said.out)
     (desk.folder / "job.py").write_text("")
     refused = desk.here(command, "job.yaml", "--application", str(desk.folder / "job.py"))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from harness.desk import Desk, Said
+from harness.desk import Desk
 from sparkonce.cli.exits import ExitCode
 from sparkonce.model import manifest
-from sparkonce.model.spec import IdempotentJob
 
 APPLICATION = """\
 apiVersion: sparkoperator.k8s.io/v1beta2
@@ -61,17 +60,9 @@ spec:
 """
 
 
-def converted(desk: Desk, text: str, *options: str) -> tuple[Said, IdempotentJob]:
-    """What the command printed, read as any job file is."""
-    (desk.folder / "app.yaml").write_text(text)
-    said = desk.here("convert", "app.yaml", *options)
-    assert said.code == 0, said.err
-    return said, manifest.load(said.out, params={}, source="converted")
-
-
 def test_an_application_becomes_a_job(desk: Desk) -> None:
     """What the Spark operator repeated, removed and named is now sparkonce's; the rest of the template is as it was."""
-    _, job = converted(desk, APPLICATION)
+    _, job = desk.job_from("convert", APPLICATION)
     assert (job.metadata.name, job.metadata.namespace, job.metadata.uid) == ("nightly", "data", None)
     assert (job.spec.operation, job.spec.resource, job.spec.opaque) == ("run", "nightly", True)
     assert job.spec.retry.max_attempts == 4
@@ -88,7 +79,7 @@ def test_an_application_becomes_a_job(desk: Desk) -> None:
 
 def test_each_change_is_named_in_the_file_and_on_standard_error(desk: Desk) -> None:
     """With the path of the field in the application; so is what "opaque" means."""
-    said, _ = converted(desk, APPLICATION)
+    said, _ = desk.job_from("convert", APPLICATION)
     fields = ["metadata.uid", "metadata.resourceVersion", "metadata.labels", "spec.restartPolicy"]
     fields += ["spec.restartPolicy.onFailureRetryInterval", "spec.restartPolicy.onSubmissionFailureRetries"]
     fields += ["spec.timeToLiveSeconds", "spec.driver.podName", "status", "opaque"]
@@ -100,7 +91,7 @@ def test_each_change_is_named_in_the_file_and_on_standard_error(desk: Desk) -> N
 
 def test_comments_and_order_stay(desk: Desk) -> None:
     """Those of the template, but for what stood above a dropped field; a text that looks like a comment is text."""
-    said, _ = converted(desk, APPLICATION)
+    said, _ = desk.job_from("convert", APPLICATION)
     for kept in ("# what it is written in", 'image: "loader:1"   # pinned', "cores: 1   # enough"):
         assert kept in said.out
     assert "used to repeat" not in said.out
@@ -120,7 +111,7 @@ def test_comments_and_order_stay(desk: Desk) -> None:
 def test_where_lines_cannot_be_kept_the_meaning_is(desk: Desk, spec: str) -> None:
     """Flow style and anchors from elsewhere: the job is right all the same, and the lost comments are named."""
     head = "apiVersion: sparkoperator.k8s.io/v1beta2\nkind: SparkApplication\nmetadata: {name: a}\n"
-    said, job = converted(desk, head + spec)
+    said, job = desk.job_from("convert", head + spec)
     assert job.spec.template.spec["type"] == "Python"
     assert job.spec.template.spec["mainApplicationFile"] == "local:///a.py"
     assert job.spec.template.spec.keys() <= {"type", "mainApplicationFile", "driver"}
@@ -129,7 +120,7 @@ def test_where_lines_cannot_be_kept_the_meaning_is(desk: Desk, spec: str) -> Non
 
 def test_a_scheduled_application_loses_its_schedule_aloud(desk: Desk) -> None:
     """Its template is the job; the schedule and what belongs to it are named as lost; `suspend` stays."""
-    said, job = converted(desk, SCHEDULED)
+    said, job = desk.job_from("convert", SCHEDULED)
     assert job.spec.template.kind == "SparkApplication"
     assert job.spec.template.spec["mainClass"] == "org.example.Load"
     assert (job.spec.suspend, job.spec.retry.max_attempts) == (True, 3)
@@ -141,13 +132,13 @@ def test_a_scheduled_application_loses_its_schedule_aloud(desk: Desk) -> None:
 
 def test_key_and_outputs_are_the_commands(desk: Desk) -> None:
     """--key instead of operation and resource; each --output is a slot log, and what the script must do is said."""
-    said, job = converted(desk, APPLICATION, "--key", "n-1", "--output", "flights=s3://lake/flights")
+    said, job = desk.job_from("convert", APPLICATION, "--key", "n-1", "--output", "flights=s3://lake/flights")
     assert (job.spec.idempotency_key, job.spec.operation) == ("n-1", None)
     [output] = job.spec.outputs
     assert (output.name, output.kind, output.location) == ("flights", "slotLog", "s3://lake/flights")
     assert "through sparkonce" in said.err
     assert "opaque" not in said.out
-    _, other = converted(desk, APPLICATION, "--operation", "load", "--resource", "flights/2013-01")
+    _, other = desk.job_from("convert", APPLICATION, "--operation", "load", "--resource", "flights/2013-01")
     assert (other.spec.operation, other.spec.resource) == ("load", "flights/2013-01")
 
 
@@ -211,6 +202,6 @@ def test_what_cannot_be_converted_is_one_sentence(desk: Desk, case: str) -> None
 def test_values_never_become_yaml(desk: Desk) -> None:
     """A schedule with a line break in it stays within its comment."""
     text = SCHEDULED.replace('"@every 1h"', '"x\\nkind: Secret"')
-    said, job = converted(desk, text)
+    said, job = desk.job_from("convert", text)
     assert job.kind == "IdempotentJob"
     assert "`x kind: Secret` is lost" in said.out

@@ -27,7 +27,9 @@ from sparkonce.blocking import run
 from sparkonce.cli.app import main
 from sparkonce.cli.asked import Asked
 from sparkonce.engine.prepare import Prepared
+from sparkonce.model import manifest
 from sparkonce.model.record import Record
+from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.protocol import Slot, SlotState
 from sparkonce.store.open import open_store
 from sparkonce.store.protocol import Claim, IdempotencyStore, Owned
@@ -157,6 +159,13 @@ class Desk:
         if "--json" not in arguments:  # lines set deeper quote the job's own log
             assert not any("Traceback" in line for line in captured.out.splitlines() if not line.startswith("    "))
         return Said(code, captured.out, captured.err)
+
+    def job_from(self, verb: str, text: str, *options: str) -> tuple[Said, IdempotentJob]:
+        """What `convert` or `bind` prints of an application, read as any job file is."""
+        (self.folder / "app.yaml").write_text(text)
+        said = self.here(verb, "app.yaml", *options)
+        assert said.code == 0, said.err
+        return said, manifest.load(said.out, params={}, source="printed")
 
     def start(self, *arguments: str, **environment: str) -> Terminal:
         """In a process of its own, as from a shell."""
