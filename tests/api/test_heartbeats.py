@@ -13,6 +13,7 @@ import pytest
 
 from harness.apiserver import Cluster
 from harness.arrow_stage import table_of
+from harness.beside import beside
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.fleet import rows_of
@@ -44,10 +45,10 @@ def url(stage: Stage) -> str:
 @contextmanager
 def gateway(stage: Stage) -> Iterator[None]:
     """One that serves while the block lasts, as far as the roster says."""
-    over, began = threading.Event(), time.monotonic()
+    began = time.monotonic()
     ledger = open_blocking(url(stage), install=stage.install, ttl=3)
 
-    def serve() -> None:
+    def serve(over: threading.Event) -> None:
         lease, nonce = run(ledger.open_lease(owner="a gateway")), uuid.uuid4().hex
         gateways: Gateways = ledger  # type: ignore[assignment]  # etcd's is one
         while True:
@@ -58,13 +59,10 @@ def gateway(stage: Stage) -> Iterator[None]:
                 run(lease.revoke())
                 return
 
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
     try:
-        yield
+        with beside(serve):
+            yield
     finally:
-        over.set()
-        thread.join()
         run(ledger.close())
 
 

@@ -32,9 +32,7 @@ PLACES = {
 def callers(scene: Scene) -> Iterator[dict[str, Caller]]:
     """A pod each: of a team that runs jobs, of those who watch, of others."""
     if given.KUBECONFIG in os.environ:
-        pytest.skip(
-            "policies on a cluster of yours are its own network's"
-        )  # CI never names one, and a skip fails there
+        pytest.skip("policies on a cluster of yours are its network's")  # CI never names one: a skip fails there
     api = scene.cluster.api
     for name in (WATCHERS, STRANGERS):
         api.create(NAMESPACES, {"metadata": {"name": name}})

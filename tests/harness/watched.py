@@ -16,6 +16,7 @@ from typing import Any
 
 from harness.api_faults import ApiProxy
 from harness.apiserver import ADMIN, Cluster, folder_in_memory
+from harness.beside import beside
 from harness.etcd import running
 from harness.eventually import assert_eventually
 from harness.gateways import GatewayProcess
@@ -100,19 +101,13 @@ class Scene:
     @contextmanager
     def meanwhile(self, again: Callable[[], object], *, pause: float) -> Iterator[None]:
         """Somebody does it again and again, with so many seconds between."""
-        over = threading.Event()
 
-        def on() -> None:
+        def on(over: threading.Event) -> None:
             while not over.wait(pause):
                 again()
 
-        thread = threading.Thread(target=on, daemon=True)
-        thread.start()
-        try:
+        with beside(on):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     # alerts
 

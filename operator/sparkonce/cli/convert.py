@@ -62,18 +62,10 @@ def convert(
 
     Example: sparkonce convert app.yaml --operation load --resource flights/2013-01
     """
-    from sparkonce.model.convert import Wish
-
-    if key is not None and (operation is not None or resource is not None):
-        raise InvalidInput("--key stands instead of --operation and --resource; keep one of the two")
-    wish = Wish(operation=operation, resource=resource, key=key, outputs=pairs("--output", output or ()))
+    wish = _wish(operation, resource, key, outputs=pairs("--output", output or ()))
     if to is not None and Path(to).exists():
         raise InvalidInput(f"{to} exists; name a new file, nothing is overwritten")
-    asked = Asked.of(file)
-    texts = list(_jobs(asked.text(), wish, source=asked.source))
-    if len(texts) > 1 and (key is not None or resource is not None):
-        raise InvalidInput(f"{asked.source} has {len(texts)} applications, and one key cannot be for all; convert one")
-    text = "---\n".join(texts)
+    text = _written(file, wish, "convert")
     if to is None:
         sys.stdout.write(text)
     else:
@@ -101,17 +93,26 @@ def bind(
 
     Example: sparkonce bind app.yaml --operation load --resource flights/2013-01
     """
+    sys.stdout.write(_written(file, _wish(operation, resource, key, bind=True), "bind"))
+    return ExitCode.SUCCEEDED
+
+
+def _wish(operation: str | None, resource: str | None, key: str | None, **more: Any) -> Wish:
+    """InvalidInput: it has two keys."""
     from sparkonce.model.convert import Wish
 
     if key is not None and (operation is not None or resource is not None):
         raise InvalidInput("--key stands instead of --operation and --resource; keep one of the two")
+    return Wish(operation=operation, resource=resource, key=key, **more)
+
+
+def _written(file: str, wish: Wish, verb: str) -> str:
+    """The jobs of all applications in a file. InvalidInput."""
     asked = Asked.of(file)
-    wish = Wish(operation=operation, resource=resource, key=key, bind=True)
     texts = list(_jobs(asked.text(), wish, source=asked.source))
-    if len(texts) > 1 and (key is not None or resource is not None):
-        raise InvalidInput(f"{asked.source} has {len(texts)} applications, and one key cannot be for all; bind one")
-    sys.stdout.write("---\n".join(texts))
-    return ExitCode.SUCCEEDED
+    if len(texts) > 1 and (wish.key is not None or wish.resource is not None):
+        raise InvalidInput(f"{asked.source} has {len(texts)} applications, and one key cannot be for all; {verb} one")
+    return "---\n".join(texts)
 
 
 def _jobs(text: str, wish: Wish, *, source: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sparkonce.engine.policy import Policy
 from sparkonce.launch.protocol import Phase, Seen
 from sparkonce.model.policy import OnUnknown
-from sparkonce.model.record import HeldReason, Outcome, Record, State, Why
+from sparkonce.model.record import HeldReason, Outcome, Record, State, StopWanted, Why
 from sparkonce.model.result import Verdict
 
 if TYPE_CHECKING:
@@ -180,14 +180,17 @@ def _settle(record: Record, why: Why, row: str, note: str) -> Decision:
     return Decision(Settle(record.attempt, why, note), row, note)
 
 
+def wished(wish: StopWanted) -> str:
+    """Who wants the end, and why; whoever says it goes on with what becomes of it."""
+    return f"{wish.why.lower()} by {wish.by}" + (f": {wish.reason}" if wish.reason else "")
+
+
 def _begun(record: Record, observation: Observation) -> Decision | None:
     """An end that has begun, or that somebody wants."""
     if record.settling is not None and record.settling.attempt >= record.attempt:
         return _settle(record, record.settling.why, "settling has begun", record.settling.note)
     if record.stop_wanted is not None:
-        wish = record.stop_wanted
-        said = f"{wish.why.lower()} by {wish.by}" + (f": {wish.reason}" if wish.reason else "")
-        return _settle(record, wish.why, "a stop is wanted", said)
+        return _settle(record, record.stop_wanted.why, "a stop is wanted", wished(record.stop_wanted))
     if observation.superseded:
         return _settle(record, Why.SUPERSEDED, "superseded", "another request supersedes this generation")
     if observation.gone:

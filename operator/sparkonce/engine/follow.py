@@ -15,11 +15,11 @@ Spark operator may call it FAILED, or be gone, while the driver runs. A job that
 
 from __future__ import annotations
 
-from sparkonce.engine.decide import Decision, Finalize, Hold, Note, Observation, Wait, decide, ended, goes_back
+from sparkonce.engine.decide import Decision, Finalize, Hold, Note, Observation, Wait, decide, ended, goes_back, wished
 from sparkonce.engine.policy import Policy
 from sparkonce.launch.protocol import Phase, Seen
 from sparkonce.model.policy import OnUnknown
-from sparkonce.model.record import Bound, HeldReason, Outcome, Record, State, StopWanted, Why
+from sparkonce.model.record import Bound, HeldReason, Outcome, Record, State, Why
 
 
 def next_of(record: Record, observation: Observation, policy: Policy, now: float) -> Decision:
@@ -64,28 +64,22 @@ def _unknown(record: Record, policy: Policy, said: str) -> Decision:
     if policy.on_unknown is OnUnknown.FAIL:
         note = f"outcome unknown; {said}"
         return Decision(Finalize(Outcome.FAILED, Why.LOST, note), row, note)
-    wished = f"{_wished(record.stop_wanted)}; " if record.stop_wanted is not None else ""
-    note = f"{wished}nobody can tell whether the job took effect: {said}"
+    first = f"{wished(record.stop_wanted)}; " if record.stop_wanted is not None else ""
+    note = f"{first}nobody can tell whether the job took effect: {said}"
     return Decision(Hold(HeldReason.UNKNOWN, note), row, note)
-
-
-def _wished(wish: StopWanted) -> str:
-    return f"{wish.why.lower()} by {wish.by}" + (f": {wish.reason}" if wish.reason else "")
 
 
 def _running(record: Record, seen: Seen) -> Decision:
     """It may still take effect."""
     wish = record.stop_wanted
     if wish is not None and wish.why is not Why.SUPERSEDED:
-        note = (
-            f"{_wished(wish)}; application {seen.name} was not started by sparkonce, so it is not stopped and runs on"
-        )
+        note = f"{wished(wish)}; application {seen.name} was not started by sparkonce, so it is not stopped and runs on"
         return Decision(Hold(HeldReason.STILL_THERE, note), "its application runs on", note)
     if seen.phase not in (record.phase, Phase.FINISHING) and not goes_back(record, seen.phase):
         return Decision(Note(seen), "its phase changed", f"application {seen.name} is {seen.phase}")
     end_it = f"kubectl delete sparkapplication {seen.name}"
     if wish is not None:
-        said = f"{_wished(wish)}; application {seen.name} is not ours, and is followed until it ends"
+        said = f"{wished(wish)}; application {seen.name} is not ours, and is followed until it ends"
         return Decision(Wait(), "it ends first", said, end_it)
     said = f"application {seen.name} is {seen.phase}; it is followed, and not ours to stop"
     return Decision(Wait(), "its application is followed", said, end_it)

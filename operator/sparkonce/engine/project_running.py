@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+from sparkonce.engine.decide import wished
 from sparkonce.engine.policy import Policy
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import Record, Settling, Why
@@ -43,13 +44,12 @@ def said_of(view: View, record: Record, leader: Policy | None) -> str:
     if settling is not None:
         return f"{number} is being settled: {settling.note or settling.why}"
     if record.stop_wanted is not None:
-        wish = record.stop_wanted
         ends = (
             f"{number} ends"
             if record.bound is None
             else f"it waits for the end of application {record.bound.application}"
         )
-        return f"{wish.why.lower()} by {wish.by}" + (f": {wish.reason}" if wish.reason else "") + f"; {ends}"
+        return f"{wished(record.stop_wanted)}; {ends}"
     if record.bound is not None:
         return _followed(record)
     if record.application is None:

@@ -241,16 +241,19 @@ def _identity(spec: JobSpec) -> list[tuple[Loc, str]]:
         also = [*given, *(["revision"] if spec.revision is not None else []), *(["keyFrom"] if spec.key_from else [])]
         problems += [((name,), "must not stand beside idempotencyKey; keep one of the two") for name in also]
     texts = {"idempotencyKey": spec.idempotency_key, **pair}
-    problems += [
-        ((name,), "must be visible ASCII characters, without spaces")
-        for name, text in texts.items()
-        if text is not None and not re.fullmatch(VISIBLE_ASCII.strip("^$"), text)
-    ]
+    problems += [((name,), _NOT_VISIBLE) for name, text in texts.items() if text is not None and not _visible(text)]
     if spec.revision is not None and not re.fullmatch(REVISION_PATTERN.strip("^$"), spec.revision):
         problems.append((("revision",), "must be letters, digits, '.', '_' and '-', beginning with a letter or digit"))
     if len(set(spec.key_from)) != len(spec.key_from):
         problems.append((("keyFrom",), "must not name the same content twice"))
     return problems
+
+
+_NOT_VISIBLE = "must be visible ASCII characters, without spaces"
+
+
+def _visible(text: str) -> bool:
+    return re.fullmatch(VISIBLE_ASCII.strip("^$"), text) is not None
 
 
 def _outputs(spec: JobSpec) -> list[tuple[Loc, str]]:
@@ -285,8 +288,8 @@ def _bound(spec: JobSpec) -> list[tuple[Loc, str]]:
             (("onUnknown",), "must not be Retry beside spec.bind: an application that is followed is never run again")
         )
     for name, text in (("application", spec.bind.application), ("uid", spec.bind.uid)):
-        if not re.fullmatch(VISIBLE_ASCII.strip("^$"), text):
-            problems.append((("bind", name), "must be visible ASCII characters, without spaces"))
+        if not _visible(text):
+            problems.append((("bind", name), _NOT_VISIBLE))
     return problems
 
 

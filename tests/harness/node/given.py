@@ -45,7 +45,8 @@ class GivenCluster(RealCluster):
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _PARTS:
-            pytest.skip(f"it takes hold of a node's {name}, and {KUBECONFIG} lends a cluster from outside")
+            why = f"it takes hold of a node's {name}, and {KUBECONFIG} lends a cluster from outside"
+            pytest.skip(why)  # CI never names one: a skip fails there
         raise AttributeError(name)
 
     def collect_logs(self, out: Path) -> None:
