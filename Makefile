@@ -1,14 +1,22 @@
 # Every target sets the checkout up first (scripts/setup: quick when there is nothing to do).
 
 PY := .venv/bin/python
-# Two processes fit the two cores that CI has; a test starts children of its own. Steal, because tests differ much in length.
-WORKERS ?= 2
-# What to test: `make test TESTS=tests/store`.
-TESTS ?= tests
+# More than the two cores that CI has: tests wait for processes, leases and JVMs more than they compute. The full tier has a node's kubelet and
+# containers beside them. Steal, because tests differ much in length.
+WORKERS ?= 4
+FULL_WORKERS ?= 3
+# What to test: `make test TESTS=tests/store`, in both tiers unless TIER says which.
+TESTS ?=
+# quick: what needs .venv, Java and packages of the system. full: what must be built, and what takes minutes. all: one after the other.
+TIER ?= $(if $(TESTS),all,quick)
+# How large campaigns are (tests/harness/effort.py).
+EFFORT ?= $(if $(filter quick,$(TIER)),quick,$(if $(TESTS),quick,ci))
+MINUTES ?= 60
+PYTEST = $(PY) -m pytest --dist worksteal --durations=10 -n
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # the steps of a target have an order
-.PHONY: help setup ready parts images demo cluster-demo chaos test check format crd lock check-lock bench clean
+.PHONY: help setup ready parts images demo cluster-demo chaos test soak check format crd lock check-lock bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -33,11 +41,22 @@ cluster-demo: ready ## Kubernetes, the chart, the flights pipeline, its tables (
 	@PYTHONPATH=tests:scripts $(PY) -m harness.node.demo
 
 chaos: ready ## faults on a real cluster, ours beside plain SparkApplications (hours): docs/chaos.md; RUNS=5 ONLY= ARMS= MINUTES= SEED= TABLE=
-	@PYTHONPATH=tests:scripts $(PY) -m harness.node.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only "$(ONLY)") \
+	@PYTHONPATH=tests:scripts $(PY) benchmarks/chaos/chaos_session.py $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only "$(ONLY)") \
 	  $(if $(ARMS),--arms "$(ARMS)") $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table)
 
-test: check ## everything: lint, types, layers, then all tests (CI=true: none may be skipped)
-	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+test: check ## lint, types, layers, then the quick tests; TIER=all for all of them (CI=true: none may be skipped), TESTS=tests/store
+	@sh scripts/setup --quiet --tests
+ifeq ($(TIER)$(TESTS),all)
+	@EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier quick
+	@sh scripts/cluster-parts || [ "$$CI" != true ] # a laptop skips what it cannot build
+	@EFFORT=$(EFFORT) $(PYTEST) $(FULL_WORKERS) --tier full
+else
+	@EFFORT=$(EFFORT) $(PYTEST) $(if $(filter full,$(TIER)),$(FULL_WORKERS),$(WORKERS)) --tier $(TIER) $(TESTS)
+endif
+
+soak: ready ## campaigns at full size with new seeds, for MINUTES=60: docs/soak.md
+	@sh scripts/setup --quiet --tests
+	@$(PY) scripts/soak.py --minutes $(MINUTES) --workers $(WORKERS)
 
 check: ready check-lock ## lint, format, types, layers, lock
 	@$(PY) -m ruff check .

@@ -1,6 +1,6 @@
-"""One attempt of one fresh key, as a local run makes it: the spec, the reservation, and the driver's Job on a real ledger.
+"""One attempt of a fresh key, as a local run makes it: the spec, the reservation, and the driver's Job on a real ledger.
 
-What the command line adds around it (a lock file, a child process) costs the same with and without sparkonce's outputs and is left out.
+The command line's additions (a lock file, a child process) cost the same with and without sparkonce's outputs and are left out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from measure import WrongEffect
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job
-from sparkonce.engine.prepare import Prepared, assemble
-from sparkonce.model.assignment import Assignment
+from sparkonce.local.prepare import Prepared, assemble
+from sparkonce.model.record import Assignment
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.store.open import open_store
@@ -29,7 +29,7 @@ INSTALL = "local"
 
 
 def job(key: str, place: dict[str, Any]) -> IdempotentJob:
-    """A job file of the usual size, with one output; `place` as in `spec.outputs[]`."""
+    """A job document of typical size with one output; `place` as in `spec.outputs[]`."""
     template = {
         "type": "Python",
         "mainApplicationFile": "job.py",
@@ -53,7 +53,7 @@ def job(key: str, place: dict[str, Any]) -> IdempotentJob:
 
 @contextmanager
 def ledger(scratch: Path) -> Iterator[tuple[IdempotencyStore, Lease]]:
-    """A store of its own, and a lease on it."""
+    """Opens a new store, with a lease on it."""
     store = open_store(str(scratch / "ledger.db"))
     try:
         lease = run(store.open_lease(owner="benchmark"))
@@ -70,13 +70,13 @@ def slot_log(table: Path) -> dict[str, Any]:
 
 
 def prepared(table: Path, place: dict[str, Any] | None = None) -> Prepared:
-    """Of a key that nobody has used; a slot log unless `place` says otherwise."""
+    """A prepared request for an unused key; its output is a slot log unless `place` is given."""
     made = job(f"measured-{uuid4()}", place or slot_log(table))
     return assemble(made, contents={"application file job.py": "0" * 64}, base=str(table))
 
 
 def reserving(store: IdempotencyStore, lease: Lease, ready: Prepared) -> Callable[[], Owned]:
-    """The reservation, with everything that can be made beforehand made. WrongEffect when it owns nothing."""
+    """A call that reserves, with everything else prepared in advance. Raises WrongEffect if the key is not owned."""
     request = ready.request(uuid4().hex)
 
     def reserve() -> Owned:
@@ -91,7 +91,7 @@ def reserving(store: IdempotencyStore, lease: Lease, ready: Prepared) -> Callabl
 def begun(
     store: IdempotencyStore, lease: Lease, table: Path, *, durable: bool = True, place: dict[str, Any] | None = None
 ) -> Job:
-    """The Job that a driver gets, its heart beating; `heartbeat.stop()` is the caller's. `durable`: see `open_sink`."""
+    """The driver's Job with a running heartbeat; the caller must call `heartbeat.stop()`. `durable`: see `open_sink`."""
     ready = prepared(table, place)
     record = reserving(store, lease, ready)().record
     assignment = Assignment(

@@ -1,11 +1,11 @@
-"""What an audit costs: `python benchmarks/audit.py`, at 1,000 and 10,000 files, the slope between them, and what 1,000,000 would take.
+"""Measures what an audit costs at 1,000 and 10,000 files, and extrapolates to 1,000,000: `python benchmarks/audit.py`.
 
-A slot log is made of tiny Parquet files, some in slots of their own, some in lists of hundreds; each size is audited by a fresh process,
-because resident memory only ever grows, and the process reports its own time and peak. Sizes take turns: a *pair* is one audit of the
-smallest table and one of the largest right after it, so that what else the machine does meanwhile weighs on both, and each pair has a
-slope of its own. Told are medians, with the least and the most beside them. What does not grow with the files (the interpreter, pyarrow)
-cancels out of the slope; with `--spark` its start does not, as only the larger table is read by it, and the JVM's memory is not counted.
-The table is on a local disk: on a store a file costs a round trip besides, of which eight are under way at once.
+A slot log is made of tiny Parquet files, some in slots of their own, some in lists of hundreds. Each size is audited by a fresh process,
+because resident memory only ever grows, and the process reports its own time and peak. Sizes alternate: a *pair* is one audit of the
+smallest table and one of the largest right after it, so that other load on the machine affects both, and each pair has its own slope. The
+output has medians with minimum and maximum. Costs that do not grow with the files (the interpreter, pyarrow) cancel out of the slope; with
+`--spark` Spark's start does not, since only the larger table is read by it, and the JVM's memory is not counted. The table is on a local
+disk: on an object store each file also costs a round trip, with eight of them in flight at once.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from machine import file_system
 from pyarrow import parquet
 
+from machine import file_system
 from sparkonce.blocking import run
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import SinkKey
-from sparkonce.sink.staging import Written
+from sparkonce.sink.staging import StagedRows
 
 SIZES = (1_000, 10_000)
 MILLION = 1_000_000
 FILES_OF_A_COMMIT = (1, 100)
-"""Every other commit has so many files: half of the commits are small, nearly all files are in large ones."""
+"""Files per commit, in turns: half of the commits are small, nearly all files are in large ones."""
 
 
 def made(folder: Path, files: int) -> None:
-    """A table of so many files, committed as a job would."""
+    """Makes a table of `files` files, committed as a job would."""
     left, number = files, 0
     while left:
         count = min(left, FILES_OF_A_COMMIT[number % 2])
@@ -54,19 +54,19 @@ def made(folder: Path, files: int) -> None:
 
 
 def _stager(commit: int, files: int) -> Any:
-    def stage(_frame: Any, folder: str, _partition_by: Sequence[str] = ()) -> Written:
+    def stage(_frame: Any, folder: str, _partition_by: Sequence[str] = ()) -> StagedRows:
         path = Path(folder.removeprefix("file://"))
         path.mkdir(parents=True)
         for part in range(files):
             rows = pa.table({"commit": [commit] * 3, "part": [part] * 3, "n": [0, 1, 2]})
             parquet.write_table(rows, path / f"part-{part:05d}.parquet")
-        return Written(rows=3 * files, data_schema="")
+        return StagedRows(rows=3 * files, data_schema="")
 
     return stage
 
 
 def audited(folder: Path, *, spark: bool = False) -> dict[str, Any]:
-    """The report of a fresh process. SystemExit: it found something."""
+    """The audit report of a fresh process. Raises SystemExit if the audit found a defect."""
     command = [sys.executable, "-m", "sparkonce.audit", str(folder)]
     if spark:
         command = [sys.executable, "-m", "sparkonce", "audit", str(folder), "--spark", "--json", "-"]
@@ -78,15 +78,15 @@ def audited(folder: Path, *, spark: bool = False) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Measured:
-    """One audit, or a slope between two."""
+    """Cost of one audit, or the slope between two."""
 
     seconds: float
     octets: float
-    """Resident memory at its peak; of a slope: more of it."""
+    """Peak of resident memory; in a slope, its growth."""
 
 
 def measured(folder: Path, files: int, *, spark: bool) -> Measured:
-    """One audit."""
+    """Audits once and checks the number of files."""
     cost = audited(folder, spark=spark)["cost"]
     if cost["files"] != files:
         sys.exit(f"benchmarks: {cost['files']} files were read of {files}")
@@ -95,7 +95,7 @@ def measured(folder: Path, files: int, *, spark: bool) -> Measured:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks/audit.py", description="What an audit costs.")
-    parser.add_argument("--times", type=int, default=5, help="audits of each size; medians are told (5)")
+    parser.add_argument("--times", type=int, default=5, help="audits of each size; the output has medians (5)")
     parser.add_argument("--files", type=int, action="append", help="a size (1000 and 10000)")
     parser.add_argument("--spark", action="store_true", help="read by a local Spark, from 2,000 files on")
     asked = parser.parse_args(arguments)
@@ -137,7 +137,7 @@ def _line(what: str, runs: Sequence[Measured]) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """The median, and between what the others lie."""
+    """The median with minimum and maximum."""
     return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
 
 

@@ -1,7 +1,7 @@
-"""A process that starts Spark, writes once and says what all of that used: what a job that writes once pays.
+"""Measures the cost of a job that writes once: starts Spark, writes, and reports time and CPU.
 
-`python first_write.py VARIANT PLACE ROWS SCRATCH`, started by the part `formats`; prints one line of JSON. Its CPU is that of this process
-and the JVM from their start to the end of the write, all modules imported and all classes loaded on the way. The table is there.
+The part `formats` starts `python first_write.py VARIANT PLACE ROWS SCRATCH`, which prints one line of JSON. CPU is that of this process
+and the JVM from their start to the end of the write, including all imports and class loading. The table exists already.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ BEGAN = perf_counter()
 
 
 def main(variant: str, place: str, rows: int, scratch: Path) -> None:
-    from machine import cpu_of_ours
     from spark import end_jvm, frame_of, session
     from tables import OURS, by_job, by_library
+
+    from machine import cpu_of_ours
 
     with session(scratch) as spark, ExitStack() as stack:
         frame = frame_of(spark, rows)

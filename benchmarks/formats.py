@@ -1,14 +1,14 @@
-"""What a write into a Delta or an Iceberg table through sparkonce costs, beside what each library's own writer takes for the same rows.
+"""Compares a write into a Delta or Iceberg table through sparkonce with each library's own writer, for the same rows.
 
-Ours is `job.write` on a key reserved in a real ledger: Spark writes the files natively, a small commit lists them. Theirs, and how tables
-are made and counted, is told in `tables`. Beside both, in the same round, stands `df.write.parquet`, which makes no table at all: the
-least that the rows themselves cost.
+Ours is `job.write` on a key reserved in a real ledger: Spark writes the files natively, and a small commit lists them. `tables` describes
+the libraries' writers and how tables are made and counted. Each round also runs `df.write.parquet`, which makes no table at all: the
+minimum that the rows themselves cost.
 
-A ratio at one size mixes two things: what every write pays, and what every row pays. So each round writes at two sizes, and the line
-through both says what is fixed and what grows. One size was not taken: a ratio there looks as good as that size is large.
+A ratio at one size would mix the cost per write with the cost per row, and look better the larger the size. So each round writes at two
+sizes, and the line through both separates the fixed part from the growing one.
 
-All that is in a session which has written before. A job that writes once pays more, for modules, classes and code that is not compiled yet:
-`first_write` is a process of its own per variant.
+These writes run in a session that has written before. A job that writes once pays more, for modules, classes and code that is not compiled
+yet: `first_write` measures that, in one process per variant.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from attempt import ledger
-from machine import Used, metered
 from measure import Goal, Line, Row, WrongEffect, measured
 from spark import frame_of, idle_frame, session
 from tables import DELTA, ICEBERG, NATIVE, OURS, THEIR_DELTA, THEIR_ICEBERG, VARIANTS, Tables, by_job, by_library
 
-from sparkonce.cli.machine import check_spark
+from attempt import ledger
+from machine import Used, metered
+from sparkonce.launch.submit import check_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from sparkonce.store.protocol import IdempotencyStore, Lease
 
 PATIENCE = 600
-"""Seconds for one such process, which has a few to do."""
+"""Seconds until a process that writes once is given up; it needs a few."""
 LIMIT, FASTER = Goal(1.05, "<= 1.05x CPU"), Goal(1.0, "faster")
 KINDS = ((DELTA, THEIR_DELTA, "delta"), (ICEBERG, THEIR_ICEBERG, "iceberg"))
 
 
 @dataclass(frozen=True)
 class _Place:
-    """What a write in this process needs."""
+    """Everything that a write in this process needs."""
 
     spark: SparkSession
     tables: Tables
@@ -70,19 +70,19 @@ class Formats:
 
     scratch: Path
     small: int
-    """Rows."""
+    """Rows of the small size."""
     large: int
     pairs: int
     say: Callable[[str], None]
     first_writes: int
-    """Processes per variant that write once."""
+    """Number of processes per variant that write once."""
     runs: dict[str, list[tuple[Used, Used]]] = field(default_factory=dict)
-    """By variant: each pair at both sizes."""
+    """Measurements by variant: each pair at both sizes."""
     first: dict[str, list[dict[str, float]]] = field(default_factory=dict)
-    """By variant: wall and CPU of processes that write `small` rows once."""
+    """Wall time and CPU of processes that write `small` rows once, by variant."""
 
     def measure(self) -> list[Row]:
-        """WrongEffect when a table does not hold the rows; InvalidInput when Spark cannot start here."""
+        """Raises WrongEffect if a table does not hold the rows, InvalidInput if Spark cannot start here."""
         check_spark()
         self.say(
             f"formats: starting Spark; {self.small:,} and {self.large:,} rows, {self.pairs} pairs and one to warm up"
@@ -142,15 +142,13 @@ class Formats:
         return found
 
     def _split(self, ours: str, raw: str, what: str, goal: Goal) -> list[Row]:
-        """What is fixed as a difference, in seconds: its ratio would say nothing of a write of another size."""
+        """The fixed part as a difference, in seconds: its ratio would not hold for a write of another size."""
         a, b = self._lines(ours), self._lines(raw)
         more = [one.fixed - other.fixed for one, other in zip(a, b, strict=True)]
         slopes = [[line.per_row * 1e6 for line in lines] for lines in (a, b)]
         first = [[each["cpu"] for each in self.first.get(variant, ())] for variant in (ours, raw)]
         told = [Row(what=f"{what}, fixed more", unit="CPU s", ours=more)]
-        if (
-            min(slopes[1]) > 0
-        ):  # else the two sizes are too near to each other for the clock: there is nothing to divide by
+        if min(slopes[1]) > 0:  # otherwise the sizes are too close for the clock, and there is nothing to divide by
             told.append(Row(what=f"{what}, per M rows", unit="CPU s", ours=slopes[0], raw=slopes[1], goal=goal))
         if self.first_writes:
             told.append(Row(what=f"{what}, first write", unit="CPU s", ours=first[0], raw=first[1]))

@@ -1,8 +1,8 @@
-"""What the machine was doing meanwhile: CPU of ours and of everybody else, from /proc; and what the disk is. Linux.
+"""Measures the CPU used meanwhile by the benchmark and by other programs, from /proc, and describes the disk. Linux only.
 
-CPU of ours is utime + stime of this process and of all that descends from it (the JVM, Python workers, commands), with what their ended
-children have left. `resource.getrusage` was not taken: it counts children only once they have ended, and the JVM lives on.
-What the kernel does later on its own threads (writing dirty pages back) is nobody's, and counts as others'.
+Our CPU is utime + stime of this process and all of its descendants (the JVM, Python workers, commands), including their ended children.
+`resource.getrusage` was not taken: it counts children only after they have ended, and the JVM keeps running. Work that the kernel does
+later on its own threads (writing back dirty pages) counts as that of others.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Used:
-    """Of one stretch of time; all in seconds."""
+    """CPU used in one interval; all values in seconds."""
 
     wall: float
     cpu: float
-    """Ours."""
+    """CPU of the benchmark's own processes."""
     others: float
     """CPU of all other programs, and of the kernel's own threads."""
     stolen: float
-    """What the machine's host gave to other machines."""
+    """CPU time that the host gave to other machines."""
 
     @property
     def share(self) -> float:
-        """Of the machine that others used, 0 to 1."""
+        """Share of the machine that others used, 0 to 1."""
         return (self.others + self.stolen) / (self.wall * cores())
 
     def sentence(self) -> str:
@@ -50,7 +50,7 @@ class Used:
 
 
 class Meter:
-    """Counts from its making on."""
+    """Measures CPU from its creation on."""
 
     def __init__(self) -> None:
         self._started = self._look()
@@ -65,23 +65,23 @@ class Meter:
 
 
 def metered(work: Callable[[], T]) -> tuple[T, Used]:
-    """The meter is read after a good end only: what failed is not measured."""
+    """Reads the meter only if the block succeeds: failed runs are not measured."""
     meter = Meter()
     done = work()
     return done, meter.read()
 
 
 def cpu_of_ours() -> float:
-    """Seconds since the start of this process."""
+    """CPU seconds of this process and its descendants since it started."""
     parents: dict[int, list[int]] = {}
     used: dict[int, int] = {}
     for stat in Path("/proc").glob("[1-9]*/stat"):
-        with suppress(OSError):  # it ended meanwhile; its parent has its time
+        with suppress(OSError):  # it ended meanwhile; its parent counts its time
             fields, pid = stat.read_text().rpartition(")")[2].split(), int(stat.parent.name)
             parents.setdefault(int(fields[1]), []).append(pid)
             used[pid] = sum(map(int, fields[11:15]))  # utime, stime, and those of ended children
     family = [os.getpid()]
-    for each in family:  # grows while it is walked
+    for each in family:  # the list grows while it is walked
         family += parents.get(each, [])
     return sum(used.get(each, 0) for each in family) / _TICK
 
@@ -93,7 +93,7 @@ def _machine() -> tuple[float, float]:
 
 
 def cores() -> int:
-    return os.cpu_count() or 1  # of the machine, as /proc/stat counts; not those that we may use
+    return os.cpu_count() or 1  # all of the machine's cores, as in /proc/stat, not those that this process may use
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class FileSystem:
 
 
 def file_system(folder: Path) -> FileSystem:
-    """The mount that the folder is on: the longest one that it is below, the last of equals."""
+    """The mount of the folder: the longest mount point above it, the last of equal ones."""
     found, longest = FileSystem("unknown", "unknown"), -1
     for line in Path("/proc/mounts").read_text().splitlines():
         device, mount, kind = line.split()[:3]
@@ -123,7 +123,7 @@ def file_system(folder: Path) -> FileSystem:
 
 
 def described(root: Path) -> dict[str, Any]:
-    """What a number is of: versions, processor, load when we began."""
+    """Describes the machine: versions, processor, load at the start."""
     model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "sparkonce": version("sparkonce"),
@@ -138,7 +138,7 @@ def described(root: Path) -> dict[str, Any]:
 
 
 def _commit(root: Path) -> str:
-    """Empty where there is no git, or no repository."""
+    """The current commit; empty without git or a repository."""
     command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

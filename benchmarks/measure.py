@@ -1,12 +1,12 @@
-"""What a benchmark may say: pairs, their ratio, its spread, and whether a goal is met.
+"""Evaluates benchmarks: pairs, their ratio, its spread, and whether a goal is met.
 
 Two programs on a shared machine are compared in pairs that run next to each other, in the order A B B A, so that a slow minute
-or a slow drift meets both. The ratio of a pair is taken first and the median of ratios then; a ratio of two medians would compare
-different minutes. A goal is *met* only when the whole spread (least to greatest, nothing thrown away) is within it, *not met* only
-when the whole spread is beyond it, and otherwise the two were *not told apart*, as also with fewer than nine pairs.
+or a slow drift affects both. The result is the median of the pairs' ratios; a ratio of two medians would compare different
+minutes. A goal is *met* only if the whole spread (minimum to maximum, without removing outliers) is within it, *not met* only if
+the whole spread is beyond it, and otherwise, or with fewer than nine pairs, the two were *not told apart*.
 
-Averages and significance tests were not taken: one stalled disk decides an average, and a p-value says nothing about how large a
-difference is. The interval of the median is given beside the spread for who wants to know more; it decides nothing.
+Averages and significance tests were not taken: one stalled disk decides an average, and a p-value does not measure how large a
+difference is. The interval of the median is given beside the spread as additional information; no verdict depends on it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LEAST_PAIRS = 9
-"""Below it a spread says little: even for nine pairs the true median is outside of it once in 256 runs."""
+"""With fewer pairs a spread means little: even with nine, the true median is outside of it once in 256 runs."""
 CONFIDENCE = 0.95
-"""That the interval of the median holds the true one, at least."""
+"""Minimum probability that the interval contains the true median."""
 
 
 class Verdict(StrEnum):
@@ -34,24 +34,24 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one operation, in milliseconds."""
+    """Cost of one operation, in milliseconds."""
 
     wall: float
     cpu: float
 
 
 class WrongEffect(Exception):
-    """What was measured did not do what it should: its time means nothing."""
+    """The measured program did not have the right effect, so its time is meaningless."""
 
 
 @dataclass(frozen=True)
 class Goal:
     at_most: float
-    """A ratio where there is a raw side to compare with and `absolute` is not set, else in the row's unit."""
+    """A ratio if the row has a raw side and `absolute` is not set, otherwise a value in the row's unit."""
     text: str
     absolute: bool = False
     least: bool = False
-    """The number is the least that is good enough, not the most."""
+    """The number is a minimum instead of a maximum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Row:
 
     @property
     def judged(self) -> list[float]:
-        """What the spread is of: the ratios, unless the goal is in the row's own unit."""
+        """The values that the goal is compared with: the ratios, unless the goal is in the row's own unit."""
         absolute = not self.raw or (self.goal is not None and self.goal.absolute)
         return list(self.ours) if absolute else self.ratios
 
@@ -82,7 +82,7 @@ class Row:
         return verdict([sign * value for value in self.judged], at_most=sign * self.goal.at_most)
 
     def dump(self) -> dict[str, Any]:
-        """For the JSON file: everything that the table shows, and what it was made from."""
+        """For the JSON file: everything that the table shows, and the values behind it."""
         values = self.judged
         return {
             "what": self.what,
@@ -103,14 +103,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Line:
-    """What something costs by its number of rows: a fixed part, and so much for each row. From one run at each of two sizes."""
+    """Cost as a line over the number of rows: a fixed part and a part per row, from one run at each of two sizes."""
 
     fixed: float
     per_row: float
 
     @classmethod
     def through(cls, small: tuple[int, float], large: tuple[int, float]) -> Line:
-        """Each a number of rows, and its cost."""
+        """The line through two points of (number of rows, cost)."""
         (rows, cost), (more, greater) = small, large
         per_row = (greater - cost) / (more - rows)
         return cls(cost - per_row * rows, per_row)
@@ -125,7 +125,7 @@ def verdict(values: Sequence[float], *, at_most: float) -> Verdict:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Order statistics that hold the true median with CONFIDENCE, whatever the distribution; None when there are too few values."""
+    """Order statistics that enclose the true median with CONFIDENCE for any distribution; None with too few values."""
     count, ordered, found = len(values), sorted(values), None
     for cut in range(count // 2):
         outside = 2 * sum(comb(count, k) for k in range(cut + 1)) / 2**count
@@ -135,7 +135,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interleaved(variants: Sequence[str], pairs: int, *, warm_up: bool = True) -> Iterator[tuple[int, str]]:
-    """(pair, variant): A B, B A, A B, ...; pair 0 warms up and is not to be counted."""
+    """Yields (pair, variant): A B, B A, A B, ...; pair 0 warms up and must not be counted."""
     for pair in range(0 if warm_up else 1, pairs + 1):
         for variant in reversed(variants) if pair % 2 else variants:
             yield pair, variant
@@ -148,7 +148,7 @@ def measured(
     *,
     warm_up: bool = True,
 ) -> dict[str, list[T]]:
-    """Runs each variant once per pair, and before that once to warm up; what the counted pairs returned, by variant."""
+    """Runs each variant once to warm up, then once per pair; returns the results of the counted pairs, by variant."""
     kept: dict[str, list[T]] = {name: [] for name in variants}
     latest: dict[str, T] = {}
     for pair, name in interleaved(list(variants), pairs, warm_up=warm_up):

@@ -1,8 +1,8 @@
-"""The client of the operator's benchmark, a process of its own: creates jobs as fast as it may, and watches until each has its end.
+"""The client of the operator's benchmark, a separate process: creates jobs as fast as it can, and watches until all have ended.
 
-aiohttp and prepared bytes, because the API server and this client share two cores with what is measured: httpx takes 6 ms of CPU for a
-create, this one 0.4. The watch is opened before the first create, so that every status that was stored is seen, and counted. It says
-one line of JSON when all have ended.
+It uses aiohttp and prepared bytes, because the API server and this client share two cores with the measured processes: httpx takes 6 ms of
+CPU for a create, aiohttp 0.4. The watch is opened before the first create, so that every stored status is seen and counted. It writes one
+line of JSON when all jobs have ended.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from harness.kube_api import path_of
 from sparkonce.launch.kubernetes import JOBS
 
 OUTSTANDING = 32
-"""Creates at a time: with more the API server is not faster."""
+"""Concurrent creates: with more the API server is not faster."""
 ENDS = frozenset({"Succeeded", "Failed", "Cancelled"})
 
 
 class Seen:
-    """What the watch told."""
+    """Events of the watch."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
@@ -80,7 +80,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
         ending = asyncio.create_task(seen.all.wait())
         await asyncio.wait([ending, watching], timeout=options.timeout, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
-            await watching  # what it raised
+            await watching  # raises its exception
         if not seen.all.is_set():
             raise SystemExit(f"{len(seen.ended)} of {options.jobs} jobs ended within {options.timeout} s")
         watching.cancel()
@@ -96,7 +96,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def watch(session: aiohttp.ClientSession, path: str, since: str, seen: Seen) -> None:
-    """From where it stood whenever the API server ends it, which it does to watchers that read too slowly."""
+    """Watches, and resumes at the last version whenever the API server ends the watch, as it does to slow readers."""
     while True:
         query = {"watch": "1", "resourceVersion": since, "timeoutSeconds": "3600"}
         rest = b""
@@ -112,11 +112,11 @@ async def watch(session: aiohttp.ClientSession, path: str, since: str, seen: See
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="creates jobs and waits for their ends")
+    parser = argparse.ArgumentParser(description="Creates jobs and waits until they have ended.")
     for name in ("server", "ca", "token", "namespace", "prefix"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--jobs", type=int, required=True)
-    parser.add_argument("--only-create", action="store_true", help="without waiting for ends")
+    parser.add_argument("--only-create", action="store_true", help="do not wait until they have ended")
     parser.add_argument("--timeout", type=float, default=300.0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

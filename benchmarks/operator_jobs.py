@@ -1,11 +1,11 @@
-"""Jobs from `apply` to finalized on one operator: how many a minute, what each one costs, and what the operator keeps in memory.
+"""Measures jobs from `apply` to finalized on one operator: jobs per minute, cost per job, and the operator's memory.
 
-Timed is from the first create of a quick client to the last end that its watch sees, with the fake Spark operator in its `least` mode (two
-status writes of each application, one of its pod). Beside it stands what kubeflow's controller did alone on such a machine, with Spark
-stubbed out in the same way; that was another day's run, so it is a goal and no raw side.
+A run is timed from the first create of a fast client to the last end that its watch sees, with the fake Spark operator in its `least` mode
+(two status writes for each application, one for its pod). The rate of kubeflow's controller alone on such a machine, with Spark stubbed out
+in the same way, was measured on another day, so it serves as a goal and not as the raw side.
 
-Counted per job are the operator's own requests to the API server and the transactions that its ledger applied, both from counters that are
-read before and after, so lease renewals and the sweep are in them. Every run's effect is checked: each job ended Succeeded, once.
+It counts the operator's requests to the API server per job and the transactions that its ledger applied, both from counters read before and
+after, so lease renewals and the sweep are included. Every run's effect is checked: each job ended Succeeded, once.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from operator_stage import Stage, staged, until
 
 WRITES = ("create", "patch", "update", "delete")
 LIVE = 20
-"""Jobs that run while the operator's CPU is taken, beside the finished ones."""
+"""Jobs that run while the operator's CPU is measured, beside the finished ones."""
 WATCHED = 60.0
-"""Seconds for which it is taken."""
+"""Seconds over which the CPU is measured."""
 SETTLES = 1.0
-"""Seconds after the last end, for Events that are still being written."""
+"""Seconds to wait after the last end, for Events that are still being written."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class OperatorJobs:
     """Percent of a core."""
 
     def measure(self) -> list[Row]:
-        """WrongEffect when a job did not end as it should."""
+        """Raises WrongEffect if a job did not end as Succeeded."""
         self.say(f"operator: {self.pairs} runs of {self.jobs} jobs and one of 30 to warm up")
         with staged() as stage:
             self._run(stage, 30)
@@ -103,7 +103,7 @@ class OperatorJobs:
         ]
 
     def _memory(self) -> None:
-        """One process that has seen all of it."""
+        """Measures the memory of one operator process across all jobs."""
         self.say(f"operator: memory at {self.finished:,} finished and {self.active:,} active jobs")
         with staged(long=True, options=["--slots", str(2 * self.active)]) as stage:
             self.memory["atStart"] = stage.resident()
@@ -147,7 +147,7 @@ class OperatorJobs:
 def _grown(
     now: Mapping[tuple[str, str], float], before: Mapping[tuple[str, str], float]
 ) -> dict[tuple[str, str], float]:
-    """("api" or "store", verb) -> requests."""
+    """Requests since `before`, by ("api" or "store", verb)."""
     grown: dict[tuple[str, str], float] = {}
     for (name, labels), value in now.items():
         found = re.fullmatch(r"sparkonce_(api|store)_requests_total", name)

@@ -1,9 +1,9 @@
-"""What a reservation on etcd costs beside a bare transaction with the same keys and values, through the same client, in the same run.
+"""Compares a reservation on etcd with a bare transaction of the same keys and values, through the same client, in the same run.
 
-Ours is the verb: it looks whether there is room, decides, encodes, compares everything that the decision rests on, and writes. Raw is the
-least that could be exactly once: one transaction that puts the same keys and values if the record's key is absent, made beforehand. Each
-pair is OPERATIONS of each, first one at a time (the median of their times), then OUTSTANDING at a time (time by number). etcd
-keeps its data on the disk that is measured and flushes every write, as in a cluster: in memory and without it, the ratio is of two programs
+Ours is the verb: it checks for room, decides, encodes, compares everything that the decision rests on, and writes. Raw is the minimum that
+could be exactly once: one transaction, prepared in advance, that puts the same keys and values if the record's key is absent. A pair is
+OPERATIONS of each, first one at a time (median of their times), then OUTSTANDING at a time (total time divided by their number). etcd keeps
+its data on the measured disk and flushes every write, as in a cluster; in memory and without flushes, the ratio would compare two programs
 that wait for nothing.
 """
 
@@ -18,36 +18,36 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-from attempt import prepared
 from measure import Goal, Row, WrongEffect, measured
 
+from attempt import prepared
 from harness.etcd import running
 from sparkonce.etcd.client import Client
 from sparkonce.etcd.kv import Compare, Op, Put, TxnReply
-from sparkonce.store.etcd import EtcdStore
+from sparkonce.store.etcd.store import EtcdStore
 from sparkonce.store.protocol import Lease, Owned
 
 OPERATIONS = 320
 OUTSTANDING = 64
 OURS, RAW = "store.reserve", "one transaction"
 SINGLE = 160
-"""Of OPERATIONS, those that are made one at a time."""
+"""How many of OPERATIONS are made one at a time."""
 
 FSYNC = "--unsafe-no-fsync=false"
-"""Against what the harness says: the last one counts."""
+"""Overrides the harness's flag: etcd uses the last one given."""
 
 Call = Callable[[], Awaitable[object]]
 Times = tuple[float, float]
-"""Milliseconds: the median of one at a time, and by number with OUTSTANDING at a time."""
+"""Milliseconds per operation: median of those made one at a time, and mean with OUTSTANDING at a time."""
 
 
 class _Caught(Exception):
-    """Instead of being sent."""
+    """Raised by `_Recorder` instead of sending a transaction."""
 
 
 @dataclass
 class _Recorder:
-    """In the client's place: keeps the transaction that a verb would send; everything else is the client's."""
+    """Replaces the client: records the transaction that a verb would send, and forwards everything else."""
 
     client: Client
     puts: list[Put] = field(default_factory=list)
@@ -69,11 +69,11 @@ class OperatorReserve:
     pairs: int
     say: Callable[[str], None]
     bytes: int = 0
-    """Of keys and values that one reservation puts."""
+    """Size of the keys and values that one reservation puts."""
     _runner: asyncio.Runner = field(default_factory=asyncio.Runner)
 
     def measure(self) -> list[Row]:
-        """WrongEffect when a reservation was not one, or a key is missing in the end."""
+        """Raises WrongEffect if a key was not reserved, or is missing in the end."""
         self.say(f"etcd: {self.pairs} pairs of {OPERATIONS} and one to warm up, {OUTSTANDING} outstanding")
         with self._runner, running(self.scratch, flags=[FSYNC]) as etcd:
             stores = [EtcdStore(etcd.endpoints, install=name, ttl=600) for name in ("bench-1", "bench-2")]
@@ -111,8 +111,8 @@ class OperatorReserve:
         return [call() for _ in range(OPERATIONS)]
 
     def _bare(self, store: EtcdStore, other: EtcdStore, lease: Lease) -> list[Call]:
-        """What `other` would send for fresh keys, with nothing but the puts and the one comparison that makes them exclusive."""
-        connection = other._connection  # noqa: SLF001 - the verb's own transaction is wanted, and nobody else's
+        """The puts that `other` would send for fresh keys, with the one comparison that makes them exclusive."""
+        connection = other._connection  # noqa: SLF001 - records exactly this verb's own transaction
         client = connection.client
         recorder = _Recorder(client)
         calls = []

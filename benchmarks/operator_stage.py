@@ -1,7 +1,7 @@
-"""What the operator's benchmark runs on: a real API server and two real etcds, the fake Spark operator and one operator, a process each.
+"""The environment of the operator's benchmark: a real API server, two real etcds, the fake Spark operator and one operator, a process each.
 
-Everything is on this machine, whose cores they share. CPU is read per process, from /proc, so that a figure says who spent it. The etcds
-keep their data in memory here, as tests have them: what a flush costs is the part `etcd`'s business.
+They share the cores of this machine. CPU is read per process, from /proc, so that each figure belongs to one program. The etcds keep their
+data in memory, as in the tests: the part `etcd` measures the cost of flushes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stage:
     operator: OperatorProcess
     namespace: str
     others: Mapping[str, int] = field(default_factory=dict)
-    """Pids of what plays Spark, by name."""
+    """Pids of the processes that stand in for Spark, by name."""
 
     @property
     def pids(self) -> dict[str, int]:
@@ -55,28 +55,28 @@ class Stage:
         }
 
     def cpu(self) -> dict[str, float]:
-        """Seconds since each began."""
+        """CPU seconds of each process since it started."""
         return {name: cpu_of(pid) for name, pid in self.pids.items()}
 
     def counters(self) -> dict[tuple[str, str], float]:
-        """What the operator counted: (metric, its labels) -> number."""
+        """The operator's counters: (metric, labels) to value."""
         found = (_SAMPLE.fullmatch(line) for line in self.operator.metrics().splitlines())
         return {(each["name"], each["labels"]): float(each["value"]) for each in found if each is not None}
 
     def written(self) -> float:
-        """Transactions that the ledger's etcd has applied: what only reads is none."""
+        """Transactions that the ledger's etcd has applied; those that only read do not count."""
         return self.ledger.one.counted("etcd_server_proposals_applied_total")
 
     def gauge(self, name: str) -> float:
         return float(re.search(rf"^sparkonce_{name} (\S+)$", self.operator.metrics(), re.MULTILINE)[1])  # type: ignore[index]
 
     def resident(self, *, peak: bool = False) -> float:
-        """Megabytes of the operator, now or at its highest."""
+        """Resident memory of the operator in megabytes, now or at its peak."""
         status = Path(f"/proc/{self.operator.pid}/status").read_text()
         return int(re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
 
     def jobs(self, number: int, *, namespace: str | None = None, ends: bool = True) -> Mapping[str, Any]:
-        """Created by a client of its own; what it saw when all have ended, or all were created."""
+        """Creates jobs with a client process; returns its report once all have ended, or were created."""
         out = self.folder / f"client-{uuid4().hex[:8]}.json"
         command = [sys.executable, str(HERE / "operator_client.py"), "--server", self.cluster.url]
         command += ["--ca", str(self.cluster.certificates.ca), "--token", ADMIN, "--out", str(out)]
@@ -106,7 +106,7 @@ def cpu_of(pid: int) -> float:
 
 @contextmanager
 def staged(*, long: bool = False, options: Sequence[str] = ()) -> Iterator[Stage]:
-    """`long`: a second namespace, `<first>-long`, whose applications run for ever. `options` are the operator's."""
+    """`long`: adds a namespace `<first>-long` whose applications never end. `options`: more options for the operator."""
     with ExitStack() as stack:
         cluster = stack.enter_context(started_cluster())
         folder = stack.enter_context(folder_in_memory())
@@ -134,7 +134,7 @@ def staged(*, long: bool = False, options: Sequence[str] = ()) -> Iterator[Stage
 
 
 def until(stage: Stage, drives: int, *, timeout: float) -> None:
-    """The operator drives so many keys."""
+    """Waits until the operator drives this many keys."""
 
     def enough() -> None:
         assert stage.gauge("drives") == drives, f"{stage.gauge('drives'):.0f} of {drives}"

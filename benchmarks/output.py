@@ -1,11 +1,11 @@
-"""What a write through sparkonce costs beside `DataFrame.write.parquet`: the same frame, the same session, the same disk.
+"""Compares a write through sparkonce with `DataFrame.write.parquet`: the same frame, the same session, the same disk.
 
-Timed is `job.write(frame, output)` as a driver calls it, on a key reserved in a real SQLite ledger, with its heartbeat: look for an
-earlier commit, stage with Spark, read the footers, compare the rows, flush everything to disk, create the slot. Beside it the same
-without any fsync (`durable=False`), which is not for data, but shows what durability costs; the plain write does none.
+It times `job.write(frame, output)` as a driver calls it, on a key reserved in a real SQLite ledger, with its heartbeat: look for an
+earlier commit, stage with Spark, read the footers, compare the rows, flush everything to disk, create the slot. A second variant does the
+same without any fsync (`durable=False`), which is unsafe for data but shows the cost of durability; the plain write does no fsync.
 
-Before each run the heap is collected and the disk is idle (what the last run wrote is deleted, and the rest flushed), so that no run pays
-for the one before. After it, outside of the time, what stands in the output is counted.
+Before each run the heap is collected and the disk made idle (the last run's files are deleted, and the rest flushed), so that no run pays
+for an earlier one. After each run, outside of the measured time, the rows of the output are counted.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from attempt import OUTPUT, begun, ledger
-from machine import Used, metered
 from measure import Goal, Row, WrongEffect, measured
 from pyarrow import parquet
 from spark import PARTITIONS, idle_frame, session
 
-from sparkonce.cli.machine import check_spark
-from sparkonce.sink.table import Table
+from attempt import OUTPUT, begun, ledger
+from machine import Used, metered
+from sparkonce.launch.submit import check_spark
+from sparkonce.sink.slotlog.snapshot import Table
 from sparkonce.store.protocol import IdempotencyStore, Lease
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ class Output:
     say: Callable[[str], None]
     runs: dict[str, list[Used]] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
-    """Of the files, by variant; of the last run."""
+    """Size of the last run's files, by variant."""
 
     def measure(self) -> list[Row]:
-        """WrongEffect when an output does not hold the rows; InvalidInput when Spark cannot start here."""
+        """Raises WrongEffect if an output does not hold the rows, InvalidInput if Spark cannot start here."""
         check_spark()
         self.say(f"output: starting Spark; {self.rows:,} rows, {self.pairs} pairs and one to warm up")
         with ledger(self.scratch) as (store, lease), session(self.scratch) as spark:
@@ -80,7 +80,7 @@ class Output:
         return used
 
     def _counted(self, variant: str, files: list[Path], table: Path) -> None:
-        """At the effect: rows by the footers of the files that a reader of the table gets."""
+        """Checks the effect: rows by the footers of the files that a reader of the table gets."""
         rows = sum(parquet.read_metadata(file).num_rows for file in files)
         if rows != self.rows:
             raise WrongEffect(f"{variant}: the files of the table hold {rows} rows, and {self.rows} were written")
@@ -93,7 +93,7 @@ class Output:
         self.say(f"output: {_pair(pair, self.pairs)}: {what}; others {others:.1f} CPU s")
 
     def _table(self) -> list[Row]:
-        """CPU first: that is what the goal is about, and what a busy machine disturbs least."""
+        """The rows of the table, CPU first: it has the goal, and a busy machine disturbs it least."""
         limit = Goal(1.05, "<= 1.05x CPU")
         raw, ours, unsynced = (self.runs[name] for name in (PLAIN, DURABLE, UNSYNCED))
         return [

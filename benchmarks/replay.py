@@ -1,11 +1,11 @@
-"""How long a duplicate waits for the recorded result, inside a process and as a command.
+"""Measures how long a duplicate waits for the recorded result, in a process and as a command.
 
-Inside: job file read, key and fingerprint made, ledger opened, looked up, answered, all files of the output looked for, ledger closed;
-in a process that has its modules loaded. The command: `python -m sparkonce run job.yaml --json` from start to exit, beside
-`python -c pass`, the least that any command in Python takes.
+In the process: read the job file, compute key and fingerprint, open the ledger, look up, answer, check all files of the output, close the
+ledger; all modules are loaded before. As a command: `python -m sparkonce run job.yaml --json` from start to exit, compared with
+`python -c pass`, the minimum for any Python command.
 
-The key was driven to its end by the engine before, with a real driver process that wrote eight files. Every replay that is timed is also
-looked at: it must say that it is one, and in the end there must still be one generation and one attempt.
+Before, the engine drives the key to its end with a real driver process that writes eight files. Every timed replay is also checked: its
+answer must be a replay, and in the end there must still be one generation and one attempt.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from time import perf_counter, process_time
 from typing import Any
 
 import yaml
-from attempt import OUTPUT, job, slot_log
 from measure import Cost, Goal, Row, WrongEffect, measured
 from replayed_job import FILES, ROWS
 
+from attempt import OUTPUT, job, slot_log
+from sparkonce.attempt.request import Answer
 from sparkonce.blocking import run
-from sparkonce.engine.embedded import Embedded, attempts_folder
-from sparkonce.engine.prepare import Prepared, prepare
-from sparkonce.engine.request import Answer
 from sparkonce.launch.local import Command, LocalLauncher
+from sparkonce.local.prepare import Prepared, prepare
+from sparkonce.local.runner import LocalRunner, attempts_folder
 from sparkonce.model.manifest import load
 from sparkonce.model.record import Outcome
 from sparkonce.sink.protocol import Evidence
-from sparkonce.sink.table import Table
+from sparkonce.sink.slotlog.snapshot import Table
 from sparkonce.store.open import open_store
 
 INSIDE, COMMAND, BARE = "in the process", "the command", "python -c pass"
@@ -58,7 +58,7 @@ class Replay:
         return f"sqlite:///{self.scratch / 'ledger.db'}"
 
     def measure(self) -> list[Row]:
-        """WrongEffect when a replay is none."""
+        """Raises WrongEffect if an answer is not a replay."""
         self.say(f"replay: running the job once; then {self.pairs} pairs and one to warm up")
         self._finish()
         variants = {BARE: self._bare, INSIDE: self._inside, COMMAND: self._command}
@@ -83,7 +83,7 @@ class Replay:
         store = open_store(self.ledger)
         command = Command(argv=[sys.executable, str(script)], environment={}, folder=str(self.scratch))
         attempts = attempts_folder(store.url)
-        embedded = Embedded(store=store, attempts=attempts, launcher=LocalLauncher(attempts, lambda _: command))
+        embedded = LocalRunner(store=store, attempts=attempts, launcher=LocalLauncher(attempts, lambda _: command))
         try:
             ending = asyncio.run(embedded.submit(self.prepared()))
         finally:
@@ -97,7 +97,7 @@ class Replay:
     def _inside(self) -> Cost:
         started, cpu = perf_counter(), process_time()
         store = open_store(self.ledger)
-        _, said, evidence = run(Embedded(store=store, attempts=attempts_folder(store.url)).look(self.prepared()))
+        _, said, evidence = run(LocalRunner(store=store, attempts=attempts_folder(store.url)).look(self.prepared()))
         run(store.close())
         cost = Cost(1000 * (perf_counter() - started), 1000 * (process_time() - cpu))
         if said.answer is not Answer.REPLAY or evidence != {OUTPUT: Evidence.PRESENT}:
@@ -114,14 +114,14 @@ class Replay:
         return cost
 
     def _timed(self, arguments: list[str]) -> tuple[subprocess.CompletedProcess[str], Cost]:
-        """This very interpreter, from its start to its exit."""
+        """Runs this interpreter with `arguments` and times it from start to exit."""
         argv = [sys.executable, *arguments]
         started, cpu = perf_counter(), _cpu_of_ended()
         done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=self.scratch)
         return done, Cost(1000 * (perf_counter() - started), 1000 * (_cpu_of_ended() - cpu))
 
     def _counted(self) -> None:
-        """At the effect: one attempt ran, and its rows are there once."""
+        """Checks the effect: one attempt ran, and its rows are in the table once."""
         attempts = list(attempts_folder(self.ledger).iterdir())
         slots = Table(self.scratch / "table").slots()
         if len(attempts) != 1 or [(slot.rows, len(slot.files)) for slot in slots] != [(ROWS, FILES)]:
@@ -138,6 +138,6 @@ class Replay:
 
 
 def _cpu_of_ended() -> float:
-    """Seconds of all child processes that have ended, to the microsecond."""
+    """CPU seconds of all child processes that have ended, to the microsecond."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return children.ru_utime + children.ru_stime

@@ -1,4 +1,4 @@
-"""The job of the replay benchmark: eight Parquet files by pyarrow. How they came to be is nothing that a replay looks at."""
+"""The job of the replay benchmark: writes eight Parquet files with pyarrow. A replay does not depend on how they were written."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from sparkonce.driver.attempt import current
-from sparkonce.sink.staging import Written
+from sparkonce.driver.current import current
+from sparkonce.sink.staging import StagedRows
 
 FILES = 8
 ROWS = 800
 
 
-def stage(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
+def stage(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
     path, schema = Path(folder.removeprefix("file://")), {"name": "n", "type": "long", "nullable": True, "metadata": {}}
     path.mkdir(parents=True)
     for part in range(FILES):
         size = ROWS // FILES
         parquet.write_table(frame.slice(part * size, size), path / f"part-{part:05d}.parquet")
-    return Written(rows=frame.num_rows, data_schema=json.dumps({"type": "struct", "fields": [schema]}))
+    return StagedRows(rows=frame.num_rows, data_schema=json.dumps({"type": "struct", "fields": [schema]}))
 
 
 if __name__ == "__main__":

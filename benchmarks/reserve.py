@@ -1,8 +1,8 @@
-"""What a reservation costs beside the least that could be durable: one row of as many bytes, inserted in one transaction.
+"""Compares a reservation with the minimum that could be durable: one row of as many bytes, inserted in one transaction.
 
-Both on the same disk, in files of their own, WAL and synchronous=FULL, BEGIN IMMEDIATE, one connection that stays open. A pair is
-OPERATIONS of each in the order A B B A, and its value is their mean: a write-ahead log is copied back every thousand pages or so, and
-that is part of the cost. Timed is the verb alone, `store.reserve` of a fresh key: it reads the key's row, decides, and writes record,
+Both use the same disk, files of their own, WAL and synchronous=FULL, BEGIN IMMEDIATE, and one connection that stays open. A pair is
+OPERATIONS of each in the order A B B A, and its value is their mean: the write-ahead log is copied back every thousand pages or so, and
+that is part of the cost. It times the verb alone, `store.reserve` of a fresh key, which reads the key's row, decides, and writes record,
 spec, claim, floor, event and the store's revision.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from attempt import prepared, reserving
 from measure import Cost, Goal, Row, WrongEffect, interleaved
 
+from attempt import prepared, reserving
 from sparkonce.blocking import run
 from sparkonce.model.record import Address
 from sparkonce.store.open import open_store
@@ -36,11 +36,11 @@ class Reserve:
     pairs: int
     say: Callable[[str], None]
     bytes: int = 0
-    """Of all that one reservation writes, without indices."""
+    """Size of everything that one reservation writes, without indices."""
     costs: dict[str, list[Cost]] = field(default_factory=dict)
 
     def measure(self) -> list[Row]:
-        """WrongEffect when a row is missing in the end."""
+        """Raises WrongEffect if a row is missing in the end."""
         self.say(f"reserve: {self.pairs} pairs of {OPERATIONS} and one to warm up")
         ledger, plain = self.scratch / "ledger.db", self.scratch / "plain.db"
         store = open_store(str(ledger))
@@ -96,7 +96,7 @@ class Reserve:
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """As durable as the ledger: see sparkonce/store/sqlite.py."""
+    """A database as durable as the ledger: see sparkonce/store/sqlite/database.py."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
@@ -114,7 +114,7 @@ def inserting(connection: sqlite3.Connection, key: str, body: bytes) -> Callable
 
 
 def bytes_of(ledger: Path, address: Address) -> int:
-    """Of every value in every row that names the key."""
+    """Total size of all values in the rows that contain the key."""
     with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as look:
         tables = [row[0] for row in look.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         total = 0

@@ -1,10 +1,10 @@
-"""What exactly-once costs: `make bench`, or `python benchmarks/run.py --only reserve`.
+"""Measures what exactly-once costs: `make bench`, or `python benchmarks/run.py --only reserve`.
 
-Six parts (output, formats, reserve, replay, etcd, operator), each in a module of its own that says what is timed. Here: the options,
-where the bytes go, the table, and the file with everything in it. Progress goes to standard error, one line per pair; drawing a bar while
-measuring was not taken, because a thread that draws is measured too. Exits with 0 when everything was measured and every effect was
-right, met or not: a goal that is missed on a busy machine is no defect of the build. The last two parts need etcd and a Kubernetes API
-server, as the tests do; where these can be neither found nor built the parts are left out, and the output says so.
+There are six parts (output, formats, reserve, replay, etcd, operator), each in a module that describes what it times. This module has the
+options, the scratch folder, the table, and the results file. Progress goes to standard error, one line per pair; a progress bar was not
+taken, because its drawing thread would be measured, too. The exit code is 0 when everything was measured and every effect was right,
+whether or not goals were met: missing a goal on a busy machine is not a defect of the build. The last two parts need etcd and a Kubernetes
+API server, as the tests do; where these can be neither found nor built, the parts are skipped, and the output names the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 from formats import Formats
-from machine import cores, described, file_system, metered
 from measure import LEAST_PAIRS, Row, Verdict, WrongEffect
 from output import Output
 from replay import Replay
@@ -29,16 +28,17 @@ from reserve import Reserve
 from rich.console import Console
 from rich.table import Table
 
+from machine import cores, described, file_system, metered
 from sparkonce.errors import SparkonceError
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PARTS = ("output", "formats", "reserve", "replay", "etcd", "operator")
 SERVED = ("etcd", "operator")
-"""Parts that start servers, as tests start them."""
+"""Parts that start the same servers as the tests."""
 sys.path.insert(1, str(ROOT / "tests"))
-WIDTH = 152
-"""Columns of the table where there is no terminal to ask."""
+WIDTH = 200
+"""Width of the table, in characters, if the output is not a terminal."""
 
 
 class Part(Protocol):
@@ -110,10 +110,10 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
 
 
 def missing(name: str) -> str:
-    """Why the part cannot be measured here; empty: it can."""
+    """Why the part cannot be measured here; empty if it can."""
     if name not in SERVED:
         return ""
-    from harness.binaries import PartMissing, find  # with the path that follows SERVED
+    from harness.binaries import PartMissing, find  # found through the path set for SERVED
 
     try:
         find("kube-apiserver")
@@ -154,7 +154,7 @@ def main(arguments: list[str]) -> int:
 
 def show(rows: list[Row], notes: list[str], machine: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    whole = console.width >= WIDTH  # in a narrow terminal cells are folded, never cut
+    whole = console.width >= WIDTH  # a narrow terminal folds cells and never cuts them
     table = Table(title="Medians of interleaved pairs", caption=_caption(rows), caption_justify="left")
     table.add_column("what", no_wrap=whole)
     for name in ("ours", "raw", "ratio median", "spread", "pairs"):
@@ -202,7 +202,7 @@ def _caption(rows: list[Row]) -> str:
 
 
 def _ended(number: int, _: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)  # through every `finally`: what was written to disk goes
+    sys.exit(128 + number)  # runs every `finally`, so that files on disk are deleted
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where the writes of a benchmark run: one session, and frames of rows that cost little to make."""
+"""The Spark session of a benchmark's writes, and frames whose rows are cheap to make."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COLUMNS = (
     "concat('category-', cast(id % 97 as string)) as category",
     "hex(xxhash64(id)) as token",
 )
-"""A long, an int, a double, a string of few values and one of many: 301 MB of Parquet for ten million rows. They are those of the
-research notes, so that numbers can be compared, and cheap to make: with rows that cost much, every ratio would look like 1."""
+"""A long, an int, a double, a string of few values and one of many: 301 MB of Parquet for ten million rows. The columns are those of the
+research notes, so that numbers can be compared, and cheap to make: with expensive rows, every ratio would be close to 1."""
 
 
 @contextmanager
 def session(scratch: Path) -> Iterator[SparkSession]:
-    """local[2]: two tasks at a time, whatever the machine has."""
+    """A session on local[2]: two tasks at a time, however many cores the machine has."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -49,12 +49,12 @@ def session(scratch: Path) -> Iterator[SparkSession]:
 
 
 def end_jvm() -> None:
-    """Waits for the JVM of the sessions that were: one that outlives us is nobody's child, and its CPU would be counted as others'."""
+    """Ends the sessions' JVM and waits for it: if it outlived this process, its CPU would be counted as that of other programs."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - Spark leaves its JVM to the end of the process
     gateway.shutdown()
-    gateway.proc.stdin.close()  # at whose end it ends
+    gateway.proc.stdin.close()  # the JVM exits when its standard input ends
     gateway.proc.wait(60)
 
 
@@ -63,7 +63,7 @@ def frame_of(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def idle_frame(spark: SparkSession, rows: int) -> DataFrame:
-    """A frame of its own for each run, as a job has, and nothing left over from the last one: the heap is collected, the disk is idle."""
+    """A new frame for each run, as in a job; collects the heap and flushes the disk first, so that nothing is left from the last run."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no public way to collect its heap
     jvm.System.gc()
     os.sync()

@@ -1,10 +1,10 @@
-"""The tables that are written to, and the ways to write to them: ours, each library's own, and Spark's plain files.
+"""The benchmarks' tables, and the ways to write to them: ours, each library's own, and Spark's plain files.
 
-Theirs is what a PySpark job has without JVM packages: the DataFrame as an Arrow table (`toArrow`), which the library writes and commits.
-Every run has a table of its own, made beforehand with its columns and one empty commit, so that none pays for the commits of the one
-before, and none for being the first. Afterwards the library that owns the format counts the rows.
+The library's own way is the one open to a PySpark job without JVM packages: the library writes and commits the DataFrame as an Arrow table
+(`toArrow`). Every run has a table of its own, created in advance with its columns and one empty commit, so that no run pays for earlier
+commits or for being the first. Afterwards the library that owns the format counts the rows.
 
-Imports stand in the functions: a fresh process pays only for what its own way to write needs.
+Imports are inside the functions, so that a fresh process pays only for those of its own way to write.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from machine import Used, metered
 from measure import WrongEffect
+
+from machine import Used, metered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,13 +39,13 @@ class Tables:
     scratch: Path
 
     def configure(self) -> None:
-        """Tells this process and its children where the catalog is: as pyiceberg's users do, in the environment."""
+        """Sets the catalog's address in the environment, as pyiceberg's users do, for this process and its children."""
         properties = {"TYPE": "sql", "URI": f"sqlite:///{self.scratch / 'catalog.db'}"}
         properties["WAREHOUSE"] = (self.scratch / "warehouse").as_uri()
         os.environ |= {f"PYICEBERG_CATALOG__BENCH__{name}": value for name, value in properties.items()}
 
     def made(self, variant: str, empty: pa.Table) -> str:
-        """A path, or the name of an Iceberg table. `empty`: without rows, with the columns."""
+        """Creates a table; returns its path, or the name of an Iceberg table. `empty`: its columns without rows."""
         name = f"t{uuid4().hex}"
         if variant in (ICEBERG, THEIR_ICEBERG):
             from pyiceberg.catalog import load_catalog
@@ -61,7 +62,7 @@ class Tables:
         return path
 
     def counted(self, variant: str, place: str, rows: int) -> None:
-        """Rows as the format's library finds them; then the table goes. WrongEffect."""
+        """Counts the rows with the format's library, then deletes the table. Raises WrongEffect if the count is wrong."""
         if variant in (ICEBERG, THEIR_ICEBERG):
             from pyiceberg.catalog import load_catalog
 
@@ -90,7 +91,7 @@ def _in_delta(path: str) -> int:
 
 
 def by_library(variant: str, frame: DataFrame, place: str) -> None:
-    """The write as its users do it, without us."""
+    """Writes with the format's own library, without sparkonce."""
     if variant == NATIVE:
         frame.write.parquet(f"file://{place}")
     elif variant == THEIR_DELTA:
@@ -104,7 +105,7 @@ def by_library(variant: str, frame: DataFrame, place: str) -> None:
 
 
 def by_job(variant: str, frame: DataFrame, place: str, rows: int, opened: tuple[IdempotencyStore, Lease]) -> Used:
-    """Ours, on a key that is reserved before its time begins; `opened`: a ledger. WrongEffect."""
+    """Writes with sparkonce, on a key reserved before the clock starts; `opened`: a ledger. Raises WrongEffect."""
     from attempt import OUTPUT, begun
 
     where: dict[str, Any] = {"delta": {"path": place}}

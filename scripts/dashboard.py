@@ -1,8 +1,8 @@
-"""The chart's Grafana dashboard, from the list of its panels: `python scripts/dashboard.py > charts/sparkonce/dashboards/sparkonce.json`.
+"""Generates the chart's Grafana dashboard: `python scripts/dashboard.py > charts/sparkonce/dashboards/sparkonce.json`.
 
-A dashboard is a page of positions, ids and data sources around a few dozen queries; here stand the queries, with their units and what
-they mean, and the rest follows. Written by hand, or exported from Grafana, no review would see which query changed. It uses no recorded
-series, so that it works without the chart's rules.
+A dashboard's JSON is a few dozen queries surrounded by positions, ids and data sources. This module lists the queries with their units and
+meaning and generates the rest: in JSON written by hand or exported from Grafana, a review could not see which query changed. It uses no
+recorded series, so that it works without the chart's rules.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ Json = dict[str, Any]
 
 OPERATOR = 'namespace="$namespace",service="$operator"'
 GATEWAY = 'namespace="$namespace",service="$gateway"'
+BOTH = 'namespace="$namespace",service=~"$operator|$gateway"'
 PROBES = 'route!~"/(readyz|healthz|metrics)"'
 SILENT = 'OPERATOR,result=~"StoreUnavailable|StoreUnusable"'
 FAILED = 'OPERATOR,result=~"unavailable|refused"'
 WIDTH, STAT, HEIGHT = 24, 4, 7
-"""Columns of a page, and rows of a number and of a graph."""
+"""Columns of the grid; height of a number and of a graph, in grid rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
     title: str
     says: str
-    """What it means, and what is well: the text behind the panel's i."""
+    """Meaning and normal values: the text behind the panel's info icon."""
     queries: Mapping[str, str]
-    """By legend; OPERATOR and GATEWAY are replaced."""
+    """PromQL by legend; OPERATOR, GATEWAY and BOTH are replaced by label matchers."""
     unit: str = "short"
     kind: str = "timeseries"
     width: int = 8
@@ -56,57 +57,61 @@ def quantiles(metric: str, *, by: str = "") -> dict[str, str]:
 
 ROWS: Mapping[str, Sequence[Panel]] = {
     "What users see": [
-        number("Running", "Jobs with an attempt now.", 'max(sparkonce_jobs{OPERATOR,phase="Running"})'),
-        number("Held", "Jobs that wait for a person; well is 0.", 'max(sparkonce_jobs{OPERATOR,phase="Held"})'),
+        number("Running", "Jobs whose attempt is running now.", 'max(sparkonce_jobs{OPERATOR,phase="Running"})'),
+        number(
+            "Held",
+            "Jobs that wait for a decision by a person; normally 0.",
+            'max(sparkonce_jobs{OPERATOR,phase="Held"})',
+        ),
         number(
             "Succeeded",
-            "In the time shown.",
+            "Generations that succeeded in the time range shown.",
             'sum(increase(sparkonce_finalized_total{OPERATOR,outcome="Succeeded"}[$__range]))',
         ),
         number(
             "Failed",
-            "In the time shown.",
+            "Generations that failed in the time range shown.",
             'sum(increase(sparkonce_finalized_total{OPERATOR,outcome="Failed"}[$__range]))',
         ),
         number(
             "Duplicates avoided",
-            "Requests in the time shown that did not run again: answered from the record, or attached to a running job.",
+            "Duplicate requests in the time range shown that did not run: answered from the record, or attached to a running job.",
             "sum(increase(sparkonce_duplicates_avoided_total{OPERATOR}[$__range]))",
         ),
         number(
             "Executor time saved",
-            "Core time that answers from the record would have cost, as far as the specs of the jobs tell.",
+            "Core time that replays would have cost as runs, estimated from the specs of the jobs.",
             "sum(increase(sparkonce_executor_seconds_saved_total{OPERATOR}[$__range]))",
             "s",
         ),
         p(
             "Jobs by phase",
-            "IdempotentJobs that exist. Each replica knows all of them.",
+            "Existing IdempotentJobs, by phase. Each replica sees all of them.",
             {"{{phase}}": "max by (phase) (sparkonce_jobs{OPERATOR})"},
             stacked=True,
         ),
         p(
             "Jobs per minute",
-            "Generations that got their result.",
+            "Generations that got their result, by outcome.",
             {"{{outcome}}": "60 * sum by (outcome) (rate(sparkonce_finalized_total{OPERATOR}[$__rate_interval]))"},
             "opm",
             stacked=True,
         ),
         p(
             "From opening to result",
-            "All attempts together, waits between them included.",
+            "Time from the opening of a generation to its result, with all attempts and the waits between them.",
             quantiles("sparkonce_job_seconds_bucket{OPERATOR}"),
             "s",
         ),
         p(
             "Requests for keys",
-            "What the ledger answered to whoever wanted to open one. Owned runs; Full is refused for want of room.",
+            "The ledger's answers to requests that open a key. Owned: the job runs. Full: refused because there is no room.",
             {"{{outcome}}": "60 * sum by (outcome) (rate(sparkonce_reservations_total{OPERATOR}[$__rate_interval]))"},
             "opm",
         ),
         p(
             "Duplicates per minute",
-            "Replays got a recorded result. Mismatches asked for something else under a key that was taken.",
+            "Replays got a recorded result. Mismatches are requests whose key belongs to a job with another fingerprint.",
             {
                 "replayed": "60 * sum(rate(sparkonce_replays_total{OPERATOR}[$__rate_interval]))",
                 "attached or replayed": "60 * sum(rate(sparkonce_duplicates_avoided_total{OPERATOR}[$__rate_interval]))",
@@ -115,64 +120,79 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "opm",
         ),
         p(
+            "Oldest job, by phase",
+            "Time since the oldest job that is Pending, Running or Recovering was opened; or created, while its key is not reserved.",
+            {"{{phase}}": "max by (phase) (sparkonce_oldest_job_seconds{OPERATOR})"},
+            "s",
+        ),
+        p(
             "Held, by reason",
-            "When jobs began to wait for a person, and why.",
+            "When jobs began to wait for a decision by a person, and why.",
             {"{{reason}}": "sum by (reason) (increase(sparkonce_held_total{OPERATOR}[$__rate_interval])) > 0"},
         ),
     ],
     "Attempts and takeovers": [
         p(
             "More attempts, by why",
-            "Attempts after the first one. Stale and Lost are drivers that were replaced; Exited and Permanent failed by themselves.",
+            "Attempts after the first, by how the previous one ended. Stale, Lost: the driver was replaced. Exited, Permanent: it failed.",
             {"{{why}}": "sum by (why) (increase(sparkonce_attempts_total{OPERATOR}[$__rate_interval]))"},
             stacked=True,
         ),
         p(
             "Takeovers",
-            "Keys whose operator ended and that another one drives. A rollout shows as a spike; no attempt is added.",
+            "Keys that another operator took over from one that ended. A rollout shows as a spike; takeovers add no attempt.",
             {"{{pod}}": "sum by (pod) (increase(sparkonce_takeovers_total{OPERATOR}[$__rate_interval]))"},
             stacked=True,
         ),
         p(
             "Time of a takeover",
-            "From the end of the old claim to the new one. A hand-over takes below a second; after a death the lease ends first.",
+            "From the end of the old claim to the new one. A hand-over takes less than a second; after a crash the lease expires first.",
             quantiles("sparkonce_takeover_seconds_bucket{OPERATOR}"),
             "s",
         ),
     ],
     "Health of the operator": [
-        p("Ready", "1 while a replica does all of its work.", {"{{pod}}": "sparkonce_ready{OPERATOR}"}, "bool_yes_no"),
+        p(
+            "Ready",
+            "1 while the replica is ready, as in /readyz.",
+            {"{{pod}}": "sparkonce_ready{OPERATOR}"},
+            "bool_yes_no",
+        ),
         p(
             "Lease",
-            "Seconds until a replica must stop to act; below 0 it does not act. Well is a line close to the lease's length.",
+            "Seconds until a replica must stop acting; below 0 it does not act. Normally a line close to the lease's length.",
             {"{{pod}}": "sparkonce_lease_seconds{OPERATOR}"},
             "s",
         ),
         p(
             "Ledger older than it was",
-            "1 after a restore: nothing starts until `sparkonce doctor accept-restore`.",
+            "1 after a restore of etcd: nothing starts until `sparkonce doctor accept-restore` was run.",
             {"{{pod}}": "sparkonce_store_alarm{OPERATOR}"},
             "bool_yes_no",
         ),
         p(
             "Oldest key in the queue, longest look",
-            "Seconds that a due key waited, and that a look at one key goes on. Well is below a few seconds.",
+            "Waiting time of the oldest due key, and duration of the longest running reconciliation. Normally below a few seconds.",
             {"waits {{pod}}": "sparkonce_queue_seconds{OPERATOR}", "look {{pod}}": "sparkonce_work_seconds{OPERATOR}"},
             "s",
         ),
         p(
             "Keys in hand",
-            "Keys that replicas drive, and keys that wait for a look, due or not.",
+            "Keys that replicas drive, and keys in the queue, due or not.",
             {"driven {{pod}}": "sparkonce_drives{OPERATOR}", "queued {{pod}}": "sparkonce_queue_depth{OPERATOR}"},
         ),
         p(
             "Slots",
-            "New jobs that may be unfinished at once; the rest waits.",
-            {"taken": "sum(sparkonce_slots_taken{OPERATOR})", "all": "sum(sparkonce_slots{OPERATOR})"},
+            "How many new jobs may be unfinished at once, and how many are; the rest wait.",
+            {
+                "taken": "sum(sparkonce_slots_taken{OPERATOR})",
+                "open to the busiest namespace": "sum(sparkonce_slots_open{OPERATOR})",
+                "all": "sum(sparkonce_slots{OPERATOR})",
+            },
         ),
         p(
             "Objects known, changes told",
-            "IdempotentJobs by replica, and how often watches told of a job, an application or a pod.",
+            "IdempotentJobs by replica, and watch events of jobs, applications and pods.",
             {
                 "known {{pod}}": "sparkonce_objects{OPERATOR}",
                 "{{kind}} per second": "sum by (kind) (rate(sparkonce_events_total{OPERATOR}[$__rate_interval]))",
@@ -180,27 +200,32 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         p(
             "Room in the ledger",
-            "At 80 % of etcd's quota, and at the ceiling of keys of a namespace, new keys are refused. As a new key saw it last.",
-            {"quota": "max(sparkonce_store_quota_ratio{OPERATOR})", "keys": "max(sparkonce_live_keys_ratio{OPERATOR})"},
+            "New keys are refused at 80 % of etcd's quota and at a namespace's limit of keys, repor"
+            "ts at its limit of reports. As of the last one.",
+            {
+                "quota": "max(sparkonce_store_quota_ratio{OPERATOR})",
+                "keys": "max(sparkonce_live_keys_ratio{OPERATOR})",
+                "reports": "max(sparkonce_gateway_reports_ratio{GATEWAY})",
+            },
             "percentunit",
         ),
         p(
             "Ledger found older",
-            "How often in the time shown.",
+            "How often the ledger was found older than seen before, in the time range shown.",
             {"{{pod}}": "increase(sparkonce_store_rewound_total{OPERATOR}[$__range])"},
         ),
     ],
     "Ledger (etcd)": [
         p(
             "Requests by verb",
-            "Of operators.",
+            "Requests of operators to etcd.",
             {"{{verb}}": "sum by (verb) (rate(sparkonce_store_requests_total{OPERATOR}[$__rate_interval]))"},
             "reqps",
             stacked=True,
         ),
         p(
             "Requests without an answer",
-            "Timeouts and lost connections are repeated, and harmless when few; StoreUnusable is a right or a login that is refused.",
+            "Timeouts and lost connections are retried; a few are harmless. StoreUnusable means a refused login or a missing right.",
             {
                 "{{verb}} {{result}}": "sum by (verb, result) "
                 f"(rate(sparkonce_store_requests_total{{{SILENT}}}[$__rate_interval]))"
@@ -209,7 +234,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         p(
             "Time of a request",
-            "With its repetitions by the client. Some milliseconds are usual; a slow disk of etcd shows here first.",
+            "Latency, including the client's retries. A few milliseconds are normal; a slow disk of etcd shows here first.",
             quantiles("sparkonce_store_request_seconds_bucket{OPERATOR}"),
             "s",
         ),
@@ -217,7 +242,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
     "API server": [
         p(
             "Requests by kind",
-            "Of operators.",
+            "Requests of operators to the API server.",
             {
                 "{{verb}} {{kind}}": "sum by (verb, kind) (rate(sparkonce_api_requests_total{OPERATOR}[$__rate_interval]))"
             },
@@ -226,7 +251,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         p(
             "Requests that failed",
-            "unavailable is repeated; refused is a missing right or a quota.",
+            "Requests with result unavailable are retried; refused means a missing right or a quota.",
             {
                 "{{kind}} {{result}}": "sum by (kind, result) "
                 f"(rate(sparkonce_api_requests_total{{{FAILED}}}[$__rate_interval]))"
@@ -235,7 +260,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         p(
             "Status conflicts",
-            "Status writes that met a newer object and were repeated. Some are usual.",
+            "Status writes that conflicted with a newer object and were retried. A few are normal.",
             {"conflicts": "sum(rate(sparkonce_status_conflicts_total{OPERATOR}[$__rate_interval]))"},
             "reqps",
         ),
@@ -243,13 +268,13 @@ ROWS: Mapping[str, Sequence[Panel]] = {
     "Gateway": [
         p(
             "Serves",
-            "1 while the ledger says that this gateway listens to drivers; a driver's silence counts only then.",
+            "1 while the ledger has this gateway's announcement; missing heartbeats count only while a gateway is announced.",
             {"{{pod}}": "sparkonce_gateway_announced{GATEWAY}"},
             "bool_yes_no",
         ),
         p(
             "Requests by status",
-            "Without probes and scrapes.",
+            "Requests of drivers and users, without probes and scrapes.",
             {
                 "{{status}}": f"sum by (status) (rate(sparkonce_gateway_requests_total{{GATEWAY,{PROBES}}}[$__rate_interval]))"
             },
@@ -258,7 +283,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         p(
             "Time of an answer",
-            "Without probes and scrapes, by route.",
+            "Latency by route, without probes and scrapes.",
             {
                 "p99 {{route}}": "histogram_quantile(0.99, sum by (le, route) "
                 f"(rate(sparkonce_gateway_request_seconds_bucket{{GATEWAY,{PROBES}}}[$__rate_interval])))"
@@ -267,13 +292,22 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         p(
             "Tokens",
-            "Shown tokens: remembered, accepted or refused by the API server.",
+            "Bearer tokens of requests: cached, or accepted or refused by the API server.",
             {"{{answer}}": "sum by (answer) (rate(sparkonce_gateway_tokens_total{GATEWAY}[$__rate_interval]))"},
             "reqps",
         ),
         p(
+            "Connections",
+            "Open connections of clients, and those that the gateway closed: overdue, refused, or to make room for another client.",
+            {
+                "open {{pod}}": "sparkonce_gateway_connections{GATEWAY}",
+                "closed per minute: {{why}}": "60 * sum by (why) "
+                "(rate(sparkonce_gateway_connections_closed_total{GATEWAY}[$__rate_interval]))",
+            },
+        ),
+        p(
             "Requests to the API server",
-            "Reviews of tokens and of rights, and what settles who a driver is.",
+            "Reviews of tokens and of rights, and reads that identify drivers.",
             {
                 "{{kind}} {{result}}": "sum by (kind, result) (rate(sparkonce_api_requests_total{GATEWAY}[$__rate_interval]))"
             },
@@ -281,8 +315,37 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         p(
             "Time of a request to the ledger",
-            "Of gateways.",
+            "Latency of gateways' requests to etcd.",
             quantiles("sparkonce_store_request_seconds_bucket{GATEWAY}"),
+            "s",
+        ),
+    ],
+    "Processes": [
+        p(
+            "Versions",
+            "Processes of the release by the version that they run; a rollout shows two of them for minutes.",
+            {"{{service}} {{version}}": "count by (service, version) (sparkonce_build_info{BOTH})"},
+        ),
+        p(
+            "Memory",
+            "Resident memory; a process beyond its limit is killed.",
+            {"{{pod}}": "process_resident_memory_bytes{BOTH}"},
+            "bytes",
+        ),
+        p(
+            "CPU",
+            "Cores in use. An operator that has less than it wants renews its lease late.",
+            {"{{pod}}": "rate(process_cpu_seconds_total{BOTH}[$__rate_interval])"},
+        ),
+        p(
+            "Open files",
+            "Files and connections, and how many a process may have.",
+            {"{{pod}}": "process_open_fds{BOTH}", "limit {{pod}}": "process_max_fds{BOTH}"},
+        ),
+        p(
+            "Running since",
+            "Time since each process started; a short line after a long one is a restart.",
+            {"{{pod}}": "time() - process_start_time_seconds{BOTH}"},
             "s",
         ),
     ],
@@ -290,11 +353,11 @@ ROWS: Mapping[str, Sequence[Panel]] = {
 
 
 def dashboard() -> Json:
-    """As Grafana takes it, for version 9 and later."""
+    """Grafana's JSON model of the dashboard, for version 9 and later."""
     return {
         "uid": "sparkonce",
         "title": "sparkonce",
-        "description": "Jobs, attempts and the health of a release of sparkonce; docs/monitoring.md says what to do.",
+        "description": "Jobs, attempts and health of a sparkonce release; docs/monitoring.md describes what to do.",
         "tags": ["sparkonce", "spark"],
         "schemaVersion": 37,
         "editable": True,
@@ -357,7 +420,7 @@ def _body(panel: Panel) -> Json:
         {
             "refId": chr(ord("A") + place),
             "datasource": source,
-            "expr": query.replace("OPERATOR", OPERATOR).replace("GATEWAY", GATEWAY),
+            "expr": query.replace("OPERATOR", OPERATOR).replace("GATEWAY", GATEWAY).replace("BOTH", BOTH),
             "legendFormat": legend,
         }
         for place, (legend, query) in enumerate(panel.queries.items())

@@ -1,9 +1,9 @@
-"""Makes requirements.lock, and tells without a network whether it still fits pyproject.toml.
+"""Makes requirements.lock, and checks without a network whether it still fits pyproject.toml.
 
 The lock holds an exact version and the hashes of every package of all extras and groups, for Python 3.11 and later. It
-names no package index: where packages come from is a matter of the machine (docs/decisions.md has why this is no
-uv.lock). Its first lines carry a digest of the dependency tables it was made from, so that `--check` needs no resolver:
-it compares digests. What it cannot see is a newer release that would fit; `make lock UPGRADE=1` asks for those.
+names no package index, since that depends on the machine (docs/decisions.md explains why this is not a uv.lock). Its
+first lines carry a digest of the dependency tables it was made from, so that `--check` compares digests and needs no
+resolver. The check cannot notice a newer release that would fit; `make lock UPGRADE=1` takes those.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DIGEST_LINE = "# dependencies of pyproject.toml: sha256:"
 
 
 def dependency_digest(pyproject: str) -> str:
-    """SHA-256 (hex) of what the lock depends on: the dependency tables and the Python range, whatever their layout."""
+    """SHA-256 (hex) of the dependency tables and the Python range, independent of their formatting."""
     document = tomllib.loads(pyproject)
     project = document["project"]
     tables = {
@@ -42,12 +42,12 @@ def is_fresh(pyproject: str, lock: str) -> bool:
 def make_lock(pyproject: str, *, upgrade: bool) -> str:
     """Resolve and return the lock's text; versions already locked stay where they fit, unless `upgrade`.
 
-    Raises CalledProcessError when there is no resolution; uv has then said why on stderr.
+    Raises CalledProcessError if no resolution exists; uv has then printed the reason to stderr.
     """
     command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--quiet"]
     command += ["--all-extras", "--group", "dev", "--group", "examples"]
     command += ["--universal", "--python-version", "3.11", "--generate-hashes"]
-    # Nothing about this machine: neither its index nor its folders of packages.
+    # Keeps this machine's package index and package folders out of the lock.
     command += ["--no-header", "--no-emit-index-url", "--no-emit-find-links", "--output-file", LOCK.name]
     command += ["--upgrade"] if upgrade else []
     subprocess.run(command, cwd=ROOT, check=True)
@@ -58,7 +58,7 @@ def make_lock(pyproject: str, *, upgrade: bool) -> str:
 def main() -> int:
     """Write the lock, or with --check exit 1 and one sentence when it is stale."""
     parser = argparse.ArgumentParser(description="Make or check requirements.lock.")
-    parser.add_argument("--check", action="store_true", help="only say whether the lock fits pyproject.toml")
+    parser.add_argument("--check", action="store_true", help="only check whether the lock fits pyproject.toml")
     parser.add_argument("--upgrade", action="store_true", help="take the newest releases that fit")
     options = parser.parse_args()
     pyproject = (ROOT / "pyproject.toml").read_text()

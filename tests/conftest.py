@@ -1,9 +1,8 @@
-"""What every test gets: the rule that CI skips nothing, hypothesis profiles, JVMs for short jobs, and a folder in memory.
+"""Settings for all tests: the tier, the rule that CI skips nothing, hypothesis profiles, JVM flags for short jobs, and a folder in memory.
 
-A tier that cannot run on a machine is skipped with its reason, which is right on a laptop and wrong in CI, where a
-missing tool would silently turn a promise off. With `CI=true` each skip therefore *is* a failure, reported as one, so
-that the closing line counts it. Counting skips at the end and changing the exit code was not taken: the closing line
-would still say that all is well.
+A tier that cannot run on a machine is skipped with its reason, which is right on a laptop and wrong in CI, where a missing tool would
+silently drop a promise. With `CI=true` each skip therefore *is* a failure, reported as one, so that pytest's last line counts it.
+Counting skips at the end and changing the exit code was not taken, since the last line would still look like success.
 """
 
 from __future__ import annotations
@@ -11,28 +10,59 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, core, settings
 
+from harness import effort, tiers
+from harness.scheduling import OneWorkerPerCluster
+from sparkonce import failpoints
+
+TESTS = Path(__file__).parent
 IN_CI = os.environ.get("CI") == "true"
+QUICK_LIMIT = 600
+"""Seconds for a test outside the folders of the full tier, with its fixtures: the slowest takes half a minute alone, a load of ten makes it
+slow and not red, and only a hanging test takes this long."""
 
-# For spark-submit, here and in processes that are started from here: as harness.spark.SHORT_LIVED, in
-# words of its own because this file is used alone, too. Nothing about a job changes, so keys and fingerprints do not.
+# For spark-submit, here and in child processes: the flags of harness.spark.SHORT_LIVED, repeated
+# because this file is also used alone. They change nothing about a job, so keys and fingerprints stay the same.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# No deadline per example: a shared two-core machine makes honest examples slow now and then.
-# A failing example prints the blob that reproduces it, and nothing is derandomized: each run explores something new.
-settings.register_profile("dev", deadline=None, print_blob=True, derandomize=False)
+# A process that a test gives up is aborted, and prints where its threads are (harness/patience.py).
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+
+# No deadline per example: on a shared two-core machine valid examples are slow now and then.
+# A failing example prints the blob that reproduces it; random choices follow from SEED, by default the commit (harness/effort.py).
 settings.register_profile(
-    "ci",
-    parent=settings.get_profile("dev"),
-    max_examples=200,
+    "effort",
+    deadline=None,
+    print_blob=True,
+    max_examples=effort.size("hypothesis examples"),
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "dev"))
+settings.load_profile("effort")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=tiers.TIERS, default="all", help="which folders to collect: harness/tiers.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[tiers.VARIABLE] = config.getoption("--tier")
+    if config.getoption("hypothesis_seed", None) is None:  # hypothesis' own option wins
+        core.global_force_seed = effort.seed("hypothesis")  # type: ignore[assignment] # it is declared as None alone
+
+
+def pytest_report_header() -> str:
+    return f"EFFORT={effort.effort()} SEED={effort.base()}: both in the environment repeat what campaigns drew"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Does not even import files of another tier."""
+    return None if tiers.collects(collection_path, TESTS, config.getoption("--tier")) else True
 
 
 def _skip_is_failure(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -57,14 +87,32 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on a real cluster come first: one process of the run then has them all, and one cluster serves them."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps only this tier's tests, and puts those on a real cluster first (harness/scheduling.py)."""
+    chosen = config.getoption("--tier")
+    for item in items:
+        if not tiers.full_folder(item.path, TESTS):
+            item.add_marker(pytest.mark.timeout(QUICK_LIMIT), append=True)
+    theirs = [item for item in items if not tiers.runs(item.path, TESTS, _parameters(item), chosen)]
+    if theirs:
+        config.hook.pytest_deselected(items=theirs)
+        items[:] = [item for item in items if item not in set(theirs)]
     items.sort(key=lambda item: "cluster" not in item.path.parent.name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWorkerPerCluster | None:
+    return OneWorkerPerCluster(config, log) if config.getoption("dist") == "worksteal" else None
+
+
+def _parameters(item: pytest.Item) -> Iterable[object]:
+    spec = getattr(item, "callspec", None)
+    return () if spec is None else spec.params.values()
 
 
 @pytest.fixture
 def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """What a test measured or drew (a seed, counts), printed in the summary of the run, also when it passed and under xdist."""
+    """A measurement or draw of a test (a seed, counts), printed in the run's summary, also if it passed and under xdist."""
     return lambda text: record_property("said", text)
 
 
@@ -83,9 +131,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{nodeid}\n{text}")
 
 
+@pytest.fixture(autouse=True)
+def no_plan_of_another_test() -> Iterator[None]:
+    """A plan of failpoints that this process read from a test's environment ends with the test: it would freeze a later one."""
+    yield
+    failpoints.reset()
+
+
 @pytest.fixture
 def tmpfs_path() -> Iterator[Path]:
-    """A fresh folder in memory (`/dev/shm`) where there is one, else on disk; removed afterwards."""
+    """A fresh folder in memory (`/dev/shm`) if possible, otherwise on disk; removed afterwards."""
     memory = Path("/dev/shm")
     where = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
     path = Path(tempfile.mkdtemp(prefix="sparkonce-test-", dir=where))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sparkonce.audit.job import leave
+from sparkonce.audit.entry import leave
 
 if __name__ == "__main__":
     sys.exit(leave(sys.argv[1:]))

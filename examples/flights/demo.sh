@@ -48,3 +48,9 @@ echo
 .venv/bin/python $EXAMPLE/show.py
 
 printf '\nAll of this lies in %s. What the ledger knows: .venv/bin/sparkonce keys list --store %s\n' $DATA $LEDGER
+cat <<'END'
+Next, on Kubernetes: 'make cluster-demo' runs the same pipeline in a cluster of its own. On yours:
+helm install sparkonce charts/sparkonce --namespace sparkonce --create-namespace --set etcd.bundled.enabled=true
+kubectl sparkonce list --gateway-namespace sparkonce
+Images: docs/helm.md. The jobs: examples/kubernetes/README.md. Rights of kubectl sparkonce: docs/kubernetes-cli.md.
+END

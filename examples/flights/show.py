@@ -2,7 +2,7 @@
 
     python examples/flights/show.py [FOLDER]      FOLDER: examples/flights/data/lake/flights unless named
 
-What a reader sees of a table is the files that its slots name; `sparkonce.sink.table` lists those, pyarrow reads them. In a
+What a reader sees of a table is the files that its slots name; `sparkonce.sink.slotlog.snapshot` lists those, pyarrow reads them. In a
 PySpark job the same is `sparkonce.read(spark, path)`. Listing the folder's Parquet files would not do: those of attempts
 that lost lie in the same place.
 """
@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 from rich.console import Console
 from rich.table import Table as Shown
 
-from sparkonce.sink.table import Table
+from sparkonce.sink.slotlog.snapshot import Table
 
 LAKE = Path(__file__).resolve().parent / "data" / "lake" / "flights"
 

@@ -1,4 +1,4 @@
-"""Spark jobs whose effects happen exactly once: the face for job authors.
+"""Spark jobs whose effects happen exactly once: the API for job authors.
 
     job = sparkonce.current()        # inside a job that `sparkonce run` started
     job.write(df, "orders")          # the one effect on a declared output
@@ -8,7 +8,7 @@
 
     sparkonce.read(spark, "lake/orders")
 
-Importing this module imports nothing heavy: names are resolved when they are first used.
+Importing this module is cheap: names are resolved on first use.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkonce.driver.attempt import current
-    from sparkonce.engine.notebook import job
+    from sparkonce.driver.current import current
     from sparkonce.errors import Fenced, KeyConflict, NotInJob, SparkonceError
-    from sparkonce.sink.read import files, read
+    from sparkonce.local.notebook import job
+    from sparkonce.sink.slotlog.reader import files, read
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "current": "sparkonce.driver.attempt",
-    "job": "sparkonce.engine.notebook",
-    "files": "sparkonce.sink.read",
-    "read": "sparkonce.sink.read",
+    "current": "sparkonce.driver.current",
+    "job": "sparkonce.local.notebook",
+    "files": "sparkonce.sink.slotlog.reader",
+    "read": "sparkonce.sink.slotlog.reader",
     "Fenced": "sparkonce.errors",
     "KeyConflict": "sparkonce.errors",
     "NotInJob": "sparkonce.errors",

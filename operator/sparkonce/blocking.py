@@ -1,9 +1,9 @@
-"""Runs a coroutine of the core from plain code, without an event loop.
+"""Runs a coroutine of the core from synchronous code, without an event loop.
 
-The protocols of this package are `async`, because etcd and the Kubernetes API are. Their local implementations (SQLite,
-the memory store, local folders) never suspend: they block, for milliseconds. Driver code is plain PySpark, runs in scripts and in
-notebooks that already have a running loop, and must not need one of its own. So `run` sends the coroutine once and takes its
-result. It refuses a coroutine that really suspends: such a backend is reached through a channel with its own thread.
+The protocols of this package are `async` because etcd and the Kubernetes API are. Their local implementations (SQLite, local folders) never
+suspend: they block for milliseconds. Driver code is plain PySpark in scripts and in notebooks, which already run an event loop, so it
+cannot start its own. `run` therefore resumes the coroutine once and takes its result. It refuses a coroutine that suspends: such a backend
+is reached through a channel with a thread of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result; RuntimeError when it awaits something that is not there yet."""
+    """Returns the coroutine's result. Raises: RuntimeError: it suspended."""
     try:
         coroutine.send(None)
     except StopIteration as done:

@@ -1,48 +1,56 @@
-"""Facts that end a call: each is one sentence that says what is wrong, where, and what to do.
+"""The package's exceptions: each message is one sentence that says what is wrong, where, and what to do.
 
-An error here says what it *proves*. `StoreUnavailable` proves nothing about the request (it may have landed, or may land
-later); every other error is an answer. Errors never carry specs, values or credentials. Refusals that are a normal part
-of the protocol (Lost, Changed, Duplicate, ...) are return values of the store's and the sink's verbs, not errors.
+Each docstring says what the error *proves*. `StoreUnavailable`, `OutputUnavailable` and `LaunchUnavailable` prove nothing about the request
+(it may have been applied, or may be later); every other error is an answer. Errors never carry specs, values or credentials. Refusals that
+are a normal part of the protocol (Lost, Changed, Duplicate, ...) are return values of the store's and the sink's verbs, not errors.
 """
 
 from __future__ import annotations
 
 
 class SparkonceError(Exception):
-    """Everything this package raises on purpose; `str()` is one sentence for a person."""
+    """Base of everything this package raises on purpose; `str()` is one sentence for a person."""
 
 
 class InvalidInput(SparkonceError):
     """The request itself is wrong: nothing was sent and nothing was written."""
 
 
+class ReportTooLarge(InvalidInput):
+    """A report is larger than one may be, or its attempt has reported as much as it may. It is not stored, and a repetition will not be."""
+
+
+class RealmReportsFull(ReportTooLarge):
+    """The reports of the realm have used up its room in the ledger: none but a verdict is stored until keys of the realm are removed."""
+
+
 class StoreUnavailable(SparkonceError):
-    """The store did not answer. Proves nothing: the same request may be sent again, with the same nonce."""
+    """The store did not answer. Proves nothing: the request may have been applied; send it again with the same nonce."""
 
 
 class StoreUnusable(SparkonceError):
-    """The store answered and cannot be used here (a network file system, a newer layout, not a ledger)."""
+    """The store answered but cannot be used here (a network file system, a newer layout, not a ledger)."""
 
 
 class StoreFull(SparkonceError):
-    """The realm holds as many live keys as it may; a new key is refused, a known one is not. Nothing was written."""
+    """The realm has reached its limit of live keys: a new key is refused, known keys are served. Nothing was written."""
 
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds until the next record of the realm expires, or a default when none does."""
+        """Seconds until the realm's next record expires, or a default if none does."""
 
 
 class QuotaUsed(StoreFull):
-    """The store itself is nearly full, whatever the realm holds: what is left of it is for finalizing what was begun."""
+    """The store itself is nearly full, independent of the realm: its remaining space is kept for finalizing generations in progress."""
 
 
 class RecordUnreadable(SparkonceError):
-    """The record of this key does not parse. It exists: the key is never treated as unseen."""
+    """The record of this key does not parse. It exists: the key is never treated as unknown."""
 
 
 class RecordTooNew(SparkonceError):
-    """The record asks for a newer reader (`min_reader`). It is left unclaimed and unchanged."""
+    """The record requires a newer reader (`min_reader`). It is left unclaimed and unchanged."""
 
 
 class NotInJob(SparkonceError):
@@ -50,15 +58,15 @@ class NotInJob(SparkonceError):
 
 
 class UndeclaredOutput(SparkonceError):
-    """A write names an output that the job does not declare; a takeover would not know where to look."""
+    """A write names an output that the job does not declare. Nothing was written: no later owner would check that output."""
 
 
 class Fenced(SparkonceError):
-    """A later attempt, or a settle, closed this attempt's slot: it can never commit, and its files are not visible."""
+    """A later attempt, or a settle, closed this attempt's slot: it can never commit, and its files never become visible."""
 
 
 class KeyConflict(SparkonceError):
-    """The slot is committed under another fingerprint: somebody else's rows, never this job's result."""
+    """The slot is committed under another fingerprint: another job's rows, never this job's result."""
 
 
 class AttemptEnded(SparkonceError):
@@ -66,11 +74,11 @@ class AttemptEnded(SparkonceError):
 
 
 class OutputUnavailable(SparkonceError):
-    """The output's store did not answer or refused; what was asked is unknown unless the sentence says otherwise."""
+    """The output's store did not answer, or refused. Whether the request was applied is unknown unless the message says otherwise."""
 
 
 class OutputUnsafe(SparkonceError):
-    """The output's store ignores create-if-absent: exactly-once cannot be kept there, so nothing is written."""
+    """The output's store ignores create-if-absent: exactly-once is impossible there, so nothing was written."""
 
 
 class OutputCorrupt(SparkonceError):
@@ -78,31 +86,31 @@ class OutputCorrupt(SparkonceError):
 
 
 class NothingCommitted(SparkonceError):
-    """A table is read to which no job has committed: there are no rows, and no schema to say so with."""
+    """No job has committed to the table: it has neither rows nor a schema to return an empty frame with."""
 
 
 class FilesMissing(SparkonceError):
-    """Files that a committed slot names are not there any more, or not as they were; the rows are not read in part."""
+    """Files that a committed slot names are missing or were changed; no part of the table was read."""
 
 
 class OutputUnsupported(SparkonceError):
-    """This kind of output does not exist in this version; never replaced by another kind."""
+    """This version does not support this kind of output; it is never replaced by another kind."""
 
 
 class LibraryMissing(OutputUnsupported):
-    """What this kind of output needs is not installed here; elsewhere it may be."""
+    """A library that this kind of output needs is not installed in this environment."""
 
 
 class OutputChanged(SparkonceError):
-    """The table was dropped, made anew or changed so that what was staged does not fit any more; nothing was committed."""
+    """The table was dropped, recreated or altered, so that the staged files do not fit; nothing was committed."""
 
 
 class StreamBroken(SparkonceError):
-    """A stream's checkpoint does not fit what is committed: it was reset, put back, or used elsewhere. Nothing was committed for it."""
+    """A stream's checkpoint contradicts its committed batches: it was deleted, restored or used elsewhere. Nothing was committed."""
 
 
 class ExpectationUnmet(SparkonceError):
-    """What was written is not what `spec.outputs[].expect` demands; nothing was committed."""
+    """The staged rows violate `spec.outputs[].expect`; nothing was committed."""
 
 
 class RowsLost(SparkonceError):
@@ -110,32 +118,32 @@ class RowsLost(SparkonceError):
 
 
 class LaunchRefused(SparkonceError):
-    """The application was refused as invalid before it ran: trying again cannot help."""
+    """The application was refused as invalid and never ran; a retry cannot succeed."""
 
 
 class LaunchUnavailable(SparkonceError):
-    """Not now, or not known: what was asked may have been done unless the sentence says otherwise. It may be asked again after a while."""
+    """The platform did not answer, or refused for now. The request may have been applied unless the message says otherwise; retry later."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds, when whoever refused said so."""
+        """Seconds after which the server asked for a retry; None: it did not say."""
 
 
 class Busy(SparkonceError):
-    """Somebody else runs the key right now. Nothing was written."""
+    """Another process runs the key right now. Nothing was written."""
 
 
 class JobMismatch(SparkonceError):
-    """The key is for something else. Nothing was written."""
+    """The key belongs to another job. Nothing was written."""
 
 
 class HeldForPerson(SparkonceError):
-    """The key is held: a person must resolve it."""
+    """The key is held until a person resolves it."""
 
 
 class ResultGone(SparkonceError):
-    """The key has its result, and the result's output is gone or was replaced; nothing runs until a rerun."""
+    """The key has a result whose output is gone or was replaced; nothing runs until a rerun."""
 
 
 class JobFailed(SparkonceError):

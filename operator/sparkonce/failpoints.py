@@ -1,18 +1,17 @@
-"""Named points in the code at which a test can make the process die, freeze, wait or fail, after etcd's gofail.
+"""Failpoints: named points in the code at which a test can make the process die, freeze, sleep or fail; modelled on etcd's gofail.
 
     SPARKONCE_FAILPOINTS="sink.slots.create.before=kill;store.sql.commit.after=2*off->stop"
 
-A term is `[N*]action`; terms are chained with `->`, each applies to its N hits, the last one to all that follow (an `N*`
-that is used up means off). Actions: `off`, `kill` (SIGKILL to this process), `stop` (SIGSTOP), `sleep(MILLISECONDS)`,
-`raise` (FailpointError), `exit(CODE)`. A point that no term names costs one dictionary look-up. With
-`SPARKONCE_FAILPOINTS_LOG=FILE` every hit appends its name to FILE, as `name=action` where something was done, so that a test can
-count what it really reached.
+A term is `[N*]action`; terms are chained with `->`: each applies to its N hits, the last one to all that follow (a used-up `N*` means
+off). Actions: `off`, `kill` (SIGKILL to this process), `stop` (SIGSTOP), `sleep(MILLISECONDS)`, `raise` (FailpointError), `exit(CODE)`.
+Without any setting a point costs one comparison. With `SPARKONCE_FAILPOINTS_LOG=FILE` every hit appends its name to FILE, as
+`name=action` if an action was performed, so that a test can assert what it reached.
 
-With `SPARKONCE_FAILPOINTS_ONCE=FOLDER` (there must be one) each point kills or stops one process in all, however many attempts the job
+With `SPARKONCE_FAILPOINTS_ONCE=FOLDER` (an existing folder) each point kills or stops one process in all, however many attempts the job
 has.
 
-It refuses names that are not in `NAMES`: a typo in a test would otherwise test nothing. Random fault injection lives in the
-tests; here is only the place. The points are listed in docs/failpoints.md, which is generated from `NAMES`.
+Names that are not in `NAMES` are refused: a typo in a test would otherwise test nothing. Random fault injection is the tests' task.
+docs/failpoints.md is generated from `NAMES`.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ NAMES: dict[str, str] = {
     "store.sql.statement.before": "before a statement inside a write transaction of a SQL store",
     "store.sql.statement.after": "after a statement inside a write transaction of a SQL store",
     "store.sql.commit.before": "the transaction is complete and not committed",
-    "store.sql.commit.after": "the transaction is committed and nobody was told",
+    "store.sql.commit.after": "the transaction is committed and its caller has no answer yet",
     "store.etcd.request.before": "before a request of the store to etcd",
-    "store.etcd.request.after": "etcd has answered a request and nobody was told",
+    "store.etcd.request.after": "etcd has answered a request and its caller has no answer yet",
     "store.etcd.reserve.before": "there is room for a new key, and it is not asked for yet",
     "engine.reserve.before": "the request is known to be new and not reserved",
     "engine.reserve.after": "the key is reserved, attempt 1 is granted, nothing is launched",
@@ -48,11 +47,11 @@ NAMES: dict[str, str] = {
     "engine.stop.after": "the attempt's processes are stopped, nothing is granted",
     "engine.grant.after": "the next attempt is granted and not launched",
     "engine.finalize.before": "the result is known and not recorded",
-    "engine.finalize.after": "the result is recorded and nobody was told",
-    "replica.reserve.before": "an object was read to be there and its key not reserved",
+    "engine.finalize.after": "the result is recorded and no waiting client has it yet",
+    "replica.reserve.before": "an object was read and its key is not reserved",
     "replica.reserve.after": "the key is reserved and nothing drives it",
     "replica.take-over.before": "a key without an owner was seen and not claimed",
-    "replica.hand-over.before": "every drive was let go and the lease lives",
+    "replica.hand-over.before": "every drive was dropped and the lease lives",
     "launch.local.placed": "the attempt's folder exists, no process is started",
     "launch.local.spawned": "the process is started, the launcher has not returned",
     "driver.current": "the driver took its lock and has not done anything",
@@ -62,7 +61,7 @@ NAMES: dict[str, str] = {
     "driver.write.done": "one output is committed, the driver goes on",
     "driver.stream.open.before": "a stream's first batch was delivered, its opening is not committed",
     "driver.stream.opened": "the opening is committed, no batch is",
-    "driver.stream.batch": "a batch is committed, or was found so, and Spark was not told",
+    "driver.stream.batch": "a batch is committed, or was found so, and Spark does not know yet",
     "driver.stream.end.before": "a stream's query has ended, its end is not committed",
     "driver.stream.ended": "the end of a stream is committed, its driver goes on",
     "driver.seal.before": "all outputs of a transaction are staged, nothing is sealed",
@@ -77,9 +76,9 @@ NAMES: dict[str, str] = {
     "sink.iceberg.created": "the Iceberg table exists and has no snapshot yet",
     "sink.iceberg.staged": "the rows and their slot lie beside the table, no commit was sent",
     "sink.iceberg.commit.before": "the commit is put together and not sent to the catalog",
-    "sink.iceberg.commit.after": "the catalog has made the commit and nobody here knows it yet",
+    "sink.iceberg.commit.after": "the catalog has made the commit and this process does not know yet",
     "sink.iceberg.fence.before": "the fence is put together and not sent to the catalog",
-    "sink.iceberg.fence.after": "the catalog has set the fence and nobody here knows it yet",
+    "sink.iceberg.fence.after": "the catalog has set the fence and this process does not know yet",
     "sink.iceberg.sweep.before": "before a staging folder that can never be committed is deleted",
     "sink.delta.noted": "a fence is noted beside a Delta table and not in its log",
     "sink.delta.fence.before": "before the log entry of a fence is created",
@@ -88,14 +87,14 @@ NAMES: dict[str, str] = {
     "sink.delta.table.after": "a Delta table exists and has no rows",
     "sink.delta.commit.before": "before the log entry that commits a slot is created",
     "sink.delta.commit.after": "after the log entry that commits a slot was created",
-    "sink.delta.checkpoint.before": "a log entry stands, and a checkpoint is due",
+    "sink.delta.checkpoint.before": "a log entry exists, and a checkpoint is due",
     "sink.delta.sweep.before": "before a staging folder that can never be committed is deleted",
 }
-"""Every point, and the state of the world when it is hit."""
+"""Every point, with the state of the system when it is hit."""
 
 
 class FailpointError(RuntimeError):
-    """The `raise` action: a failure at a place where real parts cannot be made to fail on demand."""
+    """Raised by the `raise` action, where a real component cannot be made to fail on demand."""
 
 
 @dataclass
@@ -109,7 +108,7 @@ _TERM = re.compile(r"(?:(\d+)\*)?(off|kill|stop|raise|sleep|exit)(?:\((\d+)\))?$
 
 
 def parse(text: str) -> dict[str, list[_Term]]:
-    """Terms by name; ValueError with one sentence for an unknown name or action."""
+    """Parses SPARKONCE_FAILPOINTS into terms by name. Raises: ValueError: an unknown name or action, in one sentence."""
     plan: dict[str, list[_Term]] = {}
     for part in filter(None, (p.strip() for p in text.split(";"))):
         name, _, terms = part.partition("=")
@@ -134,7 +133,7 @@ _log: str | None = None
 
 
 def _spent(name: str) -> bool:
-    """With SPARKONCE_FAILPOINTS_ONCE=FOLDER a point ends or freezes one process in all, whichever gets there first."""
+    """With SPARKONCE_FAILPOINTS_ONCE, takes this point's one kill or stop. True: another process has taken it already."""
     folder = os.environ.get("SPARKONCE_FAILPOINTS_ONCE")
     if folder is None:
         return False
@@ -148,19 +147,22 @@ def _spent(name: str) -> bool:
 def _load() -> dict[str, list[_Term]]:
     global _plan, _log  # noqa: PLW0603 - read once per process: the environment of a job does not change under it
     _log = os.environ.get("SPARKONCE_FAILPOINTS_LOG")
-    _plan = parse(os.environ.get("SPARKONCE_FAILPOINTS", ""))
+    text = os.environ.get("SPARKONCE_FAILPOINTS")
+    _plan = parse(text) if text else {}
     return _plan
 
 
 def reset() -> None:
-    """Read the environment again at the next hit (for tests that change it inside one process)."""
+    """Makes the next hit read the environment again, for tests that change it within one process."""
     global _plan  # noqa: PLW0603 - see _load
     _plan = None
 
 
 def hit(name: str) -> None:
-    """Do what the environment asks for at this point; nothing by default."""
+    """Performs the action that the environment names for this point; none by default."""
     plan = _plan if _plan is not None else _load()
+    if not plan and _log is None:
+        return
     term = _next(plan.get(name))
     if term is not None and term.action in ("kill", "stop") and _spent(name):
         term = None
@@ -172,7 +174,7 @@ def hit(name: str) -> None:
 
 
 def _next(terms: list[_Term] | None) -> _Term | None:
-    """The term for this hit; a used-up one makes room for the one after it."""
+    """The term for this hit; used-up terms are removed."""
     while terms:
         if terms[0].times is None:
             return terms[0]
@@ -199,25 +201,25 @@ def _act(name: str, term: _Term) -> None:
 
 
 def markdown() -> str:
-    """docs/failpoints.md."""
+    """The text of docs/failpoints.md."""
     rows = "".join(f"| `{name}` | {state} |\n" for name, state in NAMES.items())
     return f"""# Failpoints
 
-Named points in the code at which a test can make a process die, freeze, wait or fail. They are off unless the environment of
-the process names them; what is set for `sparkonce run` reaches its drivers, too.
+Named points in the code at which a test can make a process die, freeze, sleep or fail. They are off unless the process's environment
+names them; drivers inherit the settings of `sparkonce run`.
 
     SPARKONCE_FAILPOINTS="driver.commit.after=kill" sparkonce run job.yaml
 
-| variable | says |
+| variable | value |
 | --- | --- |
 | `SPARKONCE_FAILPOINTS` | `NAME=TERMS`, joined by `;`. A term is `[N*]ACTION`, chained by `->`: `2*off->kill` passes twice, then kills |
-| `SPARKONCE_FAILPOINTS_LOG` | a file: each hit appends `NAME`, or `NAME=ACTION` where something was done |
+| `SPARKONCE_FAILPOINTS_LOG` | a file: each hit appends `NAME`, or `NAME=ACTION` if an action was performed |
 | `SPARKONCE_FAILPOINTS_ONCE` | a folder: each point kills or stops one process in all, however many attempts there are |
 
 Actions: `off`, `kill` (SIGKILL), `stop` (SIGSTOP), `sleep(MILLISECONDS)`, `raise`, `exit(CODE)`.
 A name that is not in this list is refused.
 
-| point | the world when it is hit |
+| point | state of the system when it is hit |
 | --- | --- |
 {rows}
 Generated: `python -m sparkonce.failpoints > docs/failpoints.md`.

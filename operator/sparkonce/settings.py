@@ -1,6 +1,6 @@
-"""Settings of a process, from its environment: read when asked for, never written, each with the reason for its default.
+"""Settings of a process, read from its environment on each call, each with the reason for its default.
 
-Nothing here changes what is safe. A setting decides how soon somebody acts; what an act may do is decided by the store and the outputs.
+None of them affects safety: a setting decides how soon a process acts, while the store and the outputs decide what it may do.
 """
 
 from __future__ import annotations
@@ -11,24 +11,35 @@ from sparkonce.errors import InvalidInput
 
 
 def lease_seconds() -> float:
-    """SPARKONCE_LEASE_SECONDS: without a touch for so long, a claim may be taken although its process holds the lock.
+    """SPARKONCE_LEASE_SECONDS: seconds without a renewal after which a claim may be taken over although its process holds the lock.
 
-    Default 30: a laptop under full load may stall a process for seconds; a frozen one holds nobody up for longer than this."""
+    Default 30: a laptop under full load may stall a process for seconds; a frozen process blocks its keys for no longer than this."""
     return _seconds("SPARKONCE_LEASE_SECONDS", 30.0)
 
 
 def patience(default: float = 10.0) -> float:
-    """SPARKONCE_PATIENCE: seconds for which a command asks a store or an output again that does not answer, before it gives up.
+    """SPARKONCE_PATIENCE: seconds for which a command retries a store or an output that does not answer.
 
-    Default 10: longer than a checkpoint of a large ledger, shorter than a person waits without a word. A settle run has its own."""
+    Default 10: longer than a checkpoint of a large ledger, shorter than a user waits without output. A settle run has its own default."""
     return _seconds("SPARKONCE_PATIENCE", default)
 
 
-def settle() -> str:
-    """SPARKONCE_SETTLE, as the option of `sparkonce operator`: who looks at the outputs of jobs that run on a cluster.
+def settle(default: str = "auto") -> str:
+    """SPARKONCE_SETTLE, like `sparkonce operator --settle`: which process settles the outputs of jobs that run on a cluster.
 
-    Default auto: a command looks at what it reaches, and never takes a folder of this machine for one of a driver's pod."""
-    return os.environ.get("SPARKONCE_SETTLE") or "auto"
+    Default auto: a command settles at outputs it reaches, and never mistakes a folder of this machine for one of a driver's pod.
+    A gateway's default is run: it acts for many, and its own rights are not theirs."""
+    return os.environ.get("SPARKONCE_SETTLE") or default
+
+
+AMBIENT = "SPARKONCE_AMBIENT_CREDENTIALS"
+
+
+def ambient_credentials(default: str = "true") -> bool:
+    """SPARKONCE_AMBIENT_CREDENTIALS: whether object stores may be asked with the identity of the machine (`sink/objects/ambient.py`).
+
+    Default true: a driver's machine or pod is its own. Operators and gateways, which act for many, set it to false for themselves."""
+    return (os.environ.get(AMBIENT) or default).lower() not in ("false", "0", "no", "off")
 
 
 def _seconds(name: str, default: float) -> float:

@@ -1,10 +1,10 @@
-"""The images, made from one list of contents (`images.toml`): OCI archives without Docker, and a Dockerfile for each.
+"""Builds the images from one list of contents (`images.toml`), as OCI archives without Docker, and generates a Dockerfile for each.
 
-`images.build.build("spark", Path("spark.tar"), tag="example.com/sparkonce/spark:dev")` is what a cluster's harness calls.
+The cluster harness calls `images.build.build("spark", Path("spark.tar"), tag="example.com/sparkonce/spark:dev")`.
 
-It refuses to need a container engine, a registry or a daemon: an image is layers of files and three JSON documents, and the machine that
-tests a chart has none of the others. buildah was not taken: it wants user namespaces or a storage driver that a container seldom has. The
-Dockerfiles are for those who have an engine; they are generated, so that the two ways cannot tell different stories.
+It needs no container engine, registry or daemon: an image is layers of files and three JSON documents, and the machine that tests a chart
+has no engine. buildah was not taken, since it needs user namespaces or a storage driver that a container seldom has. The Dockerfiles are
+for users with an engine; they are generated from the same list, so that both ways produce the same contents.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-# Where a folder that is run looks for modules is the folder itself; ours is a package beside it.
+# Python puts the executed folder itself on its path; the package is found in the folder above.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from images import contents, dockerfile, jars  # noqa: E402 # after the path
@@ -21,7 +21,7 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     building = verbs.add_parser("build", help="an OCI archive, without a container engine")
     building.add_argument("image", choices=list(contents.images()))
-    building.add_argument("out", type=Path, help="the archive's file")
+    building.add_argument("out", type=Path, help="file to write the archive to")
     building.add_argument("--tag", help="the full name; default: localhost/sparkonce/IMAGE:dev")
     building.add_argument("--fresh", action="store_true", help="fetch Debian's packages anew, for their updates")
     verbs.add_parser("dockerfiles", help="write the Dockerfiles from the list")
@@ -29,7 +29,7 @@ def main() -> int:
     locked.add_argument("image", choices=[*(name for name, each in contents.images().items() if each.extras), "build"])
     fetching = verbs.add_parser("jars", help="fetch an image's jars, for its Dockerfile")
     fetching.add_argument("image", choices=[name for name, each in contents.images().items() if each.maven])
-    fetching.add_argument("out", type=Path, help="the folder, which is made")
+    fetching.add_argument("out", type=Path, help="the folder to create")
     asked = parser.parse_args()
     try:
         if asked.verb == "build":

@@ -1,6 +1,6 @@
-"""An OCI image layout in one tar file, as `ctr images import`, `kind load image-archive`, `skopeo` and `docker load` take it.
+"""Writes an OCI image layout as one tar file, as `ctr images import`, `kind load image-archive`, `skopeo` and `docker load` read it.
 
-Reproducible: the same layers under the same tag are the same bytes. `manifest.json` stands there for readers from before OCI.
+Reproducible: the same layers and tag give the same bytes. `manifest.json` is included for readers older than OCI.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TYPE = "application/vnd.oci.image"
 
 
 def architecture() -> str:
-    """Of this machine, for which every image is made."""
+    """Architecture of this machine, for which every image is built."""
     machine = platform.machine()
     if machine not in ARCHITECTURES:
         raise NotBuilt(f"images are made for {' and '.join(ARCHITECTURES)}, and this machine is {machine}")
@@ -32,7 +32,7 @@ def architecture() -> str:
 
 
 def checked(tag: str) -> str:
-    """Its part after the colon. NotBuilt: a node would read it as another name."""
+    """The tag's part after the colon. Raises NotBuilt if a node would read it as another name."""
     host, _, rest = tag.partition("/")
     name, _, version = rest.rpartition(":")
     if not (name and version) or not ({".", ":"} & set(host) or host == "localhost"):
@@ -43,7 +43,7 @@ def checked(tag: str) -> str:
 
 
 def write(image: Image, layers: Sequence[Layer], target: Path, *, tag: str) -> Path:
-    """The archive at `target`, complete when it stands there. NotBuilt, as `checked`."""
+    """Writes the archive to `target` and renames it there when it is complete. Raises NotBuilt, as `checked` does."""
     version = checked(tag)
     config = _json(_config(image, layers))
     manifest = _json(

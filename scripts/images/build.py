@@ -1,4 +1,4 @@
-"""`build`: an image of the list as an OCI archive."""
+"""Builds an image of the list as an OCI archive."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from images.layers import Layer
 
 
 def build(image: str, out: Path, *, tag: str, fresh: bool = False) -> Path:
-    """The archive of `image` (operator, spark, etcd) at `out`, under the full name `tag`; returns `out`.
+    """Writes the archive of `image` (operator, spark, etcd) to `out`, under the full name `tag`; returns `out`.
 
-    Layers are kept outside the checkout: the first time takes minutes, a change of sparkonce's code seconds. `fresh` makes Debian's layer
-    anew, with its updates. Root is needed for the images on Debian. NotBuilt: one sentence that says why and what to do.
+    Layers are cached outside the checkout: the first build takes minutes, one after a change of sparkonce's code seconds. `fresh` rebuilds
+    Debian's layer with its updates. Images on Debian need root. Raises NotBuilt with the cause and what to do.
     """
     found = contents.image(image)
     archive.checked(tag)
@@ -21,7 +21,7 @@ def build(image: str, out: Path, *, tag: str, fresh: bool = False) -> Path:
 
 
 def layers_of(image: Image, *, fresh: bool = False) -> list[Layer]:
-    """From the bottom up: what changes most is on top."""
+    """The image's layers from the bottom up; the one that changes most is on top."""
     found: list[Layer] = []
     if image.packages:
         found.append(system.layer(image, fresh=fresh))

@@ -1,4 +1,4 @@
-"""Other programs, called so that a failure is one sentence."""
+"""Runs other programs and turns a failure into one sentence."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from images.contents import NotBuilt
 
 TIMEOUT = 1500.0
-"""Seconds for one step: apt fetches 150 MB and Go compiles etcd, on machines and mirrors that are not quick."""
+"""Seconds for one step: apt fetches 150 MB and Go compiles etcd, possibly on slow machines and from slow mirrors."""
 
 
 def run(command: Sequence[str], environment: dict[str, str] | None = None, *, cwd: Path | None = None) -> str:
-    """What it prints. NotBuilt with its last words."""
+    """The program's standard output. Raises NotBuilt with its last lines if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -29,5 +29,5 @@ def run(command: Sequence[str], environment: dict[str, str] | None = None, *, cw
         raise NotBuilt(f"{command[0]} failed: {error}") from None
     if done.returncode != 0:
         lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
-        raise NotBuilt(f"{' '.join(command[:3])} failed: {' / '.join(lines[-4:]) or 'it said nothing'}")
+        raise NotBuilt(f"{' '.join(command[:3])} failed: {' / '.join(lines[-4:]) or 'it printed nothing'}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""What `images.toml` says, typed; and which locked packages an image's extras come down to."""
+"""Reads `images.toml` into typed values, and selects the locked packages that an image's extras need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIST = HERE / "images.toml"
 
 
 class NotBuilt(Exception):
-    """An image cannot be made here; one sentence that says why and what to do."""
+    """An image cannot be built here; one sentence with the cause and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class User:
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """Fields as in images.toml, whose comments say what for."""
+    """Fields as in images.toml, whose comments explain them."""
 
     name: str
     title: str
@@ -41,26 +41,26 @@ class Image:
     packages: Sequence[str] = ()
     extras: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
-    """From a path in the image to a file beside images.toml; executable."""
+    """Executable files: path in the image to a file beside images.toml."""
     folders: Sequence[str] = ()
-    """Empty, and the user's own."""
+    """Empty folders that belong to the image's user."""
     maven: Sequence[str] = ()
     maven_excludes: Sequence[str] = ()
     gomodule: str = ""
     programs: Mapping[str, str] = field(default_factory=dict)
-    """From a name in /usr/local/bin to a Go package."""
+    """Name in /usr/local/bin to Go package."""
 
     def settings(self) -> dict[str, str]:
-        """The environment of a process in it. What stands in /opt/sparkonce/app goes before what it was installed with."""
+        """Environment of the image's processes. /opt/sparkonce/app takes precedence over the installed packages."""
         path = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         python = {"PYTHONPATH": f"{APP}:{LIB}"} if self.extras else {}
         return {**path, **python, **self.environment}
 
 
 BACKEND = frozenset({"hatchling"})
-"""What builds the wheel."""
+"""Packages that build the wheel."""
 LIB, APP = "/opt/sparkonce/lib", "/opt/sparkonce/app"
-"""Where locked packages are, and where sparkonce itself is: apart, so that a change of our code is a small layer."""
+"""Folders of the locked packages and of sparkonce itself, separate so that a change of our code is a small layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Debian:
 
 @cache
 def images() -> Mapping[str, Image]:
-    """By name, in the list's order."""
+    """Images by name, in the order of the list."""
     said = _read()
     return {
         name: Image(name=name, user=User(**said[name].pop("user")), **said[name]) for name in said if name != "debian"
@@ -84,7 +84,7 @@ def debian() -> Debian:
 
 
 def image(name: str) -> Image:
-    """NotBuilt: there is none of this name."""
+    """The image of this name. Raises NotBuilt if the list does not have it."""
     if name not in images():
         raise NotBuilt(f"there is no image {name!r} in {LIST.name}; there are {', '.join(images())}")
     return images()[name]
@@ -97,8 +97,8 @@ def _read() -> dict[str, Any]:
 def requirements(extras: Sequence[str], *, pyproject: str | None = None, lock: str | None = None) -> str:
     """The part of requirements.lock that an installation of sparkonce with these extras needs, hashes included.
 
-    No resolver is asked: the lock says of each package on whose behalf it is there ("via"). A package that only an extra of another
-    package wants comes along when that other package is there; that is a little more than needed, never less.
+    It needs no resolver, since the lock names the dependents of each package ("via"). A package that is needed only by an extra of another
+    package is included whenever that other package is: slightly more than needed, never less.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text() if pyproject is None else pyproject)["project"]
     wanted = {_name(each) for each in project["dependencies"]}
@@ -108,7 +108,7 @@ def requirements(extras: Sequence[str], *, pyproject: str | None = None, lock: s
 
 
 def locked(names: AbstractSet[str], *, lock: str | None = None) -> str:
-    """The lock's lines of these packages and of whatever they need. NotBuilt: it lacks one of them."""
+    """The lock's lines for these packages and their dependencies. Raises NotBuilt if it lacks one of them."""
     entries = _entries((ROOT / "requirements.lock").read_text() if lock is None else lock)
     wanted = set(names)
     while more := {name for name, (_, via) in entries.items() if name not in wanted and via & wanted}:
@@ -138,7 +138,7 @@ def _name(requirement: str) -> str:
 
 
 def _entries(lock: str) -> dict[str, tuple[str, set[str]]]:
-    """By name: the lines that pin it, for every range of Python that has a pin of its own, and on whose behalf it is there."""
+    """By package name: the lines that pin it, for each Python range with a pin of its own, and the names of its dependents."""
     found: dict[str, tuple[str, set[str]]] = {}
     name = ""
     for line in lock.splitlines(keepends=True):

@@ -1,6 +1,6 @@
-"""A Dockerfile for each image, from the same list, for those who have a container engine. Generated; a test keeps them fresh.
+"""Generates a Dockerfile for each image from the same list, for users with a container engine; a test checks that they are up to date.
 
-`docker build -f scripts/images/spark.Dockerfile .` in the repository's root. They could not be run where they were written.
+Run `docker build -f scripts/images/spark.Dockerfile .` in the repository's root. These builds have not been run.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _final(image: Image) -> list[str]:
     lines = ["FROM scratch"] if image.gomodule else [f"FROM debian:{debian().suite}-slim"]
     if image.packages:
         steps = [
-            "mkdir -p /usr/share/man/man1",  # Java's set-up links its pages there, and -slim has no such folder
+            "mkdir -p /usr/share/man/man1",  # Java's installation links its man pages there, and -slim lacks the folder
             "apt-get update -qq",
             "apt-get upgrade -y -qq",
             f"apt-get install -y -qq --no-install-recommends {' '.join(image.packages)}",

@@ -1,7 +1,7 @@
-"""Layers: a folder becomes a tar file whose bytes depend on nothing but what is in the folder, kept under the key of what it was made from.
+"""Image layers: packs a folder as a reproducible tar file and caches it under a key of its inputs.
 
-Names are sorted, times are one moment, owners are numbers. Compression is left out: an archive goes from this machine to the container
-store beside it, and a registry's client compresses what it pushes.
+Entries are sorted by name, have one fixed time, and numeric owners. Layers are not compressed: an archive is loaded into a container store
+on the same machine, and a registry's client compresses what it pushes.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 KEPT = {"ours-": 1, "work-": 1, "": 30}
-"""Days for which what nobody used stays, by the beginning of its name: our own code's layers are many and made in seconds, and what a
-killed run left half made is of no use."""
+"""Days for which unused entries are kept, by prefix of their name: layers of our own code are many and rebuilt in seconds, and work folders
+left by a killed run are useless."""
 EPOCH = 1735689600
-"""1 January 2025, the time of every file: what is compiled must not know when (see `python.compiled`)."""
+"""1 January 2025, the time of every file: compiled modules must not depend on the time of the build (see `python.compiled`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
     path: Path
     digest: str
-    """sha256:..., of the tar file."""
+    """Digest of the tar file, as sha256:HEX."""
     size: int
     what: str
-    """For people, in the image's history."""
+    """Description for people, in the image's history."""
 
 
 def place() -> Path:
-    """`$XDG_CACHE_HOME/sparkonce/images`, made if it is not there."""
+    """`$XDG_CACHE_HOME/sparkonce/images`, created if necessary."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(home) / "sparkonce" / "images"
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,9 +56,9 @@ def key(*parts: str | bytes) -> str:
 
 
 def cached(name: str, what: str, fill: Callable[[Path], None], *, as_root: bool, fresh: bool = False) -> Layer:
-    """The layer of this name, made by `fill(folder)` if it is not there (or `fresh`). `as_root`: every file is root's own.
+    """The layer of this name, made by `fill(folder)` if it is not cached, or if `fresh`. `as_root`: root owns every file.
 
-    What is there is complete: its description is written last. Two processes make it one after the other.
+    A cached layer is complete, since its description is written last. A lock keeps two processes from building it at once.
     """
     with one_at_a_time(f"{name}.lock"):
         found = None if fresh else _told(name)
@@ -76,7 +76,7 @@ def cached(name: str, what: str, fill: Callable[[Path], None], *, as_root: bool,
 
 
 def _told(name: str) -> Layer | None:
-    """What was made under this name, if it is there as it was; it is used from now on."""
+    """The cached layer of this name, if its files still exist; marks it as used."""
     told = place() / f"{name}.json"
     try:
         said = json.loads(told.read_text())
@@ -89,17 +89,17 @@ def _told(name: str) -> Layer | None:
 
 
 def under_its_digest(made: Layer, name: str) -> Layer:
-    """Whoever reads the one that was made before is not disturbed."""
+    """Moves the layer to a name with its digest, so that readers of an earlier layer are not disturbed."""
     path = place() / f"{name}-{made.digest[7:19]}.tar"
     made.path.rename(path)
     return replace(made, path=path)
 
 
 def prune() -> None:
-    """Removes what nobody used for a long time."""
+    """Removes entries that have not been used for `KEPT` days."""
     for path in place().iterdir():
         days = next(days for start, days in KEPT.items() if path.name.startswith(start))
-        with contextlib.suppress(OSError):  # somebody else removes it, too
+        with contextlib.suppress(OSError):  # another process removes it at the same time
             if path.suffix == ".lock" or time.time() - path.stat().st_mtime < days * 86400:
                 continue
             if path.is_dir():
@@ -109,7 +109,7 @@ def prune() -> None:
 
 
 def packed(folder: Path, target: Path, what: str, *, as_root: bool) -> Layer:
-    """All of a folder as one layer at `target`."""
+    """Packs all of a folder as one layer at `target`."""
     part = target.with_suffix(".part.tar")
     with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
         for path in _walk(folder):
@@ -121,7 +121,7 @@ def packed(folder: Path, target: Path, what: str, *, as_root: bool) -> Layer:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Everything below, a folder before what is in it, by name."""
+    """All paths below, sorted by name, a folder before its contents."""
     for path in sorted(folder.iterdir()):
         yield path
         if path.is_dir() and not path.is_symlink():
@@ -142,16 +142,16 @@ def _add(tar: tarfile.TarFile, path: Path, name: str, *, as_root: bool) -> None:
         tar.addfile(entry)
     elif stat.S_ISREG(found.st_mode):
         entry.size = found.st_size
-        if as_root:  # what a umask and an installer's links left of the mode is chance
+        if as_root:  # other mode bits depend on the umask and on how the installer links files
             entry.mode = 0o755 if found.st_mode & stat.S_IXUSR else 0o644
         with path.open("rb") as file:
             tar.addfile(entry, file)
-    # Devices, pipes and sockets: a container's runtime makes its own.
+    # Devices, pipes and sockets are left out: the container runtime makes its own.
 
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """In the cache's own file system, where there is room for a gigabyte and links to a package cache may work."""
+    """A temporary folder on the cache's file system, which has room for a gigabyte and where links to a package cache may work."""
     folder = Path(tempfile.mkdtemp(prefix="work-", dir=place()))
     folder.chmod(0o755)
     try:
@@ -162,12 +162,12 @@ def work_folder() -> Iterator[Path]:
 
 @contextmanager
 def one_at_a_time(name: str) -> Iterator[None]:
-    """One process at a time, for as long as that process lives: the kernel lets go of it when it dies."""
+    """Holds an exclusive file lock; the kernel releases it if the process dies."""
     with (place() / name).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
 
 
 def say(text: str) -> None:
-    """A sign of life: some layers take minutes."""
+    """Prints progress to stderr, since some layers take minutes."""
     print(f"images: {text}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""What tests of the api tier share: one cluster for each pytest process, and for each test a namespace, an install and a ledger.
+"""Fixtures of the api tier: one cluster for each pytest process, and for each test a namespace, an install and a ledger.
 
-A test that kills or freezes a server leaves it running as it was: the next test has the same one. Namespaces are deleted without
-waiting, which takes the namespace controller five seconds; nobody uses their names again.
+A test that kills or freezes a server leaves it running as before, since the next test uses the same one. Namespaces are deleted without
+waiting, which takes the namespace controller five seconds; their names are not used again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from harness.apiserver import ADMIN, Cluster, folder_in_memory, started_cluster
 from harness.binaries import component
 from harness.etcd import Etcd, running
 from harness.kubeflow import FakeKubeflow
+from harness.planted import no_secret_is_told
 from sparkonce.launch.kubernetes import NAMESPACES
+
+__all__ = ["no_secret_is_told"]
 
 
 @pytest.fixture(scope="session")
@@ -40,14 +43,14 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def ledger_server(cluster: Cluster) -> Iterator[Etcd]:
-    """The ledger's own etcd: what is done to it is not done to the API server. It needs the same binaries, hence `cluster`."""
+    """The ledger's own etcd, so that faults of the ledger do not affect the API server. It needs the same binaries, hence `cluster`."""
     with folder_in_memory() as folder, running(folder) as etcd:
         yield etcd
 
 
 @pytest.fixture
 def ledger(ledger_server: Etcd) -> str:
-    """The URL of an etcd for records; take `install` as well, so as to see none of other tests' keys."""
+    """The URL of an etcd for records; use `install` as well, to see none of other tests' keys."""
     return f"http://{ledger_server.one.address}"
 
 
@@ -60,7 +63,7 @@ def own_etcd(cluster: Cluster) -> Iterator[Etcd]:
 
 @pytest.fixture
 def install() -> str:
-    """A fresh id of an install: whoever uses it sees nothing of other tests in a store that they share."""
+    """A new install id, with which a test sees nothing of other tests in a shared store."""
     return f"i-{uuid.uuid4().hex[:10]}"
 
 

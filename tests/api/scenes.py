@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from harness.eventually import INTERVAL
+from harness.patience import Patience, within
 
 SCENE = 90.0
 """Seconds for one scene: most take two, a killed API server five, and nine test runs share two cores."""
@@ -15,16 +15,16 @@ SCENE = 90.0
 
 def run(scene: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        await asyncio.wait_for(scene(), SCENE)
+        await within(scene(), SCENE)
 
     asyncio.run(limited())
 
 
 async def until(holds: Callable[[], object], timeout: float = 20.0) -> None:
     """As `assert_eventually`, for a fact that a task of the same loop brings about."""
-    deadline = time.monotonic() + timeout
+    patience = Patience(timeout)
     while not holds():
-        assert time.monotonic() < deadline, "not true in time"
+        assert not patience.over(), "not true in time"
         await asyncio.sleep(INTERVAL)
 
 

@@ -1,4 +1,4 @@
-"""An API server that fails, dies or stands still under load: running applications go on, and afterwards every job has one of them."""
+"""An API server that fails, dies or freezes under load: running applications continue, and afterwards every job has exactly one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GIVEN_UP = r'(?m)^sparkonce_api_requests_total{kind="SparkApplication",result="u
 Say = Callable[[str], None]
 
 OUTAGE = 120.0
-"""Seconds of nothing but 500: longer than every patience and every pause between two tries."""
+"""Seconds in which every answer is 500: longer than every patience and every pause between two attempts."""
 FROZEN = 15.0
 """Seconds: longer than any call waits for its answer."""
 AFTERWARDS = 60.0
-"""Seconds for what is left when the API server is back: the longest pause between two tries is 30."""
+"""Seconds for the remaining work when the API server is back: the longest pause between two attempts is 30."""
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def test_the_api_server_is_killed_and_started_again_under_load(
 def test_the_api_server_stands_still_for_a_while(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, *, say: Say
 ) -> None:
-    """SIGSTOP of the API server for longer than a call may take, with creates on their way: they are given up, they land when it wakes up,
-    whoever looked or created again meanwhile, and each job has one application."""
+    """SIGSTOP of the API server for longer than a call may take, with creates in flight: they are given up and take effect when it wakes
+    up, whichever operator looked or created again meanwhile, and each job has one application."""
     kubeflow.scripts.usual = Script(run_seconds=1)
-    slow = api_proxy.delay(5, method="POST", path=CREATES, times=4)  # they arrive when it stands still
+    slow = api_proxy.delay(5, method="POST", path=CREATES, times=4)  # they arrive while it is frozen
     [operator] = fleet.start(1)
     fleet.apply(plain(12))
     assert_eventually(lambda: slow.hits == 4, 30)

@@ -1,4 +1,4 @@
-"""A kind, a permission or a namespace vanishes from an operator's view: what runs goes on, and so does the operator when it is back."""
+"""A kind, a permission or a namespace vanishes from an operator's view: what runs continues, and so does the operator when it is back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 SOON = 40.0
 """Seconds: kopf waits up to fifteen before it is started again."""
 OFTEN = ("--sweep-seconds", "1")
-"""So that what a sweep might do wrongly it does while we look."""
+"""Frequent sweeps, so that a mistake of a sweep shows during the test."""
 LISTS = r"/namespaces/[^/]+/idempotentjobs$"
 RBAC = "rbac.authorization.k8s.io"
 EVERYTHING = ["get", "list", "watch", "create", "patch", "delete"]
@@ -45,7 +45,7 @@ def fleet(
 
 @pytest.fixture
 def end(kubeflow: FakeKubeflow) -> Iterator[threading.Event]:
-    """Drivers run until it is set, whatever becomes of their pods."""
+    """Drivers run until it is set, even if their pods are gone."""
     event = threading.Event()
     kubeflow.scripts.usual = Script(code=waits_for(event))
     yield event
@@ -70,7 +70,7 @@ def sweeps(api_proxy: ApiProxy, more: int) -> None:
 
 
 def stopped(cluster: Cluster, namespace: str) -> list[str]:
-    """Applications that somebody suspended or deleted."""
+    """Applications that another client suspended or deleted."""
     return [
         each["metadata"]["name"]
         for each in cluster.api.list(SPARK_APPLICATIONS, namespace)
@@ -86,9 +86,9 @@ def phase(cluster: Cluster, name: str, namespace: str) -> str:
 def test_the_crd_is_deleted_and_comes_back(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, *, crd: str, end: threading.Event
 ) -> None:
-    """All objects go with their kind, and three running applications go on, also when the kind is back without them. Of the objects that
-    are applied anew one is deleted, which is meant; one gets the result of the run that was begun before; and the job that nobody
-    asks for any more ends in the ledger. Each has one application."""
+    """All objects vanish with their kind, and three running applications continue, also when the kind is back without objects. Of the
+    objects that are applied again one is deleted, which counts as a request; one gets the result of the run that was begun before; and the
+    job without objects ends in the ledger. Each has one application."""
     kubeflow.scripts.usual = Script(code=waits_unless_stopped(end))
     [operator] = fleet.start(1)
     jobs = {each.name: each.body for each in plain(3)}
@@ -126,8 +126,8 @@ def test_the_crd_is_deleted_and_comes_back(
 def test_permissions_are_taken_away_and_given_back(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, *, end: threading.Event
 ) -> None:
-    """403 on everything in the namespace, while jobs run, end and are applied: nothing is stopped, nothing is called lost, readiness says
-    what is not seen; with the permission back all jobs end, each on its one application."""
+    """403 on everything in the namespace, while jobs run, end and are applied: nothing is stopped or considered lost, readiness names what
+    cannot be seen; with the permission back all jobs end, each on its one application."""
     fleet.kubeconfig = cluster.kubeconfig_for(api_proxy.url, token=STRANGER)
     with permitted(cluster, fleet.namespace):
         [operator] = fleet.start(1)
@@ -155,7 +155,7 @@ def statuses(api_proxy: ApiProxy, code: int) -> list[str]:
 
 @contextlib.contextmanager
 def permitted(cluster: Cluster, namespace: str) -> Iterator[None]:
-    """What an operator of one namespace needs: there, and to tell an object that is gone from a kind that is."""
+    """The rights of an operator in one namespace, and those that distinguish a deleted object from a deleted kind."""
     who = {"kind": "User", "name": "stranger", "apiGroup": RBAC}
     there = [
         {"apiGroups": [JOBS.group], "resources": ["idempotentjobs", "idempotentjobs/status"], "verbs": EVERYTHING},
@@ -190,8 +190,8 @@ def role(kind: str, name: str) -> Json:
 def test_an_operator_that_does_not_serve_the_namespace_stops_nothing_in_it(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, *, end: threading.Event
 ) -> None:
-    """The next operator of the install is told another namespace: it owns the unfinished keys, sees none of their objects and stops none
-    of their applications. One that serves the namespace again ends them."""
+    """The next operator of the install has another namespace: it owns the unfinished keys, sees none of their objects and stops none of
+    their applications. One that serves the namespace again ends them."""
     elsewhere = f"t-{uuid.uuid4().hex[:10]}"
     cluster.api.create(NAMESPACES, {"metadata": {"name": elsewhere}})
     [first] = fleet.start(1)

@@ -1,6 +1,6 @@
-"""Watches that end, expire, fail or lie: what they did not tell is found, and what they told wrongly stops nothing.
+"""Watches that end, expire, fail or report falsely: changes that they missed are found, and false reports stop nothing.
 
-The sweep is too rare here to help: what is found is found by the watches themselves.
+The sweep is too rare here to help: the watches themselves find everything.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def test_watches_that_end_are_taken_up_again(
 def test_a_deletion_that_did_not_happen_stops_nothing(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, namespace: str
 ) -> None:
-    """The watches tell that the object, its application and its driver pod were deleted, and all three are there: the driver runs to
-    its end, and the object is told."""
+    """The watches report that the object, its application and its driver pod were deleted while all three exist: the driver runs to its
+    end, and the object gets the result."""
     kubeflow.scripts.usual = Script(run_seconds=4)
     fleet.start(1)
     fleet.apply(plain(2))
@@ -85,7 +85,7 @@ def test_a_deletion_that_did_not_happen_stops_nothing(
 def test_watches_that_are_silent_cost_time_and_nothing_else(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:
-    """Watches of applications and pods that stay open and bring nothing: when they end, what they missed is there."""
+    """Watches of applications and pods that stay open without events: when they end, the missed changes are found."""
     kubeflow.scripts.usual = Script(run_seconds=0.2)
     fleet.start(1)
     api_proxy.hush(path="/(sparkapplications|pods)$")
@@ -100,5 +100,5 @@ def test_watches_that_are_silent_cost_time_and_nothing_else(
 
 
 def stopped(cluster: Cluster, namespace: str) -> list[Any]:
-    """Applications that somebody suspended."""
+    """Applications that another client suspended."""
     return [each for each in cluster.api.list(SPARK_APPLICATIONS, namespace) if each["spec"].get("suspend")]

@@ -71,7 +71,7 @@ def test_a_status_write_without_an_answer_is_repeated_and_never_goes_back(
 
 @contextmanager
 def rival(cluster: Cluster, namespace: str, names: list[str]) -> Iterator[None]:
-    """Somebody else who patches labels, and messages in statuses, of these objects as fast as the API server takes it."""
+    """Another client that patches labels, and messages in statuses, of these objects as fast as the API server allows."""
     stop = threading.Event()
     failed: list[BaseException] = []
 
@@ -112,14 +112,14 @@ def test_somebody_else_writes_into_the_objects_all_the_time(
     assert any(each.status == 409 for each in api_proxy.asked(method="PATCH", path=STATUSES))
     fleet.audit(kubeflow)
     for name in names:
-        assert "rival" in fleet.witness.jobs[name]["metadata"]["labels"]  # what is somebody else's is left alone
+        assert "rival" in fleet.witness.jobs[name]["metadata"]["labels"]  # fields of other writers are left alone
 
 
 def test_statuses_that_cannot_be_written_delay_nobody_else(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:
-    """Every status write of forty jobs is answered 500, by a webhook that is down, say: the forty run, and three other jobs show their
-    ends as soon as ever. When it is up again, the forty are told."""
+    """Every status write of forty jobs is answered 500, as by a webhook that is down: the forty run, and three other jobs show their ends
+    as fast as ever. When it is up again, the forty get their statuses."""
     down = api_proxy.answer(500, method="PATCH", path=r"/idempotentjobs/sick-\d+/status$")
     fleet.start(1)
     fleet.apply(plain(40, name="sick"))
@@ -150,7 +150,7 @@ def test_too_many_requests_are_asked_again_when_the_api_server_said(
 def test_a_quota_holds_a_job_up_and_does_not_end_it(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, namespace: str
 ) -> None:
-    """403 on each create while a quota allows no application; the status says so; without the quota the same attempt starts."""
+    """403 on each create while a quota allows no application; the status shows it; without the quota the same attempt starts."""
     _forbid_applications(cluster, namespace)
     fleet.start(1)
     names = fleet.apply(plain(2))
@@ -169,7 +169,7 @@ def test_a_quota_holds_a_job_up_and_does_not_end_it(
 
 
 def _forbid_applications(cluster: Cluster, namespace: str) -> None:
-    """The controller that counts what a quota covers does not run here, so its status is written by hand."""
+    """No controller computes quotas here, so the status is written by the test."""
     limits = {f"count/{SPARK_APPLICATIONS.plural}.{SPARK_APPLICATIONS.group}": "0"}
     cluster.api.create(QUOTAS, {"metadata": {"name": "none"}, "spec": {"hard": limits}}, namespace)
     status = {"status": {"hard": limits, "used": limits}}

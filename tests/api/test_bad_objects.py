@@ -1,4 +1,4 @@
-"""Objects that cannot be run: each says which field is wrong, and the operator goes on with all others."""
+"""Objects that cannot be run: each names the wrong field, and the operator continues with all others."""
 
 from __future__ import annotations
 
@@ -42,6 +42,16 @@ def template(**spec: Any) -> dict[str, Any]:
     [
         ("conf", template(sparkConf={"spark.sparkonce.key": "x"}), "spec.template.spec.sparkConf"),
         ("mode", template(mode="client"), "spec.template.spec.mode"),
+        (
+            "namespace",
+            template(sparkConf={"spark.kubernetes.namespace": "kube-system"}),
+            'spec.template.spec.sparkConf["spark.kubernetes.namespace"]: must be absent',
+        ),
+        (
+            "label",
+            {"template": {"metadata": {"labels": {"sparkonce.dev/key": "forged"}}}},
+            'spec.template.metadata.labels["sparkonce.dev/key"]: must be absent',
+        ),
         ("kind", {"template": {"kind": "FlinkDeployment"}}, "spec.template.kind"),
         ("tunable", {"tunableArguments": ["--threads"]}, "spec.tunableArguments[0]"),
         ("backoff", {"retry": {"backoff": {"initial": "1h", "max": "1s"}}}, "spec.retry.backoff.initial"),
@@ -54,7 +64,7 @@ def template(**spec: Any) -> dict[str, Any]:
     ],
 )
 def test_a_spec_that_is_not_valid_says_which_field(stage: Stage, case: str, change: dict[str, Any], field: str) -> None:
-    """Failed, by a condition and an event that name the field; nothing is reserved, no application is made, other jobs run."""
+    """Failed, by a condition and an event that name the field; nothing is reserved, no application is created, other jobs run."""
     body = stage.job(f"bad-{case}", f"bad-{case}")
     merge(body["spec"], change)
     stage.apply(body)
@@ -88,7 +98,7 @@ def test_a_spec_that_is_mended_runs(stage: Stage) -> None:
 
 
 def test_a_running_job_that_is_edited_to_nonsense_runs_on(stage: Stage) -> None:
-    """Its object says what is wrong with the edit; the job is not stopped for it, and its result is there when the edit is taken back."""
+    """Its object shows what is wrong with the edit; the job is not stopped for it, and its result is there when the edit is reverted."""
     stage.play("nonsense", Script(run_seconds=1.5))
     stage.send("nonsense", "nonsense")
     stage.until("nonsense", "Running")
@@ -110,8 +120,8 @@ def test_a_key_that_is_too_long_is_refused_by_the_api_server(stage: Stage) -> No
 
 
 def test_a_template_that_the_api_server_refuses_fails_for_good(stage: Stage) -> None:
-    """A SparkApplication that is not valid (422): Failed with the field as the IdempotentJob has it, one attempt, nothing ran; a
-    duplicate is told the same without another try."""
+    """An invalid SparkApplication (422): Failed with the field's path in the IdempotentJob, one attempt, nothing ran; a duplicate gets the
+    same answer without another attempt."""
     body = stage.job("refused", "refused")
     body["spec"]["template"]["spec"]["driver"] = {"cores": "many"}
     stage.apply(body)
@@ -141,7 +151,8 @@ def test_a_name_that_is_taken_by_a_stranger_costs_nothing(stage: Stage) -> None:
 
 
 def test_three_taken_names_in_a_row_are_held(stage: Stage) -> None:
-    """Somebody creates applications under our names: a person is asked, by a condition and an event, and `--retry` tries the next name."""
+    """Another client creates applications under our names: the job is held, with a condition and an event, and `--retry` tries the next
+    name."""
     for attempt in (1, 2, 3):
         stranger(stage, "held", attempt)
     stage.send("held", "held")
@@ -163,7 +174,7 @@ def stranger(stage: Stage, key: str, attempt: int) -> None:
 
 
 def test_a_full_realm_says_so_and_takes_the_job_when_there_is_room(stage: Stage) -> None:
-    """The newest key waits, with a condition and an event; replays go on; when a key was forgotten it runs."""
+    """The newest key waits, with a condition and an event; replays continue; when a key was forgotten it runs."""
     for number in range(KEYS - live_keys(stage)):
         stage.send(f"fill-{number}", f"fill-{number}")
     assert_eventually(lambda: live_keys(stage) == KEYS, IN_TIME, interval=0.2)

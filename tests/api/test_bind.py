@@ -1,20 +1,27 @@
-"""Following an application that somebody else started: real operators, ledger and API server; what runs is played."""
+"""Following an application that another client started: real operators, ledger and API server; a fake runs the drivers."""
 
 from __future__ import annotations
 
+import copy
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from harness.api_faults import ApiProxy
 from harness.apiserver import Cluster
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
+from harness.kube_api import CRDS
 from harness.kubeflow import Script
 from harness.operators import OperatorProcess
+from harness.patience import completed
 from harness.stage import Stage, held, staged
 from sparkonce.cli.app import main
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS
@@ -30,7 +37,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """Drivers that wait for it end with the test, whatever becomes of it."""
+    """Drivers that wait for it end with the test, even if their pods are gone."""
     event = threading.Event()
     yield event
     event.set()
@@ -39,11 +46,13 @@ def gate() -> Iterator[threading.Event]:
 class Plain:
     """A SparkApplication as its user made it, and the jobs that are bound to it."""
 
-    def __init__(self, stage: Stage, name: str, script: Script, **spec: Any) -> None:
+    def __init__(
+        self, stage: Stage, name: str, script: Script, *, labels: dict[str, str] | None = None, **spec: Any
+    ) -> None:
         self.stage, self.name = stage, name
         stage.kubeflow.on(script, name=name)
         body = stage.job(name, name)["spec"]["template"]
-        body = {**body, "metadata": {"name": name}, "spec": {**body["spec"], **spec}}
+        body = {**body, "metadata": {"name": name, "labels": labels or {}}, "spec": {**body["spec"], **spec}}
         self.made = stage.cluster.api.create(SPARK_APPLICATIONS, body, stage.namespace)
 
     def now(self) -> Json:
@@ -122,7 +131,7 @@ def test_a_running_application_is_followed_to_its_end(
 def test_an_application_that_has_ended_gives_its_end(
     stage: Stage, capsys: pytest.CaptureFixture[str], *, name: str, code: int, phase: str, words: str
 ) -> None:
-    """Bound after its end: the result is what it came to, with the evidence."""
+    """Bound after its end: the result is the application's outcome, with the evidence."""
     app = Plain(stage, name, Script(exit_code=code)).until("COMPLETED" if code == 0 else "FAILED")
     app.bind(capsys, "--key", name)
     assert words in stage.until(name, phase)["result"]["evidence"]
@@ -131,7 +140,7 @@ def test_an_application_that_has_ended_gives_its_end(
 
 def test_what_its_spark_operator_repeats_is_followed(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     """FAILING and PENDING_RERUN, looked at, are no end: the key stays open through both, and gets the end of the second run."""
-    stage.kubeflow.kill_operator()  # ours repeats nothing: the test says what the real one would
+    stage.kubeflow.kill_operator()  # ours must not repeat anything: the test writes the statuses of the real one
     try:
         app = Plain(stage, "repeats", Script(), restartPolicy={"type": "OnFailure", "onFailureRetries": 2})
         app.say("RUNNING")
@@ -155,7 +164,7 @@ def looked_at_again(stage: Stage) -> None:
 
 
 def looks(stage: Stage) -> float:
-    """Applications that were read one by one, by whomever."""
+    """Applications that any client read one by one."""
     counted = stage.cluster.api.metric("apiserver_request_total")
     wanted = {"verb": "GET", "resource": "sparkapplications"}
     return sum(value for labels, value in counted if wanted.items() <= labels.items())
@@ -189,7 +198,7 @@ def test_what_is_not_there_is_held_and_a_person_decides(stage: Stage, capsys: py
 def test_another_one_under_its_name_is_not_followed(
     stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Deleted and created again while it was followed: held, whatever becomes of the second one."""
+    """Deleted and created again while it was followed: held, whatever happens to the second one."""
     first = Plain(stage, "replaced", Script(code=held(gate))).until("RUNNING")
     first.bind(capsys, "--key", "replaced")
     stage.until("replaced", "Running")
@@ -251,12 +260,12 @@ def test_one_application_may_be_bound_under_two_keys(stage: Stage, capsys: pytes
 
 
 def test_a_deleted_job_ends_nothing(stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its last object goes, the application runs on and is followed; whoever sends the job afterwards gets its result."""
+    """Its last object is deleted, the application runs on and is followed; a later request gets its result."""
     app = Plain(stage, "orphan", Script(code=held(gate))).until("RUNNING")
     app.bind(capsys, "--key", "orphan")
     stage.until("orphan", "Running")
     stage.delete("orphan")
-    for _ in range(2):  # what the first one leads to is in the record before the second
+    for _ in range(2):  # effects of the first one are in the record before the second
         looked_at_again(stage)
     assert stage.record("orphan")["phase"] == "Running"
     gate.set()
@@ -326,3 +335,107 @@ def test_an_operator_that_dies_at_any_step_changes_nothing(
         finally:
             doomed.end()
             next_one.end()
+
+
+# --- all of a namespace
+
+
+def adopt(stage: Stage, *options: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
+    place = ("--namespace", stage.namespace, "--kubeconfig", str(kubeconfig or stage.cluster.kubeconfig))
+    return completed([sys.executable, "-m", "sparkonce", "adopt", *place, *options], 60)
+
+
+def labelled(stage: Stage, name: str, script: Script, **labels: str) -> Plain:
+    return Plain(stage, name, script, labels=labels)
+
+
+def jobs_of(stage: Stage, *names: str) -> dict[str, str]:
+    """The UID of the application that the IdempotentJob of each name follows."""
+    found = {name: stage.object(name) for name in names}
+    return {name: each["spec"]["bind"]["uid"] for name, each in found.items() if each is not None}
+
+
+def test_all_that_runs_in_a_namespace_is_adopted_by_one_command(stage: Stage, gate: threading.Event) -> None:
+    """Those that run and have the label get a job each and are followed; the others are named with the reason, and a repetition finds
+    everything done. Nothing of the applications is touched."""
+    apps = [labelled(stage, f"adopted-{n}", Script(code=held(gate)), team="a").until("RUNNING") for n in range(3)]
+    labelled(stage, "adopted-ended", Script(), team="a").until("COMPLETED")
+    labelled(stage, "adopted-other", Script(code=held(gate)), team="b").until("RUNNING")
+    stage.send("adopted-taken", "adopted-taken")
+    labelled(stage, "adopted-taken", Script(code=held(gate)), team="a").until("RUNNING")
+    names = [app.name for app in apps]
+
+    planned = adopt(stage, "--selector", "team=a", "--dry-run")
+    assert next(line for line in planned.stdout.splitlines() if "would be bound" in line) == (
+        "adopted-0: would be bound: run/adopted-0@1"
+    )
+    assert jobs_of(stage, *names) == {}
+    done = adopt(stage, "--selector", "team=a")
+    told = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert [told[name] for name in names] == [f"bound: run/{name}@1" for name in names]
+    assert told["adopted-ended"].startswith("left out (it has ended (COMPLETED); `sparkonce bind`")
+    assert told["adopted-taken"].startswith("not bound (another IdempotentJob is called adopted-taken")
+    assert set(told) == {*names, "adopted-ended", "adopted-taken"}
+    assert done.returncode == 2
+    again = adopt(stage, "--selector", "team=a")
+    assert all(f"{name}: already bound (by IdempotentJob {name})" in again.stdout for name in names)
+    assert jobs_of(stage, *names) == {app.name: app.made["metadata"]["uid"] for app in apps}
+    for name in names:
+        stage.until(name, "Running", role="Leader", application=name)
+    gate.set()
+    for app in apps:
+        stage.until(app.name, "Succeeded", attempt=1)
+        app.untouched(f"run/{app.name}@1")
+
+
+def test_two_who_adopt_at_once_make_one_job_each(stage: Stage, gate: threading.Event) -> None:
+    """Of two commands at once each application has one job, whichever made it, and both say that it is bound."""
+    apps = [labelled(stage, f"raced-{n}", Script(code=held(gate)), race="1").until("RUNNING") for n in range(6)]
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: adopt(stage, "-l", "race=1"), range(2)))
+    assert [each.returncode for each in both] == [0, 0], [each.stderr for each in both]
+    for app in apps:
+        said = [line for each in both for line in each.stdout.splitlines() if line.startswith(f"{app.name}: ")]
+        assert len(said) == 2
+        assert all("bound" in line and "not bound" not in line for line in said)
+    names = [app.name for app in apps]
+    assert jobs_of(stage, *names) == {app.name: app.made["metadata"]["uid"] for app in apps}
+
+
+def test_an_adoption_whose_reply_is_lost_is_found(stage: Stage, api_proxy: ApiProxy, gate: threading.Event) -> None:
+    """The object was made and the reply lost: the repetition finds it, and says that it is bound."""
+    app = labelled(stage, "reply-lost", Script(code=held(gate)), lost="1").until("RUNNING")
+    lost = api_proxy.lose_reply(method="POST", path="/idempotentjobs")
+    done = adopt(stage, "-l", "lost=1", kubeconfig=api_proxy.kubeconfig)
+    assert (done.returncode, done.stdout) == (0, "reply-lost: bound: run/reply-lost@1\n"), done.stderr
+    assert lost.hits == 1
+    assert api_proxy.count(method="POST", path="/idempotentjobs") == 2
+    assert jobs_of(stage, "reply-lost") == {"reply-lost": app.made["metadata"]["uid"]}
+
+
+def test_a_definition_that_does_not_know_bind_makes_no_job(stage: Stage, gate: threading.Event) -> None:
+    """A definition of before drops `spec.bind`, and the operator would run the application's spec once more: nothing is created."""
+    app = labelled(stage, "strict", Script(code=held(gate)), old="1").until("RUNNING")
+    before = stage.cluster.api.get(CRDS, "idempotentjobs.sparkonce.dev", None)
+    assert before is not None
+    old = copy.deepcopy(before)
+    spec = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["properties"]["bind"]
+    spec["x-kubernetes-validations"] = [rule for rule in spec["x-kubernetes-validations"] if "bind" not in rule["rule"]]
+    api = stage.cluster.api
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/idempotentjobs.sparkonce.dev"
+    try:
+        del old["metadata"]["resourceVersion"]
+        api.request(
+            "PUT",
+            path,
+            {**old, "metadata": {**old["metadata"], "resourceVersion": before["metadata"]["resourceVersion"]}},
+        )
+        assert_eventually(lambda: "unknown field" in adopt(stage, "-l", "old=1").stdout, 30)
+    finally:
+        now = api.get(CRDS, "idempotentjobs.sparkonce.dev", None)
+        assert now is not None
+        api.request("PUT", path, {**now, "spec": before["spec"]})
+    assert stage.object("strict") is None
+    assert len(stage.kubeflow.runs_of("strict")) == 1
+    assert app.state == "RUNNING"

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 STEADY = 600
 RATE = 20.0
-"""Jobs per second: about what the cluster and three operators on two cores can do, so that there is always work under way."""
+"""Jobs per second: about the capacity of the cluster and three operators on two cores, so that there is always work under way."""
 WRITES_PER_JOB = 8.0
 """Of the operators to the API server: create of the application, statuses, events."""
 
@@ -86,7 +86,7 @@ def test_a_killed_operator_costs_no_attempt(fleet: Fleet, kubeflow: FakeKubeflow
 def test_all_operators_killed_at_once_cost_no_attempt(
     fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
 ) -> None:
-    """SIGKILL of all three in one moment, with drivers that end while nobody looks: those that start next finish what was begun."""
+    """SIGKILL of all three at once, with drivers that end while no operator runs: the next ones finish what was begun."""
     scripted(kubeflow)
     fleet.start(3)
     jobs = mixed(50, table)
@@ -103,8 +103,8 @@ def test_all_operators_killed_at_once_cost_no_attempt(
 def test_a_frozen_operator_wakes_up_and_does_no_harm(
     fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
 ) -> None:
-    """SIGSTOP of one of three under load until its lease is over and its keys are taken, then SIGCONT: what it had in mind changes
-    nothing, and it works again under another lease."""
+    """SIGSTOP of one of three under load until its lease is over and its keys are taken, then SIGCONT: its pending writes change nothing,
+    and it works again under another lease."""
     scripted(kubeflow)
     victim, *_ = fleet.start(3)
     jobs = mixed(160, table)
@@ -142,7 +142,7 @@ def test_a_rolling_restart_loses_no_attempt_and_starts_none_twice(
 
 
 def writes(cluster: Cluster) -> Counter[str]:
-    """What was written to the API server since it started, by verb and resource, except by the fake Spark operator, the node and us."""
+    """Writes to the API server since it started, by verb and resource, except those of the fake Spark operator, the node and the test."""
     counted: Counter[str] = Counter()
     for labels, value in cluster.api.metric("apiserver_request_total"):
         verb, resource = labels["verb"], "/".join(filter(None, (labels["resource"], labels["subresource"])))

@@ -1,4 +1,4 @@
-"""The CRD on a real API server: what is admitted and what is refused, with which words, and what kubectl shows."""
+"""The CRD on a real API server: admission, refusals and their words, and kubectl's columns."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from harness.kube_api import ApiError, path_of
 from harness.manifests import changed, document, template
 from sparkonce.launch.kubernetes import JOBS
 from sparkonce.model.crd import crd
-from sparkonce.model.fingerprint import fingerprint
-from sparkonce.model.problems import Loc
+from sparkonce.model.crd_status import UNWRITTEN
+from sparkonce.model.identity import fingerprint
 from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.validation import Loc
 
 GONE = object()
 """Of a field that is to be left out."""
@@ -37,7 +38,7 @@ PLAIN: dict[str, dict[str, str]] = {
 
 REVISION_MISSING = "each output's location must contain {revision}, because revision is given"
 ONE_OF = "must have exactly one of slotLog, delta, iceberg"
-ONE_KEY = "must have an idempotencyKey, or operation and resource, and not both"
+ONE_KEY = "must have an idempotencyKey, or operation and resource, or all three"
 NOT_WITH_KEY = "revision and keyFrom go with operation and resource, not with idempotencyKey"
 NEVER = "spec.restartPolicy.type must be Never or absent: attempts are counted by spec.retry"
 NOT_BESIDE_BIND = "outputs must be absent beside bind: that application does not write through sparkonce"
@@ -64,11 +65,12 @@ ADMITTED: list[Changes] = [
     {template("restartPolicy"): {"type": "Never"}},
     {template("restartPolicy"): {"onFailureRetries": 3}},
     {template("anythingElse"): {"deep": [1, {"er": None}]}},
+    {("spec", "idempotencyKey"): "beside-operation-and-resource"},
 ]
 
 REFUSED: list[tuple[Changes, str]] = [
     # The key.
-    ({("spec", "idempotencyKey"): "both"}, ONE_KEY),
+    ({("spec", "idempotencyKey"): "key", ("spec", "resource"): GONE}, ONE_KEY),
     ({("spec", "resource"): GONE}, ONE_KEY),
     ({("spec", "operation"): GONE, ("spec", "resource"): GONE}, ONE_KEY),
     ({**BY_KEY, ("spec", "revision"): "2", ("spec", "outputs"): GONE}, NOT_WITH_KEY),
@@ -93,7 +95,7 @@ REFUSED: list[tuple[Changes, str]] = [
     ({("spec", "outputs"): [{"name": "Upper", "slotLog": PLAIN["slotLog"]}]}, "should match"),
     ({("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"]}] * 2}, "Duplicate value"),
     ({("spec", "outputs", 0, "onRerun"): "Merge"}, "Unsupported value"),
-    # What is followed.
+    # The followed application.
     ({("spec", "bind"): {"application": "nightly", "uid": "2f1c"}}, NOT_BESIDE_BIND),
     ({**BOUND, ("spec", "onUnknown"): "Retry"}, NO_RETRY),
     ({**BOUND, ("spec", "bind"): {"application": "nightly"}}, "Required value"),
@@ -198,7 +200,7 @@ def test_what_the_model_takes_is_admitted(cluster: Cluster, namespace: str, numb
 def test_what_is_wrong_is_refused_with_its_reason(
     cluster: Cluster, namespace: str, changes: Changes, message: str
 ) -> None:
-    """Each wrong job is refused as invalid, in words that say what is wrong, and is not stored."""
+    """Each wrong job is refused as invalid, with a message that names the mistake, and is not stored."""
     assert message in refusal(cluster, namespace, named("bad", made_of(changes)))
     assert cluster.api.list(JOBS, namespace) == []
 
@@ -239,12 +241,15 @@ def test_the_rest_can_be_edited(cluster: Cluster, namespace: str) -> None:
 
 
 def test_a_status_is_the_operators(cluster: Cluster, namespace: str) -> None:
-    """A status that comes with the manifest is dropped; one written to `/status` is kept, moves no generation and has only known phases."""
-    stored = cluster.api.create(JOBS, {**named("job", document()), "status": {"phase": "Succeeded"}}, namespace)
-    assert "status" not in stored
+    """A status that comes with the manifest is dropped, and the object says that no generation of it was observed; a status written to
+    `/status` is kept, moves no generation and has only known phases."""
+    cluster.api.create(JOBS, {**named("job", document()), "status": {"phase": "Succeeded"}}, namespace)
+    stored = cluster.api.get(JOBS, "job", namespace)
+    assert stored is not None
+    assert stored["status"] == UNWRITTEN
     status = {"phase": "Held", "role": "Leader", "key": "load", "ledgerRevision": 7}
     written = cluster.api.patch(JOBS, "job", {"status": status}, namespace=namespace, subresource="status")
-    assert written["status"] == status
+    assert written["status"] == UNWRITTEN | status
     assert written["metadata"]["generation"] == stored["metadata"]["generation"]
     for wrong in ({"phase": "Sleeping"}, {"role": "Boss"}):
         with pytest.raises(ApiError, match="Unsupported value"):
@@ -252,7 +257,7 @@ def test_a_status_is_the_operators(cluster: Cluster, namespace: str) -> None:
 
 
 def test_what_kubectl_shows(cluster: Cluster, namespace: str) -> None:
-    """`kubectl get` prints name, phase, role, generation, attempt and age; `-o wide` adds key and application."""
+    """`kubectl get` prints name, phase, role, generation, attempt, age and, at the end, the message; `-o wide` adds key and application."""
     cluster.api.create(JOBS, named("job", document()), namespace)
     status = {
         "phase": "Running",
@@ -261,6 +266,7 @@ def test_what_kubectl_shows(cluster: Cluster, namespace: str) -> None:
         "attempt": 2,
         "key": "load/x",
         "application": "so-1",
+        "message": "attempt 2 runs",
     }
     cluster.api.patch(JOBS, "job", {"status": status}, namespace=namespace, subresource="status")
     table = as_table(cluster, path_of(JOBS, namespace))
@@ -274,9 +280,12 @@ def test_what_kubectl_shows(cluster: Cluster, namespace: str) -> None:
         ("Key", True),
         ("Application", True),
         ("Age", False),
+        ("Message", False),
     ]
     (row,) = table["rows"]
-    assert row["cells"][:-1] == ["job", "Running", "Leader", 1, 2, "load/x", "so-1"]
+    *cells, _, message = row["cells"]
+    assert cells == ["job", "Running", "Leader", 1, 2, "load/x", "so-1"]
+    assert message == "attempt 2 runs"
     discovered = cluster.api.request("GET", f"/apis/{JOBS.api_version}")
     (names,) = (each["shortNames"] for each in discovered["resources"] if each["name"] == JOBS.plural)
     assert names == ["ij", "idemjob"]

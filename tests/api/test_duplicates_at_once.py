@@ -37,7 +37,7 @@ def test_fifteen_objects_of_one_job_have_one_application_and_one_result(stage: S
 
 
 def test_all_fifteen_follow_one_running_driver(stage: Stage) -> None:
-    """While it runs each object says so, one as its leader; when it ends all have its result."""
+    """While it runs each object follows it, one of them as leader; when it ends all have its result."""
     done = threading.Event()
     stage.play("slow", Script(code=held(done)))
     stage.flood("slow")

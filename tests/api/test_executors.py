@@ -17,8 +17,9 @@ from harness.jobs import job
 from harness.kubeflow import Driver, FakeKubeflow, Moment, Script
 from harness.kubeflow.drivers import writes_outputs
 from harness.kubeflow.script import Code, Json
+from harness.patience import until_ended
 from harness.stage import A_MOMENT, SOON, Stage, rows, staged
-from sparkonce.launch.kubeflow import APP_NAME_LABEL, NONCE
+from sparkonce.launch.kubeflow.labels import APP_NAME_LABEL, NONCE
 from sparkonce.launch.kubernetes import JOBS, PODS
 
 HELD = "tests.example/held"
@@ -129,7 +130,7 @@ def test_with_outputs_the_wait_is_bounded(stage: Stage, tmp_path: Path) -> None:
 
 
 def test_executors_of_others_are_left_alone(stage: Stage, tmp_path: Path) -> None:
-    """A pod that only carries the application's name in a label, which anybody may write, is not deleted and not waited for."""
+    """A pod that only carries the application's name in a label, which any client may set, is not deleted and not waited for."""
     executors = Executors(stage.cluster, stage.namespace)
 
     def code(driver: Driver) -> int:
@@ -159,7 +160,7 @@ def test_a_successor_waits_for_them_as_well(fleet: Fleet, kubeflow: FakeKubeflow
         assert_eventually(lambda: len(executors.leaving()) == 2, WITHIN)
         first.kill()
     assert first.process is not None
-    first.process.wait(WITHIN)
+    until_ended(first.process, WITHIN)
     fleet.start(1)
     assert_eventually(lambda: len(executors.leaving()) == 2, WITHIN)
     assert_eventually(lambda: len(fleet.owners()) == 1, WITHIN)

@@ -1,4 +1,4 @@
-"""Drivers at the gateway: who is heard, who is not, and that a refusal tells nothing. Real tokens, real reviews."""
+"""Drivers at the gateway: which callers are accepted, which are not, and that a refusal reveals nothing. Real tokens, real reviews."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from harness.apiserver import STRANGER, Cluster
 from harness.eventually import assert_eventually
+from harness.forged import forgeries, intent_for
 from harness.gateways import ACCOUNT, Answer, Attempt, Attempts, GatewayProcess, a_gateway
 from harness.kube_api import Json
 from sparkonce.blocking import run
@@ -19,7 +20,6 @@ from sparkonce.model.record import Intent
 
 NOBODY = "f" * 64
 """Hash of a key that does not exist."""
-INTENT = Intent(token=1, slots={"orders": {"state": "committed"}})
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def renew(gateway: GatewayProcess, attempt: Attempt, token: str | None, **change
 
 
 def seal(gateway: GatewayProcess, attempt: Attempt, token: str) -> Answer:
-    body = {"nonce": attempt.record.nonce, "intent": INTENT.dump()}
+    body = {"nonce": attempt.record.nonce, "intent": intent_for(attempt.record).dump()}
     return gateway.ask("POST", f"{attempt.path}/seal", token=token, body=body)
 
 
@@ -76,7 +76,27 @@ def test_the_driver_is_heard(shared: GatewayProcess, attempts: Attempts) -> None
     assert beats[1, "driver"].progress == {"rows": 7}
     [entry] = run(attempts.store.reports(record.address, 1))
     assert (entry.kind, entry.body) == ("values", {"rows": 3})
-    assert run(attempts.store.intent(record.address, 1)) == INTENT
+    assert run(attempts.store.intent(record.address, 1)) == intent_for(record)
+
+
+def test_a_forged_seal_is_refused_with_its_field(shared: GatewayProcess, attempts: Attempts) -> None:
+    """Whatever the attempt's own driver sends: a sentence with the field, nothing is sealed, and a valid seal is accepted afterwards."""
+    attempt = attempts.granted("forged")
+    token, sound = attempts.token(attempt.driver()), intent_for(attempt.record).slots["orders"]
+    folder = f"_data/{sound['sinkKey']}/0000000001-{sound['nonce']}"
+    for name, slot in forgeries(sound, folder).items():
+        body = {"nonce": attempt.record.nonce, "intent": {"token": 1, "slots": {"orders": slot}}}
+        refused = shared.ask("POST", f"{attempt.path}/seal", token=token, body=body)
+        assert refused.status in (400, 413, 422), (
+            name,
+            refused.status,
+        )  # too large or too deep to be read at all: 413, 422
+        if refused.status == 400:
+            assert refused.body["detail"].startswith("the transaction's slots.orders"), name
+    other = {"nonce": attempt.record.nonce, "intent": {"token": 1, "slots": {"theirs": sound}}}
+    assert shared.ask("POST", f"{attempt.path}/seal", token=token, body=other).status == 400
+    assert run(attempts.store.intent(attempt.record.address, 1)) is None
+    assert seal(shared, attempt, token).status == 200
 
 
 def test_an_attempt_that_is_over_is_told_so(shared: GatewayProcess, attempts: Attempts) -> None:
@@ -124,12 +144,12 @@ def plain_pod(name: str) -> Json:
 
 
 def test_nobody_else_is_heard_and_learns_nothing(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Whoever is not the attempt's pod gets the same refusal for a key that exists and for one that does not; nothing is written."""
+    """A caller that is not the attempt's pod gets the same refusal for an existing key and for a missing one; nothing is written."""
     attempt = attempts.granted("mine")
     nowhere = attempt.path.replace(attempt.record.key_hash, NOBODY)
     bodies = {
         "renew": {"nonce": attempt.record.nonce},
-        "seal": {"nonce": attempt.record.nonce, "intent": INTENT.dump()},
+        "seal": {"nonce": attempt.record.nonce, "intent": intent_for(attempt.record).dump()},
         "report": {"nonce": attempt.record.nonce, "reporter": "r", "kind": "values"},
     }
     for who, (token, status) in outsiders(attempts, attempt).items():
@@ -140,7 +160,7 @@ def test_nobody_else_is_heard_and_learns_nothing(shared: GatewayProcess, attempt
             there = shared.ask("POST", f"{nowhere}/{verb}", token=token, body=body)
             assert here.status == status, (who, verb, here.body)
             assert here.headers["content-type"] == "application/problem+json"
-            if who != "a settle run's":  # it is of this very attempt, and is told why
+            if who != "a settle run's":  # it belongs to this very attempt and gets the reason
                 assert (there.status, there.body) == (here.status, here.body), (who, verb)
     record = attempt.record
     assert run(attempts.store.load(record.address)).record == record
@@ -165,7 +185,7 @@ def test_a_pod_of_another_namespace_is_refused(shared: GatewayProcess, attempts:
 
 
 def test_a_wrong_nonce_is_refused(shared: GatewayProcess, attempts: Attempts) -> None:
-    """The request's nonce must be the pod's own, and the pod's the record's: an attempt is not told by numbers alone."""
+    """The request's nonce must be the pod's own, and the pod's the record's: numbers alone do not identify an attempt."""
     attempt = attempts.granted("nonce")
     token = attempts.token(attempt.driver())
     assert renew(shared, attempt, token, nonce="guessed").status == 403
@@ -207,7 +227,7 @@ def test_a_verdict_is_a_settle_runs(shared: GatewayProcess, attempts: Attempts) 
 
 
 def test_a_deleted_pod_may_beat_for_seconds_and_seals_no_more(shared: GatewayProcess, attempts: Attempts) -> None:
-    """What is remembered of a token is good for a heartbeat only: a seal looks at the pod each time, and knows it by its UID."""
+    """A cached token is valid for a heartbeat only: a seal reads the pod each time, and identifies it by its UID."""
     unnoted, attempt = attempts.granted("unnoted"), attempts.granted("deleted")
     early = unnoted.driver()
     first = attempts.token(early)
@@ -227,8 +247,21 @@ def test_a_deleted_pod_may_beat_for_seconds_and_seals_no_more(shared: GatewayPro
     assert attempt.record.intent is None
 
 
+def test_reports_are_limited(shared: GatewayProcess, attempts: Attempts) -> None:
+    """A report of more than 16 KiB, and one beyond the attempt's limit, are 413 with a sentence; the driver takes either for not reported,
+    and the next attempt may report again."""
+    attempt = attempts.granted("reports")
+    token = attempts.token(attempt.driver())
+    large = report(shared, attempt, token, "values", reporter="large", text="a" * 17_000)
+    assert (large.status, "at most 16,384 of each" in large.detail) == (413, True)
+    answers = [report(shared, attempt, token, reporter=f"r-{n}", text="a" * 16_000).status for n in range(50)]
+    assert (answers[0], answers[-1], set(answers)) == (200, 413, {200, 413})
+    assert answers == sorted(answers), "once it is refused it stays refused"
+    assert report(shared, attempt, token, reporter="r-0", text="a" * 16_000).status == 200, "a repetition"
+
+
 def test_a_body_is_limited_and_named(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Too much is 413, another form 422, an unknown path 404; without a token each is 401 and nothing of it is read."""
+    """Too large a body is 413, another form 422, an unknown path 404; without a token each is 401 and its body is not read."""
     attempt = attempts.granted("bodies")
     token = attempts.token(attempt.driver())
     renews = f"{attempt.path}/renew"
@@ -246,7 +279,7 @@ def test_a_body_is_limited_and_named(shared: GatewayProcess, attempts: Attempts)
 
 
 def test_it_says_what_it_serves(shared: GatewayProcess, tmp_path: Path) -> None:
-    """Health, readiness, the configuration and the OpenAPI document are for everybody; keys and attempts are in the document."""
+    """Health, readiness, the configuration and the OpenAPI document are public; the document describes keys and attempts."""
     del tmp_path
     assert shared.ask("GET", "/healthz").body == "ok\n"
     assert shared.ask("GET", "/readyz").body == "ok\n"

@@ -1,4 +1,4 @@
-"""The gateway under faults: lost replies, freezes, kills, a ledger and an API server that do not answer; and what it announces."""
+"""The gateway under faults: lost replies, freezes, kills, a ledger and an API server that do not answer; and its announcement."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ import pytest
 from harness.apiserver import Cluster
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
+from harness.forged import intent_for
 from harness.gateways import Attempt, Attempts, GatewayProcess
 from harness.proxy import Proxy, in_front_of
 from sparkonce.blocking import run
 from sparkonce.driver.http_channel import HttpChannel
 from sparkonce.errors import StoreUnavailable, StoreUnusable
-from sparkonce.model.record import Intent
 from sparkonce.store.protocol import Refused, Sealed
 from sparkonce.store.roster import SILENT, Gateways
 
-INTENT = Intent(token=1, slots={"orders": {"state": "committed"}})
 LEASE = 2
 """Seconds; etcd takes its time on top of it."""
 GONE = SILENT + LEASE + 5.0
@@ -32,7 +31,7 @@ GONE = SILENT + LEASE + 5.0
 def gateway(own_etcd: Etcd, install: str, kubeconfig: Path, tmp_path: Path) -> Iterator[GatewayProcess]:
     """With a ledger of its own, which a test may kill."""
     ledger = f"http://{own_etcd.one.address}"
-    process = GatewayProcess(ledger, install, kubeconfig, tmp_path, lease_seconds=LEASE)
+    process = GatewayProcess(ledger, install, kubeconfig, tmp_path, lease_seconds=LEASE, accept_api_tokens=True)
     try:
         yield process.start()
     finally:
@@ -71,7 +70,7 @@ def test_a_seal_whose_reply_is_lost_is_sealed_once(attempts: Attempts, link: Pro
     channel = channel_of(attempt, attempts, link, tmp_path)
     assert channel.renew({})
     link.lose = 2
-    assert isinstance(channel.seal(INTENT), Sealed)
+    assert isinstance(channel.seal(intent_for(attempt.record)), Sealed)
     assert (link.lose, sealed_times(attempt)) == (0, 1)
     link.lose = 1
     assert channel.report("r", "values", {"rows": 1})
@@ -80,8 +79,9 @@ def test_a_seal_whose_reply_is_lost_is_sealed_once(attempts: Attempts, link: Pro
 
 
 def test_a_refusal_after_a_lost_seal_is_told_as_unknown_first(attempts: Attempts, link: Proxy, tmp_path: Path) -> None:
-    """It was sealed and is over since: whoever took the refusal at its word would delete the files of a committed table."""
+    """It was sealed and is over since: a driver that trusted the refusal would delete the files of a committed table."""
     attempt = attempts.granted("over")
+    intent = intent_for(attempt.record)
     over: list[float] = []
 
     def meanwhile(seconds: float) -> None:
@@ -92,9 +92,9 @@ def test_a_refusal_after_a_lost_seal_is_told_as_unknown_first(attempts: Attempts
     channel = channel_of(attempt, attempts, link, tmp_path, sleep=meanwhile)
     link.lose = 1
     with pytest.raises(StoreUnavailable, match="earlier answer was lost"):
-        channel.seal(INTENT)
+        channel.seal(intent)
     assert sealed_times(attempt) == 1
-    assert isinstance(channel.seal(INTENT), Refused)
+    assert isinstance(channel.seal(intent), Refused)
     channel.close()
 
 
@@ -112,16 +112,17 @@ def test_a_driver_outlives_its_gateway(
     assert_eventually(lambda: channel.renew({}), 20.0)
     gateway.kill()
     with ThreadPoolExecutor(1) as pool:
-        sealing = pool.submit(channel.seal, INTENT)
+        sealing = pool.submit(channel.seal, intent_for(attempt.record))
         gateway.start()
-        assert isinstance(sealing.result(60.0), Sealed)
+        assert_eventually(sealing.done, 60.0)
+        assert isinstance(sealing.result(), Sealed)
         pool.submit(channel.close).result()
     assert sealed_times(attempt) == 1
     channel.close()
 
 
 def test_a_token_is_read_anew_each_time(attempts: Attempts, link: Proxy, tmp_path: Path) -> None:
-    """The kubelet replaces it: an old one is unknown, not the end; somebody else's is an answer."""
+    """The kubelet replaces it: an expired one gives an unknown outcome, not the end; another pod's is an answer."""
     attempt = attempts.granted("renewed")
     channel = channel_of(attempt, attempts, link, tmp_path, patience=0.0)
     file = tmp_path / "token-renewed"
@@ -131,7 +132,7 @@ def test_a_token_is_read_anew_each_time(attempts: Attempts, link: Proxy, tmp_pat
         channel.renew({})
     file.write_text(attempts.token(None))
     with pytest.raises(StoreUnusable, match="not bound to a pod"):
-        channel.seal(INTENT)
+        channel.seal(intent_for(attempt.record))
     file.unlink()
     with pytest.raises(StoreUnavailable, match="has no token"):
         channel.renew({})
@@ -163,14 +164,14 @@ def test_a_ledger_that_does_not_answer_is_unknown(attempts: Attempts, gateway: G
         own_etcd.one.thaw()
     assert_eventually(lambda: gateway.said_ready() == "ok", 20.0)
     assert gateway.ask("POST", renews, token=token, body=body).status == 200
-    # The entry of before may stand a little longer, and grows: only a new stretch is so short.
+    # The earlier entry may live a little longer, and its duration grows: only a new one is so short.
     assert_eventually(lambda: 0.0 <= (-1.0 if (found := serving(attempts)) is None else found) < 3.0, GONE)
 
 
 def test_an_api_server_that_does_not_answer_is_unknown(
     attempts: Attempts, gateway: GatewayProcess, cluster: Cluster
 ) -> None:
-    """Nobody is let in or turned away for its silence: 503."""
+    """While the API server does not answer, callers are neither accepted nor refused: 503."""
     attempt = attempts.granted("unreviewed")
     token = attempts.token(attempt.driver())
     body = {"nonce": attempt.record.nonce}
@@ -186,7 +187,7 @@ def serving(attempts: Attempts) -> float | None:
 
 
 def came_back(attempts: Attempts) -> float:
-    """What the first look at a new stretch says."""
+    """Seconds of service at the first sight of a new announcement."""
 
     def look() -> tuple[float]:
         found = serving(attempts)
@@ -210,7 +211,7 @@ def test_a_killed_gateway_is_not_announced_any_more(attempts: Attempts, gateway:
 
 
 def test_a_frozen_gateway_is_not_announced_any_more(attempts: Attempts, gateway: GatewayProcess) -> None:
-    """It answers nobody, so it does not serve; when it wakes, a new stretch begins."""
+    """It answers no request, so it does not serve; when it wakes, a new period begins."""
     served_for_a_while(attempts)
     gateway.child.freeze()
     assert_eventually(lambda: serving(attempts) is None, GONE)
@@ -235,7 +236,7 @@ def test_two_gateways_serve_as_one(
 
 
 def test_a_gateway_that_is_asked_to_end_says_so_first(attempts: Attempts, gateway: GatewayProcess) -> None:
-    """SIGTERM: its entry goes at once, it is not ready, answers what was begun and exits with 0."""
+    """SIGTERM: its entry goes at once, it is not ready, answers requests in progress and exits with 0."""
     served_for_a_while(attempts)
     ended = threading.Thread(target=gateway.terminate)
     ended.start()
@@ -243,5 +244,5 @@ def test_a_gateway_that_is_asked_to_end_says_so_first(attempts: Attempts, gatewa
     ended.join()
     assert gateway.child._process is not None
     assert gateway.child._process.returncode == 0
-    assert "no more requests" in gateway.child.last_words()
+    assert "no new requests after" in gateway.child.last_words()
     assert "Traceback" not in gateway.child.last_words()

@@ -23,16 +23,15 @@ from harness.kubeflow.drivers import runs
 from harness.kubeflow.script import Code
 from harness.operators import OperatorProcess
 from sparkonce.blocking import run
-from sparkonce.launch.kubeflow import ATTEMPT_LABEL, ROLE_LABEL, Role
+from sparkonce.launch.kubeflow.labels import ATTEMPT_LABEL, ROLE_LABEL, Role
 from sparkonce.launch.kubernetes import JOBS
-from sparkonce.model.assignment import ENVIRONMENT, Assignment
-from sparkonce.model.record import COMMITTED
+from sparkonce.model.record import COMMITTED, ENVIRONMENT, Assignment
 from sparkonce.store.protocol import Query
 
 DRIVER = textwrap.dedent("""
     import sys
     from harness.arrow_stage import arrow_stage, table_of
-    from sparkonce.driver.attempt import current
+    from sparkonce.driver.current import current
 
     job = current(stager=arrow_stage)
     job.write(table_of(1, 2, 3), "single")
@@ -48,14 +47,14 @@ SETTLES = {ROLE_LABEL: Role.SETTLE.value}
 
 
 class Place:
-    """A cluster with a gateway that serves TLS, and an operator that tells drivers of it."""
+    """A cluster with a gateway that serves TLS, and an operator that passes its address to drivers."""
 
     def __init__(self, attempts: Attempts, operator: OperatorProcess, folder: Path) -> None:
         self.attempts, self.operator, self.folder = attempts, operator, folder
         self.namespace, self.api = attempts.namespace, attempts.cluster.api
 
     def as_pod(self, *command: str) -> Code:
-        """A process with the environment of its pod, and its token; it is told no store."""
+        """A process with the environment of its pod, and its token, but without a store."""
 
         def code(driver: Driver) -> int | None:
             assert Assignment.model_validate_json(driver.environment[ENVIRONMENT]).store == ""

@@ -9,14 +9,13 @@ import pytest
 
 from harness.apiserver import ADMIN, STRANGER, Cluster
 from harness.etcd import Etcd
-from harness.gateways import Answer, Attempt, Attempts, GatewayProcess, a_gateway, may
+from harness.gateways import Answer, Attempt, Attempts, GatewayProcess, a_gateway, finish, may
 from harness.jobs import job as job_document
 from sparkonce.blocking import run
-from sparkonce.engine.objects import ObjectRef
+from sparkonce.controller.objects import ObjectRef
 from sparkonce.launch.kubernetes import JOBS
 from sparkonce.model.record import HeldReason, Outcome, Settling, State, Why
-from sparkonce.model.result import Result
-from sparkonce.store.protocol import Finalized, Updated
+from sparkonce.store.protocol import Updated
 
 READS = ("GET", ""), ("GET", "/history"), ("GET", "/explain")
 DECISIONS = {
@@ -30,7 +29,9 @@ DECISIONS = {
 @pytest.fixture(scope="module")
 def shared(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     folder = tmp_path_factory.mktemp("gateway")
-    with a_gateway(f"http://{ledger_server.one.address}", "gateway-keys", cluster.kubeconfig, folder) as process:
+    with a_gateway(
+        f"http://{ledger_server.one.address}", "gateway-keys", cluster.kubeconfig, folder, accept_api_tokens=True
+    ) as process:
         yield process
 
 
@@ -55,18 +56,6 @@ class Desk:
     def post(self, key: str, verb: str, **body: object) -> Answer:
         path = f"{self.keys}/{quote(key, safe='')}/{verb}"
         return self.gateway.ask("POST", path, token=self.token, body=body)
-
-
-def finish(attempt: Attempt, outcome: Outcome = Outcome.SUCCEEDED) -> None:
-    """As its owner does."""
-    now = run(attempt.store.load(attempt.record.address)).record
-    assert now is not None
-    result = Result(
-        generation=now.generation, outcome=outcome, evidence="a test", attempts=1, started_at=1.0, finished_at=2.0
-    )
-    done = run(attempt.store.finalize(now, attempt.claim, result, retention=3600.0))
-    assert isinstance(done, Finalized)
-    attempt.record = done.record
 
 
 def hold(attempt: Attempt) -> None:
@@ -121,7 +110,7 @@ def test_a_key_is_found_by_its_text_and_by_its_hash(shared: GatewayProcess, atte
 
 
 def test_a_derived_key_is_found_by_its_text(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Operation and resource are told apart whatever slashes are in them."""
+    """Operation and resource are distinguished whatever slashes they contain."""
     attempt = attempts.granted("", operation="load", resource="flights@home/2013-01", revision="r-2", outputs=[])
     found = Desk(shared, attempts.namespace).get("load/flights@home/2013-01@r-2")
     assert (found.status, found.body["keyHash"]) == (200, attempt.record.key_hash)
@@ -140,7 +129,7 @@ def test_history_and_explain(shared: GatewayProcess, attempts: Attempts) -> None
 
 
 def test_a_person_decides(shared: GatewayProcess, attempts: Attempts) -> None:
-    """resolve, cancel, rerun and forget do what the commands do; the history names the user as the API server knows it."""
+    """resolve, cancel, rerun and forget have the effects of the commands; the history names the user by the API server's user name."""
     desk = Desk(shared, attempts.namespace)
     held = attempts.granted("decided", outputs=[])
     hold(held)
@@ -149,12 +138,18 @@ def test_a_person_decides(shared: GatewayProcess, attempts: Attempts) -> None:
     assert "admin said succeeded: saw it" in str(run(attempts.store.result(held.record.address, 1)))
     assert desk.post("decided", "resolve", reason="again", outcome="failed").status == 409
 
-    opened = desk.post("decided", "rerun", generation=1)
+    opened = desk.post("decided", "rerun", generation=1, reason="the source was wrong")
     assert (opened.status, opened.body["generation"], opened.body["phase"]) == (200, 2, "Pending")
     assert desk.post("decided", "rerun", generation=1).body["generation"] == 2, "a repetition opens no third one"
     assert desk.post("decided", "rerun").status == 409, "generation 2 is in progress"
     named = {each["what"]: each["by"] for each in desk.get("decided", "/history").body["events"]}
     assert (named["Finalized"], named["Reopened"]) == ("admin", "admin")
+    assert {each["what"]: each.get("why") for each in desk.get("decided", "/history").body["events"]}["Reopened"] == (
+        "the source was wrong"
+    )
+    [asked] = desk.get("decided", "/explain").body["asked"]
+    assert (asked["what"], asked["by"], asked["why"]) == ("Reopened", "admin", "the source was wrong")
+    assert desk.post("decided", "rerun", generation=1, reason="x" * 1001).status == 422
 
     assert desk.post("decided", "cancel", reason="enough").status == 202
     assert desk.post("decided", "cancel", reason="again").status == 202, "a repetition"
@@ -174,7 +169,7 @@ def test_a_person_decides(shared: GatewayProcess, attempts: Attempts) -> None:
 
 
 def test_a_key_is_not_forgotten_before_its_objects_show_the_end(shared: GatewayProcess, attempts: Attempts) -> None:
-    """An object that still waits for the result could never be told of it afterwards."""
+    """An object that still waits for the result could never get it afterwards."""
     desk = Desk(shared, attempts.namespace)
     attempt = attempts.granted("waits")
     stored = attempts.cluster.api.create(JOBS, job_document("waiting", key="waits"), attempts.namespace)

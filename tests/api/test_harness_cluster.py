@@ -45,7 +45,7 @@ def test_parts_of_a_given_folder_come_first(tmp_path: Path, monkeypatch: pytest.
 def test_without_go_and_without_a_cache_one_sentence_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing was built and there is no Go, the reason names both remedies, and it is a test's reason to be skipped."""
+    """Without a cached build and without Go, the reason names both remedies, and a test is skipped with it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
@@ -73,6 +73,26 @@ def test_a_build_that_fails_leaves_nothing_that_looks_built(tmp_path: Path, monk
             binary(binaries.Module("broken", "example.test/pinned"), say=lambda _: None)
 
 
+@pytest.mark.parametrize("step", ["build", "env"])
+def test_a_build_that_takes_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """A Go command that was ended at its limit is reported with the limit and the remedy, not with what it did not say."""
+    module = tmp_path / "modules" / "slow"
+    module.mkdir(parents=True)
+    (module / "go.mod").write_text("module slow\n")
+    go = tmp_path / "bin" / "go"
+    go.parent.mkdir()
+    go.write_text(f'#!/bin/sh\n[ "$1" = {step} ] && exec sleep 600\necho go1.99\n')
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{go.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(binaries, "MODULES", tmp_path / "modules")
+    monkeypatch.setattr(binaries, "PATIENCE", 0.1)
+    monkeypatch.setattr(binaries, "BUILD_TIMEOUT", 1.0)
+    with pytest.raises(PartMissing, match=r"was ended at its limit of 1 s.*run `sh scripts/cluster-parts`") as ended:
+        binary(binaries.Module("slow", ""), say=lambda _: None)
+    assert "it said nothing" not in str(ended.value)
+
+
 def test_what_an_object_owns_is_collected_with_it(cluster: Cluster, namespace: str) -> None:
     """Deleting a SparkApplication removes the pod that it owns: the garbage collector knows both CRDs."""
     owner = cluster.api.create(SPARK_APPLICATIONS, {"metadata": {"name": "a"}, "spec": SPEC}, namespace)
@@ -83,7 +103,7 @@ def test_what_an_object_owns_is_collected_with_it(cluster: Cluster, namespace: s
 
 
 def test_writes_are_checked(cluster: Cluster, namespace: str) -> None:
-    """The API refuses what a schema forbids, a second create, a stale revision and somebody without rights, each by its code."""
+    """The API refuses objects that violate a schema, a second create, a stale revision and a user without rights, each by its code."""
     codes = []
     refusals: list[Callable[[], object]]
     cluster.api.create(CONFIG_MAPS, {"metadata": {"name": "c"}}, namespace)
@@ -103,7 +123,7 @@ def test_writes_are_checked(cluster: Cluster, namespace: str) -> None:
 
 
 def test_an_api_server_can_be_killed_frozen_and_doubled(cluster: Cluster, namespace: str) -> None:
-    """Killed it answers nothing, and after its restart what was stored is there; frozen it holds requests; a second one sees the same."""
+    """Killed it answers nothing, and after its restart stored objects are there; frozen it holds requests; a second one sees the same."""
     cluster.api.create(CONFIG_MAPS, {"metadata": {"name": "c"}}, namespace)
     cluster.server.kill()
     assert not cluster.api.healthy()

@@ -1,4 +1,4 @@
-"""The proxy before the API server: each fault does what it says, and no more."""
+"""The proxy in front of the API server: each fault has its effect, and no other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def through(cluster: Cluster, api_proxy: ApiProxy) -> Iterator[Api]:
 
 
 class Watch:
-    """What a watch of config maps heard, in a thread."""
+    """Events of a watch of config maps, received in a thread."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self.events: list[dict[str, Any]] = []
@@ -49,7 +49,7 @@ class Watch:
 
 
 def test_what_is_not_touched_goes_through(api_proxy: ApiProxy, through: Api, namespace: str) -> None:
-    """Answers, refusals and watches are the API server's; the log says who asked what and what it was answered."""
+    """Answers, refusals and watches are the API server's; the log has callers, requests and answers."""
     through.create(CONFIG_MAPS, {"metadata": {"name": "a"}}, namespace)
     with pytest.raises(ApiError, match="409 AlreadyExists"):
         through.create(CONFIG_MAPS, {"metadata": {"name": "a"}}, namespace)
@@ -66,7 +66,7 @@ def test_what_is_not_touched_goes_through(api_proxy: ApiProxy, through: Api, nam
 
 
 def test_an_injected_answer_is_not_delivered(api_proxy: ApiProxy, through: Api, namespace: str) -> None:
-    """429 is said so often as asked, with its Retry-After, and nothing reaches the API server; then it is over."""
+    """429 is answered the given number of times, with its Retry-After, and nothing reaches the API server; then it is over."""
     fault = api_proxy.answer(429, method="POST", path=MAPS, times=2, retry_after=7)
     for _ in range(2):
         with pytest.raises(ApiError, match="429 TooManyRequests"):
@@ -113,16 +113,16 @@ def test_a_delayed_write_lands_although_its_sender_has_gone(
 def test_watches_are_closed_expired_and_silenced(
     cluster: Cluster, api_proxy: ApiProxy, through: Api, namespace: str
 ) -> None:
-    """A watch ends when it is closed, hears 410 when it is expired, and hears nothing of what happens while it is hushed."""
+    """A watch ends when it is closed, gets 410 when it is expired, and gets no event while it is hushed."""
     closed = Watch(through, namespace)
     assert_eventually(lambda: api_proxy.watching(path=MAPS) == 1, 10)
     assert api_proxy.close_watches(path=MAPS) == 1
-    assert closed.over.wait(10)
+    assert_eventually(closed.over.is_set, 10)
 
     expired = Watch(through, namespace)
     assert_eventually(lambda: api_proxy.watching(path=MAPS) == 1, 10)
     assert api_proxy.expire_watches(path=MAPS) == 1
-    assert expired.over.wait(10)
+    assert_eventually(expired.over.is_set, 10)
     assert (expired.events[-1]["type"], expired.events[-1]["object"]["code"]) == ("ERROR", 410)
 
     hushed = Watch(through, namespace)

@@ -1,8 +1,9 @@
-"""The fake Spark operator and node: they write what the real ones write, lie as the real one lies, and are quick."""
+"""The fake Spark operator and node: they write what the real ones write, show their known faults, and are fast."""
 
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from harness.kubeflow.drivers import runs_until_stopped, waits_for, writes_outpu
 from harness.kubeflow.process import kubeflow_process
 from launch.kubeflow_scene import assignment_of, job_of
 from sparkonce.blocking import run
-from sparkonce.driver.attempt import sinks_of
-from sparkonce.launch.kubeflow_spec import application, placeholder
+from sparkonce.launch.kubeflow.spec import application, placeholder
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS
+from sparkonce.sink.open import sinks_of
 from sparkonce.sink.transaction import sink_key
 
 ENDED = {"COMPLETED", "FAILED"}
@@ -134,7 +135,7 @@ def test_a_driver_writes_slots_by_its_assignment(place: Place, tmp_path: Path) -
 
 
 def test_code_of_a_test_is_a_driver(place: Place) -> None:
-    """What a driver's code returns, raises or exits with is its exit code, and its words are the termination message."""
+    """A driver's return value, exception or exit becomes its exit code, and its text the termination message."""
 
     def exits(_: object) -> int:
         raise SystemExit("the input is not there")
@@ -149,7 +150,7 @@ def test_code_of_a_test_is_a_driver(place: Place) -> None:
 
 
 def test_suspending_deletes_the_driver_and_resuming_submits_again(place: Place) -> None:
-    """A suspended application's pod is told to go and its driver to stop; cleared, a second driver runs under the same names."""
+    """A suspended application's pod is deleted and its driver asked to stop; resumed, a second driver runs under the same names."""
     place.kubeflow.on(Script(code=runs_until_stopped))
     place.submit()
     first = place.running_pod()
@@ -167,7 +168,7 @@ def test_suspending_deletes_the_driver_and_resuming_submits_again(place: Place) 
 
 
 def test_a_placeholder_never_runs(place: Place) -> None:
-    """Created suspended it is SUSPENDED without a pod; resumed by somebody it fails, because it names no image."""
+    """Created suspended it is SUSPENDED without a pod; resumed by another client it fails, because it names no image."""
     assignment = assignment_of(job_of())
     made = placeholder(assignment, namespace=place.namespace)
     place.api.create(SPARK_APPLICATIONS, made, place.namespace)
@@ -245,12 +246,15 @@ def test_what_the_status_says_and_what_is_true(
 
 
 def test_a_lagging_status_comes_after_the_pod(place: Place) -> None:
-    """With a lag the pod has ended while the application still says SUBMITTED; in the end it says COMPLETED."""
+    """The application says COMPLETED no earlier than the lag after its driver has ended."""
     place.kubeflow.on(Script(lag_seconds=5))
     place.submit()
-    place.api.wait(PODS, "a-driver", place.namespace, until=lambda it: it["status"].get("phase") == "Succeeded")
-    assert state_of(place.application("SUBMITTED")) == "SUBMITTED"
-    place.application("COMPLETED")
+    pod = place.api.wait(PODS, "a-driver", place.namespace, until=lambda it: it["status"].get("phase") == "Succeeded")
+    [container] = pod["status"]["containerStatuses"]
+    ended = datetime.fromisoformat(container["state"]["terminated"]["finishedAt"])
+    completed = place.application("COMPLETED")
+    said = datetime.fromisoformat(completed["status"]["terminationTime"])
+    assert (said - ended).total_seconds() >= 4, "the times are whole seconds"
 
 
 def test_a_twin_is_a_second_driver(place: Place) -> None:
@@ -313,7 +317,7 @@ def test_it_survives_an_api_server_that_is_killed(cluster: Cluster, place: Place
 
 
 def test_it_also_runs_in_a_process_of_its_own(cluster: Cluster, namespace: str, install: str) -> None:
-    """Started as a child, with its script as JSON, it plays what the thread plays; `least` writes SUBMITTED and the end."""
+    """Started as a child process with its script as JSON, it behaves as the thread does; `least` writes SUBMITTED and the end."""
     with kubeflow_process(cluster, namespace, script=Script(exit_code=7), least=True) as child:
         body = {"metadata": {"name": install}, "spec": CONTENT}
         cluster.api.create(SPARK_APPLICATIONS, body, namespace)

@@ -1,4 +1,4 @@
-"""Drivers that fall silent, beside gateways that serve or do not; what they say of their progress. Their channel is the ledger itself."""
+"""Drivers that stop sending heartbeats, beside gateways that serve or do not; and reported progress. Their channel is the ledger itself."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from harness.kubeflow.drivers import assignment_in, job_of, writes_outputs
 from harness.kubeflow.script import Code
 from harness.stage import Stage, rows, staged
 from sparkonce.blocking import run
+from sparkonce.controller.status import EVERY
 from sparkonce.driver.channel import DirectChannel
-from sparkonce.engine.progress import EVERY
 from sparkonce.store.open import open_blocking
 from sparkonce.store.roster import ANNOUNCE, SILENT, Gateway, Gateways
 
@@ -67,7 +67,7 @@ def gateway(stage: Stage) -> Iterator[None]:
 
 
 class Talking:
-    """A driver that beats, may fall silent, and writes its rows when it is told to, whatever became of it."""
+    """A driver that sends heartbeats, may stop, and writes its rows on request, even if it was replaced."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -110,14 +110,14 @@ def test_a_driver_that_falls_silent_is_replaced(stage: Stage, tmp_path: Path) ->
         stage.until("silent", "Succeeded", attempt=2)
         assert time.monotonic() - began > TIMEOUT
     driver.writes.set()
-    assert driver.done.wait(20)
+    assert_eventually(driver.done.is_set, 20)
     assert rows_of(tmp_path) == {7: 1}, "not the eights of the one that woke up"
     assert "no heartbeat" in stage.cli("keys", "history", "silent").stdout
 
 
 def test_while_no_gateway_serves_nobody_is_replaced(stage: Stage, tmp_path: Path) -> None:
-    """All gateways go, and every driver falls silent with them, for more than three times the timeout and as long as anybody takes to
-    notice: no attempt is added. When one serves again the driver goes on, and its own rows count."""
+    """All gateways go, and no heartbeat arrives for more than three times the timeout, long enough for any operator to notice: no attempt
+    is added. When one serves again the driver continues, and its own rows count."""
     driver = Talking(stage)
     with gateway(stage):
         starts(stage, "unheard", tmp_path, driver)

@@ -1,4 +1,4 @@
-"""The informer on a real API server: what it sees, what it tells, and what it survives."""
+"""The informer on a real API server: its cache, its callbacks, and the faults that it survives."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from harness.api_faults import ApiProxy, error_event
 from harness.apiserver import Cluster
 from harness.kube_api import CONFIG_MAPS, CRDS
 from sparkonce.kube.client import ApiClient
-from sparkonce.kube.login import Login
+from sparkonce.kube.login import KubeLogin
 from sparkonce.kube.transport import Limits
-from sparkonce.kube.watch import Change, Informer, Pace
+from sparkonce.kube.watch import Informer, ObjectChange, Pace
 from sparkonce.launch.kubernetes import Json, Resource
 
 LABEL = "sparkonce.dev/key"
@@ -34,10 +34,10 @@ async def watching(
 ) -> AsyncIterator[tuple[Informer, Told]]:
     told: Told = []
 
-    def tell(change: Change, found: Json) -> None:
+    def tell(change: ObjectChange, found: Json) -> None:
         told.append((change.value, found["metadata"]["name"]))
 
-    client = ApiClient(Login(kubeconfig), limits=Limits(deadline=5, page=2))
+    client = ApiClient(KubeLogin(kubeconfig), limits=Limits(deadline=5, page=2))
     informer = Informer(
         client,
         resource,
@@ -65,7 +65,7 @@ def names(informer: Informer, namespace: str, *known: str) -> list[str]:
 
 
 def test_lists_in_pages_then_follows(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Five objects in pages of two are all told as added; what is then made, changed and deleted is told as such, once each."""
+    """Five objects in pages of two are all reported as added; later creations, changes and deletions are reported as such, once each."""
     make(cluster, namespace, "a", "b", "c", "d", "e", labels={LABEL: "k1"})
 
     async def scene() -> None:
@@ -87,7 +87,7 @@ def test_lists_in_pages_then_follows(cluster: Cluster, kubeconfig: Path, namespa
             await until(lambda: ("modified", "f") in told)
             assert not informer.labelled(namespace, LABEL, "k2")
             cluster.api.patch(CONFIG_MAPS, "f", {"metadata": {"labels": {LABEL: None}}}, namespace=namespace)
-            await until(lambda: ("deleted", "f") in told)  # it is there, and is not selected any more
+            await until(lambda: ("deleted", "f") in told)  # it exists, and is no longer selected
             assert informer.get(namespace, "f") is None
 
     run(scene)
@@ -116,7 +116,7 @@ def test_two_namespaces_of_three(cluster: Cluster, kubeconfig: Path, namespace: 
 def test_a_broken_stream_loses_nothing(
     cluster: Cluster, api_proxy: ApiProxy, namespace: str, event: dict[str, Any] | None
 ) -> None:
-    """After a closed stream, a 410 and ERROR events of other codes the informer goes on, and tells what came and went meanwhile."""
+    """After a closed stream, a 410 and ERROR events of other codes the informer continues, and reports what came and went meanwhile."""
     make(cluster, namespace, "a", "b")
     again = Pace(first=0.3, cap=0.5)
 
@@ -139,7 +139,8 @@ def test_a_broken_stream_loses_nothing(
 def test_what_was_deleted_while_the_version_expired_is_told(
     cluster: Cluster, api_proxy: ApiProxy, namespace: str
 ) -> None:
-    """While the API server answers 410 to the watch itself, objects go and one is made again under its name: both are told."""
+    """While the API server answers 410 to the watch itself, objects are deleted and one is created again under its name: both are
+    reported."""
     make(cluster, namespace, "a", "b")
 
     async def scene() -> None:
@@ -189,14 +190,14 @@ def test_errors_for_a_while(cluster: Cluster, api_proxy: ApiProxy, namespace: st
 
 
 def test_new_credentials_lose_nothing(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    """A login that changes while a watch is open (a service account's token does each hour): the stream is opened anew with it within the
-    deadline of a call, and what happens then is told."""
+    """The login changes while a watch is open (a service account's token does each hour): the stream is reopened with it within the
+    deadline of a call, and later changes are reported."""
     path = tmp_path / "kubeconfig"
     path.write_bytes(cluster.kubeconfig.read_bytes())
 
     async def scene() -> None:
         clock = time.monotonic()
-        login = Login(path, clock=lambda: clock)
+        login = KubeLogin(path, clock=lambda: clock)
         client = ApiClient(login, limits=Limits(deadline=1))
         informer = Informer(client, CONFIG_MAPS, namespaces=[namespace], index=LABEL, pace=QUICK)
         informer.start()
@@ -221,7 +222,7 @@ def test_new_credentials_lose_nothing(cluster: Cluster, namespace: str, tmp_path
 
 
 def test_silence_is_noticed(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
-    """A stream that is open and brings nothing for `silence` seconds is opened again, from where it was: nothing is missed."""
+    """An open stream without events for `silence` seconds is opened again from where it was: nothing is missed."""
     pace = Pace(first=0.05, cap=0.5, silence=1.0)
 
     async def scene() -> None:
@@ -239,7 +240,7 @@ def test_silence_is_noticed(cluster: Cluster, api_proxy: ApiProxy, namespace: st
 
 
 def test_an_api_server_that_is_killed_comes_back(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """kill -9 and a restart: not synced while it is away, the cache stays, and later changes are told."""
+    """kill -9 and a restart: not synced while it is down, the cache stays, and later changes are reported."""
     make(cluster, namespace, "a")
 
     async def scene() -> None:
@@ -260,8 +261,8 @@ def test_an_api_server_that_is_killed_comes_back(cluster: Cluster, kubeconfig: P
 
 
 def test_a_kind_that_is_not_served_yet_is_waited_for(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Without its CRD an informer is not synced and asks again; once the kind is served it sees it; the CRD gone, its cache stays
-    with what was not told as deleted, and it sees the next CRD's objects."""
+    """Without its CRD an informer is not synced and retries; once the kind is served it sees it; when the CRD is gone, its cache keeps what
+    was not reported as deleted, and it sees the next CRD's objects."""
     kind = Resource("tests.sparkonce.dev", "v1", "widgets", "Widget")
     crd = {
         "metadata": {"name": "widgets.tests.sparkonce.dev"},

@@ -11,22 +11,24 @@ from typing import Any
 
 import pytest
 
-from api.scenes import job, run, until
+from api.scenes import SCENE, job, run, until
 from harness.api_faults import ApiProxy
 from harness.apiserver import Cluster
 from harness.kube_api import CRDS
-from sparkonce.engine.objects import Fate, ObjectRef
+from harness.patience import stretched
+from sparkonce.controller.objects import Fate, ObjectRef
 from sparkonce.kube.client import ApiClient
 from sparkonce.kube.events import EventRecorder, Level
-from sparkonce.kube.fate import fate_of
-from sparkonce.kube.login import Login
-from sparkonce.kube.status import Left, NoObject, StatusWriter, Written
+from sparkonce.kube.jobs import fate_of
+from sparkonce.kube.login import KubeLogin
+from sparkonce.kube.status import Left, NoObject, StatusStored, StatusWriter
 from sparkonce.launch.kubernetes import EVENTS, JOBS, NAMESPACES, ApiUnavailable, Json, Resource
+from sparkonce.model.crd_status import UNWRITTEN
 
 
 @asynccontextmanager
 async def client_of(kubeconfig: Path) -> AsyncIterator[ApiClient]:
-    client = ApiClient(Login(kubeconfig))
+    client = ApiClient(KubeLogin(kubeconfig))
     try:
         yield client
     finally:
@@ -34,7 +36,7 @@ async def client_of(kubeconfig: Path) -> AsyncIterator[ApiClient]:
 
 
 def forward(revision: int, **status: Any) -> Any:
-    """As `engine.project` does: a newer revision replaces an older one, and nothing else is touched."""
+    """As `controller.status` does: a newer revision replaces an older one, and nothing else is touched."""
 
     def make(live: Json) -> Json | None:
         if (live.get("status") or {}).get("ledgerRevision", 0) >= revision:
@@ -51,17 +53,17 @@ def status_of(cluster: Cluster, namespace: str, name: str = "a") -> Json:
 
 
 def test_a_status_is_replaced_as_a_whole(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Keys that the new status does not have are gone, nested ones too; the same status again is no write."""
+    """Keys that the new status does not have are removed, nested ones too; the same status again causes no write."""
     uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
 
     async def scene() -> None:
         async with client_of(kubeconfig) as client:
             writer = StatusWriter(client)
             first = {"phase": "Running", "owner": "r1", "progress": {"stages": 3, "rows": 10}, "mismatch": ["a"]}
-            assert isinstance(await writer.write(namespace, "a", uid, forward(1, **first)), Written)
+            assert isinstance(await writer.write(namespace, "a", uid, forward(1, **first)), StatusStored)
             second = {"phase": "Succeeded", "progress": {"rows": 20}}
             written = await writer.write(namespace, "a", uid, forward(2, **second))
-            assert isinstance(written, Written)
+            assert isinstance(written, StatusStored)
             assert written.stored["status"] == {"ledgerRevision": 2, **second} == status_of(cluster, namespace)
             same = await writer.write(namespace, "a", uid, lambda _: {"ledgerRevision": 2, **second})
             assert isinstance(same, Left)
@@ -88,15 +90,15 @@ def test_twenty_writers_never_go_back(cluster: Cluster, kubeconfig: Path, namesp
                     revisions.append(found["status"]["ledgerRevision"])
 
             noting = asyncio.create_task(note())
-            writer = StatusWriter(client, first=0.01, cap=0.1)
+            writer = StatusWriter(client, patience=SCENE, first=0.01, cap=0.1)  # not what this test is about
             await asyncio.gather(
                 *(
                     writer.write(namespace, "a", uid, forward(each, phase="Running"), fresh=made)
                     for each in range(1, 21)
                 )
             )
-            await until(lambda: 20 in revisions)
-            noting.cancel()
+            await until(lambda: 20 in revisions or noting.done())
+            assert noting.cancel(), noting.exception()
 
     run(scene)
     assert status_of(cluster, namespace)["ledgerRevision"] == 20
@@ -104,14 +106,14 @@ def test_twenty_writers_never_go_back(cluster: Cluster, kubeconfig: Path, namesp
 
 
 def test_a_frozen_writer_gives_up(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """A writer that read the object, was frozen while another replica wrote a newer status, and goes on: its patch is refused, it reads
+    """A writer that read the object and was frozen while another replica wrote a newer status continues: its patch is refused, it reads
     again and leaves the newer one."""
     uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
     asked: list[Json] = []
 
     def frozen(live: Json) -> Json | None:
         asked.append(live)
-        if len(asked) == 1:  # what happens in its hour
+        if len(asked) == 1:  # happens while it is frozen
             newer = {"status": {"ledgerRevision": 9, "phase": "Succeeded"}}
             cluster.api.patch(JOBS, "a", newer, namespace=namespace, subresource="status")
         made: Json | None = forward(5, phase="Running")(live)
@@ -123,7 +125,7 @@ def test_a_frozen_writer_gives_up(cluster: Cluster, kubeconfig: Path, namespace:
 
     run(scene)
     assert len(asked) == 2
-    assert status_of(cluster, namespace) == {"ledgerRevision": 9, "phase": "Succeeded"}
+    assert status_of(cluster, namespace) == UNWRITTEN | {"ledgerRevision": 9, "phase": "Succeeded"}
 
 
 def test_a_lost_reply_is_one_write(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
@@ -144,13 +146,13 @@ def test_a_lost_reply_is_one_write(cluster: Cluster, api_proxy: ApiProxy, namesp
 
 
 def test_patience_ends(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
-    """An API server that answers 500 or 429 for longer than its patience ends a write with the error, after several tries."""
+    """If the API server answers 500 or 429 for longer than the writer's patience, the write ends with the error, after several attempts."""
     uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
 
     async def scene() -> None:
         async with client_of(api_proxy.kubeconfig) as client:
             api_proxy.answer(500)
-            writer = StatusWriter(client, patience=0.5, first=0.05, cap=0.1)
+            writer = StatusWriter(client, patience=stretched(0.5), first=0.05, cap=0.1)
             with pytest.raises(ApiUnavailable):
                 await writer.write(namespace, "a", uid, forward(1))
             assert api_proxy.count() > 3
@@ -174,7 +176,7 @@ def test_another_object_of_the_name_is_not_written(cluster: Cluster, kubeconfig:
                     cluster.api.create(JOBS, job("a"), namespace)
 
     run(scene)
-    assert status_of(cluster, namespace) == {}
+    assert status_of(cluster, namespace) == UNWRITTEN
 
 
 def test_gone_is_an_answer(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
@@ -196,7 +198,7 @@ def test_gone_is_an_answer(cluster: Cluster, kubeconfig: Path, namespace: str) -
 
 
 def test_in_a_namespace_that_is_deleted_objects_are_gone_until_it_is(cluster: Cluster, kubeconfig: Path) -> None:
-    """While a namespace empties itself an object that it took with it is gone; when the namespace is not there, nothing is known."""
+    """While a namespace is being deleted an object that it deleted is gone; once the namespace does not exist, nothing is known."""
     namespace = "to-be-deleted"
     cluster.api.create(NAMESPACES, {"metadata": {"name": namespace, "finalizers": ["tests.sparkonce.dev/held"]}})
     made = cluster.api.create(JOBS, job("a"), namespace)
@@ -214,8 +216,8 @@ def test_in_a_namespace_that_is_deleted_objects_are_gone_until_it_is(cluster: Cl
 
 
 def test_a_crd_that_goes_takes_nothing_with_it(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """While a CRD is being deleted its objects are deleted one by one, and the kind is still served: none of them is gone, nor when the
-    CRD is there again; an object that was made under the new one and deleted is."""
+    """While a CRD is being deleted its objects are deleted one by one, and the kind is still served: none of them counts as gone, nor when
+    the CRD is back; an object that was created and deleted under the new one does."""
     kind = Resource("tests.sparkonce.dev", "v1", "gizmos", "Gizmo")
     name = f"{kind.plural}.{kind.group}"
     schema = {"openAPIV3Schema": {"type": "object"}}

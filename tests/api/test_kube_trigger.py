@@ -1,4 +1,4 @@
-"""The kopf trigger on a real API server: it tells, it writes nothing, and nothing ends it."""
+"""The kopf trigger on a real API server: it reports changes, writes nothing, and survives every fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from api.scenes import job, run, until
 from harness.api_faults import ApiProxy, error_event
 from harness.apiserver import Cluster
 from harness.kube_api import CRDS
-from sparkonce.kube.login import Login
+from sparkonce.kube.login import KubeLogin
 from sparkonce.kube.trigger import Trigger
 from sparkonce.launch.kubernetes import JOBS, Json, Resource
 
@@ -32,7 +32,7 @@ async def triggered(kubeconfig: Path, *namespaces: str, **more: Any) -> AsyncIte
         assert threading.get_ident() == here
         told.append((kind, body["metadata"]["name"]))
 
-    trigger = Trigger(Login(kubeconfig), hand_over, namespaces=namespaces or None, first=0.05, cap=0.5, **more)
+    trigger = Trigger(KubeLogin(kubeconfig), hand_over, namespaces=namespaces or None, first=0.05, cap=0.5, **more)
     trigger.start()
     try:
         yield trigger, told
@@ -41,7 +41,7 @@ async def triggered(kubeconfig: Path, *namespaces: str, **more: Any) -> AsyncIte
 
 
 def test_tells_what_is_there_and_what_happens(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Objects that were there are told of with type None, then each change of one of them, in its order; other namespaces are not."""
+    """Existing objects are reported with type None, then each change of one of them, in order; other namespaces are not."""
     cluster.api.create(JOBS, job("a"), namespace)
 
     async def scene() -> None:
@@ -85,7 +85,7 @@ def test_three_triggers_write_nothing(cluster: Cluster, api_proxy: ApiProxy, nam
             cluster.api.delete(JOBS, "before", namespace)
             await until(lambda: all(sum(name.startswith("job-") for _, name in each) == 30 for each in told))
             await until(lambda: all(("MODIFIED", "before") in each for each in told))  # it is being deleted
-            await asyncio.sleep(1.5)  # longer than kopf's workers live: whatever they do at their end is done
+            await asyncio.sleep(1.5)  # longer than kopf's workers live, so that their final writes would have happened
             assert api_proxy.asked(method="^(?!GET$)") == []
             assert {method for each in (one, two, three) for method in each.requests} == {"GET"}
             stored_now = {each["metadata"]["name"]: each["metadata"] for each in cluster.api.list(JOBS, namespace)}
@@ -103,7 +103,7 @@ def test_three_triggers_write_nothing(cluster: Cluster, api_proxy: ApiProxy, nam
 def test_a_broken_stream_ends_nothing(
     cluster: Cluster, api_proxy: ApiProxy, namespace: str, event: dict[str, Any] | None
 ) -> None:
-    """After a closed stream, a 410 and ERROR events that kopf itself dies of, what comes later is told."""
+    """After a closed stream, a 410 and ERROR events that end kopf itself, later changes are reported."""
     cluster.api.create(JOBS, job("a"), namespace)
 
     async def scene() -> None:
@@ -123,7 +123,7 @@ def test_a_broken_stream_ends_nothing(
 
 @pytest.mark.parametrize("code", [500, 429, 403, 401, 404])
 def test_errors_for_a_while_end_nothing(cluster: Cluster, api_proxy: ApiProxy, namespace: str, code: int) -> None:
-    """While every call is answered with an error nothing is told; afterwards all is, and each error was met more than once."""
+    """While every call fails nothing is reported; afterwards everything is, and each error occurred more than once."""
 
     async def scene() -> None:
         async with triggered(api_proxy.kubeconfig, namespace) as (trigger, told):
@@ -140,7 +140,7 @@ def test_errors_for_a_while_end_nothing(cluster: Cluster, api_proxy: ApiProxy, n
 
 
 def test_an_api_server_that_is_killed_comes_back(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """kill -9 and a restart: what is made afterwards is told."""
+    """kill -9 and a restart: later objects are reported."""
 
     async def scene() -> None:
         async with triggered(kubeconfig, namespace) as (trigger, told):
@@ -166,7 +166,7 @@ def test_a_watch_that_is_not_opened_again_is_dead(api_proxy: ApiProxy, namespace
 
 
 def test_waits_for_its_kind_to_be_served(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Started before its CRD it waits without telling that a list was seen; it also lives through the CRD's deletion and return."""
+    """Started before its CRD it waits and does not report that a list was seen; it also survives the CRD's deletion and return."""
     kind = Resource("tests.sparkonce.dev", "v1", "gadgets", "Gadget")
     schema = {"openAPIV3Schema": {"type": "object"}}
     crd = {
@@ -203,7 +203,7 @@ def _made(cluster: Cluster, kind: Resource, namespace: str, name: str) -> bool:
 
 
 def test_stopped_it_tells_nothing_more(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """After `stop` its thread is gone, and an object made then is not told; stopping one that never got through ends as well."""
+    """After `stop` its thread is gone, and a new object is not reported; stopping one that never connected works as well."""
 
     async def scene() -> None:
         async with triggered(kubeconfig, namespace) as (trigger, told):

@@ -1,18 +1,22 @@
-"""`kubectl sparkonce` at a real gateway, behind a real API server that knows the tokens; a stand-in plays kubectl's port-forward.
+"""`kubectl sparkonce` at a real gateway, behind a real API server that knows the tokens; a fake replaces kubectl's port-forward.
 
-There is no kubelet in this tier, so nothing could forward a port or hand out a log: the stand-in forwards to where the gateway listens,
-prints what kubectl prints, and notes what it was asked for.
+This tier has no kubelet that could forward a port or return a log: the fake forwards to the gateway's address, prints what kubectl prints,
+and records its arguments.
 """
 
 from __future__ import annotations
 
+import http.server
 import io
 import json
 import os
+import re
+import shlex
 import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +29,21 @@ from harness.apiserver import ADMIN, STRANGER, Cluster
 from harness.child import alive
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
-from harness.gateways import Attempt, Attempts, GatewayProcess, a_gateway, may
-from harness.kube_api import Json
+from harness.gateways import ROLE_BINDINGS, ROLES, Attempt, Attempts, GatewayProcess, a_gateway, finish, may
+from harness.kube_api import SERVICE_ACCOUNTS, Json
+from harness.patience import output_of, until_ended
 from sparkonce.blocking import run
 from sparkonce.cli.app import main as command_line
 from sparkonce.cli.exits import ExitCode
-from sparkonce.cli.kubectl import NAME, app, hoisted
-from sparkonce.cli.kubectl_logs import driver_of
-from sparkonce.engine.telling import identity
+from sparkonce.cli.kubectl.app import NAME, app, hoisted
+from sparkonce.cli.kubectl.gateway import GatewayClient, GatewayRefused, driver_of
+from sparkonce.cli.kubectl.release import ACCOUNT
+from sparkonce.commands.describe import identity
 from sparkonce.launch.kubernetes import Resource
-from sparkonce.model.record import HeldReason, Outcome, Settling, State, Why
-from sparkonce.model.result import Failure, Result
-from sparkonce.store.protocol import Finalized, Updated
+from sparkonce.model.record import Failure, HeldReason, Outcome, Settling, State, Why, gateway_audience
+from sparkonce.store.protocol import Updated
 
+RESOURCES = ["idempotentjobs", *(f"idempotentjobs/{verb}" for verb in ("rerun", "cancel", "resolve", "forget"))]
 SERVICES = Resource("", "v1", "services", "Service")
 SERVICE: Json = {
     "metadata": {"name": "so-gateway", "labels": {"app.kubernetes.io/component": "gateway"}},
@@ -87,7 +93,7 @@ class Said:
 
 
 class Desk:
-    """Somebody with a kubeconfig, kubectl and the plugin."""
+    """A user with a kubeconfig, kubectl and the plugin."""
 
     def __init__(
         self,
@@ -103,6 +109,26 @@ class Desk:
         self.asked.touch()
         self.kubectl()
         cluster.api.create(SERVICES, SERVICE, namespace)
+        self.told(gateway)
+        self.account(ACCOUNT, verbs=["get", "list", "update"], resources=RESOURCES)
+
+    def told(self, gateway: GatewayProcess, **more: str) -> None:
+        """What the chart says of the gateway, in the release's namespace; here the test's."""
+        url = f"{gateway.url.partition(':')[0]}://localhost:8080"
+        data = {"url": url, "audience": gateway_audience(gateway.install), **more}
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": SERVICE["metadata"]["name"]},
+            "data": data,
+        }
+        self.cluster.api.apply(body, self.namespace)
+
+    def account(self, name: str, *, verbs: Sequence[str], resources: Sequence[str]) -> None:
+        """A service account with these rights."""
+        self.cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, self.namespace)
+        user = f"system:serviceaccount:{self.namespace}:{name}"
+        may(self.cluster, self.namespace, user, verbs=verbs, resources=resources)
 
     def kubectl(self, *, broken: str = "") -> None:
         path = self.folder / "kubectl"
@@ -116,11 +142,16 @@ class Desk:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """A process of its own, for what only processes show."""
-        command = [sys.executable, "-c", "from sparkonce.cli.kubectl import main; main()", *self.arguments(*arguments)]
+        command = [
+            sys.executable,
+            "-c",
+            "from sparkonce.cli.kubectl.app import main; main()",
+            *self.arguments(*arguments),
+        ]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def say(self, *arguments: str, kubeconfig: Path | None = None) -> Said:
-        """The command line inside this process, and what it wrote, kubectl's output included."""
+        """Runs the command line in this process; returns its output, kubectl's included."""
         self._capture.readouterr()
         asked = hoisted(self.arguments(*arguments, kubeconfig=kubeconfig))
         code = command_line(asked, commands=app, name=NAME)
@@ -144,23 +175,6 @@ def desk(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("sys.stdin", io.StringIO())
     return Desk(cluster, namespace, shared, tmp_path, capfd)
-
-
-def finish(attempt: Attempt, outcome: Outcome = Outcome.SUCCEEDED, failure: Failure | None = None) -> None:
-    now = run(attempt.store.load(attempt.record.address)).record
-    assert now is not None
-    result = Result(
-        generation=now.generation,
-        outcome=outcome,
-        evidence="a test",
-        attempts=1,
-        started_at=1.0,
-        finished_at=2.0,
-        failure=failure,
-    )
-    done = run(attempt.store.finalize(now, attempt.claim, result, retention=3600.0))
-    assert isinstance(done, Finalized)
-    attempt.record = done.record
 
 
 def hold(attempt: Attempt) -> None:
@@ -193,10 +207,13 @@ def test_what_is_read(desk: Desk, attempts: Attempts) -> None:
 def test_what_is_decided(desk: Desk, attempts: Attempts) -> None:
     """rerun opens the next generation, cancel asks, resolve settles a held key, forget removes a finished one; each only when meant."""
     finish(attempts.granted("done"))
-    again = desk.say("rerun", "done")
+    again = desk.say("rerun", "done", "--reason", "the source was wrong")
     assert (again.code, "done, generation 2, attempt 1" in again.out) == (0, True), again.err
     same = desk.say("rerun", "done", "--generation", "1", "--json")
     assert (same.code, same.told["generation"]) == (0, 2)
+    why = desk.say("explain", "done").out
+    assert "opened again" in why
+    assert "the source was wrong" in why
     attempts.granted("runs")
     asked = desk.say("cancel", "runs", "--reason", "no more")
     assert (asked.code, "it is asked to stop" in asked.out) == (0, True), asked.err
@@ -210,24 +227,70 @@ def test_what_is_decided(desk: Desk, attempts: Attempts) -> None:
     assert desk.say("show", "held").code == ExitCode.INVALID
 
 
-def test_the_gateway_decides_who_may(desk: Desk, attempts: Attempts, cluster: Cluster) -> None:
-    """The token of the kubeconfig is what the gateway hears: who may read may not decide, who is nobody sees nothing."""
+def test_the_gateway_decides_who_may(desk: Desk, attempts: Attempts) -> None:
+    """The gateway authorizes the service account that is named: one that may read may not decide, one without rights sees nothing."""
     finish(attempts.granted("done"))
-    stranger = cluster.kubeconfig_for(cluster.url, token=STRANGER)
-    refused = desk.say("list", "--gateway-url", desk.gateway.url, kubeconfig=stranger)
+    desk.account("reader", verbs=["get", "list"], resources=["idempotentjobs"])
+    desk.account("nobody", verbs=["get"], resources=["other"])
+    refused = desk.say("list", "--service-account", "nobody")
     assert (refused.code, refused.out) == (ExitCode.INVALID, "")
-    assert "stranger may not list idempotentjobs" in refused.err
-    may(cluster, desk.namespace, "stranger", verbs=["get", "list"], resources=["idempotentjobs"])
-    seen = desk.say("list", "--gateway-url", desk.gateway.url, kubeconfig=stranger)
+    assert f"system:serviceaccount:{desk.namespace}:nobody may not list idempotentjobs" in refused.err
+    seen = desk.say("list", "--service-account", f"{desk.namespace}/reader")
     assert (seen.code, "done" in seen.out) == (0, True)
-    forget = desk.say("forget", "done", "--reason", "r", "-y", "--gateway-url", desk.gateway.url, kubeconfig=stranger)
-    assert "stranger may not update idempotentjobs/forget" in forget.err
-    unseen = desk.say("list", kubeconfig=stranger)
-    assert (unseen.code, "name it with --gateway-namespace and --service" in unseen.err) == (ExitCode.INVALID, True)
+    forget = desk.say("forget", "done", "--reason", "r", "-y", "--service-account", "reader")
+    assert "reader may not update idempotentjobs/forget" in forget.err
+
+
+VERBS = {
+    "show": (),
+    "history": (),
+    "explain": (),
+    "logs": (),
+    "rerun": (),
+    "cancel": (),
+    "resolve": ("--failed", "--reason", "r", "-y"),
+    "forget": ("--reason", "r", "-y"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_key_that_is_not_there(desk: Desk, attempts: Attempts, verb: str) -> None:
+    """Each command says so in a sentence whose remedy is a command of the plugin, and that command shows the keys."""
+    attempts.granted("k")
+    refused = desk.say(verb, "other", *VERBS[verb])
+    assert (refused.code, refused.out) == (ExitCode.INVALID, "")
+    assert len(refused.err.splitlines()) == 1
+    assert "/v1/" not in refused.err
+    [remedy] = re.findall(r"`kubectl sparkonce (.*?)`", refused.err)
+    listed = desk.say(*shlex.split(remedy))
+    assert (listed.code, "k" in listed.out) == (0, True), listed.err
+
+
+def test_an_older_gateway_names_a_request() -> None:
+    """The user of the plugin is told the command in its place."""
+    detail = "there is no such key in namespace team-a; GET /v1/namespaces/team-a/keys lists them"
+
+    class Old(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"status": 404, "detail": detail}).encode()
+            self.send_response(404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Old) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = GatewayClient(url=f"http://127.0.0.1:{server.server_port}", token=lambda: "t", namespace="team-a")
+        with pytest.raises(GatewayRefused) as refused:
+            client.get("other")
+        server.shutdown()
+    told = "there is no such key in namespace team-a; `kubectl sparkonce list -n team-a` lists them"
+    assert str(refused.value) == told
 
 
 def test_a_log_that_is_there_and_one_that_is_kept(desk: Desk, attempts: Attempts) -> None:
-    """Of a running attempt kubectl reads its driver pod; when that is gone, the end of the log in the result is printed."""
+    """Of a running attempt kubectl reads its driver pod; when that is gone, what the result kept of the log is printed. Below the log of a
+    driver that failed one line says why."""
     attempt = attempts.granted("logged")
     desk.log.write_text("line 1\nline 2\n")
     said = desk.say("logs", "logged")
@@ -241,6 +304,11 @@ def test_a_log_that_is_there_and_one_that_is_kept(desk: Desk, attempts: Attempts
     finish(attempt, Outcome.FAILED, failure)
     kept = desk.say("logs", "-f", "logged")
     assert (kept.code, "ValueError: no rows" in kept.out) == (0, True), kept.err
+    desk.log.write_text("line 1\n")
+    for options in ((), ("-f",)):
+        there = desk.say("logs", *options, "logged")
+        assert (there.code, there.out) == (0, "line 1\n")
+        assert there.err.splitlines()[-1] == "logged: DriverFailed: exit code 1"
 
 
 def test_following_ends_with_the_key(desk: Desk, attempts: Attempts) -> None:
@@ -253,10 +321,10 @@ def test_following_ends_with_the_key(desk: Desk, attempts: Attempts) -> None:
         looked = len(desk.children())
         assert_eventually(lambda: len(desk.children()) > looked, 30)
         finish(attempt)
-        out, err = process.communicate(timeout=30)
+        out, err = output_of(process, 30)
     finally:
         process.kill()
-        process.wait(30)
+        until_ended(process, 30)
     assert (process.returncode, out) == (0, "it runs\n"), err
     assert "followed, generation 1: Succeeded" in err
 
@@ -270,21 +338,13 @@ def test_no_port_forward_stays(desk: Desk, attempts: Attempts) -> None:
     try:
         assert_eventually(lambda: "logs -f" in desk.asked.read_text(), 30)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        output_of(process, 30)
         assert process.returncode == 128 + signal.SIGTERM
     finally:
         process.kill()
         process.communicate()
     assert len(desk.children()) >= 3
     assert_eventually(lambda: not any(alive(pid) for pid in desk.children()), 10)
-
-
-def without_token(cluster: Cluster) -> Path:
-    path = cluster.kubeconfig_for(cluster.url)
-    document: Json = json.loads(path.read_text())
-    document["users"][0]["user"] = {"username": "u", "password": "p"}
-    path.write_text(json.dumps(document))
-    return path
 
 
 def with_credential_program(cluster: Cluster, folder: Path) -> Path:
@@ -305,26 +365,60 @@ def with_credential_program(cluster: Cluster, folder: Path) -> Path:
 
 
 def test_whose_token_it_is(desk: Desk, attempts: Attempts, tmp_path: Path) -> None:
-    """A credential program's token is as good as one in the file, of the context that is named; without any, it is said what to do."""
+    """However the user authenticates at the API server, the gateway is sent a service account's token: the user's own, if it is one. Its
+    name is in the history."""
     attempts.granted("k")
     program = with_credential_program(desk.cluster, tmp_path)
     said = desk.say("list", kubeconfig=program)
     assert (said.code, "k" in said.out) == (0, True), said.err
-    for said in (
-        desk.say("list", "--context", "other", kubeconfig=program),
-        desk.say("list", kubeconfig=without_token(desk.cluster)),
-    ):
-        assert (said.code, "kubectl create token" in said.err) == (ExitCode.INVALID, True), said
-        assert len(said.err.splitlines()) == 1
+    desk.account("ann", verbs=["get", "list", "update"], resources=RESOURCES)
+    user = f"system:serviceaccount:{desk.namespace}:ann"
+    rule = {
+        "apiGroups": [""],
+        "resources": ["serviceaccounts/token", "services", "configmaps"],
+        "verbs": ["create", "get", "list"],
+    }
+    desk.cluster.api.create(ROLES, {"metadata": {"name": "ann"}, "rules": [rule]}, desk.namespace)
+    binding = {
+        "metadata": {"name": "ann"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "ann"},
+        "subjects": [{"kind": "ServiceAccount", "name": "ann", "namespace": desk.namespace}],
+    }
+    desk.cluster.api.create(ROLE_BINDINGS, binding, desk.namespace)
+    ann = desk.cluster.kubeconfig_for(desk.cluster.url, token=attempts.token(None, account="ann", audiences=()))
+    cancelled = desk.say("cancel", "k", "--reason", "r", kubeconfig=ann)
+    assert cancelled.code == 0, cancelled.err
+    now = run(attempts.store.load(attempts.wanted("k").address)).record
+    assert now is not None
+    assert now.stop_wanted is not None
+    assert now.stop_wanted.by == user
+
+
+def test_a_missing_account_is_made_as_the_sentence_says(desk: Desk) -> None:
+    """The command in the sentence names the account and namespace that are then used."""
+    desk.cluster.api.delete(SERVICE_ACCOUNTS, ACCOUNT, desk.namespace)
+    said = desk.say("list")
+    assert f"`kubectl create serviceaccount {ACCOUNT} -n {desk.namespace}`" in said.err
+    desk.cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": ACCOUNT}}, desk.namespace)  # what that command does
+    assert desk.say("list").code == 0
 
 
 def test_what_goes_wrong_is_one_sentence(desk: Desk, cluster: Cluster) -> None:
-    """No gateway, several, a port-forward that fails, nobody behind the address, plain HTTP to elsewhere: each says what to do."""
+    """No gateway, several, a port-forward that fails, an address without a listener, plain HTTP to another host: each error says what to
+    do."""
     cases = {
-        "name it with --gateway-namespace and --service": desk.say("list", "--service", "other"),
-        "would send your token in plain text": desk.say("list", "--gateway-url", "http://gateway.example:80"),
+        "name another with --service": desk.say("list", "--service", "other"),
+        "would send a token in plain text": desk.say("list", "--gateway-url", "http://gateway.example:80"),
         "does not answer": desk.say("list", "--gateway-url", "http://127.0.0.1:1"),
+        "there is no service account": desk.say("list", "--service-account", "missing"),
+        "write NAME or NAMESPACE/NAME": desk.say("list", "--service-account", "a/b/c"),
+        "is no gateway's audience": desk.say("list", "--gateway-url", desk.gateway.url, "--audience", "vault"),
     }
+    stranger = cluster.kubeconfig_for(cluster.url, token=STRANGER)
+    cases["no token for the gateway can be made"] = desk.say(
+        "list", "--gateway-url", desk.gateway.url, "--audience", gateway_audience("kubectl"), kubeconfig=stranger
+    )
+    cases["cannot be read"] = desk.say("list", kubeconfig=stranger)
     desk.kubectl(broken="error: unable to forward port because pod is not running")
     cases["no port-forward to"] = desk.say("list")
     cluster.api.create(SERVICES, {**SERVICE, "metadata": {**SERVICE["metadata"], "name": "second"}}, desk.namespace)
@@ -336,29 +430,25 @@ def test_what_goes_wrong_is_one_sentence(desk: Desk, cluster: Cluster) -> None:
 
 
 def test_whose_certificate_is_accepted(desk: Desk, ledger_server: Etcd, tmp_path: Path) -> None:
-    """At a URL always one that is vouched for; through a port-forward that of the Service's name when --gateway-ca says who signs."""
+    """One of the release's CA and for the gateway's own name, at a URL and through a port-forward; --gateway-ca names another CA."""
     certificates = desk.cluster.certificates
     ledger, kubeconfig = f"http://{ledger_server.one.address}", desk.cluster.kubeconfig
-    trusted = ("--gateway-ca", str(certificates.ca))
     (tmp_path / "other.crt").write_bytes(trustme.CA().cert_pem.bytes())
-    named = (
-        "--gateway-namespace",
-        "default",
-        "--service",
-        "kubernetes",
-    )  # its certificate is for kubernetes.default.svc
+    ca, other = certificates.ca.read_text(), (tmp_path / "other.crt").read_text()
+    named = ("--gateway-ca", str(certificates.ca))
     with a_gateway(ledger, "kubectl-tls", kubeconfig, tmp_path, certificates=certificates) as gateway:
         desk.gateway = gateway
         desk.kubectl()
-        for options in ((*named, *trusted), named, ("--gateway-url", gateway.url, *trusted)):
+        at = ("--gateway-url", gateway.url)
+        for told, options in ((ca, ()), (other, named), (ca, at), (other, (*named, *at))):
+            desk.told(gateway, **{"ca.crt": told})
             said = desk.say("list", *options)
             assert (said.code, said.out) == (0, f"no keys in namespace {desk.namespace}\n"), said.err
-        others: Sequence[str] = ("--gateway-ca", str(tmp_path / "other.crt"))
-        wrong: Sequence[Sequence[str]] = (
-            (*named, *others),
-            ("--gateway-url", gateway.url),
-            ("--gateway-url", gateway.url, *others),
-        )
-        for refused in wrong:
-            said = desk.say("list", *refused)
-            assert (said.code, said.out, "does not answer" in said.err) == (ExitCode.UNAVAILABLE, "", True), said
+        wrong = ("--gateway-ca", str(tmp_path / "other.crt"))
+        for told, options in ((other, ()), (ca, wrong), (other, at), (ca, (*wrong, *at))):
+            desk.told(gateway, **{"ca.crt": told})
+            refused = desk.say("list", *options)
+            assert (refused.code, refused.out) == (ExitCode.INVALID, ""), refused
+            assert "was sent nothing; name the CA that signs the gateway's with --gateway-ca" in refused.err
+        desk.told(gateway, **{"ca.crt": ca, "url": "https://another-name:8080"})
+        assert "is not valid for 'another-name'" in desk.say("list").err

@@ -1,4 +1,4 @@
-"""The kubeflow launcher on a real API server, with the operator's own client and watches: what is admitted, taken, refused, collected."""
+"""The kubeflow launcher on a real API server, with the operator's own client and watches: creates, conflicts, refusals, deletions."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from harness.eventually import INTERVAL
 from harness.kube_api import Json
 from harness.kubeflow import FakeKubeflow, Script
 from harness.kubeflow.drivers import runs_until_stopped
+from harness.patience import Patience, within
 from launch.kubeflow_scene import assignment_of, job_of
 from sparkonce.errors import LaunchRefused, LaunchUnavailable
 from sparkonce.kube.client import ApiClient
-from sparkonce.kube.login import Login
+from sparkonce.kube.login import KubeLogin
 from sparkonce.kube.watch import applications, driver_pods
-from sparkonce.launch.kubeflow_launcher import KubeflowLauncher
-from sparkonce.launch.kubeflow_spec import Wanting
-from sparkonce.launch.kubeflow_sweep import list_of, remove
+from sparkonce.launch.kubeflow.launcher import KubeflowLauncher
+from sparkonce.launch.kubeflow.spec import Wanting
+from sparkonce.launch.kubeflow.sweep import list_of, remove
 from sparkonce.launch.kubernetes import JOBS, NAMESPACES, PODS, SPARK_APPLICATIONS, Resource
-from sparkonce.launch.protocol import Phase, Seen, StillThere, Stopped
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.policy import OnDelete
-from sparkonce.model.record import Application
-from sparkonce.model.spec import IdempotentJob
+from sparkonce.launch.protocol import ApplicationState, Phase, StillThere, Stopped
+from sparkonce.model.record import Application, Assignment
+from sparkonce.model.spec import IdempotentJob, OnDelete
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 TIMEOUT = 30.0
@@ -39,7 +38,7 @@ JOB, OPAQUE = job_of("orders"), job_of()
 
 
 class Place:
-    """One namespace, and one attempt in it: a nonce and an install of its own, so that tests meet nobody."""
+    """One namespace with one attempt: its own nonce and install, so that tests do not meet."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster, self.api, self.namespace = cluster, cluster.api, namespace
@@ -80,7 +79,7 @@ def place(cluster: Cluster, namespace: str) -> Place:
 
 @asynccontextmanager
 async def client_of(kubeconfig: Path) -> AsyncIterator[ApiClient]:
-    client = ApiClient(Login(kubeconfig))
+    client = ApiClient(KubeLogin(kubeconfig))
     try:
         yield client
     finally:
@@ -106,17 +105,17 @@ async def watching(place: Place, client: ApiClient) -> AsyncIterator[KubeflowLau
 def play(kubeconfig: Path, scene: Callable[[ApiClient], Awaitable[None]]) -> None:
     async def story() -> None:
         async with client_of(kubeconfig) as client:
-            await asyncio.wait_for(scene(client), SCENE)
+            await within(scene(client), SCENE)
 
     asyncio.run(story())
 
 
 async def seen_as(
     launcher: KubeflowLauncher, assignment: Assignment, phase: Phase, noted: Application | None = None
-) -> Seen:
+) -> ApplicationState:
     """As soon as it is in this phase."""
-    deadline = asyncio.get_running_loop().time() + TIMEOUT
-    while asyncio.get_running_loop().time() < deadline:
+    patience = Patience(TIMEOUT)
+    while not patience.over():
         seen = await launcher.observe(assignment, noted)
         if seen is not None and seen.phase is phase:
             return seen
@@ -131,7 +130,7 @@ async def another_runs(place: Place, launcher: KubeflowLauncher) -> None:
     await seen_as(launcher, last, Phase.SUCCEEDED)
 
 
-def noted_of(seen: Seen) -> Application:
+def noted_of(seen: ApplicationState) -> Application:
     return Application(name=seen.name, uid=seen.uid, driver=seen.driver)
 
 
@@ -160,7 +159,7 @@ def test_a_life_seen_through_watches(kubeconfig: Path, place: Place, kubeflow: F
 
 
 def test_twenty_who_launch_one_attempt_make_one(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
-    """All are told of the same application; one driver runs."""
+    """All of them get the same application; one driver runs."""
     assignment = place.attempt(OPAQUE)
 
     async def scene(client: ApiClient) -> None:
@@ -208,7 +207,7 @@ def test_what_the_schema_forbids_is_refused_with_its_fields(kubeconfig: Path, pl
 
 
 def test_too_many_requests_say_when(api_proxy: ApiProxy, place: Place) -> None:
-    """The time comes through to whoever repeats the call."""
+    """The Retry-After reaches the caller that repeats the call."""
     api_proxy.answer(429, method="POST", retry_after=7)
 
     async def scene(client: ApiClient) -> None:
@@ -294,7 +293,8 @@ def test_a_driver_that_ended_is_evidence(kubeconfig: Path, place: Place, kubeflo
 
 
 def test_a_late_create_meets_the_placeholder(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
-    """The API server admits a placeholder, the Spark operator lets it be, and who launches then is told that it is being stopped."""
+    """The API server admits a placeholder, the Spark operator ignores it, and a later launch is answered that the attempt is being
+    stopped."""
     assignment = place.attempt(OPAQUE)
 
     async def scene(client: ApiClient) -> None:
@@ -369,8 +369,10 @@ def test_a_stub_fits_into_a_restricted_namespace_with_a_quota(
     assert pod is not None and pod["metadata"]["labels"]["sparkonce.dev/role"] == "stub"
 
 
-def test_a_name_that_may_not_be_taken_is_for_a_person(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
-    """A quota of no more SparkApplications: no placeholder, so the attempt cannot be abandoned."""
+def test_a_name_that_a_quota_does_not_give_is_waited_for(
+    kubeconfig: Path, place: Place, kubeflow: FakeKubeflow
+) -> None:
+    """A quota of no more SparkApplications: no placeholder now, and the stop is complete once there is room."""
     hard = {"count/sparkapplications.sparkoperator.k8s.io": "0"}
     place.api.create(QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": hard}}, place.namespace)
     status = {"status": {"hard": hard, "used": hard}}
@@ -380,14 +382,16 @@ def test_a_name_that_may_not_be_taken_is_for_a_person(kubeconfig: Path, place: P
         launcher = place.launcher(client)
         with pytest.raises(LaunchUnavailable, match="quota"):
             await launcher.launch(place.attempt(OPAQUE))
-        with pytest.raises(LaunchRefused, match="cannot be abandoned"):
+        with pytest.raises(LaunchUnavailable, match="no placeholder can take the name"):
             await launcher.stop(place.attempt(OPAQUE), timeout=TIMEOUT)
+        place.api.delete(QUOTAS, "q", place.namespace)
+        assert isinstance(await launcher.stop(place.attempt(OPAQUE), timeout=TIMEOUT), Stopped)
 
     play(kubeconfig, scene)
 
 
 def test_with_its_namespace_an_attempt_is_gone(kubeconfig: Path, cluster: Cluster) -> None:
-    """While the namespace is being deleted nobody can create anything there; once it is gone the stop is over."""
+    """While the namespace is being deleted nothing can be created in it; once it is gone the stop is complete."""
     name = f"t-{uuid.uuid4().hex[:10]}"
     cluster.api.create(NAMESPACES, {"metadata": {"name": name}})
     place = Place(cluster, name)

@@ -43,7 +43,7 @@ def test_deleting_a_follower_changes_nothing(stage: Stage) -> None:
 
 
 def test_deleting_the_leader_of_an_opaque_job_costs_nothing(stage: Stage) -> None:
-    """Nothing of it is collected, because its application has no owner: the same attempt ends, and the follower gets its result."""
+    """None of it is garbage-collected, because its application has no owner: the same attempt ends, and the follower gets its result."""
     done = threading.Event()
     stage.play("opaque", Script(code=held(done)))
     leader, follower = leader_and_follower(stage, "opaque")
@@ -72,7 +72,8 @@ def test_deleting_the_leader_of_a_job_with_outputs_costs_one_attempt_at_most(sta
 
 
 def test_deleting_the_leader_after_its_commit_costs_nothing(stage: Stage, tmp_path: Path) -> None:
-    """The application is collected when its rows are committed and nobody knew: the follower gets that result, no attempt follows."""
+    """The application is garbage-collected when its rows are committed and the operator does not know yet: the follower gets that result,
+    no attempt follows."""
     wrote = threading.Event()
 
     def writes_and_stays(driver: Driver) -> int:
@@ -86,7 +87,7 @@ def test_deleting_the_leader_after_its_commit_costs_nothing(stage: Stage, tmp_pa
     stage.until("wrote-1", "Running")
     stage.send("wrote-2", "wrote", outputs=rows(tmp_path))
     stage.until("wrote-2", "Running")
-    assert wrote.wait(30)
+    assert_eventually(wrote.is_set, 30)
     stage.delete("wrote-1")
     status = stage.until("wrote-2", "Succeeded", attempt=1)
     assert status["result"]["outputs"][0]["rows"] == 2
@@ -123,7 +124,7 @@ def test_deleting_all_objects_of_a_job_with_outputs_stops_it(stage: Stage, tmp_p
     stage.until_record("ends", phase="Cancelled")
     run = stage.runs("ends")[0]
     run.stop.set()
-    assert told.wait(10)
+    assert_eventually(told.is_set, 10)
     wakes.set()
     assert_eventually(lambda: run.exit_code == 1, 20)
     assert "Fenced" in run.said
@@ -142,7 +143,7 @@ def test_deleting_all_objects_after_the_commit_ends_as_succeeded(stage: Stage, t
     stage.play("truth", Script(code=writes_and_stays))
     stage.send("truth-1", "truth", outputs=rows(tmp_path))
     stage.until("truth-1", "Running")
-    assert wrote.wait(30)
+    assert_eventually(wrote.is_set, 30)
     stage.delete("truth-1")
     stage.until_record("truth", phase="Succeeded")
     stage.send("truth-2", "truth", outputs=rows(tmp_path))
@@ -152,7 +153,7 @@ def test_deleting_all_objects_after_the_commit_ends_as_succeeded(stage: Stage, t
 
 
 def test_a_detached_job_runs_on_without_its_objects(stage: Stage, tmp_path: Path) -> None:
-    """onDelete: Detach, with outputs and without: nothing is collected, nothing is stopped, and the result is there for who comes later."""
+    """onDelete: Detach, with outputs and without: nothing is garbage-collected or stopped, and a later object gets the result."""
     done = threading.Event()
     stage.play("detached", Script(code=held(done)))
     stage.play("kept", Script(code=lambda driver: (done.wait(), writes_outputs(1)(driver))[1]))

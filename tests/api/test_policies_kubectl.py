@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +17,16 @@ from harness.apiserver import Cluster
 from harness.binaries import component
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
-from harness.kubeflow import Script
+from harness.kube_api import CONFIG_MAPS
+from harness.kubeflow import Moment, Script
+from harness.patience import completed, output_of
 from harness.stage import IN_TIME, Stage, held, staged
+from harness.verdicts import HEALTH
+
+ROOT = Path(__file__).resolve().parents[2]
+
+VANISHES = Script(code=held(threading.Event()), vanishes=Moment.RUNNING)
+"""Nobody can tell what this driver did."""
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +47,8 @@ def kubectl(stage: Stage, *command: str) -> subprocess.Popen[str]:
 
 
 def said(process: subprocess.Popen[str], *, code: int = 0) -> str:
-    """What it printed, once it has ended."""
-    out, _ = process.communicate(timeout=60)
+    """The command's output, once it has ended."""
+    out, _ = output_of(process, 60)
     assert process.returncode == code, out
     return out
 
@@ -74,16 +86,74 @@ def test_kubectl_wait_returns_when_the_job_failed(stage: Stage) -> None:
 
 
 def test_kubectl_wait_for_held_and_for_mismatch(stage: Stage) -> None:
-    """Whoever waits for the end of a job can wait for what needs a person, too."""
-    stage.play("held", Script(submits=False))
-    stage.send("held", "held", startTimeoutSeconds=1)
+    """A client that waits for the end of a job can also wait for a state that needs a person."""
+    stage.play("held", VANISHES)
+    stage.send("held", "held")
     stage.send("other", "held", "another")
     assert "condition met" in said(wait_for(stage, "other", "Mismatch"))
     assert "condition met" in said(wait_for(stage, "held", "Held"))
 
 
+def commands(page: str, about: str) -> str:
+    """The one block of shell commands on this page of the documentation that has these words."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+    (found,) = (each for each in blocks if about in each)
+    return str(found)
+
+
+def as_printed(stage: Stage, script: str) -> subprocess.CompletedProcess[str]:
+    """Runs shell commands of the documentation in the root of the checkout, with kubectl on the PATH."""
+    folder = stage.folder / "bin"
+    folder.mkdir(exist_ok=True)
+    where = ("--kubeconfig", str(stage.cluster.kubeconfig), "--namespace", stage.namespace)
+    (folder / "kubectl").write_text(f'#!/bin/sh\nexec {shlex.join([*component("kubectl"), *where])} "$@"\n')
+    (folder / "kubectl").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    return completed(["sh", "-ec", script], 60, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL)
+
+
+def test_the_documented_wait_ends_on_failure_too(stage: Stage) -> None:
+    """The commands of docs/operator.md wait while the job runs. Then they exit with 0 if it has its result; if it failed, is held or was
+    refused, they print phase and message and exit with 1."""
+    script = commands("operator.md", "--for=condition=Ready").replace("2h", "40s")
+    done = threading.Event()
+    stage.play("recipe", Script(code=held(done)))
+    stage.play("recipe-fails", Script(exit_code=1))
+    stage.play("recipe-held", VANISHES)
+    stage.send("recipe", "recipe")
+    stage.send("recipe-fails", "recipe-fails")
+    stage.send("recipe-held", "recipe-held")
+    stage.send("recipe-other", "recipe", "another")
+    stage.until("recipe", "Running")
+    early = as_printed(stage, script.replace("40s", "1s").replace("load-flights", "recipe"))
+    assert (early.returncode, early.stdout) == (1, ""), early
+    done.set()
+    waited = as_printed(stage, script.replace("load-flights", "recipe"))
+    assert waited.returncode == 0, waited
+    ends = {"recipe-fails": "Failed", "recipe-held": "Held", "recipe-other": "Mismatch"}
+    for name, phase in ends.items():
+        waited = as_printed(stage, script.replace("load-flights", name))
+        assert waited.returncode == 1, waited
+        assert waited.stdout.splitlines()[-1] == f"{phase}: {stage.status(name)['message']}"
+
+
+def test_the_documented_health_check_of_argo_cd(stage: Stage) -> None:
+    """The command of docs/helm.md adds the chart's script to Argo CD's settings, the second time as well, and leaves the others alone."""
+    script = commands("helm.md", "argocd-cm").replace("--namespace argocd", f"--namespace {stage.namespace}")
+    settings = {"metadata": {"name": "argocd-cm", "labels": {"a": "b"}}, "data": {"url": "https://argo.example.com"}}
+    stage.cluster.api.create(CONFIG_MAPS, settings, stage.namespace)
+    for _ in range(2):
+        done = as_printed(stage, script)
+        assert done.returncode == 0, done
+    found = stage.cluster.api.get(CONFIG_MAPS, "argocd-cm", stage.namespace)
+    assert found is not None
+    name = "resource.customizations.health.sparkonce.dev_IdempotentJob"
+    assert found["data"] == {"url": "https://argo.example.com", name: HEALTH.read_text()}
+    assert found["metadata"]["labels"] == {"a": "b"}
+
+
 def test_kubectl_get_shows_what_became_of_each_job(stage: Stage) -> None:
-    """Columns of phase, role, generation and attempt; `-o wide` has the key."""
+    """Columns of phase, role, generation and attempt, and the message at the end; `-o wide` has the key."""
     stage.send("shown-1", "shown")
     stage.until("shown-1", "Succeeded")
     stage.send("shown-2", "shown")
@@ -91,6 +161,8 @@ def test_kubectl_get_shows_what_became_of_each_job(stage: Stage) -> None:
     head, *lines = said(kubectl(stage, "get", "ij", "shown-1", "shown-2", "-o", "wide")).splitlines()
     columns = head.split()
     assert {"NAME", "PHASE", "ROLE", "AGE", "KEY"} <= set(columns), head
+    assert columns[-1] == "MESSAGE"
+    assert lines[0].endswith(stage.status("shown-1")["message"])
     told = {line.split()[0]: dict(zip(columns, line.split(), strict=False)) for line in lines}
     assert (told["shown-1"]["PHASE"], told["shown-1"]["ROLE"]) == ("Succeeded", "Leader")
     assert (told["shown-2"]["PHASE"], told["shown-2"]["ROLE"]) == ("Succeeded", "Replay")

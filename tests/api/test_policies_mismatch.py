@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -62,6 +63,20 @@ def test_a_mismatch_after_the_end_is_one_as_well(stage: Stage) -> None:
     assert stage.attempts("ended") == ["g1-a1"]
 
 
+def test_a_clients_key_is_for_one_operation_and_resource(stage: Stage) -> None:
+    """Operation and resource beside the key must match what is recorded under it; the status names the one that differs."""
+    purpose = {"operation": "load", "resource": "orders"}
+    stage.send("token", "token", **purpose)
+    stage.until("token", "Succeeded")
+    stage.send("again", "token", **purpose)
+    stage.until("again", "Succeeded", replayed=True)
+    stage.send("other", "token", **{**purpose, "resource": "parts"})
+    assert stage.until("other", "Mismatch")["mismatch"] == ["spec.resource"]
+    stage.send("none", "token")
+    assert stage.until("none", "Mismatch")["mismatch"] == ["spec.operation", "spec.resource"]
+    assert stage.attempts("token") == ["g1-a1"]
+
+
 def test_a_job_that_supersedes_waits_until_nothing_of_the_old_one_runs(stage: Stage) -> None:
     """No application of generation 2 exists while a driver of generation 1 still runs, however long that takes to end."""
     seen: list[str] = []
@@ -83,6 +98,11 @@ def test_a_job_that_supersedes_waits_until_nothing_of_the_old_one_runs(stage: St
     assert seen == []
     assert stage.attempts("drain") == ["g1-a1", "g2-a1"]
     assert stage.pods(stage.applications("drain")[0]["metadata"]["name"]) == []
+    events = json.loads(stage.cli("keys", "history", "drain", "--json").stdout)["events"]
+    why = {each["what"]: each.get("why", "") for each in events}
+    named = f"IdempotentJob {stage.namespace}/new (metadata.generation 1) takes the place of generation 1"
+    assert named in why["StopWanted"]
+    assert named in why["Reopened"]
     old = stage.until("old", "Mismatch")
     assert stage.condition("old", "Mismatch")["reason"] == "Superseded"
     assert "result" not in old
@@ -101,7 +121,7 @@ def test_superseding_a_job_that_had_committed_replaces_its_result(stage: Stage, 
     stage.play("outputs", Script(code=writes_outputs(7)))
     stage.play("outputs", Script(code=writes_and_stays), attempt="g1-*")
     stage.send("wrote", "outputs", "old", outputs=rows(tmp_path))
-    assert wrote.wait(30)
+    assert_eventually(wrote.is_set, 30)
     stage.send("next", "outputs", "new", outputs=rows(tmp_path), onMismatch="Supersede")
     status = stage.until("next", "Succeeded", generation=2)
     assert status["result"]["outputs"][0]["rows"] == 1
@@ -112,7 +132,7 @@ def test_superseding_a_job_that_had_committed_replaces_its_result(stage: Stage, 
 
 
 def test_a_superseded_driver_that_wakes_up_later_commits_nothing(stage: Stage, tmp_path: Path) -> None:
-    """A driver of the old generation that nobody could stop is fenced: the table has the new rows alone."""
+    """A driver of the old generation that could not be stopped is fenced: the table has the new rows alone."""
     wakes = threading.Event()
     stage.play("zombie", Script(code=writes_outputs(7)))
     stage.play("zombie", Script(code=waits_for(wakes, writes_outputs(1, 2)), cut_off=True), attempt="g1-*")

@@ -35,7 +35,7 @@ def test_fifteen_objects_on_one_operator_have_one_application(stage: Stage) -> N
 
 
 def test_a_rejected_duplicate_waits_for_nothing_and_is_told_the_result(stage: Stage) -> None:
-    """The leader says onDuplicate: Reject: the second object says so at once, is no follower, and has the result after the end."""
+    """The leader has onDuplicate: Reject: the second object is refused at once, is not a follower, and has the result after the end."""
     done = threading.Event()
     stage.play("reject", Script(code=held(done)))
     stage.send("reject-1", "reject", onDuplicate="Reject")
@@ -46,7 +46,7 @@ def test_a_rejected_duplicate_waits_for_nothing_and_is_told_the_result(stage: St
     assert "onDuplicate" in stage.until_event("reject-2", "DuplicateRejected")
     assert stage.status("reject-2")["phase"] == "Pending"
     assert [each.partition("/")[0] for each in stage.record("reject")["record"]["objects"]] == [stage.uid("reject-1")]
-    stage.edit("reject-1", retention={"failed": "9d"})  # the leader's own re-delivery is no duplicate
+    stage.edit("reject-1", retention={"failed": "9d"})  # the leader's own re-delivery is not a duplicate
     stage.settled("reject-1", "reject-2")
     assert stage.status("reject-1")["role"] == "Leader"
     done.set()
@@ -56,8 +56,8 @@ def test_a_rejected_duplicate_waits_for_nothing_and_is_told_the_result(stage: St
 
 
 def test_a_rejected_duplicate_does_not_keep_the_job_alive(stage: Stage) -> None:
-    """The leader is deleted while a refused object exists: the job stops. The refused one is told that it was cancelled, and as it has
-    been answered it opens nothing; a new one does."""
+    """The leader is deleted while a refused object exists: the job stops. The refused one becomes Cancelled, and as it has been answered it
+    opens nothing; a new object does."""
     stage.play("orphan", Script(code=held(threading.Event())), attempt="g1-*")
     stage.send("orphan-1", "orphan", onDuplicate="Reject")
     stage.until("orphan-1", "Running")
@@ -72,7 +72,7 @@ def test_a_rejected_duplicate_does_not_keep_the_job_alive(stage: Stage) -> None:
 
 
 def test_an_object_that_comes_after_the_end_runs_nothing(stage: Stage) -> None:
-    """Replay, with the same result, and an event that says so; no second application."""
+    """Replay with the same result and an event about it; no second application."""
     stage.send("late-1", "late")
     first = stage.until("late-1", "Succeeded")
     stage.send("late-2", "late")
@@ -122,7 +122,7 @@ def test_a_failed_job_is_replayed_unless_a_new_object_may_run_it_again(stage: St
 
 
 def test_a_cancelled_generation_is_no_result_for_a_new_object(stage: Stage) -> None:
-    """The object that was told Cancelled stays so; the next new one opens a generation."""
+    """The object that became Cancelled stays so; the next new one opens a generation."""
     stage.play("cancelled", Script(code=held(threading.Event())), attempt="g1-*")
     stage.send("cancelled-1", "cancelled")
     stage.until("cancelled-1", "Running")
@@ -151,7 +151,7 @@ def test_an_edit_of_ignored_fields_is_no_request(stage: Stage) -> None:
 
 
 def test_an_edit_of_tunable_fields_serves_the_next_attempt(stage: Stage) -> None:
-    """The running attempt keeps its memory; the next one has what was asked for since, of the same job."""
+    """The running attempt keeps its memory; the next one has the edited value, for the same job."""
     fails = threading.Event()
     stage.play("tuned", Script(code=held(fails, exit_code=1)), attempt="g1-a1")
     stage.send("tuned", "tuned", retry={"maxAttempts": 2})
@@ -167,7 +167,8 @@ def test_an_edit_of_tunable_fields_serves_the_next_attempt(stage: Stage) -> None
 
 
 def test_an_edit_of_must_match_fields_is_a_request_that_on_mismatch_decides(stage: Stage) -> None:
-    """Rejected: the object says Mismatch with the field, and its running job goes on. Taken back: it is what it was, and has the result."""
+    """Rejected: the object becomes Mismatch with the field, and its running job continues. Reverted: it follows its job again, and has the
+    result."""
     done = threading.Event()
     stage.play("edited", Script(code=held(done)))
     stage.send("edited", "edited", "a")
@@ -243,8 +244,8 @@ def test_a_suspended_job_that_is_deleted_is_cancelled(stage: Stage) -> None:
 
 
 def test_a_result_that_is_gone_is_said_and_run_again_only_on_purpose(stage: Stage, tmp_path: Path) -> None:
-    """A new object of a finished job whose table was deleted: ResultGone instead of Complete, and an event; nothing runs until
-    `sparkonce rerun`. The object that was told its result before keeps what it was told."""
+    """A new object of a finished job whose table was deleted: ResultGone instead of Complete, and an event; nothing runs until `sparkonce
+    rerun`. An object that already had the result keeps it."""
     stage.play("gone", Script(code=writes_outputs(1, 2)))
     stage.send("gone-1", "gone", outputs=rows(tmp_path / "table"))
     stage.until("gone-1", "Succeeded")

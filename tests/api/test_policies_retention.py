@@ -1,4 +1,4 @@
-"""What is removed after the end, and when: applications, objects, records; and what an object says whose record is gone."""
+"""What is removed after the end, and when: applications, objects, records; and the status of an object whose record is gone."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_forgotten_key_runs_again_for_a_new_object_alone(stage: Stage) -> None
 
 
 def test_a_running_key_is_not_forgotten(stage: Stage) -> None:
-    """One sentence and exit code 2; the job goes on."""
+    """One sentence and exit code 2; the job continues."""
     done = threading.Event()
     stage.play("lives", Script(code=held(done)))
     stage.send("lives", "lives")

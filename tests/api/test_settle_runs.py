@@ -1,4 +1,4 @@
-"""Outputs that operators do not reach: settle runs, which really run as processes of their own, find out what an attempt committed."""
+"""Outputs that operators do not reach: settle runs, which really run as separate processes, find out what an attempt committed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from harness.kubeflow import Driver, FakeKubeflow, Script
 from harness.kubeflow.drivers import assignment_in, job_of, settles, writes_outputs
 from harness.kubeflow.script import Code
 from harness.operators import OperatorProcess
+from harness.patience import until_ended
 from harness.stage import Stage, rows, staged
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
-from sparkonce.launch.kubeflow import ROLE_LABEL, Role
+from sparkonce.launch.kubeflow.labels import ROLE_LABEL, Role
 from sparkonce.launch.kubernetes import JOBS, PODS, SPARK_APPLICATIONS
 from sparkonce.sink.transaction import intent_of, sink_key
 from sparkonce.store.open import open_blocking
@@ -46,7 +47,7 @@ def url(stage: Stage) -> str:
 
 
 def play(stage: Stage, key: str, driver: Script, *runs: Script) -> None:
-    """What the attempts of a key do, and each settle run of any of them; the last one settles, unless it is given otherwise."""
+    """Sets the behaviour of a key's attempts, and of each of their settle runs; by default the last one settles."""
     stage.play(key, driver, attempt="g*-a?")
     log = stage.folder / f"{key}.log"
     stage.play(key, Script(code=settles(url(stage), log)), attempt="g*-a*-s*")
@@ -65,7 +66,7 @@ def slots_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("_idem/*-g*/*.json"))
 
 
-# --- what they find
+# --- findings
 
 
 def test_what_an_attempt_committed_is_found_by_a_settle_run(stage: Stage, tmp_path: Path) -> None:
@@ -160,8 +161,8 @@ def test_three_lost_settle_runs_are_for_a_person(stage: Stage, tmp_path: Path) -
 
 
 def test_a_settle_run_that_comes_late_changes_nothing(stage: Stage, tmp_path: Path) -> None:
-    """The first one's pod is lost and its process lives on. It settles attempt 1 when attempt 2 has committed: one effect, the same
-    result, and its report is nobody's."""
+    """The first one's pod is lost and its process lives on. It settles attempt 1 when attempt 2 has committed: one effect, the same result,
+    and its report is ignored."""
     wakes, done = threading.Event(), threading.Event()
     real = settles(url(stage), stage.folder / "late.log")
 
@@ -181,7 +182,7 @@ def test_a_settle_run_that_comes_late_changes_nothing(stage: Stage, tmp_path: Pa
     stage.cluster.api.delete(PODS, first.pod, stage.namespace, grace=0)
     status = stage.until("late", "Succeeded", attempt=2)
     wakes.set()
-    assert done.wait(WITHIN)
+    assert_eventually(done.is_set, WITHIN)
     stage.settled("late")
     assert stage.status("late") == status
     assert rows_of(tmp_path) == {8: 1}
@@ -201,7 +202,7 @@ def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, t
 def test_an_operator_that_dies_beside_a_settle_run_sends_no_second_one(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, point: str
 ) -> None:
-    """Killed after it was counted, before and after its application was created: the next operator goes on with the same number. One
+    """Killed after the run was counted, before and after its application was created: the next operator continues with the same number. One
     settle run, one effect, one attempt."""
     table = tmp_path / "table"
     kubeflow.on(Script(code=writes_outputs(1, 2, 3)))
@@ -210,7 +211,7 @@ def test_an_operator_that_dies_beside_a_settle_run_sends_no_second_one(
     first.wait_ready()
     fleet.apply(writing(1, table))
     assert first.process is not None
-    first.process.wait(WITHIN)
+    until_ended(first.process, WITHIN)
     fleet.start(1)
     fleet.until_ended(WITHIN + 10)
     fleet.audit()
@@ -221,7 +222,7 @@ def test_an_operator_that_dies_beside_a_settle_run_sends_no_second_one(
 
 
 def blind(fleet: Fleet, folder: Path, *options: str) -> OperatorProcess:
-    """An operator in a pod without the volume: in its file system another, empty disk stands at that path."""
+    """An operator in a pod without the volume: its file system has another, empty disk at that path."""
     hidden = f"mount -t tmpfs none {shlex.quote(str(folder))}"
     alone = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{hidden} && exec "$0" "$@"']
     process = fleet.add(program=[*alone[1:], sys.executable, "-m", "sparkonce"], options=options, python=alone[0])
@@ -232,8 +233,8 @@ def blind(fleet: Fleet, folder: Path, *options: str) -> OperatorProcess:
 def test_a_folder_that_only_drivers_see_is_left_to_settle_runs(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path
 ) -> None:
-    """`--settle auto`: the operator's own disk has a folder of that name, and nothing in it proves anything. The rows are found, once, and
-    nothing is written on the wrong disk, where a fence would have called a committed job failed."""
+    """`--settle auto`: the operator's own disk has a folder of that name, whose content proves nothing. The rows are found, once, and
+    nothing is written on the wrong disk, where a fence would have declared a committed job failed."""
     volume = tmp_path / "volume"
     volume.mkdir()
     kubeflow.on(Script(code=writes_outputs(1, 2, 3)))

@@ -1,4 +1,4 @@
-"""Operators come and go while drivers run, also all of them at once: who comes next goes on with what runs, and starts nothing anew."""
+"""Operators come and go while drivers run, also all of them at once: successors continue what runs, and start nothing anew."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.jobs import job
 from harness.kubeflow import FakeKubeflow, Script
 from harness.kubeflow.drivers import waits_for, writes_outputs
 from harness.ledger_dump import dump
-from sparkonce.launch.kubeflow import ATTEMPT_LABEL
+from sparkonce.launch.kubeflow.labels import ATTEMPT_LABEL
 
 SOON = 60.0
 """Seconds for what takes a few on a quiet machine."""
@@ -35,7 +35,7 @@ def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, t
 
 @pytest.fixture
 def go(kubeflow: FakeKubeflow) -> Iterator[threading.Event]:
-    """Set: the drivers below go on and end."""
+    """Once set, the drivers below continue and end."""
     event = threading.Event()
     kubeflow.on(Script(code=waits_for(event)), argument=WAITS)
     kubeflow.on(Script(code=waits_for(event)), argument=FAILS_LATE)
@@ -72,7 +72,7 @@ def until_running(fleet: Fleet, *jobs: Applied) -> None:
 def test_all_operators_killed_while_drivers_run(
     fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path
 ) -> None:
-    """SIGKILL of all operators: drivers run on, and some end while nobody looks. Operators that are started then, on the records and
+    """SIGKILL of all operators: drivers run on, and some end while no operator runs. Operators started afterwards, on the records and
     applications of others, adopt what runs and conclude what ended: no driver was started twice and no attempt was added."""
     table = tmp_path / "table"
     jobs = [waiting("waits-1"), waiting("waits-2"), failing_late("fails"), writing_late("writes", table)]

@@ -1,4 +1,4 @@
-"""etcd near its quota, and beyond it: nothing new is begun, what was begun ends, and people are told."""
+"""etcd near its quota, and beyond it: nothing new is begun, what was begun ends, and users get the reason."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def refused_now(fleet: Fleet) -> str:
 
 
 def test_what_was_begun_ends_when_etcd_is_nearly_full(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """At 80 % of etcd's quota a new job is refused and told so, by its status and an event; running ones are finalized, and the same job
-    under another name gets the result. When etcd takes nothing at all a result waits; it lands when there is room again, and the new
-    job is begun."""
+    """At 80 % of etcd's quota a new job is refused, by its status and an event; running ones are finalized, and the same job under another
+    name gets the result. When etcd accepts no writes at all a result waits; it is written when there is room again, and the new job is
+    begun."""
     first, second = threading.Event(), threading.Event()
     kubeflow.on(Script(code=waits_for(first)), argument="first")
     kubeflow.on(Script(code=waits_for(second)), argument="second")

@@ -1,4 +1,4 @@
-"""Answers of etcd that come too late or never, and drives that die: no key is held by what nobody goes on with."""
+"""Answers of etcd that come too late or never, and drives that die: no key stays owned without being driven."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from harness.fleet import Applied, Fleet, plain
 from harness.kubeflow import FakeKubeflow
 from harness.ledger_dump import claims, dump
 from harness.operators import OperatorProcess
+from harness.patience import stretched
 from harness.proxy import Flow, Proxy, in_front_of
 
 Json = dict[str, Any]
@@ -36,8 +37,8 @@ def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, t
 
 @contextmanager
 def reserve_without_a_reply(fleet: Fleet, line: Proxy, one: Applied) -> Iterator[None]:
-    """The key of this job is reserved in etcd by the operator behind the line, which is not told; within the block nothing from etcd
-    reaches it. It reserves only after a second, in which the line is spoilt."""
+    """The operator behind the proxy reserves this job's key in etcd and gets no reply; during the block nothing from etcd reaches it. It
+    reserves only after a second, by which time the proxy drops replies."""
     fleet.apply([one])
     assert_eventually(lambda: POINT in (fleet.folder / "hits").read_text(), SOON, interval=0.005)
     line.replies = Flow.DROP
@@ -56,14 +57,14 @@ def slow_to_reserve(fleet: Fleet) -> OperatorProcess:
 
 
 def reserved_once(fleet: Fleet) -> str:
-    """Nonce of the claim that stands: of the request that won."""
+    """Nonce of the current claim: that of the request that won."""
     (claim,) = claims(fleet.etcd, fleet.install).values()
     return str(claim["nonce"])
 
 
 def test_a_reserve_whose_reply_is_lost_is_driven(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """etcd did it and the reply vanished, while the lease lives: the repetition with the same nonce is told that it owns the key, and
-    drives it. Nobody takes anything over."""
+    """etcd applied it and the reply was lost, while the lease lives: the repetition with the same nonce finds that it owns the key, and
+    drives it. No takeover happens."""
     fleet.lease_seconds = LONG_TTL
     with in_front_of(fleet.etcd.one.address) as line:
         fleet.ledger = f"etcd://{line.address}"
@@ -97,7 +98,8 @@ def test_a_reserve_whose_owner_lost_its_lease_is_released(fleet: Fleet, kubeflow
 
 
 def test_a_drive_that_raised_is_driven_again(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """Whatever a drive dies of, at any of its steps: its owner drives the key on within a second, and the job ends as it would have."""
+    """Whatever error a drive dies of, at any of its steps, its owner drives the key on within a second, and the job ends as it would
+    have."""
     points = ("engine.launch.before", "engine.launch.after", "engine.note.after", "engine.finalize.before")
     hits = fleet.folder / "hits"
     fleet.lease_seconds = LONG_TTL
@@ -110,7 +112,7 @@ def test_a_drive_that_raised_is_driven_again(fleet: Fleet, kubeflow: FakeKubeflo
     assert {f"{point}=raise" for point in points} <= set(hits.read_text().split())
     (events,) = dump(fleet.etcd, fleet.install).events.values()
     gaps = [after["at"] - before["at"] for before, after in pairwise(events)]
-    assert max(gaps) < 2.0, events  # with what the job itself takes
+    assert max(gaps) < stretched(2.0), events  # including the duration of the job itself
     assert operator.log.read_text().count("trying again") == len(points)
     assert "sparkonce_takeovers_total 0.0" in operator.metrics()
     fleet.audit(kubeflow)

@@ -1,4 +1,4 @@
-"""etcd is away, or dies under load: what runs goes on, nothing is started twice, and everything ends."""
+"""etcd is unreachable, or dies under load: running jobs continue, nothing is started twice, and everything ends."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import pytest
 from harness.apiserver import Cluster, folder_in_memory
 from harness.etcd import Etcd, Member, running
 from harness.eventually import assert_eventually
-from harness.fleet import ROWS, Applied, Fleet, failing_once, plain, rows_of, scripted, writing
+from harness.fleet import ROWS, Applied, Fleet, Json, failing_once, plain, rows_of, scripted, writing
 from harness.jobs import job
 from harness.kubeflow import FakeKubeflow, Script
 from harness.kubeflow.drivers import waits_for
+from harness.patience import stretched
 
 pytestmark = pytest.mark.slow
 Say = Callable[[str], None]
@@ -85,8 +86,8 @@ AWAY = {"killed": killed, "frozen": Member.freeze}
 def test_an_outage_under_running_jobs(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, how: str, seconds: float
 ) -> None:
-    """etcd is away for longer than leases live: nothing that runs is stopped, jobs that are applied meanwhile wait, and when it is back
-    every job is concluded from the one run that it had, also those whose drivers ended meanwhile."""
+    """etcd is down for longer than leases live: no running job is stopped, jobs that are applied meanwhile wait, and when it is back every
+    job is concluded from its single run, also those whose drivers ended meanwhile."""
     scripted(kubeflow)
     over, later = threading.Event(), threading.Event()
     kubeflow.on(Script(code=waits_for(over)), argument="ends-meanwhile")
@@ -114,9 +115,74 @@ def test_an_outage_under_running_jobs(
     for each in fleet.members:
         each.wait_ready(SOON)
     took = fleet.until_ended(SOON)
-    assert took < SOON
+    assert took < stretched(SOON)
     fleet.audit(kubeflow)
     assert rows_of(table) == Counter(dict.fromkeys(ROWS, 2))
+
+
+def patches(fleet: Fleet) -> int:
+    """Status writes that the operators have sent for IdempotentJobs."""
+    lines = [line for each in fleet.members for line in each.metrics().splitlines()]
+    wanted = [
+        line for line in lines if line.startswith("sparkonce_api_requests_total{") and 'kind="IdempotentJob"' in line
+    ]
+    return int(sum(float(line.rpartition(" ")[2]) for line in wanted if 'verb="patch"' in line))
+
+
+def reserved(status: Json) -> tuple[str, str]:
+    [found] = [each for each in status["conditions"] if each["type"] == "Reserved"]
+    return found["status"], found["reason"]
+
+
+@pytest.mark.parametrize("how", AWAY)
+def test_an_object_that_comes_during_an_outage_says_why_it_waits(
+    fleet: Fleet, kubeflow: FakeKubeflow, how: str
+) -> None:
+    """Pending, and unknown whether its key is reserved, because the ledger does not answer: one write for each new object however long it
+    lasts, none for an object that has its answer. Once the ledger answers, each runs once, without being sent again."""
+    scripted(kubeflow)
+    fleet.start(2)
+    before = fleet.apply(plain(2, name="before"))
+    fleet.witness.until_ended(before, SOON, hint=fleet.tails)
+    told = {name: fleet.witness.jobs[name]["status"] for name in before}
+    with away(fleet.etcd.one, AWAY[how]):
+        assert_eventually(lambda: not any(each.ready() for each in fleet.members), SOON)
+        sent = patches(fleet)
+        waits = fleet.apply(plain(5, name="waits"))
+        assert_eventually(lambda: {fleet.witness.phase(name) for name in waits} == {"Pending"}, SOON)
+        told_at = time.monotonic()
+        for name in waits:
+            status = fleet.witness.jobs[name]["status"]
+            assert reserved(status) == ("Unknown", "StoreUnavailable")
+            assert status["message"].startswith(
+                "the ledger does not answer, so nothing is started; the job goes on by itself"
+            )
+            assert status["keyHash"]
+        assert_eventually(lambda: time.monotonic() - told_at > 5.0, 60)
+        assert patches(fleet) - sent <= len(fleet.members) * len(waits)
+        for name in waits:
+            statuses = fleet.witness.statuses[fleet.witness.jobs[name]["metadata"]["uid"]]
+            assert len([each for each in statuses if "phase" in each]) == 1, (
+                "beside the default that the API server fills in"
+            )
+        assert {name: fleet.witness.jobs[name]["status"] for name in before} == told
+    for each in fleet.members:
+        each.wait_ready(SOON)
+    fleet.until_ended(SOON)
+    assert {reserved(fleet.witness.jobs[name]["status"]) for name in waits} == {("True", "Leader")}
+    fleet.audit(kubeflow)
+
+
+def test_an_operator_that_starts_during_an_outage_says_why_objects_wait(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
+    """Also one that has never reached the ledger."""
+    scripted(kubeflow)
+    with away(fleet.etcd.one, killed):
+        fleet.add()
+        [name] = fleet.apply(plain(1))
+        assert_eventually(lambda: fleet.witness.phase(name) == "Pending", SOON)
+        assert reserved(fleet.witness.jobs[name]["status"]) == ("Unknown", "StoreUnavailable")
+    fleet.until_ended(SOON)
+    fleet.audit(kubeflow)
 
 
 def test_etcd_is_killed_under_load(fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say) -> None:
@@ -143,8 +209,8 @@ def ended_well(fleet: Fleet, kubeflow: FakeKubeflow, say: Say, table: Path) -> N
 
 @pytest.mark.parametrize("how", sorted(AWAY))
 def test_the_leader_of_three_members(three: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, how: str, say: Say) -> None:
-    """The leading member is killed, or frozen, under load; another one leads, and the old one comes back later: nobody lost a key that it
-    had won, and no job was started twice."""
+    """The leading member is killed or frozen under load; another one becomes leader, and the old one comes back later: no operator lost a
+    key that it had won, and no job was started twice."""
     scripted(kubeflow)
     table = tmp_path / "table"
     three.start(3)

@@ -1,4 +1,4 @@
-"""The ledger is put back to an older state, or is empty: operators stand still until a person accepts it, and then no job runs twice."""
+"""The ledger is restored to an older state, or is empty: operators do nothing until a person accepts it, and then no job runs twice."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from harness.jobs import job
 from harness.kubeflow import FakeKubeflow, Script
 from harness.kubeflow.drivers import waits_for
 from harness.ledger_dump import dump
-from sparkonce.launch.kubeflow import ATTEMPT_LABEL
+from harness.patience import completed
+from sparkonce.launch.kubeflow.labels import ATTEMPT_LABEL
 from sparkonce.launch.kubernetes import EVENTS, JOBS, SPARK_APPLICATIONS
-from sparkonce.model.key import explicit
+from sparkonce.model.identity import explicit
 
 Json = dict[str, Any]
 
@@ -77,7 +78,7 @@ def until_alarmed(fleet: Fleet) -> None:
 
 
 def nothing_starts(fleet: Fleet, name: str) -> None:
-    """A new job waits, is told why, has an event, and neither a record nor an application; no record is touched by anybody."""
+    """A new job waits with the reason and an event, without a record or an application; no record changes."""
     before = dump(fleet.etcd, fleet.install).records
     made = set(fleet.witness.applications)
     fleet.apply(plain(1, name=name))
@@ -106,14 +107,8 @@ def nothing_starts(fleet: Fleet, name: str) -> None:
 def accept(fleet: Fleet, **environment: str) -> subprocess.CompletedProcess[str]:
     command = ["doctor", "accept-restore", "--yes", "--store", fleet.url, "--install", fleet.install]
     command += ["--namespace", fleet.namespace, "--kubeconfig", str(fleet.cluster.kubeconfig)]
-    return subprocess.run(
-        [sys.executable, "-m", "sparkonce", *command],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=SOON,
-        check=False,
+    return completed(
+        [sys.executable, "-m", "sparkonce", *command], SOON, env={**os.environ, **environment}, stdin=subprocess.DEVNULL
     )
 
 
@@ -126,7 +121,7 @@ def until_accepted(fleet: Fleet) -> None:
 
 
 def until_told(fleet: Fleet, phases: dict[str, str]) -> None:
-    """Every object shows this phase, told in the new epoch."""
+    """Waits until every object shows this phase, written in the new epoch."""
 
     def told() -> None:
         statuses = {name: (fleet.witness.jobs.get(name) or {}).get("status") or {} for name in phases}

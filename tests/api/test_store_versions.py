@@ -1,6 +1,6 @@
-"""Operators of two versions on one ledger: nothing is dropped, nothing is fought over, and what is too new is left alone.
+"""Operators of two versions on one ledger: nothing is dropped, they do not fight over keys, and records that are too new are left alone.
 
-The other version is the previous commit's wheel (`harness/previous_version.py`), and a fixture that is a version to come
+The other version is the previous commit's wheel (`harness/previous_version.py`), or a fixture that acts as a future version
 (`harness/next_version.py`).
 """
 
@@ -28,7 +28,7 @@ from harness.ledger_dump import dump
 from harness.next_version import FIELD, MIN_READER, PROGRAM, VALUE
 from harness.operators import OperatorProcess
 from harness.previous_version import previous
-from sparkonce.launch.kubeflow import ATTEMPT_LABEL
+from sparkonce.launch.kubeflow.labels import ATTEMPT_LABEL
 from sparkonce.launch.kubernetes import JOBS
 from sparkonce.model.record import READER, SCHEMA
 
@@ -121,8 +121,8 @@ def quiet(fleet: Fleet) -> None:
 
 
 def test_two_versions_side_by_side(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
-    """Jobs run on this version and the next at once, and are handed from each to the other and back: what the next version wrote into a
-    record stays, through attempts, followers and the end; every job ends once; and then both are quiet."""
+    """Jobs run on this version and the next at once, and are handed from each to the other and back: fields that the next version wrote
+    into a record stay, through attempts, followers and the end; every job ends once; and then both are idle."""
     ours = fleet.add()
     theirs = next_version(fleet)
     for each in (ours, theirs):
@@ -188,8 +188,8 @@ def test_the_previous_commit_beside_this_one(
 
 
 def test_a_record_that_is_too_new(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
-    """A record that needs a newer reader is left as it is by this version, which says so in its log and to an object that nobody has told
-    anything, and goes on with all other keys. The next version, when it is back, ends what it had begun."""
+    """This version leaves a record that needs a newer reader unchanged, reports that in its log and to an object without a status, and
+    continues with all other keys. The next version, when it is back, finishes the job."""
     theirs = next_version(fleet, min_reader=READER + 1)
     theirs.wait_ready()
     jobs = waiting("theirs")

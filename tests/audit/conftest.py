@@ -23,7 +23,7 @@ def store(tmpfs_path: Path) -> Iterator[Scene]:
 
 @pytest.fixture
 def clean(store: Scene) -> Scene:
-    """Three jobs that succeeded on one table, one of two outputs, one that failed; all of it as it should be."""
+    """Three jobs that succeeded on one table, one of two outputs, one that failed; all without a defect."""
     for number in range(3):
         store.ran(f"day-{number}", *range(number * 10, number * 10 + 7))
     store.ran("two", 100, 101, outputs=("orders", "totals"))

@@ -1,6 +1,6 @@
 """A ledger and its tables after real runs: keys that were reserved, written by a driver's code, settled and finalized.
 
-Everything goes through the product's own steps, with pyarrow instead of Spark; what a test plants afterwards is done to the bytes.
+Everything goes through the product's own steps, with pyarrow instead of Spark; defects are planted afterwards in the bytes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from driver.granted import Granted, granted
 from harness.arrow_stage import table_of
-from sparkonce.audit.auditing import Audit
+from sparkonce.attempt.decide import Finalize, Observation
+from sparkonce.attempt.outcome import failed, succeeded
 from sparkonce.audit.files import with_threads
 from sparkonce.audit.findings import Finding, Kind
+from sparkonce.audit.inspection import Audit
 from sparkonce.audit.places import open_place
-from sparkonce.audit.report import Report
+from sparkonce.audit.report import AuditReport
 from sparkonce.blocking import run
-from sparkonce.engine.decide import Finalize, Observation
-from sparkonce.engine.outcome import failed, succeeded
 from sparkonce.model.record import HeldReason, Outcome, State, Why
 from sparkonce.sink.transaction import settle
 from sparkonce.store.open import open_store
@@ -80,7 +80,7 @@ class Scene:
     def hold(self, job: Granted) -> None:
         job.update(state=State.HELD, held=HeldReason.PARTIAL, note="one output of two")
 
-    def audit(self, *tables: str, ledger: bool = True, deep: bool = False) -> Report:
+    def audit(self, *tables: str, ledger: bool = True, deep: bool = False) -> AuditReport:
         """Of all tables of the ledger; or of these, by name."""
         from sparkonce.audit.places import named
 
@@ -133,12 +133,12 @@ def scene(folder: Path) -> Iterator[Scene]:
         run(store.close())
 
 
-def kinds(report: Report) -> list[Kind]:
+def kinds(report: AuditReport) -> list[Kind]:
     """Of all findings, the gravest first."""
     return [finding.kind for finding in report.findings]
 
 
-def only(report: Report) -> Finding:
+def only(report: AuditReport) -> Finding:
     """The one finding."""
     assert len(report.findings) == 1, [each.dump() for each in report.findings]
     return report.findings[0]

@@ -1,4 +1,4 @@
-"""Whole runs that were killed at each step of a write and sent again: what is left is right, and `sweep` tidies it up."""
+"""Complete runs that were killed at each step of a write and sent again: the remaining state is right, and `sweep` cleans it up."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from audit.scene import kinds
 from audit.scene import scene as opened
 from crash.scene import PATIENCE, Scene
+from harness.patience import until_ended
+from sparkonce.audit.cleanup import sweep
 from sparkonce.audit.findings import Kind
 from sparkonce.audit.places import of_specs
-from sparkonce.audit.sweeping import sweep
 
 POINTS = (
     "driver.stage.after=kill",
@@ -29,9 +30,9 @@ def killed(tmpfs_path: Path) -> Iterator[Scene]:
 
 @pytest.mark.parametrize("points", POINTS)
 def test_a_store_after_kills_and_reruns(killed: Scene, points: str) -> None:
-    """A transaction over two outputs whose driver and owner are killed on the way: once the job has succeeded nothing is wrong, and
-    after a sweep nothing is left over."""
-    killed.run(points).wait(PATIENCE)
+    """A transaction over two outputs whose driver and owner are killed on the way: once the job has succeeded nothing is wrong, and after a
+    sweep nothing superfluous is left."""
+    until_ended(killed.run(points), PATIENCE)
     killed.finish()
     assert "=kill" in "".join(killed.hits())
     with opened(killed.folder) as ledger:

@@ -1,6 +1,7 @@
 """Audits and sweeps beside processes that commit, are killed and are frozen.
 
-No false defect, and nothing is taken that may still be committed."""
+They report no false defect, and delete nothing that may still be committed.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +14,17 @@ from pathlib import Path
 import pytest
 
 from audit.scene import Scene, kinds
+from harness import effort
 from harness.arrow_stage import table_of
 from harness.eventually import assert_eventually
+from harness.patience import until_ended
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of, sink_in, start
-from sparkonce.audit.auditing import Audit
+from sparkonce.audit.cleanup import sweep
 from sparkonce.audit.files import with_threads
 from sparkonce.audit.findings import Finding, Kind, Severity
-from sparkonce.audit.places import Place, open_place
-from sparkonce.audit.report import Report
-from sparkonce.audit.sweeping import sweep
+from sparkonce.audit.inspection import Audit
+from sparkonce.audit.places import AuditedTable, open_place
+from sparkonce.audit.report import AuditReport
 from sparkonce.blocking import run
 from sparkonce.model.record import Outcome
 from sparkonce.sink.protocol import Committed, Inventory
@@ -30,18 +33,18 @@ KEYS = 60
 PATIENCE = 60.0
 
 
-def audited(folder: Path) -> Report:
-    places = [Place(sink_in(str(folder)))]
+def audited(folder: Path) -> AuditReport:
+    places = [AuditedTable(sink_in(str(folder)))]
     return Audit(places=places, read_files=with_threads(open_place)).run()
 
 
-def graver(report: Report) -> list[Finding]:
+def graver(report: AuditReport) -> list[Finding]:
     return [each for each in report.findings if each.severity is Severity.DEFECT]
 
 
 def test_no_false_defect_while_jobs_commit_and_die(tmpfs_path: Path, say: pytest.FixtureRequest) -> None:
     """Five processes attempt sixty keys, with kills and frozen ones; audits all the while find no defect, and none in the end."""
-    dice = random.Random()
+    dice = random.Random(effort.seed("audits beside jobs"))
     keys = tuple(f"k{number}" for number in range(KEYS))
     plans = [
         Plan(
@@ -59,30 +62,30 @@ def test_no_false_defect_while_jobs_commit_and_die(tmpfs_path: Path, say: pytest
     while any(process.is_alive() for process in processes):
         report = audited(tmpfs_path)
         assert graver(report) == []
-        audits, again = audits + 1, again + report.looked_again
+        audits, again = audits + 1, again + report.unconfirmed
         done = sum(len(answers(plan)) for plan in plans)
         for at in [at for at in deaths if done >= at]:
             victim = deaths.pop(at)
             if victim.pid and victim.is_alive():
                 os.kill(victim.pid, signal.SIGKILL)
     for process in processes:
-        process.join(PATIENCE)
+        until_ended(process, PATIENCE)
     sink = sink_in(str(tmpfs_path))
-    for name in keys:  # whoever comes next
+    for name in keys:  # the next run
         slot = sink.stage(table_of(*rows_of(name)), key_of(name), 6, fingerprint=FINGERPRINT)
         run(sink.commit(key_of(name), slot))
     report = audited(tmpfs_path)
     assert graver(report) == []
     assert report.tables[0].effects == KEYS
     assert {each.kind for each in report.findings} <= {Kind.ORPHAN_STAGING}
-    [swept] = sweep([Place(sink)], dry_run=False)
+    [swept] = sweep([AuditedTable(sink)], dry_run=False)
     assert swept.folders == len(report.findings)
     assert kinds(audited(tmpfs_path)) == []
     say(f"{audits} audits, {again} findings of a first look that a second did not confirm")  # type: ignore[operator]
 
 
 class Late:
-    """A sink whose first inventory shows what a moment earlier stood there."""
+    """A sink whose first inventory shows the content of a moment earlier."""
 
     def __init__(self, sink: object, before: Inventory) -> None:
         self._sink, self._before = sink, [before]
@@ -102,14 +105,14 @@ def test_what_a_second_look_does_not_see_is_not_told(store: Scene) -> None:
     before = run(sink.inventory())
     assert isinstance(run(sink.commit(job.key("orders"), slot)), Committed)
     store.finalize(job)
-    late = Place(Late(sink, before))  # type: ignore[arg-type]
+    late = AuditedTable(Late(sink, before))  # type: ignore[arg-type]
     report = Audit(places=[late], store=store.store, read_files=with_threads(open_place)).run()
     assert kinds(report) == []
-    assert report.looked_again >= 1
+    assert report.unconfirmed >= 1
 
 
 def test_a_record_that_comes_between_the_looks(store: Scene) -> None:
-    """A key that is reserved, run and finalized after the ledger was listed is asked for by itself: its slot has a record."""
+    """A key that is reserved, run and finalized after the ledger was listed is looked up by itself: its slot has a record."""
     store.ran("before", 1, 2)
     sink = store.written[0].sinks()["orders"]
 
@@ -120,7 +123,7 @@ def test_a_record_that_comes_between_the_looks(store: Scene) -> None:
                 store.ran("meanwhile", 3, 4)
             return await super().inventory()
 
-    slow = Place(Slow(sink, run(sink.inventory())))  # type: ignore[arg-type]
+    slow = AuditedTable(Slow(sink, run(sink.inventory())))  # type: ignore[arg-type]
     report = Audit(places=[slow], store=store.store, read_files=with_threads(open_place)).run()
     assert kinds(report) == []
     assert report.tables[0].effects == 2
@@ -133,9 +136,9 @@ def test_a_sweep_spares_what_may_be_committed(store: Scene) -> None:
     sink.stage(table_of(7), key, 1, fingerprint=job.record.fingerprint)
     job.next_attempt()
     slot = sink.stage(table_of(8, 9), key, 2, fingerprint=job.record.fingerprint)
-    [dry] = sweep([Place(sink)], dry_run=True)
+    [dry] = sweep([AuditedTable(sink)], dry_run=True)
     assert len(job.staged("orders")) == 2
-    [done] = sweep([Place(sink)], dry_run=False)
+    [done] = sweep([AuditedTable(sink)], dry_run=False)
     assert (done.folders, done.bytes, done.left) == (dry.folders, dry.bytes, dry.left) == (1, done.bytes, 1)
     assert done.bytes > 0
     assert isinstance(run(sink.commit(key, slot)), Committed)
@@ -159,14 +162,14 @@ def test_a_sweep_that_dies_or_freezes(tmpfs_path: Path, action: str) -> None:
     try:
         assert_eventually(lambda: f"={action}" in hits(plan), PATIENCE)
         if action == "kill":
-            process.join(PATIENCE)
+            until_ended(process, PATIENCE)
         report = audited(tmpfs_path)
         assert kinds(report) == [Kind.ORPHAN_STAGING] * 2
-        [done] = sweep([Place(sink)], dry_run=False)
+        [done] = sweep([AuditedTable(sink)], dry_run=False)
         assert done.folders == 2
         if action == "stop":
             os.kill(process.pid or 0, signal.SIGCONT)
-            process.join(PATIENCE)
+            until_ended(process, PATIENCE)
         assert process.exitcode == (0 if action == "stop" else -signal.SIGKILL)
     finally:
         process.kill()
@@ -181,7 +184,7 @@ def hits(plan: Plan) -> str:
 
 
 def test_a_folder_that_is_half_deleted_is_swept(store: Scene) -> None:
-    """What a sweep that died left of a folder is unreachable still: it is told, and goes with the next sweep."""
+    """The rest of a folder from a sweep that died is still unreachable: it is reported, and deleted by the next sweep."""
     job = store.granted("killed")
     sink = job.sinks()["orders"]
     sink.stage(table_of(1, 2), job.key("orders"), 1, fingerprint=job.record.fingerprint)
@@ -189,7 +192,7 @@ def test_a_folder_that_is_half_deleted_is_swept(store: Scene) -> None:
     store.finalize(job, Outcome.FAILED)
     next(store.table().glob("_data/*/*/*.parquet")).unlink()
     assert kinds(store.audit()) == [Kind.ORPHAN_STAGING]
-    [done] = sweep([Place(sink)], dry_run=False)
+    [done] = sweep([AuditedTable(sink)], dry_run=False)
     assert (done.folders, kinds(store.audit())) == (1, [])
 
 
@@ -200,7 +203,7 @@ def test_a_key_that_cannot_be_read_keeps_its_folders(store: Scene) -> None:
         job.sinks()["orders"].stage(table_of(1), job.key("orders"), 1, fingerprint=job.record.fingerprint)
         job.next_attempt()
     store.slot_file(jobs[0]).write_text("{")
-    [done] = sweep([Place(jobs[0].sinks()["orders"])], dry_run=False)
+    [done] = sweep([AuditedTable(jobs[0].sinks()["orders"])], dry_run=False)
     assert (done.folders, done.left, done.problems) == (1, 1, ())
     left = [path.name for path in (store.table() / "_data").glob("*/*")]
     assert left == [path.name for path in (store.table() / "_data" / str(jobs[0].key("orders"))).iterdir()]

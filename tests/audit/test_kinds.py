@@ -1,6 +1,7 @@
-"""The same defects in tables of each kind: what an audit finds does not depend on how a kind of table keeps its evidence.
+"""The same defects in tables of each kind: an audit's findings do not depend on how a kind of table keeps its evidence.
 
-Where a defect cannot be made by hand without knowing a format by heart, the ledger lies instead: it says Failed of what is committed.
+Where a defect cannot be made by hand without detailed knowledge of a format, the ledger is wrong instead: its record is Failed although the
+run is committed.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import pytest
 from audit.scene import WEEK, Scene, kinds, only, scene
 from driver.granted import Granted
 from harness.arrow_stage import table_of
-from sparkonce.audit.auditing import Audit
+from sparkonce.attempt.decide import Finalize, Observation
+from sparkonce.attempt.outcome import failed, succeeded
+from sparkonce.audit.cleanup import sweep
 from sparkonce.audit.files import with_threads
 from sparkonce.audit.findings import Kind, Severity
-from sparkonce.audit.places import Place, open_place
-from sparkonce.audit.sweeping import sweep
+from sparkonce.audit.inspection import Audit
+from sparkonce.audit.places import AuditedTable, open_place
 from sparkonce.blocking import run
-from sparkonce.engine.decide import Finalize, Observation
-from sparkonce.engine.outcome import failed, succeeded
 from sparkonce.model.record import Outcome, Why
 from sparkonce.sink.protocol import Committed, Inventory, SinkKey
 from sparkonce.sink.transaction import settle
@@ -133,8 +134,8 @@ def test_staging_that_was_left_behind(full: Kinds) -> None:
     assert kinds(report) == [Kind.ORPHAN_STAGING, Kind.OPEN_STAGING]
     assert str(barred.key("orders")) in report.findings[0].subject
     assert report.clean
-    [dry] = sweep([Place(sink)], dry_run=True)
-    [done] = sweep([Place(sink)], dry_run=False)
+    [dry] = sweep([AuditedTable(sink)], dry_run=True)
+    [done] = sweep([AuditedTable(sink)], dry_run=False)
     assert (dry.folders, done.folders, done.left, done.bytes) == (1, 1, 1, dry.bytes)
     assert isinstance(run(sink.commit(key, slot)), Committed)
     full.store.finalize(running)
@@ -164,7 +165,7 @@ def test_a_table_that_is_gone(full: Kinds) -> None:
 
 
 def test_a_ledger_that_lies(full: Kinds) -> None:
-    """Failed is said of a commit that stands, and a success has another digest than what was recorded: each is a broken promise."""
+    """A record is Failed although its run is committed, and a success has another digest than was recorded: each is a broken promise."""
     lies = full.granted("lies")
     lies.job().write(table_of(80), "orders")
     now = lies.now()
@@ -198,7 +199,7 @@ def test_one_write_under_two_keys(full: Kinds) -> None:
     files = tuple(file.model_copy(update={"path": file.path.replace(folder, copy)}) for file in slot.files)
     forged = slot.model_copy(update={"sink_key": str(other), "files": files})
     assert isinstance(run(sink.commit(other, forged)), Committed)
-    report = Audit(places=[Place(sink)], read_files=with_threads(open_place)).run()
+    report = Audit(places=[AuditedTable(sink)], read_files=with_threads(open_place)).run()
     found = only(report)
     assert (found.kind, found.severity) == (Kind.DUPLICATE_ROWS, Severity.DEFECT)
     assert str(other) in found.what
@@ -206,7 +207,7 @@ def test_one_write_under_two_keys(full: Kinds) -> None:
 
 
 def test_evidence_that_cannot_be_read(full: Kinds) -> None:
-    """A slot that was damaged is named, and nothing that follows from it is told beside it."""
+    """A damaged slot is named, and its consequences are not reported beside it."""
     damaged = min(full.folder.glob(SLOT_FILES[full.kind]))
     damaged.write_bytes(b"{")
     assert set(kinds(full.store.audit())) == {Kind.UNREADABLE}
@@ -215,7 +216,7 @@ def test_evidence_that_cannot_be_read(full: Kinds) -> None:
 def test_other_writers_are_no_defect(full: Kinds) -> None:
     """Rows that another program appends to a Delta or an Iceberg table are legal, and so is a compaction of all of them."""
     if full.kind == "slotLog":
-        return  # nobody else writes there: rows without a slot are in test_planted.py
+        return  # no other writer writes there: rows without a slot are in test_planted.py
     rows = pa.table({"n": pa.array([1000], pa.int64())})
     if full.kind == "delta":
         from deltalake import DeltaTable, write_deltalake
@@ -234,14 +235,14 @@ def test_other_writers_are_no_defect(full: Kinds) -> None:
 
 
 def test_rows_that_somebody_put_back(full: Kinds) -> None:
-    """A rerun's rows stand in the place of those before; when somebody puts the table back, readers see what no result stands for."""
+    """A rerun's rows replace the earlier ones; if a user restores the table, readers see rows without a result."""
     if full.kind == "slotLog":
         return  # what its readers see follows from the slots
     job = full.store.written[0]
     sink, key = job.sinks()["orders"], job.key("orders").model_copy(update={"generation": 2})
     undo = _delta_undo(full.folder) if full.kind == "delta" else _iceberg_undo()
     assert isinstance(run(sink.commit(key, sink.stage(table_of(5), key, 1, fingerprint="f"))), Committed)
-    audit = Audit(places=[Place(sink)], read_files=with_threads(open_place))
+    audit = Audit(places=[AuditedTable(sink)], read_files=with_threads(open_place))
     assert kinds(audit.run()) == []
     undo()
     report = audit.run()

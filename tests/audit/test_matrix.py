@@ -1,7 +1,7 @@
-"""Each defect at each sink: planted into a table that is right otherwise, by hand and around the product's own verbs.
+"""Each defect at each sink: planted by hand into an otherwise correct table, without the product's own verbs.
 
-What is done to a table goes through `Objects`, as a person with a client of the store would do it, so that a bucket and a folder are one
-case. What the log of a Delta table or the catalog of an Iceberg table must say is written with those formats' own libraries.
+Defects are planted through `TableObjects`, as a person with a client of the store would do it, so that a bucket and a folder are one
+case. Changes to the log of a Delta table or the catalog of an Iceberg table use those formats' own libraries.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from harness.store_servers import StoreServer
 from sparkonce.audit.findings import Finding, Kind
 from sparkonce.audit.places import open_place
 from sparkonce.blocking import run
-from sparkonce.sink import layout
-from sparkonce.sink.delta_evidence import put_slot
-from sparkonce.sink.delta_log import entry_path, idem, slot_number
-from sparkonce.sink.objects import Objects
+from sparkonce.sink.delta.evidence import put_slot
+from sparkonce.sink.delta.log import entry_path, idem, slot_number
+from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import Committed, Inventory, Sink, SinkKey, Slot
+from sparkonce.sink.slotlog import layout
 
 Plant = Callable[["Case"], tuple[Kind, str] | None]
 ROWS = ((1, 2, 3), (10, 11, 12, 13), (20, 21))
@@ -81,7 +81,7 @@ class Case:
         return run(self.sink.inventory())
 
     @property
-    def objects(self) -> Objects:
+    def objects(self) -> TableObjects:
         table = self.inventory()
         return open_place(table.location or table.uri)
 
@@ -157,7 +157,7 @@ def changed_file(case: Case) -> tuple[Kind, str]:
 
 
 def orphan_staging(case: Case) -> tuple[Kind, str]:
-    """An attempt that was barred leaves what it staged."""
+    """A barred attempt leaves its staged files."""
     job = case.granted("barred")
     sink, key = job.sinks()["orders"], job.key("orders")
     sink.stage(table_of(50), key, 1, fingerprint=job.record.fingerprint)
@@ -174,7 +174,7 @@ def slot_without_record(case: Case) -> tuple[Kind, str]:
 
 
 def record_without_slot(case: Case) -> tuple[Kind, str]:
-    """The decision is gone, and its record stays: a slot is deleted; a table is put back to what it was before."""
+    """The commit is gone, and its record stays: a slot is deleted; a table is restored to an earlier version."""
     undo = _undo(case)
     gone = case.ran("gone", 30, 31).key("orders")
     undo(gone)
@@ -182,7 +182,7 @@ def record_without_slot(case: Case) -> tuple[Kind, str]:
 
 
 def _undo(case: Case) -> Callable[[SinkKey], object]:
-    """How what is committed from now on is undone."""
+    """A call that undoes the commits made from now on."""
     if case.kind == "delta":
         before = {each.path for each in run(case.objects.list("_delta_log"))}
         return lambda _: [
@@ -218,7 +218,7 @@ def two_commits(case: Case) -> tuple[Kind, str]:
 
 
 def two_commits_seen_in_the_rows(case: Case) -> tuple[Kind, str]:
-    """Only the rows of the second write are added to the table: nothing but where its files lie tells whose they are."""
+    """Only the rows of the second write are added to the table: only the location of its files shows their write."""
     slot = case.staged(90, 91)
     if case.kind == "delta":
         _delta_entry(case, *_adds(slot))
@@ -228,7 +228,7 @@ def two_commits_seen_in_the_rows(case: Case) -> tuple[Kind, str]:
 
 
 def two_commits_seen_in_the_history(case: Case) -> tuple[Kind, str]:
-    """Another program adds rows of its own under the sink key: only the log, or the snapshots, tell of it."""
+    """Another program adds its own rows under the sink key: only the log, or the snapshots, show it."""
     if case.kind == "delta":
         _delta_entry(case, {"txn": {"appId": idem(case.key), "version": 7}})
     else:
@@ -252,7 +252,7 @@ def _delta_entry(case: Case, *actions: dict[str, Any]) -> None:
 
 
 def _names(slot: Slot) -> dict[str, str]:
-    """What a snapshot says of its key."""
+    """The properties of a snapshot about its key."""
     said = {"sink-key": slot.sink_key, "token": str(slot.token), "nonce": slot.nonce, "fingerprint": slot.fingerprint}
     return {f"sparkonce.{name}": value for name, value in said.items()}
 
@@ -283,16 +283,17 @@ MATRIX = [
 ]
 BESIDE = {
     Kind.DUPLICATE_ROWS: {Kind.SLOT_WITHOUT_RECORD},  # the second key, which the ledger never knew
-    Kind.DOUBLE_COMMIT: {Kind.LEDGER_BEHIND},  # of an attempt that was never granted, where its slot says so
+    Kind.DOUBLE_COMMIT: {Kind.LEDGER_BEHIND},  # of an attempt that was never granted, where the slot names it
 }
-"""What is told besides, and follows."""
+"""Further findings that follow from the planted one."""
 
 
 @pytest.mark.parametrize(
     ("case", "plant"), MATRIX, indirect=["case"], ids=[f"{plant.__name__}-{kind}" for kind, plant in MATRIX]
 )
 def test_an_audit_finds(plant: Plant, case: Case) -> None:
-    """What was planted is found, with its table and its place; nothing that does not follow from it is told; a clean store has nothing."""
+    """The planted defect is found, with its table and its place, and only findings that follow from it are reported; a clean store has
+    none."""
     planted = plant(case)
     report = case.store.audit()
     assert report.complete

@@ -1,4 +1,4 @@
-"""The report's page: it stands alone, says what was found, and escapes what others wrote."""
+"""The report's page: it needs no other file, shows the findings, and escapes foreign text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from audit.scene import Scene
+from harness.patience import completed
 from sparkonce.audit.findings import Finding, Kind
 from sparkonce.audit.page import page
-from sparkonce.audit.report import Cost, Report, TableSummary
+from sparkonce.audit.report import AuditReport, Cost, TableSummary
 
 COST = Cost(
     seconds=2.0, listing_seconds=0.5, reading_seconds=1.0, files=1000, peak_bytes=90_000_000, base_bytes=60_000_000
@@ -97,7 +98,7 @@ def test_what_others_wrote_is_text() -> None:
         staged_bytes=0,
         days={},
     )
-    report = Report(started=0.0, tables=(table,), findings=(finding,), cost=COST, ledger=evil)
+    report = AuditReport(started=0.0, tables=(table,), findings=(finding,), cost=COST, ledger=evil)
     parsed = read(page(report))
     assert "script" not in parsed.seen
     assert parsed.text.count(evil) >= 4
@@ -105,13 +106,13 @@ def test_what_others_wrote_is_text() -> None:
 
 
 def test_the_slope_is_told_where_files_are_many_enough() -> None:
-    """1,000 files in 2 s and 30 MB above what was there before: 2,000 s and 30.06 GB at a million; of ten files nothing is said."""
+    """1,000 files in 2 s and 30 MB more than at the start: 2,000 s and 30.06 GB at a million; for ten files there is no extrapolation."""
     assert COST.seconds_per_million == pytest.approx(2000.0)
     assert COST.bytes_per_million == pytest.approx(30.06e9)
     assert COST.files_per_second == 500
     few = Cost(seconds=1.0, listing_seconds=0.0, reading_seconds=0.0, files=10, peak_bytes=2, base_bytes=1)
     assert few.seconds_per_million is None
-    report = Report(started=0.0, tables=(), findings=(), cost=COST, ledger=None)
+    report = AuditReport(started=0.0, tables=(), findings=(), cost=COST, ledger=None)
     assert "2000 s and 30.1 GB at 1 000 000 files" in read(page(report)).text
 
 
@@ -123,8 +124,7 @@ def test_a_page_opens_in_a_browser(clean: Scene, tmp_path: Path) -> None:
     if browser is None:
         assert read(file.read_text()).seen.count("rect") == 3  # one day, two tables: as strictly as html.parser can say
         return
-    import subprocess
 
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = completed(command, 60)
     assert done.stdout.count("<rect") == 3

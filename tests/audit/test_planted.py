@@ -14,14 +14,14 @@ from harness.arrow_stage import arrow_stage, table_of
 from sparkonce.audit.findings import Kind, Severity
 from sparkonce.blocking import run
 from sparkonce.model.record import Outcome
-from sparkonce.sink import layout
+from sparkonce.model.spec import OnRerun
 from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import OnRerun
-from sparkonce.sink.table import write_snapshot
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.snapshot import write_snapshot
 
 
 def test_a_clean_store_has_no_finding(clean: Scene) -> None:
-    """Real runs, one of two outputs and one that failed: nothing is found, and everything was looked at."""
+    """Real runs, one of two outputs and one that failed: nothing is found, and everything was checked."""
     report = clean.audit()
     assert kinds(report) == []
     assert (report.clean, report.complete) == (True, True)
@@ -35,7 +35,7 @@ def test_a_clean_store_has_no_finding(clean: Scene) -> None:
 
 
 def test_an_effect_that_was_copied_to_another_key(clean: Scene) -> None:
-    """One write that stands under two keys is duplicate rows, whatever its files are called; the ledger does not know the second key."""
+    """One write under two keys is duplicate rows, whatever the names of its files; the ledger does not know the second key."""
     job = clean.written[0]
     clean.copied(job, f"{'e' * 64}-orders-g1")
     report = clean.audit()
@@ -70,7 +70,7 @@ def test_one_file_in_two_effects(clean: Scene) -> None:
 
 
 def test_the_same_rows_of_two_keys_are_only_worth_a_look(clean: Scene) -> None:
-    """Two keys that wrote equal rows, each by a write of its own, are no defect: that may be what they are for."""
+    """Two keys that wrote equal rows, each by its own write, are not a defect: that may be intended."""
     clean.ran("day-0-again", *range(7))
     report = clean.audit()
     assert kinds(report) == [Kind.SAME_ROWS]
@@ -134,7 +134,7 @@ def test_a_slot_that_counts_other_rows_than_its_files(clean: Scene) -> None:
 
 
 def test_orphan_staging_that_is_closed(clean: Scene) -> None:
-    """A folder of a token that was closed is unreachable: `sweep` may have it; it is no defect."""
+    """A folder of a closed token is unreachable: `sweep` may delete it; it is not a defect."""
     job = clean.granted("killed")
     job.sinks()["orders"].stage(table_of(1, 2), job.key("orders"), 1, fingerprint=job.record.fingerprint)
     job.next_attempt()
@@ -147,7 +147,7 @@ def test_orphan_staging_that_is_closed(clean: Scene) -> None:
 
 
 def test_staging_of_an_attempt_that_may_be_writing(clean: Scene) -> None:
-    """A folder of an open token is reported with its age and left alone, whatever its age."""
+    """A folder of an open token is reported with its age and left alone at any age."""
     job = clean.granted("running")
     job.sinks()["orders"].stage(table_of(1, 2), job.key("orders"), 1, fingerprint=job.record.fingerprint)
     for path in (clean.table() / "_data" / str(job.key("orders"))).rglob("*"):
@@ -172,7 +172,7 @@ def test_a_slot_without_record(clean: Scene, tmp_path: Path) -> None:
     forgotten = clean.written[0].now()
     run(clean.store.forget(forgotten, Event(what="Forgotten")))
     report = clean.audit()
-    assert (kinds(report), report.looked_again) == ([], 0)  # its generation is known: nothing is listed twice for it
+    assert (kinds(report), report.unconfirmed) == ([], 0)  # its generation is known, so nothing is listed twice for it
     shutil.copy(clean.folder / "ledger.db", tmp_path / "before")
     with scene(tmp_path) as other:
         other.folder = clean.folder
@@ -210,7 +210,7 @@ def test_a_slot_that_was_changed_after_the_fact(clean: Scene) -> None:
 
 
 def test_a_failed_record_with_a_commit(clean: Scene) -> None:
-    """ "Failed" is said only when nothing of the run exists: a commit under a failed run is a broken promise."""
+    """A record is Failed only if none of the run's rows exists: a commit under a failed run is a broken promise."""
     job = clean.granted("said-failed")
     slot = job.sinks()["orders"].stage(table_of(77), job.key("orders"), 1, fingerprint=job.record.fingerprint)
     clean.finalize(job, Outcome.FAILED)
@@ -231,7 +231,7 @@ def test_another_jobs_commit(clean: Scene) -> None:
 
 
 def test_a_ledger_that_is_older_than_its_tables(clean: Scene) -> None:
-    """A commit of a generation that the ledger has not opened tells of a ledger that was put back."""
+    """A commit of a generation that the ledger has not opened shows that the ledger was restored."""
     job = clean.written[0]
     key = job.key("orders").model_copy(update={"generation": 2})
     sink = job.sinks()["orders"]
@@ -241,7 +241,7 @@ def test_a_ledger_that_is_older_than_its_tables(clean: Scene) -> None:
 
 
 def test_a_slot_that_cannot_be_read(clean: Scene) -> None:
-    """A slot that does not parse is named, and what follows from it (no slot for its record, no owner of its files) is no news."""
+    """A slot that does not parse is named; its consequences (no slot for its record, no owner of its files) are not reported again."""
     path = clean.slot_file(clean.written[2])
     path.write_text("{")
     report = clean.audit()
@@ -251,8 +251,8 @@ def test_a_slot_that_cannot_be_read(clean: Scene) -> None:
 
 
 def test_a_list_of_files_that_was_changed(clean: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot whose files stand in a list beside it is read through the list, and a list that was changed is unreadable evidence."""
-    monkeypatch.setattr("sparkonce.sink.listing.FILES_IN_SLOT", 1)
+    """A slot whose files are in a list beside it is read through the list, and a changed list is unreadable evidence."""
+    monkeypatch.setattr("sparkonce.sink.slotlog.layout.FILES_IN_SLOT", 1)
     job = clean.ran("many", 900, 901)
     assert kinds(clean.audit()) == []
     [listed] = clean.table().glob(f"_data/{job.key('orders')}/*/_files.json")
@@ -273,7 +273,7 @@ def test_held_and_due(clean: Scene) -> None:
 
 
 def test_rows_that_readers_see_without_a_slot(clean: Scene) -> None:
-    """Readers trust a snapshot: when a slot that it names is deleted, its rows are still read, and no commit stands for them."""
+    """Readers trust a snapshot: when a slot that it names is deleted, its rows are still read, without a commit for them."""
     job = clean.written[0]
     sink = job.sinks()["orders"]
     assert run(write_snapshot(sink._objects, after=1))  # type: ignore[attr-defined]
@@ -310,8 +310,8 @@ def test_a_table_that_was_copied(clean: Scene) -> None:
 
 
 def test_reruns_are_right(clean: Scene) -> None:
-    """Generations that replaced each other, or stand side by side where the job says Append, are one effect each; a file of a replaced
-    one may go."""
+    """Generations that replaced each other, or exist side by side if the job has Append, are one effect each; a file of a replaced one may
+    be deleted."""
     job = clean.written[0]
     for on_rerun, generation in ((OnRerun.REPLACE, 1), (OnRerun.REPLACE, 2), (OnRerun.APPEND, 3)):
         declared = Declared(name="orders", kind="slotLog", location=str(clean.table()), on_rerun=on_rerun)
@@ -326,7 +326,7 @@ def test_reruns_are_right(clean: Scene) -> None:
 
 
 def test_what_cannot_be_looked_at_is_not_clean(clean: Scene) -> None:
-    """A table that cannot be listed, or where nothing is, makes an audit incomplete: it never calls it clean."""
+    """A table that cannot be listed, or that does not exist, makes an audit incomplete, and never clean."""
     nothing = clean.audit("typo")
     assert kinds(nothing) == [Kind.NOTHING_THERE]
     assert (nothing.clean, nothing.complete) == (False, False)

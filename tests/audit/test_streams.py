@@ -1,4 +1,4 @@
-"""Streams as an audit sees them: a chain of batches is one piece, and its opening is no effect."""
+"""Streams in an audit: a chain of batches is one piece, and its opening is not an effect."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from harness.arrow_stage import table_of
 from sparkonce.audit.findings import Kind
 from sparkonce.blocking import run
 from sparkonce.model.record import Outcome
+from sparkonce.model.spec import OnRerun
 from sparkonce.sink import stream
-from sparkonce.sink.protocol import Committed, OnRerun
+from sparkonce.sink.protocol import Committed
 from sparkonce.sink.stream import Chain
 
 BATCHES = 4
@@ -64,12 +65,13 @@ def test_a_missing_batch(store: Scene) -> None:
 
 
 def test_an_opening_is_no_effect(store: Scene) -> None:
-    """A stream that failed before its first batch has an opening and no effect: nothing is wrong. With a batch, Failed is a lie."""
+    """A stream that failed before its first batch has an opening and no effect: nothing is wrong. With a batch, Failed is a false
+    statement."""
     job = store.granted("failed")
     opened(job)
     now = job.now()
-    from sparkonce.engine.decide import Finalize, Observation
-    from sparkonce.engine.outcome import failed
+    from sparkonce.attempt.decide import Finalize, Observation
+    from sparkonce.attempt.outcome import failed
     from sparkonce.model.record import Why
 
     result = failed(now, Finalize(Outcome.FAILED, Why.EXITED, ""), Observation(seen=None), None, 0.0)

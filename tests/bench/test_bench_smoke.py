@@ -1,6 +1,6 @@
-"""The benchmarks, tiny: they run, they say what they may say, and they notice when what they measure does nothing.
+"""The benchmarks at tiny size: they run, report only what they may, and fail if the measured code has no effect.
 
-Times of a tiny run mean nothing and are not looked at. `benchmarks/` is a folder of scripts, so it is run as one.
+Times of a tiny run are meaningless and not checked. `benchmarks/` is a folder of scripts, so it is run as one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from harness.patience import completed
 from harness.spark import java
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -31,19 +32,11 @@ needs_spark = pytest.mark.skipif(java() is None, reason="no Java: install OpenJD
 def started(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Python in the benchmarks' folder, its temporary files under the test's."""
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(BENCHMARKS)}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    return completed([sys.executable, *arguments], PATIENCE, env=environment, cwd=folder)
 
 
 def benched(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
-    """What the file says, and what was printed; nothing may be left on disk but the file."""
+    """The results file and the printed text; nothing but the file may be left on disk."""
     done = started([str(BENCHMARKS / "run.py"), *options, "--json", str(folder / "all.json")], folder)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in folder.iterdir()] == ["all.json"]
@@ -93,7 +86,7 @@ def test_reserve_and_replay_are_measured_and_told(tmp_path: Path) -> None:
 @needs_spark
 @pytest.mark.spark
 def test_output_is_measured_at_its_effect(tmp_path: Path) -> None:
-    """Three variants write the asked rows, into files of the same size, and each is one pair."""
+    """Three variants write the requested rows, into files of the same size, and each is one pair."""
     told, _ = benched(tmp_path, "--only", "output", "--rows", "2,000", "--pairs", "1")
     output = told["parts"]["output"]
     assert output["rows"] == 2000
@@ -107,7 +100,8 @@ def test_output_is_measured_at_its_effect(tmp_path: Path) -> None:
 @needs_spark
 @pytest.mark.spark
 def test_formats_are_measured_at_their_effect(tmp_path: Path) -> None:
-    """Both libraries count the asked rows in what either side wrote; each format stands beside plain files and its library's writer."""
+    """Both libraries count the requested rows in the writes of either side; each format is compared with plain files and its library's
+    writer."""
     told, _ = benched(tmp_path, "--only", "formats", "--rows", "10,000", "--pairs", "1", "--first-writes", "0")
     formats = told["parts"]["formats"]
     assert formats["rows"] == [500, 4000]
@@ -135,7 +129,7 @@ print(json.dumps([row.dump() for row in part._split(DELTA, NATIVE, "delta by par
 
 
 def test_what_is_fixed_is_told_apart_from_what_each_row_costs(tmp_path: Path) -> None:
-    """From two sizes: 0.2 s more per write at the same cost per row is no ratio of rows, and the other way round."""
+    """From two sizes: 0.2 s more per write at the same cost per row does not change the ratio per row, and vice versa."""
     done = started(["-c", SPLIT % 3.0], tmp_path)
     assert done.returncode == 0, done.stderr
     fixed, rows, _ = json.loads(done.stdout)
@@ -173,8 +167,8 @@ print(json.dumps({**told, "left": os.times().children_user + os.times().children
 @needs_spark
 @pytest.mark.spark
 def test_a_first_write_is_counted_with_all_that_it_started(tmp_path: Path) -> None:
-    """A process of its own leaves the asked rows in the table (else it is refused), and its CPU has that of the JVM in it. The JVM ends
-    first, so that all of it is ours, and not others', to whoever started the process."""
+    """A separate process leaves the requested rows in the table (otherwise it is refused), and its CPU includes the JVM's. The JVM ends
+    first, so that its parent counts all of it as ours, not as others'."""
     done = started(["-c", FIRST], tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
@@ -214,7 +208,7 @@ def test_the_pair_that_warms_up_is_not_counted() -> None:
 
 
 def test_the_median_of_nine_lies_between_the_second_and_the_eighth() -> None:
-    """That is the narrowest interval with at least 95 % (96.1 %); below six values there is none."""
+    """That is the narrowest interval with at least 95 % (96.1 %); with fewer than six values none exists."""
     assert measure()["interval"]([float(n) for n in range(9, 0, -1)]) == (2, 8)
     assert measure()["interval"]([1.0] * 5) is None
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from harness.patience import completed
 from images import archive, contents, dockerfile, layers
 from images.build import build
 
@@ -29,7 +30,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a Debian system is ma
 
 @pytest.mark.parametrize("name", list(contents.images()))
 def test_the_dockerfile_is_what_the_list_gives(name: str) -> None:
-    """Nobody edits a Dockerfile: it is what images.toml and the generator say today."""
+    """Dockerfiles are not edited by hand: they are the current output of images.toml and the generator."""
     image = contents.image(name)
     assert dockerfile.path_of(image).read_text() == dockerfile.text(image), "run `python scripts/images dockerfiles`"
 
@@ -54,7 +55,7 @@ def test_every_dockerfile_copies_what_exists(name: str) -> None:
 
 
 def test_the_locked_packages_of_an_extra_are_all_that_it_needs() -> None:
-    """What is taken from the lock has what the extra names and what those need, hashes included, and nothing of other extras."""
+    """The selection from the lock has the extra's packages and their dependencies, hashes included, and none of other extras."""
     operator, spark = (contents.requirements(contents.image(name).extras) for name in ("operator", "spark"))
     names = {line.partition("==")[0] for line in operator.splitlines() if line[0] != " "}
     assert {"kopf", "kubernetes", "grpcio", "aiohttp", "multidict", "deltalake", "pydantic-core"} <= names
@@ -154,7 +155,7 @@ def test_an_archive_is_a_complete_oci_layout(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tag", ["operator", "sparkonce/operator:dev", "localhost/operator", "localhost/:dev"])
 def test_a_tag_that_a_node_would_read_otherwise_is_refused(tmp_path: Path, tag: str) -> None:
-    """An image is imported under its full name or not at all; a short one would be looked for at somebody's registry."""
+    """An image is imported under its full name or not at all; a short one would be searched for at a default registry."""
     with pytest.raises(contents.NotBuilt, match="HOST/NAME:VERSION"):
         build("operator", tmp_path / "a.tar", tag=tag)
     assert list(tmp_path.iterdir()) == []
@@ -198,7 +199,7 @@ exec chroot --userspec="$user" "$root" env -i "$@"
 
 
 class Container:
-    """An image's files in a folder, and its programs as its own user, with nothing of this machine's environment."""
+    """An image's files in a folder, and its programs run as its own user, without this machine's environment."""
 
     def __init__(self, name: str, folder: Path) -> None:
         made = build(name, folder / "image.tar", tag=TAG.format(name))
@@ -230,13 +231,8 @@ class Container:
             "-ec",
             MOUNTS,
         ]
-        return subprocess.run(
-            [*start, "sh", str(self.root), self.config["User"], *said, *command],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            stdin=subprocess.DEVNULL,
-            check=False,
+        return completed(
+            [*start, "sh", str(self.root), self.config["User"], *said, *command], 120, stdin=subprocess.DEVNULL
         )
 
     def printed(self, *command: str, **environment: str) -> str:
@@ -260,7 +256,7 @@ def test_the_operators_image_runs_as_nobody(tmp_path: Path) -> None:
     operator = container("operator", tmp_path)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert version in operator.printed(*operator.config["Entrypoint"], "--version")
-    modules = "sparkonce.kube.main, sparkonce.gateway.serving, sparkonce.store.etcd, sparkonce.sink.open, deltalake, pyiceberg"
+    modules = "sparkonce.kube.operator, sparkonce.gateway.serving, sparkonce.store.etcd.store, sparkonce.sink.open, deltalake, pyiceberg"
     script = f"import {modules}, kopf, os; print(os.getuid(), kopf.__cached__, os.path.exists(kopf.__cached__))"
     uid, compiled, exists = operator.printed("python3", "-c", script).split()
     assert (uid, exists) == ("65532", "True")
@@ -294,7 +290,7 @@ def test_the_spark_image_starts_drivers_and_executors(tmp_path: Path) -> None:
         "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
         "SPARK_RESOURCE_PROFILE_ID": "0",
         "SPARK_EXECUTOR_POD_NAME": "pod",
-        "JAVA_HOME": "/standin",  # it shows what it was told
+        "JAVA_HOME": "/standin",  # it prints its arguments
     }
     java = folder_of(tmp_path / "root" / "standin", {"bin/java": '#!/bin/sh\nprintf "%s\\n" "$@"\n'}) / "bin" / "java"
     java.chmod(0o755)
@@ -317,7 +313,7 @@ def test_the_spark_image_starts_drivers_and_executors(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_etcd_image_needs_nothing_else(tmp_path: Path) -> None:
-    """Three programs that run in a folder with nothing else in it, and a folder for what is temporary."""
+    """Three programs that run in a folder with nothing else in it, and a folder for temporary files."""
     made = build("etcd", tmp_path / "image.tar", tag=TAG.format("etcd"))
     config, manifest = checked(made)
     (layer,) = manifest["layers"]

@@ -1,23 +1,27 @@
-"""Releases at a real API server: what it accepts, what `helm upgrade` changes and what `helm uninstall` leaves. No pod runs here."""
+"""Releases at a real API server: admission, and the effects of `helm upgrade` and `helm uninstall`. No pod runs here."""
 
 from __future__ import annotations
 
+import base64
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from harness.apiserver import START_TIMEOUT, Cluster, started_cluster
+from harness.apiserver import START_TIMEOUT, STRANGER, Cluster, started_cluster
 from harness.binaries import PartMissing, find
 from harness.eventually import assert_eventually
 from harness.helm import CHART, helm
 from harness.jobs import job as job_document
 from harness.kube_api import CRDS
-from sparkonce.launch.kubernetes import JOBS, NAMESPACES
+from sparkonce.launch.kubernetes import JOBS, NAMESPACES, Resource
 
 VALUES = Path(__file__).parent / "values"
+SECRETS = Resource("", "v1", "secrets", "Secret")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 OURS = "idempotentjobs.sparkonce.dev"
 OLD = 'description: "Of years ago."'
 NEW = 'description: "One job that takes effect once, however often it is sent."'
@@ -51,8 +55,8 @@ def done(cluster: Cluster, *command: str | Path) -> str:
 
 @pytest.mark.slow
 def test_objects_outlive_releases(cluster: Cluster, tmp_path: Path) -> None:
-    """An upgrade brings a newer CRD; uninstalling leaves it with its objects; the same release comes back to them; another one is refused
-    until it is told to leave the CRD alone."""
+    """An upgrade installs a newer CRD; uninstalling keeps it with its objects; reinstalling the same release adopts them; another release
+    is refused unless it leaves the CRD alone."""
     older = tmp_path / "chart"
     shutil.copytree(CHART, older)
     crd = older / "files" / "crds" / "idempotentjobs.yaml"
@@ -96,3 +100,29 @@ def said_of(cluster: Cluster) -> str:
     assert found is not None
     assert found["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     return str(found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"])
+
+
+@pytest.mark.slow
+def test_the_certificate_is_kept_over_upgrades(cluster: Cluster) -> None:
+    """Drivers know the CA that they were started with: an upgrade changes neither certificate nor CA, a Secret that was deleted is made
+    anew, and every user may read the address that goes with it."""
+    sets = ("--set", "etcd.bundled.enabled=true", "--set", "crds.install=false")
+    done(cluster, "install", "kept", CHART, "--create-namespace", *sets)
+    secret = partial(cluster.api.get, SECRETS, "kept-sparkonce-gateway-tls", "platform")
+    first = secret()
+    assert first is not None
+    done(cluster, "upgrade", "kept", CHART, *sets, "--set", "gateway.replicas=3")
+    second = secret()
+    assert second is not None
+    assert second["data"] == first["data"]
+    stranger = cluster.server.client(STRANGER)
+    told = stranger.get(CONFIG_MAPS, "kept-sparkonce-gateway", "platform")
+    stranger.close()
+    assert told is not None
+    assert told["data"]["ca.crt"].encode() == base64.b64decode(first["data"]["ca.crt"])
+    cluster.api.delete(SECRETS, "kept-sparkonce-gateway-tls", "platform")
+    done(cluster, "upgrade", "kept", CHART, *sets)
+    third = secret()
+    assert third is not None
+    assert third["data"]["ca.crt"] != first["data"]["ca.crt"]
+    done(cluster, "uninstall", "kept")

@@ -1,19 +1,25 @@
-"""The dashboard and the rules, as files: made from what they are made from, about metrics that exist, and explained."""
+"""The dashboard and the rules as files: generated from their sources, about existing metrics, and documented."""
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from typer.main import get_command
 
 from harness.helm import CHART, ROOT, one, rendered
+from sparkonce.cli.app import app as sparkonce
+from sparkonce.cli.kubectl.app import app as kubectl
 from sparkonce.observe.gateway_metrics import GatewayMetrics
 from sparkonce.observe.metrics import GAUGES, Metrics
 
@@ -38,16 +44,17 @@ def queries() -> Iterator[str]:
     yield from (rule["expr"] for rule in rules())
 
 
+@functools.cache
 def names() -> set[str]:
     """Of every sample that an operator or a gateway may expose, with the labels that it has."""
     metrics, gateway = Metrics(), GatewayMetrics(announced=lambda: True)
-    metrics.watch(lambda: dict.fromkeys(GAUGES, 1.0), dict)
+    metrics.watch(lambda: dict.fromkeys(GAUGES, 1.0), dict, dict)
     found = {"sparkonce_api_requests_total", "sparkonce_store_requests_total"}
     for each in (metrics, gateway):
         for family in text_string_to_metric_families(each.text()[0].decode()):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
             found |= {family.name + suffix for suffix in suffixes}
-    return found
+    return {name for name in found if name.startswith("sparkonce_")}  # and those of every process
 
 
 def test_the_dashboard_is_what_its_list_makes() -> None:
@@ -66,7 +73,7 @@ def test_queries_are_about_metrics_that_exist() -> None:
 
 
 def test_every_metric_is_shown() -> None:
-    """What is counted can be seen: no metric without a panel, but for the count and the sum of histograms, and for when a counter began."""
+    """No metric is without a panel, except the count and the sum of histograms, and the creation time of counters."""
     shown = {name for panel in panels() for t in panel["targets"] for name in re.findall(r"\bsparkonce_\w+", t["expr"])}
     hidden = {name for name in names() - shown if not name.endswith(("_sum", "_count", "_created"))}
     assert not hidden
@@ -97,24 +104,170 @@ def test_the_guide_names_every_panel_and_alert() -> None:
     for panel in panels():
         assert f"*{panel['title']}*" in told, panel["title"]
     for rule in rules():
-        assert f"`{rule.get('alert') or rule['record']}`" in told
+        assert (f"\n### {rule['alert']}\n" if "alert" in rule else f"`{rule['record']}`") in told
+
+
+def anchors(text: str) -> list[str]:
+    """Of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
+@pytest.mark.parametrize("page", ["", "https://runbooks.example.com/spark/"])
+def test_each_alert_has_the_address_of_its_section(page: str) -> None:
+    """`runbook_url` is a section of docs/monitoring.md that exists, once, on the page that the values name or under its path."""
+    sets = [f"metrics.prometheusRule.runbookUrl={page}"] if page else []
+    objects = rendered(sets=["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", *sets])
+    groups = one(objects, "PrometheusRule", "")["spec"]["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    there = anchors(DOCS.read_text())
+    assert len(alerts) > 20
+    for each in alerts:
+        address, _, anchor = each["annotations"]["runbook_url"].partition("#")
+        assert address == (page or "docs/monitoring.md")
+        assert (ROOT / "docs" / "monitoring.md").exists()
+        assert there.count(anchor) == 1, f"docs/monitoring.md has no section {anchor}"
+    assert {each["annotations"]["runbook_url"].partition("#")[2] for each in alerts} == {
+        anchor for anchor in there if anchor.startswith("sparkonce")
+    }
+
+
+_PAST = "decisions.md"
+"""Names things that have gone since."""
+PAGES = [
+    *(page for page in (ROOT / "docs").glob("*.md") if page.name != _PAST),
+    ROOT / "README.md",
+    *(ROOT / "examples").rglob("*.md"),
+    CHART / "README.md",
+]
+_FIELD = re.compile(r"(?<![\w./-])\.?((?:spec|status)(?:\.[A-Za-z]\w*(?:\[[^\]]*\])?)+)")
+_VALUE = re.compile(r"([a-z][A-Za-z]*(?:\.[a-z][A-Za-z]*)+)(?::.*)?")
+WORDS = {"metadata.managedFields"}
+"""Of every Kubernetes object."""
+
+
+@functools.cache
+def document(file: Path) -> Any:
+    return yaml.safe_load(file.read_text())
+
+
+def code(text: str) -> list[str]:
+    """What a text has in backticks; blocks are left out."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def has_field(path: str) -> bool:
+    """Whether the CRD has the field, as far as its schema is closed."""
+    [version] = document(ROOT / "crds" / "idempotentjobs.yaml")["spec"]["versions"]
+    here = version["schema"]["openAPIV3Schema"]
+    for part in re.sub(r"\[[^\]]*\]", "", path).split("."):
+        while here.get("type") == "array":
+            here = here["items"]
+        if part in here.get("properties", {}):
+            here = here["properties"][part]
+        elif isinstance(more := here.get("additionalProperties"), dict):
+            here = more
+        else:
+            return bool(here.get("x-kubernetes-preserve-unknown-fields"))
+    return True
+
+
+def has_value(path: str) -> bool:
+    """Whether the chart has the value; an empty map or list may hold anything."""
+    here = document(CHART / "values.yaml")
+    for part in path.split("."):
+        if not here and isinstance(here, dict | list):
+            return True
+        if not isinstance(here, dict) or part not in here:
+            return False
+        here = here[part]
+    return True
+
+
+def is_value(text: str) -> str | None:
+    """The path of a chart's value that this is, or was meant to be."""
+    path = _VALUE.fullmatch(text)
+    top = document(CHART / "values.yaml")
+    return path[1] if path and path[1].split(".")[0] in top else None
+
+
+def unknown_command(text: str) -> str | None:
+    """What of `sparkonce ...` or `kubectl sparkonce ...` the command line does not have."""
+    plugin = text.startswith("kubectl ")
+    words = shlex.split(text)[2 if plugin else 1 :]
+    if words[:2] == ["doctor", "accept-restore"]:
+        words = words[1:]
+    command: Any = get_command(kubectl if plugin else sparkonce)
+    options = {each for parameter in command.params for each in parameter.opts}
+    while words and hasattr(command, "commands"):
+        word = words.pop(0)
+        if word not in command.commands:
+            return word
+        command = command.commands[word]
+    options |= {each for parameter in command.params for each in parameter.opts}
+    return next((word for word in words if word.startswith("-") and word not in options), None)
+
+
+def test_alerts_name_only_what_exists() -> None:
+    """A command, a field of the CRD, a value of the chart, a value of a label: whatever an alert sends its reader to is there."""
+    verbs = set(get_command(kubectl).commands)  # type: ignore[attr-defined] # a group
+    looked = 0
+    for rule in rules():
+        told = " ".join(rule.get("annotations", {}).values())
+        for label in re.findall(r"\$labels\.(\w+)", told):
+            assert label in {"pod", "service", "namespace"}, f"{rule['alert']}: {label} is no label of a target"
+        for text in code(told):
+            looked += 1
+            if text.startswith(("sparkonce ", "kubectl sparkonce ")):
+                wrong = unknown_command(text)
+            elif text.startswith("kubectl "):
+                wrong = None
+            elif text.startswith(("spec.", "status.")):
+                wrong = None if has_field(text) else text
+            elif (path := is_value(text)) is not None:
+                wrong = None if has_value(path) else path
+            else:
+                wrong = None if text in WORDS | verbs or re.search(rf"\b{re.escape(text)}\b", rule["expr"]) else text
+            assert wrong is None, f"{rule['alert']}: there is no {wrong} (in `{text}`)"
+    assert looked > 15
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_pages_name_only_fields_and_values_that_exist(page: Path) -> None:
+    """`spec.` and `.status.` begin a field of the CRD, the name of a value's group a value of the chart, `sparkonce_` a metric."""
+    known = names() | {name.removesuffix(end) for name in names() for end in ("_bucket", "_total")}
+    for text in code(page.read_text()):
+        for path in _FIELD.findall(text):
+            assert has_field(path), f"`{text}`: the CRD has no {path}"
+        if (path := is_value(text)) is not None:
+            assert has_value(path), f"`{text}`: the chart has no {path}"
+        for metric in re.findall(r"\bsparkonce_\w+", text):
+            assert metric in known, f"`{text}`: no process exposes {metric}"
+
+
+def test_what_does_not_exist_is_found() -> None:
+    """The tests above see a field, a value, a command and an option that are not there."""
+    assert not has_field("spec.ttl")
+    assert has_field("spec.retention.succeeded")
+    assert not has_value("operator.slot")
+    assert unknown_command("sparkonce keys lists") == "lists"
+    assert unknown_command("sparkonce keys list --phase Held") == "--phase"
+    assert unknown_command("kubectl sparkonce list --phase Held") is None
 
 
 @pytest.mark.parametrize("gateway", [True, False])
-def test_rules_are_about_this_release(gateway: bool) -> None:
-    """As rendered, every selector names the namespace and a service of the release; without a gateway nobody is alarmed for want of it."""
-    sets = [
-        "etcd.bundled.enabled=true",
-        "metrics.prometheusRule.enabled=true",
-        f"gateway.enabled={str(gateway).lower()}",
-    ]
-    objects = rendered(sets=sets)
+@pytest.mark.parametrize("etcd", ["etcd.bundled.enabled=true", "etcd.external.endpoints={a:2379}"])
+def test_rules_are_about_this_release(gateway: bool, etcd: str) -> None:
+    """As rendered, every selector names the namespace and a service of the release; without a gateway there is no alert on one, and without
+    the bundled etcd none on its members."""
+    sets = [etcd, "acceptInsecure=true", "metrics.prometheusRule.enabled=true"]
+    objects = rendered(sets=[*sets, f"gateway.enabled={str(gateway).lower()}"])
     services = {each["metadata"]["name"] for each in objects if each["kind"] == "Service"}
     groups = one(objects, "PrometheusRule", "")["spec"]["groups"]
     text = yaml.safe_dump(groups, width=10_000)
-    assert not re.search(r"\$(operator|gateway|release)", text)
+    assert not re.search(r"\$[a-z]\w+", re.sub(r"\{\{.*?\}\}", "", text))
     for rule in (rule for group in groups for rule in group["rules"]):
-        selectors = re.findall(r"sparkonce_\w+\{([^}]*)\}", rule["expr"])
+        selectors = re.findall(r"\b(?:(?:sparkonce|etcd)_\w+|up)\{([^}]*)\}", rule["expr"])
         assert selectors
         for selector in selectors:
             assert 'namespace="platform"' in selector
@@ -122,3 +275,26 @@ def test_rules_are_about_this_release(gateway: bool) -> None:
             assert match is not None
             assert any(re.fullmatch(match[1], service) for service in services), selector
     assert ("SparkonceGatewayDown" in text) is gateway
+    assert ("SparkonceEtcdNoLeader" in text) is ("bundled" in etcd)
+
+
+def exprs(*sets: str) -> dict[str, str]:
+    """Of the alerts that a release with these settings has."""
+    objects = rendered(sets=["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", *sets])
+    groups = one(objects, "PrometheusRule", "")["spec"]["groups"]
+    return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"] if "alert" in rule}
+
+
+def test_bounds_are_values() -> None:
+    """How old a job may be is set in seconds; 0 leaves that alert out, and a missing value is the default. The members of etcd that must be
+    there are those of the values."""
+    of = {"SparkonceJobsPending": "pendingSeconds", "SparkonceJobsRunning": "runningSeconds"}
+    usual = exprs()
+    assert [usual[alert].rpartition(" > ")[2] for alert in of] == ["3600", "86400"]
+    for alert, value in of.items():
+        name = f"metrics.prometheusRule.{value}"
+        assert exprs(f"{name}=null") == usual
+        assert exprs(f"{name}=1209600")[alert].endswith(" > 1209600")
+        assert set(usual) - set(exprs(f"{name}=0")) == {alert}
+    assert usual["SparkonceEtcdMemberDown"].endswith(" < 1")
+    assert exprs("etcd.bundled.replicas=3")["SparkonceEtcdMemberDown"].endswith(" < 3")

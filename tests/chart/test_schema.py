@@ -118,7 +118,7 @@ def test_a_typo_anywhere_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_value_that_cannot_work_is_refused(value: str, where: str) -> None:
-    """What the programs would refuse, or what would lose records, is refused before anything is installed, with its path."""
+    """Values that the programs would refuse, or that would lose records, are refused before anything is installed, with their path."""
     done = template(sets=[value])
     assert done.returncode != 0
     assert f"at '{where}'" in done.stderr

@@ -1,11 +1,12 @@
-"""What the chart renders: golden files, and what must hold for every set of values.
+"""The rendered chart: golden files, and properties of every set of values.
 
-A change that is meant is taken over by `SPARKONCE_UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/chart/test_templates.py`; what git then
-shows as a difference is what a release changes.
+To accept an intended change, run `SPARKONCE_UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/chart/test_templates.py`; git's diff then
+shows what a release changes.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -15,19 +16,26 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
-from harness.helm import CHART, NAMESPACE, ROOT, helm, one, rendered, template
+from harness.helm import CHART, NAMESPACE, ROOT, component_of, everything, helm, notes, one, pod_of, rendered, template
 from sparkonce.cli.app import app
-from sparkonce.engine.replica import ReplicaSettings
+from sparkonce.controller.controller import ControllerSettings
 from sparkonce.gateway.serving import FINISH
+from sparkonce.model.record import gateway_audience
 from sparkonce.observe.gateway_metrics import GatewayMetrics
 from sparkonce.observe.metrics import GAUGES, Metrics
-from sparkonce.store.etcd_address import PASSWORD, parsed
-from sparkonce.store.etcd_keys import Layout
+from sparkonce.sink.allowed import AllowedOutputs
+from sparkonce.store.etcd.address import PASSWORD, parsed
+from sparkonce.store.etcd.layout import Layout
+from sparkonce.store.ledger import REPORT_BYTES
 
 HERE = Path(__file__).parent
 VALUES = sorted((HERE / "values").glob("*.yaml"))
 UPDATE = "SPARKONCE_UPDATE_GOLDEN"
+MADE = re.compile(r"((?:ca\.crt|tls\.crt|tls\.key|sparkonce\.dev/(?:ca|renew-after)):) \S.*")
+"""Lines with what the chart made without a cluster to look it up in: certificates, keys, and what follows from them."""
 every_set = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 
 
@@ -35,7 +43,7 @@ def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """By name, the spec of everything that runs."""
     found = {}
     for each in objects:
-        if each["kind"] in {"Deployment", "StatefulSet"}:
+        if each["kind"] in {"Deployment", "StatefulSet"} or each["kind"] == "Job":
             found[each["metadata"]["name"]] = each["spec"]["template"]["spec"]
         elif each["kind"] == "Pod":
             found[each["metadata"]["name"]] = each["spec"]
@@ -54,13 +62,14 @@ def test_lint_finds_nothing(values: Path) -> None:
 
 @every_set
 def test_the_rendered_objects_are_golden(values: Path) -> None:
-    """A change of what a release installs shows in a file; the CRD, which is long, has a test of its own."""
+    """A change of the installed objects shows in a file; the CRD, which is long, has its own test."""
     done = template(values, sets=["crds.install=false"])
     assert done.returncode == 0, done.stderr
     golden = HERE / "golden" / values.name
+    text = MADE.sub(r"\1 made anew at each rendering", done.stdout)
     if os.environ.get(UPDATE):
-        golden.write_text(done.stdout)
-    assert done.stdout == golden.read_text(), f"if this is meant, run these tests with {UPDATE}=1"
+        golden.write_text(text)
+    assert text == golden.read_text(), f"if this is meant, run these tests with {UPDATE}=1"
 
 
 def test_the_charts_crd_is_the_repositorys() -> None:
@@ -84,7 +93,7 @@ def test_the_chart_has_the_packages_version() -> None:
 
 
 def test_every_value_has_a_comment_or_a_commented_section() -> None:
-    """Each top-level value and each component says what it is for."""
+    """Each top-level value and each component explains its purpose."""
     text = (CHART / "values.yaml").read_text()
     for name in yaml.safe_load(text):
         block = re.search(rf"(?:^#.*\n)?^{name}:.*\n(?:^ .*\n|^\n)*", text, re.MULTILINE)
@@ -97,7 +106,7 @@ def test_every_value_has_a_comment_or_a_commented_section() -> None:
 
 @every_set
 def test_every_container_may_nothing(values: Path) -> None:
-    """Whatever the values add: not root, a root file system that is read-only, no capabilities, no new privileges, seccomp."""
+    """For any values: not root, a read-only root file system, no capabilities, no new privileges, seccomp."""
     running = pods(rendered(values))
     assert len(running) >= 3
     for name, spec in running.items():
@@ -130,11 +139,11 @@ def test_a_rollout_takes_no_replica_away(values: Path) -> None:
 
 @every_set
 def test_the_grace_period_is_longer_than_a_hand_over(values: Path) -> None:
-    """An operator that is told to stop waits for what is being written, then for its lease's revocation; a gateway drains, then finishes
-    what was begun. Each is given more than that before it is killed."""
+    """On SIGTERM an operator waits for writes in progress, then for its lease's revocation; a gateway drains, then finishes requests in
+    progress. Each is given more time than that before it is killed."""
     objects = rendered(values)
     operator = one(objects, "Deployment", "operator")["spec"]["template"]["spec"]
-    assert operator["terminationGracePeriodSeconds"] > 2 * (ReplicaSettings().drain + 10)
+    assert operator["terminationGracePeriodSeconds"] > 2 * (ControllerSettings().drain + 10)
     gateway = one(objects, "Deployment", "gateway")["spec"]["template"]["spec"]
     (drain,) = (each for each in gateway["containers"][0]["args"] if each.startswith("--drain-seconds="))
     assert gateway["terminationGracePeriodSeconds"] > float(drain.partition("=")[2]) + FINISH
@@ -164,7 +173,7 @@ def test_the_programs_know_what_they_are_told(values: Path) -> None:
 
 
 def test_the_operators_store_is_the_bundled_etcd() -> None:
-    """Every member is an endpoint, and the quota that the operator is told is the one that the members have."""
+    """Every member is an endpoint, and the operator's quota is that of the members."""
     objects = rendered(HERE / "values" / "trio.yaml")
     etcd = one(objects, "StatefulSet", "etcd")
     service = etcd["spec"]["serviceName"]
@@ -172,7 +181,7 @@ def test_the_operators_store_is_the_bundled_etcd() -> None:
     hosts = [f"{etcd['metadata']['name']}-{number}.{service}.{NAMESPACE}.svc" for number in range(3)]
     command = etcd["spec"]["template"]["spec"]["containers"][0]["command"]
     members = next(each for each in command if each.startswith("--initial-cluster="))
-    assert re.findall(r"http://([^:,]+):2380", members) == hosts
+    assert re.findall(r"https://([^:,]+):2380", members) == hosts
     for component in ("operator", "gateway"):
         environment = one(objects, "Deployment", component)["spec"]["template"]["spec"]["containers"][0]["env"]
         store = parsed(next(each["value"] for each in environment if each["name"] == "SPARKONCE_STORE"), {})
@@ -182,7 +191,7 @@ def test_the_operators_store_is_the_bundled_etcd() -> None:
 
 def test_drivers_reach_the_gateways_service() -> None:
     """The address that the operator hands to drivers is that of the Service, with the scheme that the gateway speaks."""
-    for values, scheme in (("bundled", "http"), ("tenants", "https")):
+    for values, scheme in (("bundled", "https"), ("tenants", "https")):
         objects = rendered(HERE / "values" / f"{values}.yaml")
         service = one(objects, "Service", "gateway")
         (port,) = service["spec"]["ports"]
@@ -192,6 +201,274 @@ def test_drivers_reach_the_gateways_service() -> None:
             service["spec"]["selector"].items()
             <= one(objects, "Deployment", "gateway")["spec"]["template"]["metadata"]["labels"].items()
         )
+
+
+def test_the_operator_reads_the_list_of_the_values() -> None:
+    """The ConfigMap is mounted where the option says, is read by the operator's own code, and a change of it rolls the operators out."""
+    values = HERE / "values" / "tenants.yaml"
+    objects = rendered(values)
+    pod = one(objects, "Deployment", "operator")["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert "--outputs-allowed=/etc/sparkonce/outputs/allowed.yaml" in container["args"]
+    assert "--ambient-credentials" in container["args"]
+    assert "/etc/sparkonce/outputs" in {each["mountPath"] for each in container["volumeMounts"]}
+    (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "outputs")
+    made = next(each for each in objects if each["metadata"]["name"] == volume["configMap"]["name"])
+    listed = AllowedOutputs.of(yaml.safe_load(made["data"]["allowed.yaml"]))
+    assert listed.prefixes("team-a") == ("s3://lake/team-a/", "iceberg:lake.team-a", "/tables/a")
+    other = one(rendered(values, sets=["outputs.allowed[1].prefixes={/tables/b}"]), "Deployment", "operator")
+    assert other["spec"]["template"]["metadata"]["annotations"] != pod["metadata"]["annotations"]
+    plain = one(rendered(HERE / "values" / "bundled.yaml"), "Deployment", "operator")["spec"]["template"]
+    assert not {"--outputs-allowed", "--ambient-credentials"} & {
+        each.partition("=")[0] for each in plain["spec"]["containers"][0]["args"]
+    }
+
+
+@pytest.mark.parametrize("field", ["prefixes={ftp://x}", "prefixes={lake/x}", "namespaces=team-a", "namespace=Team_A"])
+def test_a_list_that_the_operator_would_refuse_is_refused_before(field: str) -> None:
+    """By the schema, with the path of the value."""
+    done = template(sets=["etcd.bundled.enabled=true", f"outputs.allowed[0].{field}"])
+    assert done.returncode != 0
+    assert "outputs" in done.stderr
+    assert "allowed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ([], "settle runs in the jobs' own namespaces settle."),
+        (["gateway.enabled=false"], "settle, and report through the gateway: enable it, or give the list."),
+        (["watch.namespaces={a}"], ""),
+        (["operator.settle=operator"], ""),
+        (["outputs.allowed[0].prefixes={s3://lake}"], ""),
+    ],
+)
+def test_the_notes_say_who_settles_for_several_namespaces(sets: list[str], said: str, tmp_path: Path) -> None:
+    """Without a list it is not the operator, and settle runs need a gateway."""
+    text = notes(tmp_path, ["etcd.bundled.enabled=true", *sets])
+    assert ("No list says which outputs" in text) is bool(said)
+    assert said in text
+
+
+def gateway_volumes(objects: list[dict[str, Any]], component: str) -> dict[str, str]:
+    """By name, the Secrets that this component mounts."""
+    spec = one(objects, "Deployment", component)["spec"]["template"]["spec"]
+    return {each["name"]: each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
+
+
+def test_the_gateway_serves_tls_by_default() -> None:
+    """With a certificate for the Service's name, signed by a CA that drivers and `kubectl sparkonce` get; the CA's key is nowhere."""
+    objects = rendered(HERE / "values" / "bundled.yaml")
+    name = one(objects, "Service", "gateway")["metadata"]["name"]
+    data = {key: base64.b64decode(text) for key, text in one(objects, "Secret", "gateway-tls")["data"].items()}
+    assert set(data) == {"ca.crt", "tls.crt", "tls.key"}
+    certificate, authority = (x509.load_pem_x509_certificate(data[key]) for key in ("tls.crt", "ca.crt"))
+    certificate.verify_directly_issued_by(authority)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert f"{name}.{NAMESPACE}.svc" in names.get_values_for_type(x509.DNSName)
+    key = serialization.load_pem_private_key(data["tls.key"], None)
+    assert key.public_key() == certificate.public_key()
+    assert key.public_key() != authority.public_key()
+    told = one(objects, "ConfigMap", "gateway")["data"]
+    assert told["ca.crt"].encode() == data["ca.crt"]
+    environment = one(objects, "Deployment", "gateway")["spec"]["template"]["spec"]["containers"][0]["env"]
+    install = next(each["value"] for each in environment if each["name"] == "SPARKONCE_INSTALL")
+    assert told["audience"] == gateway_audience(install)
+    operator = one(objects, "Deployment", "operator")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert f"--gateway-url={told['url']}" in operator
+    assert "--gateway-ca=/etc/sparkonce/gateway/ca.crt" in operator
+    assert gateway_volumes(objects, "gateway")["tls"] == gateway_volumes(objects, "operator")["gateway-ca"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "kinds", "secret"),
+    [
+        (["gateway.tls.secretName=mine"], set(), "mine"),
+        (["gateway.tls.secretName=mine", "gateway.tls.enabled=null", "gateway.tls.certManager=null"], set(), "mine"),
+        (["gateway.tls.enabled=null", "gateway.tls.certManager=null"], {"Secret"}, "gateway-tls"),
+        (["gateway.tls.certManager.enabled=true"], {"Issuer", "Certificate"}, "gateway-tls"),
+        (
+            ["gateway.tls.certManager.enabled=true", "gateway.tls.certManager.issuerRef.name=corporate"],
+            {"Certificate"},
+            "gateway-tls",
+        ),
+        (["gateway.tls.enabled=false"], set(), ""),
+    ],
+    ids=["own", "values of before", "values of before without TLS", "cert-manager", "its issuer", "plain"],
+)
+def test_where_the_certificate_comes_from(sets: list[str], kinds: set[str], secret: str) -> None:
+    """A Secret of one's own is used and none is made, as with values of earlier charts; cert-manager makes it where that is chosen."""
+    objects = rendered(sets=["etcd.bundled.enabled=true", *sets])
+    gateways = [each for each in objects if component_of(each) == "gateway"]
+    assert {each["kind"] for each in gateways} & {"Secret", "Issuer", "Certificate"} == kinds
+    mounted = gateway_volumes(objects, "gateway").get("tls", "")
+    assert mounted.endswith(secret)
+    assert bool(mounted) == bool(secret)
+    assert one(objects, "ConfigMap", "gateway")["data"]["url"].startswith("https://" if secret else "http://")
+
+
+NEW = (
+    "acceptInsecure",
+    "outputs",
+    "etcd.bundled.tls",
+    "etcd.bundled.networkPolicy",
+    "gateway.tls.enabled",
+    "gateway.tls.certManager",
+    "gateway.acceptApiServerTokens",
+    "gateway.maxReportBytes",
+    "image.registry",
+    "etcd.bundled.image.registry",
+    "commonLabels",
+    "priorityClassName",
+    "networkPolicy.prometheusPodSelector",
+    "metrics.prometheusRule.runbookUrl",
+    "metrics.prometheusRule.pendingSeconds",
+    "metrics.prometheusRule.runningSeconds",
+)
+"""Values that releases before did not have: `helm upgrade --reuse-values` leaves them out."""
+
+
+def test_values_of_before_mean_the_defaults() -> None:
+    """Without the values that are new, the objects are those of the defaults: whatever is not given is the secure choice."""
+    sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "networkPolicy.enabled=true"]
+    sets += ["metrics.serviceMonitor.enabled=true", "metrics.prometheusRule.enabled=true"]
+    usual, before = (
+        MADE.sub(r"\1 made", template(sets=[*sets, *(f"{name}=null" for name in more)]).stdout) for more in ((), NEW)
+    )
+    assert "etcd-client" in usual
+    assert before == usual
+
+
+def test_the_room_for_reports_is_a_value(tmp_path: Path) -> None:
+    """`gateway.maxReportBytes` reaches the gateway with every digit; its default is that of a gateway without the option. A release that
+    sets the variable by `extraEnv`, as was necessary before, keeps what it has set: an option would win over it."""
+    name = "--max-report-bytes="
+
+    def told(*values: Path, sets: tuple[str, ...] = ()) -> list[str]:
+        deployment = one(rendered(*values, sets=["etcd.bundled.enabled=true", *sets]), "Deployment", "gateway")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        return [each for each in container["args"] if each.startswith(name)]
+
+    assert told() == [f"{name}{REPORT_BYTES}"]
+    assert told(sets=("gateway.maxReportBytes=1234567890",)) == [f"{name}1234567890"]
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        'gateway: {extraEnv: [{name: OTHER, value: a}, {name: SPARKONCE_MAX_REPORT_BYTES, value: "2097152"}]}'
+    )
+    assert told(own) == []
+    for wrong in (
+        "1048575",
+        "1Mi",
+        "1.5",
+        "8589934593",
+    ):  # fewer than one attempt may report, no number of bytes, more than etcd keeps
+        done = template(sets=["etcd.bundled.enabled=true", f"gateway.maxReportBytes={wrong}"])
+        assert done.returncode != 0, wrong
+        assert "maxReportBytes" in done.stderr, wrong
+
+
+def test_a_digest_takes_the_place_of_each_tag() -> None:
+    """Containers, hooks and `helm test` of all components name the image by its digest alone, also where a tag is given."""
+    operator, etcd = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+    sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "gateway.enabled=true"]
+    sets += [
+        f"image.digest={operator}",
+        "image.tag=v1",
+        f"etcd.bundled.image.digest={etcd}",
+        "etcd.bundled.image.tag=v1",
+    ]
+    pods = [
+        each if each["kind"] == "Pod" else each["spec"]["template"]
+        for each in rendered(sets=sets)
+        if each["kind"] in {"Pod", "Job", "Deployment", "StatefulSet"}
+    ]
+    images = {
+        box["image"] for pod in pods for part in ("initContainers", "containers") for box in pod["spec"].get(part, [])
+    }
+    assert images == {f"sparkonce/operator@{operator}", f"sparkonce/etcd@{etcd}"}
+
+
+@pytest.mark.parametrize("cert_manager", [False, True])
+def test_common_labels_are_on_everything_and_in_no_selector(cert_manager: bool) -> None:
+    """Each object and pod has them, beside its own labels, which a component's labels may replace; everything else stays as it was."""
+    sets = everything()
+    if cert_manager:
+        sets += ["etcd.bundled.tls.certManager.enabled=true", "gateway.tls.certManager.enabled=true"]
+    own = "operator.podLabels.team=ledger"
+    plain = rendered(sets=sets)
+    labelled = rendered(sets=[*sets, "commonLabels.team=platform", "commonLabels.cost-centre=c-12", own])
+    assert len(plain) == len(labelled) > 30
+    for before, after in zip(plain, labelled, strict=True):
+        title = f"{after['kind']} {after['metadata']['name']}"
+        pods = [(before, after)]
+        if (was := pod_of(before)) not in (None, before) and (made := pod_of(after)) is not None:
+            pods.append((was, made))
+        for number, (was, made) in enumerate(pods):
+            team = "ledger" if title == "Deployment spark-sparkonce-operator" and number else "platform"
+            labels = {**was["metadata"].get("labels", {}), "team": team, "cost-centre": "c-12"}
+            assert made["metadata"]["labels"] == labels, title
+        if after["kind"] in {"Deployment", "StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy"}:
+            assert after["spec"].get("selector") == before["spec"].get("selector"), title
+        if after["kind"] == "StatefulSet":
+            assert after["spec"]["volumeClaimTemplates"] == before["spec"]["volumeClaimTemplates"], title
+
+
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("app\\.kubernetes\\.io/component", "mine"),
+        ("helm\\.sh/chart", "mine"),
+        ("rbac\\.authorization\\.k8s\\.io/aggregate-to-view", "yes"),
+        ("team", "no spaces"),
+    ],
+)
+def test_common_labels_cannot_replace_the_charts_own(label: str, value: str) -> None:
+    """Selectors and the roles that Kubernetes aggregates depend on these: refused with the path, as is a value that no label may have."""
+    done = template(sets=["etcd.bundled.enabled=true", f"commonLabels.{label}={value}"])
+    assert done.returncode != 0
+    assert "at '/commonLabels" in done.stderr
+
+
+def images_of(objects: list[dict[str, Any]]) -> set[str]:
+    return {box["image"] for pod in map(pod_of, objects) if pod is not None for box in pod["spec"]["containers"]}
+
+
+def test_a_registry_is_in_front_of_every_image() -> None:
+    """`image.registry` is that of the operator, the gateway, etcd, the hooks and `helm test`; etcd may have its own; a digest stays."""
+    sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "image.registry=mirror.example.com:5000/spark"]
+    mirror, version = "mirror.example.com:5000/spark", yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    operator, etcd = f"{mirror}/sparkonce/operator:{version}", f"{mirror}/sparkonce/etcd:{version}"
+    assert images_of(rendered(sets=sets)) == {operator, etcd}
+    digest = f"sha256:{'a' * 64}"
+    more = ["etcd.bundled.image.registry=other.example.com", f"etcd.bundled.image.digest={digest}"]
+    assert images_of(rendered(sets=[*sets, *more])) == {operator, f"other.example.com/sparkonce/etcd@{digest}"}
+    for wrong in ("https://mirror.example.com", "mirror.example.com/"):
+        done = template(sets=["etcd.bundled.enabled=true", f"image.registry={wrong}"])
+        assert "at '/image/registry'" in done.stderr, wrong
+
+
+def test_every_pod_pulls_with_the_secrets() -> None:
+    """Workloads, the Job before an upgrade and `helm test`: none is left without the login to a private registry."""
+    for pod in filter(None, map(pod_of, rendered(sets=[*everything(), "imagePullSecrets[0].name=login"]))):
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "login"}], pod["metadata"]
+
+
+def test_a_components_priority_wins_over_the_releases() -> None:
+    """`priorityClassName` is that of the operator, the gateway and etcd, unless theirs is set; without any a pod has none."""
+
+    def classes(*sets: str) -> dict[str, str | None]:
+        objects = rendered(sets=["etcd.bundled.enabled=true", *sets])
+        kinds = {"Deployment", "StatefulSet"}
+        return {
+            component_of(each): each["spec"]["template"]["spec"].get("priorityClassName")
+            for each in objects
+            if each["kind"] in kinds
+        }
+
+    assert classes() == {"operator": None, "gateway": None, "etcd": None}
+    assert classes("priorityClassName=high", "etcd.bundled.priorityClassName=higher") == {
+        "operator": "high", "gateway": "high", "etcd": "higher",
+    }  # fmt: skip
 
 
 # --- what watches ---
@@ -210,16 +487,19 @@ def test_rules_and_dashboards_are_the_files() -> None:
     names = [[rule.get("alert") or rule["record"] for rule in group["rules"]] for group in groups]
     assert [[rule.get("alert") or rule["record"] for rule in group["rules"]] for group in installed] == names
     dashboards = {path.name: json.loads(path.read_text()) for path in (CHART / "dashboards").glob("*.json")}
-    maps = [each for each in objects if each["kind"] == "ConfigMap"]
+    maps = [
+        each for each in objects if each["kind"] == "ConfigMap" and "grafana_dashboard" in each["metadata"]["labels"]
+    ]
     assert {name: json.loads(text) for each in maps for name, text in each["data"].items()} == dashboards
     assert {each["metadata"]["labels"]["grafana_dashboard"] for each in maps} == {"1"}
-    kinds = {each["kind"] for each in rendered(sets=sets[:1])}
-    assert not kinds & {"PrometheusRule", "ConfigMap", "ServiceMonitor", "NetworkPolicy"}
+    usual = rendered(sets=sets[:1])
+    assert not {each["kind"] for each in usual} & {"PrometheusRule", "ServiceMonitor"}
+    assert not [each for each in usual if "grafana_dashboard" in each["metadata"].get("labels", {})]
 
 
 def test_every_metric_that_is_asked_for_exists() -> None:
     """Alerts and panels name metrics that the operator, the gateway or etcd has: a renamed one is noticed here, not by silence."""
-    ours: set[str] = {f"sparkonce_{name}" for name in GAUGES} | {"sparkonce_jobs"}
+    ours: set[str] = {f"sparkonce_{name}" for name in (*GAUGES, "jobs", "oldest_job_seconds")}
     for registry in (Metrics().registry, GatewayMetrics(announced=lambda: True).registry):
         for metric in registry.collect():
             endings = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(metric.type, [""])
@@ -230,7 +510,7 @@ def test_every_metric_that_is_asked_for_exists() -> None:
     assert asked <= ours, f"nobody has {', '.join(sorted(asked - ours))}"
 
 
-# --- what is refused ---
+# --- refused values ---
 
 
 @pytest.mark.parametrize(
@@ -238,7 +518,13 @@ def test_every_metric_that_is_asked_for_exists() -> None:
     [
         ([], "set etcd.external.endpoints to yours, or etcd.bundled.enabled=true"),
         (["etcd.bundled.enabled=true", "etcd.external.endpoints={a:2379}"], "both set"),
-        (["etcd.external.endpoints={a:2379}", "etcd.external.auth.user=me"], "etcd.external.auth.passwordSecret.name"),
+        (["etcd.external.endpoints={a:2379}"], "set etcd.external.tls.enabled=true"),
+        (["etcd.external.endpoints={a:2379}", "etcd.external.tls.enabled=true"], "set etcd.external.tls.clientCert"),
+        (["etcd.bundled.enabled=true", "etcd.bundled.tls.enabled=false"], "or set acceptInsecure=true"),
+        (
+            ["etcd.external.endpoints={a:2379}", "etcd.external.auth.user=me", "acceptInsecure=true"],
+            "etcd.external.auth.passwordSecret.name",
+        ),
         (
             [
                 "etcd.external.endpoints={a:2379}",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.desk import TESTS, Desk
+from harness.planted import no_secret_is_told
+
+__all__ = ["desk", "no_secret_is_told"]
 
 
 @pytest.fixture
@@ -15,7 +19,7 @@ def desk(tmpfs_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     folder = tmpfs_path / "desk"
     folder.mkdir()
     environment = {
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "operator")]),
         "SPARKONCE_PATIENCE": "2",
         "SPARKONCE_SPARK_SUBMIT": str(TESTS / "harness" / "fake_submit.py"),
         "SPARKONCE_STORE": str(folder / "ledger.db"),

@@ -1,4 +1,4 @@
-"""The attempts' folders beside a ledger, and what is said of those that are left over."""
+"""The attempts' folders beside a ledger, and the reports on remaining ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkonce.model.record import HeldReason, Record, Settling, State, Why
 
 
 def folder(attempts: Path, record: Record, *, generation: int = 1, attempt: int = 1) -> Path:
-    """As a launcher leaves it: with a lock that nobody holds."""
+    """A folder as a launcher leaves it: with a free lock."""
     path = attempts / f"so-{record.key_hash[:20]}-g{generation}-a{attempt}"
     path.mkdir(parents=True)
     (path / "lock").touch()

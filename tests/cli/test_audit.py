@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 
-import pytest
-
 from harness.desk import FAILS, Desk
-from harness.spark import needed_java
 from sparkonce.cli.exits import ExitCode
 
 
 def test_a_clean_ledger(desk: Desk) -> None:
-    """After real runs all outputs of the ledger are looked at, and nothing is found: exit 0, one line per output, what it cost."""
+    """After real runs all outputs of the ledger are checked, and nothing is found: exit 0, one line per output with its cost."""
     assert desk.here("run", desk.job()).code == 0
     said = desk.here("audit")
     assert said.code == ExitCode.SUCCEEDED
@@ -72,7 +69,7 @@ def test_a_failed_job_is_clean(desk: Desk) -> None:
 
 
 def test_what_cannot_be_looked_at(desk: Desk) -> None:
-    """An empty path, a table in whose place a file stands and a ledger that is none are told with exit 3, never called clean."""
+    """An empty path, a file in place of a table and an invalid ledger are reported with exit 3, never as clean."""
     nothing = desk.here("audit", "lake/typo")
     assert nothing.code == ExitCode.UNAVAILABLE
     assert "nothing there" in nothing.out
@@ -85,25 +82,6 @@ def test_what_cannot_be_looked_at(desk: Desk) -> None:
     assert desk.here("sweep").code == ExitCode.UNAVAILABLE
     (desk.folder / "none.db").write_text("no ledger" * 100)
     assert desk.here("audit", "--store", "none.db").code == ExitCode.UNAVAILABLE
-
-
-@pytest.mark.spark
-def test_many_files_are_read_by_spark(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `--spark` the files are read by executors of a Spark that the command starts and ends; without Java it says so first."""
-    needed_java()
-    desk.here("run", desk.job())
-    next((desk.folder / "lake" / "numbers").glob("_data/*/*/*.parquet")).unlink()
-    monkeypatch.delenv("SPARKONCE_SPARK_SUBMIT")
-    monkeypatch.setattr("sparkonce.cli.audit.MANY", 1)
-    said = desk.here("audit", "--spark")
-    assert said.code == ExitCode.FAILED
-    assert "defect: missing file: it is not there" in said.out
-    from pyspark.sql import SparkSession
-
-    assert SparkSession.getActiveSession() is None
-    monkeypatch.setenv("JAVA_HOME", str(desk.folder))
-    refused = desk.here("audit", "--spark")
-    assert (refused.code, "install Java 17" in refused.err) == (ExitCode.INVALID, True)
 
 
 def test_a_location_that_is_none(desk: Desk) -> None:

@@ -1,11 +1,12 @@
-"""Whatever is wrong with a request or its surroundings: one sentence with the place of the fault, the right exit code, no traceback,
-and nothing started."""
+"""Any fault of a request or its surroundings: one sentence with the place of the fault, the right exit code, no traceback, and nothing
+started.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,10 @@ import pytest
 import yaml
 
 from harness.desk import OUTPUT, PATIENCE, WRITES, Desk, Said
+from harness.patience import completed
 from sparkonce.cli.exits import ExitCode
+
+TEMPLATE = {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication"}
 
 
 def refused(desk: Desk, *arguments: str) -> Said:
@@ -55,7 +59,7 @@ def test_broken_yaml(desk: Desk) -> None:
         ({"resource": None}, ["spec.resource", "is required"]),
         (
             {"outputs": [{"name": "numbers", "delta": {"path": "gopher://lake/x"}}]},
-            ["spec.outputs[numbers].delta.path", "`gopher:` is no place"],
+            ["spec.outputs[numbers].delta.path", "unsupported scheme `gopher:`"],
         ),
         (
             {"outputs": [{"name": "numbers", "iceberg": {"catalog": "c", "table": "t"}}]},
@@ -66,6 +70,10 @@ def test_broken_yaml(desk: Desk) -> None:
             ["spec.outputs[numbers].slotLog.path", "s3://"],
         ),
         ({"resource": "numbers/${params.month}"}, ["spec.resource", "--param month=VALUE"]),
+        (
+            {"template": {**TEMPLATE, "spec": {"sparkConf": {"spark.kubernetes.namespace": "kube-system"}}}},
+            ['spec.template.spec.sparkConf["spark.kubernetes.namespace"]: must be absent', "remove it"],
+        ),
     ],
 )
 def test_a_field_that_is_wrong(desk: Desk, change: dict[str, object], told: list[str]) -> None:
@@ -87,6 +95,7 @@ def test_a_field_that_is_wrong(desk: Desk, change: dict[str, object], told: list
         (["--output", "orders=x"], "--output orders"),
         (["--output", "numbers"], "--output NAME=DIR"),
         (["--store", "redis://here"], "redis://here"),
+        (["--store", "redis://[here"], "the address of a store that is no URL"),
         (["--store", "mysql://user:hidden@here/db"], "mysql://here/db"),
         (["--wrong"], "`sparkonce run --help` shows how"),
     ],
@@ -98,6 +107,188 @@ def test_an_option_that_is_wrong(desk: Desk, arguments: list[str], told: str) ->
     assert said.code == ExitCode.INVALID
     assert told in said.err
     assert "hidden" not in said.err
+
+
+MANIFEST = """
+apiVersion: sparkonce.dev/v1alpha1
+kind: IdempotentJob
+metadata: {name: numbers}
+spec:
+  operation: write
+  resource: numbers
+  %(job)s
+  template:
+    apiVersion: sparkoperator.k8s.io/v1beta2
+    kind: SparkApplication
+    spec:
+      mainApplicationFile: job.py
+      %(template)s
+"""
+NUL, EQUALS = "which has a NUL character in it", "must not contain"
+DIGITS, LONG = "is a number of more than 308 digits", "must be at most 36500d"
+HEX = "0x" + "f" * 5000  # more digits than Python writes out
+FORMS = {
+    # what stands in the template: the path of the field, and what is said of it
+    "arguments: [!!timestamp 2013-01-01]": ("arguments[0]", "has the YAML tag"),
+    "arguments: [!!binary aGVsbG8=]": ("arguments[0]", "has the YAML tag"),
+    "sparkConf: !!set {a, b}": ("sparkConf", "has the YAML tag"),
+    "sparkConf: !!omap [a: 1]": ("sparkConf", "has the YAML tag"),
+    "sparkConf: !!python/object:os.system {a: 1}": ("sparkConf", "has the YAML tag"),
+    "arguments: [!!int abc]": ("arguments[0]", "is 'abc', which is no int"),
+    "arguments: [!!float '']": ("arguments[0]", "is '', which is no float"),
+    "arguments: [!!bool abc]": ("arguments[0]", "is 'abc', which is no bool"),
+    "arguments: [0b_]": ("arguments[0]", "is '0b_', which is no int"),
+    "sparkConf: {<<: 1}": ('sparkConf["<<"]', "must be a map, or a list of maps"),
+    "sparkConf: &a {<<: *a}": ('sparkConf["<<"]', "refers to itself"),
+    "volumes: &a [*a]": ("volumes[0]", "refers to itself"),
+    "sparkConf: {true: a}": ("sparkConf", "has the key true, which YAML does not read as text"),
+    "sparkConf: {[a]: b}": ("sparkConf", "has a key that is no text"),
+    "arguments: [" + "9" * 5000 + "]": ("arguments[0]", DIGITS),
+    "executor: {instances: " + "9" * 400 + "}": ("executor.instances", DIGITS),
+    f"sparkConf: {{a: {HEX}}}": ("sparkConf.a", DIGITS),
+    f"driver: {{env: [{{name: a, value: {HEX}}}]}}": ("driver.env[0].value", DIGITS),
+    "arguments: [1e999]": ("arguments[0]", "is 1e999, which is no JSON number"),
+    "arguments: [.nan]": ("arguments[0]", "is .nan, which is no JSON number"),
+    r'arguments: ["\ud800"]': ("arguments[0]", "is not readable as YAML"),
+    r'sparkConf: {"\ud800": x}': ("sparkConf", "is not readable as YAML"),
+    r'arguments: ["\U00110000"]': ("arguments[0]", "is not readable as YAML"),
+    "volumes: " + "[" * 40 + "]" * 40: ("volumes" + "[0]" * 27, "is nested more than 31 levels deep"),
+    r'arguments: ["a\0b"]': ("arguments[0]", NUL),
+    r'arguments: ["${params.a:-\0}"]': ("arguments[0]", NUL),
+    r'mainClass: "a\0b"': ("mainClass", NUL),
+    r'driver: {javaOptions: "a\0b"}': ("driver.javaOptions", NUL),
+    r'deps: {jars: ["a\0b"]}': ("deps.jars[0]", NUL),
+    r'sparkConf: {"a\0b": x}': ("sparkConf", NUL),
+    r'hadoopConf: {a: "x\0"}': ("hadoopConf.a", NUL),
+    r'driver: {env: [{name: "a\0b", value: x}]}': ("driver.env[0].name", NUL),
+    r'driver: {env: [{name: ab, value: "x\0"}]}': ("driver.env[0].value", NUL),
+    r'executor: {envVars: {"a\0b": x}}': ("executor.envVars", NUL),
+    'sparkConf: {"a=b": x}': ('sparkConf["a=b"]', EQUALS),
+    'hadoopConf: {"a=b": x}': ('hadoopConf["a=b"]', EQUALS),
+    'driver: {env: [{name: "a=b", value: x}]}': ("driver.env[0].name", EQUALS),
+    'driver: {envVars: {"a=b": x}}': ('driver.envVars["a=b"]', EQUALS),
+    'executor: {env: [{name: "a=b", value: x}]}': ("executor.env[0].name", EQUALS),
+    'driver: {env: [{name: "", value: x}]}': ("driver.env[0].name", "must have a name that is not empty"),
+    'sparkConf: {"": x}': ('sparkConf[""]', "must have a name that is not empty"),
+    'deps: {jars: ["file://[x"]}': ("deps.jars[0]", "is 'file://[x', which is no path and no URL"),
+    'deps: {pyFiles: ["file:/a%00b"]}': ("deps.pyFiles[0]", "is 'file:/a%00b', which is no path and no URL"),
+}
+JOB_FORMS = {
+    # the same of spec
+    f"stopTimeoutSeconds: {HEX}": ("stopTimeoutSeconds", DIGITS),
+    "retention: {succeeded: " + "9" * 31 + "d}": ("retention.succeeded", LONG),
+    "retry: {backoff: {max: 36501d}}": ("retry.backoff.max", LONG),
+    "applicationTTL: {failed: 99999999d}": ("applicationTTL.failed", LONG),
+    "outputs: [{name: n, slotLog: {path: o}, expect: {minRows: 9223372036854775808}}]": (
+        "outputs[0].expect.minRows",
+        "must be at most 9223372036854775807",
+    ),
+    "outputs: [{name: n, slotLog: {path: 'file://[x'}}]": ("outputs[n].slotLog.path", "file://[x is no URL"),
+    r'outputs: [{name: n, slotLog: {path: "a\0"}}]': ("outputs[0].slotLog.path", NUL),
+    r'outputs: [{name: "a\0", slotLog: {path: a}}]': ("outputs[0].name", NUL),
+    r'outputs: [{name: n, slotLog: {path: o}, expect: {columns: ["a\0"]}}]': ("outputs[0].expect.columns[0]", NUL),
+    r'tunableArguments: ["--a\0"]': ("tunableArguments[0]", NUL),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "sentence"),
+    [
+        *((MANIFEST % {"job": "", "template": form}, f"spec.template.spec.{path}", told) for form, (path, told) in FORMS.items()),
+        *((MANIFEST % {"job": form, "template": ""}, f"spec.{path}", told) for form, (path, told) in JOB_FORMS.items()),
+    ],
+    ids=[form[:50] for form in [*FORMS, *JOB_FORMS]],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_what_no_ledger_or_process_takes(desk: Desk, command: str, text: str, path: str, sentence: str) -> None:
+    """Exit 2 with the field's path, whether it is planned or run, and nothing is reserved."""
+    desk.job()
+    (desk.folder / "job.yaml").write_text(text)
+    said = refused(desk, command, "job.yaml")
+    assert said.code == ExitCode.INVALID
+    assert f" {path}: " in said.err
+    assert sentence in said.err
+    assert reserved(desk) == 0
+
+
+def reserved(desk: Desk) -> int:
+    """Records in the ledger's file, where there is one."""
+    if not desk.ledger.exists():
+        return 0
+    with sqlite3.connect(desk.ledger) as database:
+        [[count]] = database.execute("SELECT count(*) FROM records").fetchall()
+    database.close()
+    return int(count)
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_job_that_is_too_large_for_a_ledger(desk: Desk, command: str) -> None:
+    """The plan refuses it as the run does."""
+    desk.job(template={"arguments": ["x" * 300_000]})
+    said = refused(desk, command, "job.yaml")
+    assert said.code == ExitCode.INVALID
+    assert "spec: cannot be recorded: a specbody has 3" in said.err
+    assert reserved(desk) == 0
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def listening(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("make", "what"), [(fifo, "a FIFO"), (listening, "a socket"), (device, "a device"), (Path.mkdir, "a folder")]
+)
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_file_that_is_none(desk: Desk, command: str, make: Callable[[Path], None], what: str) -> None:
+    """A FIFO, socket, device or folder as script, module or job file is refused and never waited for."""
+    desk.job()
+    script = desk.folder / "job.py"
+    script.unlink()
+    make(script)
+    said = refused(desk, command, "job.yaml")
+    assert said.code == ExitCode.INVALID
+    assert f"spec.template.spec.mainApplicationFile: {script} is {what}; name a regular file" in said.err
+    said = refused(desk, command, "job.yaml", "--application", "job.py")
+    assert f"is {what}; name a regular file" in said.err
+    make(desk.folder / "other.yaml")
+    said = refused(desk, command, "other.yaml")
+    assert said.code == ExitCode.INVALID
+    assert f"other.yaml is {what}; name " in said.err
+    assert reserved(desk) == 0
+
+
+@pytest.mark.parametrize(("make", "what"), [(fifo, "a FIFO"), (listening, "a socket"), (device, "a device")])
+@pytest.mark.parametrize("command", ["rerun", "cancel", "convert", "render"])
+def test_a_job_file_that_is_none(desk: Desk, command: str, make: Callable[[Path], None], what: str) -> None:
+    """Of every command that reads one."""
+    make(desk.folder / "job.yaml")
+    said = desk.here(command, "job.yaml", *(["--key", "k"] if command == "convert" else []))
+    assert (said.code, f"job.yaml is {what}; name a YAML file" in said.err) == (ExitCode.INVALID, True)
+
+
+def test_a_module_that_is_a_fifo(desk: Desk) -> None:
+    """A file of deps.pyFiles is read for the fingerprint, too."""
+    desk.job(template={"deps": {"pyFiles": ["module.py"]}})
+    os.mkfifo(desk.folder / "module.py")
+    said = refused(desk, "run", "job.yaml")
+    assert f"spec.template.spec.deps.pyFiles[0]: {desk.folder / 'module.py'} is a FIFO" in said.err
+
+
+def test_a_job_file_without_end(desk: Desk) -> None:
+    """Standard input is read up to a limit."""
+    command = f"yes '#' | exec {sys.executable} -m sparkonce plan -"
+    done = completed(["sh", "-c", command], PATIENCE)
+    assert done.returncode == ExitCode.INVALID
+    assert done.stderr.splitlines()[-1] == "sparkonce: standard input: is larger than 1 MiB, which no manifest is"
 
 
 def test_files_that_are_not_there(desk: Desk) -> None:
@@ -116,7 +307,7 @@ def test_files_that_are_not_there(desk: Desk) -> None:
 
 
 def test_a_text_that_is_no_text(desk: Desk) -> None:
-    """A job file in another encoding is told as such."""
+    """A job file in another encoding is reported as such."""
     (desk.folder / "job.yaml").write_bytes(b"\xff\xfe\x00")
     assert "not text in UTF-8" in refused(desk, "run", "job.yaml").err
 
@@ -200,7 +391,7 @@ def test_a_record_of_a_newer_version(desk: Desk) -> None:
 def test_no_java_is_found_before_an_attempt_is_used_up(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A new job is refused with exit 2 where Java is missing, fails or is too old; nothing is recorded."""
+    """A new job is refused with exit 2 if Java is missing, fails or is too old; nothing is recorded."""
     monkeypatch.delenv("SPARKONCE_SPARK_SUBMIT")
     desk.job()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
@@ -239,24 +430,24 @@ def test_a_reader_that_has_gone(desk: Desk) -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "sparkonce", "keys", "list"]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
+    done = completed(command, PATIENCE, stdout=write)
     os.close(write)
-    assert done.stderr == b""
+    assert done.stderr == ""
 
 
 def test_unused_fields_are_named_once(desk: Desk) -> None:
-    """What only Kubernetes understands is named on standard error, and does nothing."""
+    """Fields that only Kubernetes understands are named on standard error, and have no effect."""
     desk.job(template={"image": "registry.example/job:1"}, outputs=[OUTPUT])
     said = desk.here("plan", "job.yaml")
     assert said.err.count("only for Kubernetes, not used here: spec.template.spec.image") == 1
 
 
 def test_a_full_disk_under_the_ledger(desk: Desk) -> None:
-    """What cannot be written is said with exit 3; nothing is lost: with room again the same command goes through."""
+    """A failed write is reported with exit 3; nothing is lost: with room again the same command succeeds."""
     desk.job()
     assert desk.here("keys", "list").code == 0
     command = f"ulimit -f 8; exec {sys.executable} -m sparkonce run job.yaml"  # no file may grow beyond 8 blocks
-    full = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    full = completed(["sh", "-c", command], PATIENCE)
     assert full.returncode == ExitCode.UNAVAILABLE, full
     assert full.stderr.splitlines()[-1].startswith(f"sparkonce: the ledger {desk.ledger} could not be")
     assert "Traceback" not in full.stderr

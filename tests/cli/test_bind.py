@@ -1,4 +1,4 @@
-"""`sparkonce bind`: the job that follows an application which somebody else started."""
+"""`sparkonce bind`: the job that follows a foreign application."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import yaml
 from harness.desk import Desk
 from sparkonce.cli.exits import ExitCode
 from sparkonce.model import manifest
-from sparkonce.model.fingerprint import fingerprint
+from sparkonce.model.identity import fingerprint
 from sparkonce.model.spec import Bind, IdempotentJob
 
 APPLICATION = """\
@@ -44,7 +44,7 @@ def test_an_application_becomes_the_job_that_follows_it(desk: Desk) -> None:
 
 
 def test_the_same_job_without_the_binding_is_the_same(desk: Desk) -> None:
-    """`convert` of the same application has its fingerprint: what it came to is that job's result."""
+    """`convert` of the same application gives the same fingerprint: its outcome is that job's result."""
     _, followed = desk.job_from("bind", APPLICATION, "--key", "n-1")
     converted = desk.here("convert", "app.yaml", "--key", "n-1")
     plain = manifest.load(converted.out, params={}, source="converted")
@@ -85,7 +85,7 @@ def test_what_cannot_be_followed_is_refused(desk: Desk, old: str, new: str, word
 
 
 def test_a_schedule_is_refused(desk: Desk) -> None:
-    """It is no application that runs or ran."""
+    """A schedule is not an application that runs or ran."""
     scheduled = yaml.safe_load(APPLICATION)
     scheduled["kind"] = "ScheduledSparkApplication"
     scheduled["spec"] = {"schedule": "@every 1h", "template": scheduled["spec"]}
@@ -97,7 +97,7 @@ def test_a_schedule_is_refused(desk: Desk) -> None:
 
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_a_laptop_follows_no_application_of_a_cluster(desk: Desk, command: str) -> None:
-    """`sparkonce run` of such a job is refused in a sentence: it would launch what is to be followed."""
+    """`sparkonce run` of such a job is refused in one sentence: it would launch the application that it should follow."""
     said, _ = desk.job_from("bind", APPLICATION)
     (desk.folder / "job.yaml").write_text(said.out)
     (desk.folder / "job.py").write_text("")

@@ -1,13 +1,19 @@
-"""`sparkonce convert`: a plain SparkApplication becomes the job that runs it once, and nothing is lost without a word."""
+"""`sparkonce convert`: a plain SparkApplication becomes the job that runs it once, and nothing is dropped silently."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 import yaml
 
-from harness.desk import Desk
+from harness.desk import Desk, Said
+from sparkonce import __version__
 from sparkonce.cli.exits import ExitCode
 from sparkonce.model import manifest
+from sparkonce.model.identity import derive
+from sparkonce.model.spec import IdempotentJob
 
 APPLICATION = """\
 apiVersion: sparkoperator.k8s.io/v1beta2
@@ -61,7 +67,7 @@ spec:
 
 
 def test_an_application_becomes_a_job(desk: Desk) -> None:
-    """What the Spark operator repeated, removed and named is now sparkonce's; the rest of the template is as it was."""
+    """Sparkonce takes over what the Spark operator repeated, removed and named; the rest of the template stays as it was."""
     _, job = desk.job_from("convert", APPLICATION)
     assert (job.metadata.name, job.metadata.namespace, job.metadata.uid) == ("nightly", "data", None)
     assert (job.spec.operation, job.spec.resource, job.spec.opaque) == ("run", "nightly", True)
@@ -90,7 +96,7 @@ def test_each_change_is_named_in_the_file_and_on_standard_error(desk: Desk) -> N
 
 
 def test_comments_and_order_stay(desk: Desk) -> None:
-    """Those of the template, but for what stood above a dropped field; a text that looks like a comment is text."""
+    """Those of the template, except the ones above a dropped field; a text that looks like a comment is text."""
     said, _ = desk.job_from("convert", APPLICATION)
     for kept in ("# what it is written in", 'image: "loader:1"   # pinned', "cores: 1   # enough"):
         assert kept in said.out
@@ -118,20 +124,109 @@ def test_where_lines_cannot_be_kept_the_meaning_is(desk: Desk, spec: str) -> Non
     assert "the comments of app.yaml could not be kept" in said.err
 
 
-def test_a_scheduled_application_loses_its_schedule_aloud(desk: Desk) -> None:
-    """Its template is the job; the schedule and what belongs to it are named as lost; `suspend` stays."""
-    said, job = desk.job_from("convert", SCHEDULED)
-    assert job.spec.template.kind == "SparkApplication"
+def scheduled(desk: Desk, text: str = SCHEDULED, *options: str) -> tuple[Said, list[dict[str, Any]]]:
+    """What is printed for a schedule, document by document."""
+    (desk.folder / "app.yaml").write_text(text)
+    said = desk.here("convert", "app.yaml", *options)
+    return said, list(yaml.safe_load_all(said.out))
+
+
+def job_of(config: dict[str, Any], tick: str = "2026-11-24T20:00Z", name: str = "hourly-29922000") -> IdempotentJob:
+    return manifest.load(config["data"]["job.yaml"], params={"tick": tick, "name": name}, source="job.yaml")
+
+
+def test_a_schedule_is_no_job_that_runs_once(desk: Desk) -> None:
+    """It is refused (exit 2), and the CronJob that sends a job for each tick is printed, with all that it needs."""
+    said, documents = scheduled(desk)
+    assert said.code == ExitCode.INVALID
+    assert (
+        "ScheduledSparkApplication hourly would run once and never again as an IdempotentJob"
+        in said.err.splitlines()[-1]
+    )
+    kinds = ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "CronJob"]
+    assert [each["kind"] for each in documents] == kinds
+    config, *_, cron = documents
+    assert (cron["metadata"]["name"], cron["spec"]["schedule"], cron["spec"]["suspend"]) == (
+        "hourly",
+        "@every 1h",
+        True,
+    )
+    [container] = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"sparkonce/operator:{__version__}"
+    job = job_of(config)
+    assert (job.metadata.name, job.spec.resource) == ("hourly-29922000", "hourly/2026-11-24T20:00Z")
     assert job.spec.template.spec["mainClass"] == "org.example.Load"
-    assert (job.spec.suspend, job.spec.retry.max_attempts) == (True, 3)
-    assert "spec.schedule: `@every 1h` is lost" in said.err
-    assert "spec.concurrencyPolicy: dropped with the schedule" in said.err
-    assert "spec.template.restartPolicy: Always became" in said.err
-    assert "# the class" in said.out
+    assert (job.spec.suspend, job.spec.retry.max_attempts) == (False, 3)
+    assert derive(job.spec, "n").key_hash != derive(job_of(config, "2026-11-24T21:00Z").spec, "n").key_hash
+    for told in (
+        "spec.schedule: became that of CronJob hourly",
+        "spec.concurrencyPolicy: Forbid is lost",
+        "spec.suspend: became the CronJob's",
+        "spec.timeZone: is not given",
+        "metadata.namespace: is not given",
+        "spec.template.restartPolicy: Always became",
+    ):
+        assert told in said.err
+        assert told in said.out
+    assert "# the class" in config["data"]["job.yaml"]
+
+
+def test_a_schedule_keeps_its_place_and_time(desk: Desk) -> None:
+    """Namespace, time zone, history limits, key and image."""
+    text = SCHEDULED.replace("{name: hourly}", "{name: hourly, namespace: data}").replace(
+        "concurrencyPolicy: Forbid", "timeZone: Europe/Berlin\n  successfulRunHistoryLimit: 3"
+    )
+    said, documents = scheduled(desk, text, "--key", "load", "--image", "registry.example.com/sparkonce:1")
+    assert {each["metadata"]["namespace"] for each in documents} == {"data"}
+    config, _, _, binding, cron = documents
+    assert binding["subjects"][0]["namespace"] == "data"
+    assert cron["spec"]["timeZone"] == "Europe/Berlin"
+    assert "registry.example.com/sparkonce:1" in said.out
+    job = job_of(config)
+    assert (job.spec.idempotency_key, job.metadata.namespace) == ("load/2026-11-24T20:00Z", "data")
+    assert job.spec.ttl_seconds_after_finished == 604800
+    assert "spec.successfulRunHistoryLimit: became spec.ttlSecondsAfterFinished: 604800" in said.err
+
+
+def test_a_template_of_each_tick_is_the_application(desk: Desk) -> None:
+    """Also where a text looks like a parameter, ends in blanks, or is as long as a line."""
+    arguments = ["${params.x}", "$${y}", "$${params.z}", "$$$${", "a  \n b\t\n", "SPARKONCE", "x" * 300]
+    text = (
+        SCHEDULED
+        + f"    arguments: {json.dumps(arguments)}\n    sparkConf:\n      a.b: |\n        kept  \n\n        # too\n"
+    )
+    _, [config, *_] = scheduled(desk, text)
+    spec = job_of(config).spec.template.spec
+    assert spec["arguments"] == arguments
+    assert spec["sparkConf"] == {"a.b": "kept  \n\n# too\n"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("name: hourly", f"name: {53 * 'h'}", "metadata.name: is the CronJob's, too, so it has 52 characters at most"),
+        ('schedule: "@every 1h"', "schedule: 5", "app.yaml:5: spec.schedule: is required: when the job is sent"),
+        ("name: hourly", "generateName: hourly-", "metadata.name: is the CronJob's"),
+        ("suspend: true", "timeZone: [UTC]", "spec.timeZone: must be the name of a time zone"),
+    ],
+)
+def test_a_schedule_that_no_cron_job_can_have(desk: Desk, old: str, new: str, told: str) -> None:
+    """One sentence, and nothing is printed."""
+    said, documents = scheduled(desk, SCHEDULED.replace(old, new))
+    assert (said.code, documents) == (ExitCode.INVALID, [])
+    assert told in said.err
+
+
+def test_a_schedule_in_a_file_of_its_own(desk: Desk) -> None:
+    """`-o` writes the CronJob, and the sentence names the file."""
+    said, documents = scheduled(desk, SCHEDULED, "-o", "cron.yaml")
+    assert (said.code, documents) == (ExitCode.INVALID, [])
+    assert "look at it in cron.yaml" in said.err
+    assert [each["kind"] for each in yaml.safe_load_all((desk.folder / "cron.yaml").read_text())][-1] == "CronJob"
 
 
 def test_key_and_outputs_are_the_commands(desk: Desk) -> None:
-    """--key instead of operation and resource; each --output is a slot log, and what the script must do is said."""
+    """--key instead of operation and resource; each --output is a slot log, and the necessary change of the script is printed."""
     said, job = desk.job_from("convert", APPLICATION, "--key", "n-1", "--output", "flights=s3://lake/flights")
     assert (job.spec.idempotency_key, job.spec.operation) == ("n-1", None)
     [output] = job.spec.outputs
@@ -142,18 +237,118 @@ def test_key_and_outputs_are_the_commands(desk: Desk) -> None:
     assert (other.spec.operation, other.spec.resource) == ("load", "flights/2013-01")
 
 
+KINDS = {
+    "lake/t": ("slotLog", "lake/t"),
+    "s3a://lake/t": ("slotLog", "s3a://lake/t"),
+    "slotLog:s3://lake/t": ("slotLog", "s3://lake/t"),
+    "delta:s3a://x": ("delta", "s3a://x"),
+    "delta:/lake/t": ("delta", "/lake/t"),
+    "iceberg:prod.sales.orders": ("iceberg", "prod.sales.orders"),
+}
+
+
+@pytest.mark.parametrize("place", KINDS)
+def test_an_output_has_a_kind(desk: Desk, place: str) -> None:
+    """`KIND:PLACE`; a path or URL alone is a slot log."""
+    _, job = desk.job_from("convert", APPLICATION, "--output", f"t={place}")
+    [output] = job.spec.outputs
+    assert (output.kind, output.location) == KINDS[place]
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("parquet:s3a://x", "parquet is no kind of output; write slotLog:PATH, delta:PATH or iceberg:CATALOG.TABLE"),
+        ("Delta:/x", "Delta is no kind of output"),
+        ("delta:", "the path is missing; write delta:PATH"),
+        ("iceberg:orders", "an Iceberg table has a catalog; write iceberg:CATALOG.TABLE"),
+    ],
+)
+def test_a_kind_that_does_not_exist_is_named(desk: Desk, place: str, told: str) -> None:
+    """It is never taken for the beginning of a path; no job is printed."""
+    (desk.folder / "app.yaml").write_text(APPLICATION)
+    said = desk.here("convert", "app.yaml", "--output", f"t={place}")
+    assert (said.code, said.out) == (ExitCode.INVALID, "")
+    assert f"--output t={place}: {told}" in said.err
+
+
+@pytest.mark.parametrize("place", ["delta:s3a://x", "parquet:/x"])
+@pytest.mark.parametrize("command", ["run", "plan", "render"])
+def test_a_job_files_outputs_keep_their_kind(desk: Desk, command: str, place: str) -> None:
+    """`--output` of a job file gives a place alone: a kind before it is refused, and the remedy works."""
+    desk.job()
+    said = desk.here(command, "job.yaml", "--output", f"numbers={place}")
+    assert (said.code, said.out) == (ExitCode.INVALID, "")
+    assert "the job file declares what kind of output numbers is" in said.err
+    assert "write --output numbers=" in said.err
+    assert desk.here("plan", "job.yaml", "--output", f"numbers=./{place.replace('://', '-')}").code == 0
+
+
+NEVER = "restartPolicy:\n    type: OnFailure\n    onFailureRetries: 3\n    onFailureRetryInterval: 600\n    onSubmissionFailureRetries: 5"
+
+
+@pytest.mark.parametrize("options", [(), ("--output", "t=s3://lake/t")])
+@pytest.mark.parametrize("policy", ["", "restartPolicy: {type: Never}", "restartPolicy: {}", "restartPolicy:"])
+def test_what_ran_once_runs_once(desk: Desk, policy: str, options: tuple[str, ...]) -> None:
+    """`Never`, given or by default, is one attempt, also of a job with outputs, and the job says so."""
+    assert NEVER in APPLICATION
+    said, job = desk.job_from("convert", APPLICATION.replace(NEVER, policy), *options)
+    assert job.spec.max_attempts == 1
+    assert "maxAttempts: 1" in said.out
+    assert "sparkonce: SparkApplication nightly: spec.restartPolicy: " in said.err
+    assert "became spec.retry.maxAttempts: 1: an attempt that fails is not repeated" in said.err
+    assert ("raise it if you want them" in said.err) == bool(options)
+    assert "restartPolicy" not in job.spec.template.spec
+
+
+def test_fields_of_a_policy_that_never_restarts(desk: Desk) -> None:
+    """The Spark operator uses none of them, and neither does the job."""
+    said, job = desk.job_from("convert", APPLICATION.replace("type: OnFailure", "type: Never"))
+    assert (job.spec.max_attempts, job.spec.retry.backoff.initial) == (1, 10.0)
+    assert "spec.restartPolicy: dropped: Never uses none of its other fields" in said.err
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "retries"),
+    [
+        ((), "became spec.retry.submissionRetries: 5", 5),
+        (("--output", "t=s3://lake/t"), "ends its attempt, which counts for spec.retry.maxAttempts", None),
+    ],
+)
+def test_failed_submissions_are_told_truthfully(
+    desk: Desk, options: tuple[str, ...], told: str, retries: int | None
+) -> None:
+    """The Spark operator counts them apart. So does an opaque job; with outputs each is an attempt as any other."""
+    said, job = desk.job_from("convert", APPLICATION, *options)
+    [line] = [line for line in said.err.splitlines() if "onSubmissionFailureRetries: " in line]
+    assert told in line
+    assert job.spec.retry.submission_retries == retries
+    wrong = APPLICATION.replace("onSubmissionFailureRetries: 5", "onSubmissionFailureRetries: many")
+    (desk.folder / "app.yaml").write_text(wrong)
+    assert "onSubmissionFailureRetries: must be a whole number" in desk.here("convert", "app.yaml").err
+
+
+@pytest.mark.parametrize("policy", ["{type: OnFailure, onFailureRetries: 2}", "{type: Always}"])
+def test_the_wait_between_attempts_is_named(desk: Desk, policy: str) -> None:
+    """Where the application gives no interval, the job's default is said."""
+    said, job = desk.job_from("convert", APPLICATION.replace(NEVER, f"restartPolicy: {policy}"))
+    assert job.spec.max_attempts == 3
+    assert "between attempts it waits 10s, doubling up to 5m (spec.retry.backoff)" in said.err
+
+
 def test_several_documents_and_lists(desk: Desk) -> None:
-    """Each application becomes a job of its own; what is no application is named and left out."""
+    """Each application becomes its own job; other documents are named and left out."""
     other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n"
     (desk.folder / "app.yaml").write_text(f"{other}---\n{APPLICATION}---\n# nothing\n---\n{SCHEDULED}")
     said = desk.here("convert", "app.yaml")
-    assert said.code == 0
-    assert [each["metadata"]["name"] for each in yaml.safe_load_all(said.out)] == ["nightly", "hourly"]
+    assert said.code == ExitCode.INVALID
+    printed = ["nightly", *4 * ["hourly-tick"], "hourly"]
+    assert [each["metadata"]["name"] for each in yaml.safe_load_all(said.out)] == printed
     assert "ConfigMap settings is left out" in said.err
     items = [yaml.safe_load(APPLICATION), yaml.safe_load(SCHEDULED)]
     (desk.folder / "app.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
     listed = desk.here("convert", "app.yaml")
-    assert [each["metadata"]["name"] for each in yaml.safe_load_all(listed.out)] == ["nightly", "hourly"]
+    assert [each["metadata"]["name"] for each in yaml.safe_load_all(listed.out)] == printed
     refused = desk.here("convert", "app.yaml", "--key", "k")
     assert (refused.code, "one key cannot be for all" in refused.err) == (ExitCode.INVALID, True)
 
@@ -181,15 +376,20 @@ REFUSED = {
         "kind: Deployment",
         "app.yaml has no SparkApplication; it has Deployment",
     ),
-    "a key twice": ("mode: cluster", "type: Scala", "stands here and in line 13"),
+    "a key twice": ("mode: cluster", "type: Scala", "duplicate key, first on line 13"),
     "no spec": ("spec:", "specs:", "spec: is required"),
+    "another namespace": (
+        "mode: cluster",
+        "sparkConf: {spark.kubernetes.namespace: other}",
+        'app.yaml:14: spec.sparkConf["spark.kubernetes.namespace"]: must be absent',
+    ),
     "no YAML": ("spec:", "spec: [", "is not readable as YAML"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_converted_is_one_sentence(desk: Desk, case: str) -> None:
-    """With the field's path, and where there is one its line in the application; nothing is printed as a job."""
+    """With the field's path, and if it has one its line in the application; no job is printed."""
     old, new, told = REFUSED[case]
     assert old in APPLICATION
     (desk.folder / "app.yaml").write_text(APPLICATION.replace(old, new, 1))
@@ -199,9 +399,22 @@ def test_what_cannot_be_converted_is_one_sentence(desk: Desk, case: str) -> None
     assert len(said.err.splitlines()) == 1
 
 
+def test_what_the_spark_operator_writes_is_dropped(desk: Desk) -> None:
+    """A label of the Spark operator on an application that it made is no label of the job; the note says so."""
+    (desk.folder / "app.yaml").write_text(
+        APPLICATION.replace("{team: billing}", "{team: billing, sparkoperator.k8s.io/scheduled-app-name: n}")
+    )
+    said = desk.here("convert", "app.yaml")
+    assert (said.code, "the Spark operator writes it" in said.err) == (ExitCode.SUCCEEDED, True)
+    assert yaml.safe_load(said.out)["spec"]["template"]["metadata"]["labels"] == {"team": "billing"}
+
+
 def test_values_never_become_yaml(desk: Desk) -> None:
-    """A schedule with a line break in it stays within its comment."""
-    text = SCHEDULED.replace('"@every 1h"', '"x\\nkind: Secret"')
-    said, job = desk.job_from("convert", text)
-    assert job.kind == "IdempotentJob"
-    assert "`x kind: Secret` is lost" in said.out
+    """A key with a line break in it stays within its comment, a schedule with one within its value."""
+    text = SCHEDULED.replace('"@every 1h"', '"x\\nkind: Secret"').replace(
+        "concurrencyPolicy: Forbid", '"x\\nkind: Secret": 1'
+    )
+    said, documents = scheduled(desk, text)
+    assert [each["kind"] for each in documents][-1] == "CronJob"
+    assert documents[-1]["spec"]["schedule"] == "x\nkind: Secret"
+    assert "kind: Secret: dropped" in said.out.replace('"', "").replace("]", "")

@@ -44,7 +44,7 @@ def test_all_is_well(desk: Desk, java_home: Path) -> None:
 
 
 def test_everything_is_wrong(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java, spark-submit, ledger and output: all are told in one go; the exit code is that of the worst (3)."""
+    """Java, spark-submit, ledger and output: all are reported at once; the exit code is that of the worst (3)."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setenv("SPARKONCE_SPARK_SUBMIT", "/nowhere/spark-submit")
     desk.job()

@@ -1,4 +1,4 @@
-"""Each exit code, and what is said with it."""
+"""Each exit code with its output."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sparkonce.cli.exits import ExitCode, code_of_error
 from sparkonce.errors import InvalidInput, OutputUnavailable, SparkonceError, StoreFull, StoreUnavailable
 from sparkonce.model.record import HeldReason, Settling, State, Why
 from sparkonce.store.protocol import Updated
+from sparkonce.store.sqlite.store import SqliteStore
 
 
 def test_a_job_runs_once_and_is_replayed(desk: Desk) -> None:
@@ -97,9 +98,9 @@ def test_a_failed_job(desk: Desk) -> None:
 
 
 def test_a_mismatch_names_what_differs(desk: Desk) -> None:
-    """Exit 4 with the field path or the file, and the remedy; a changed executor memory is no mismatch."""
+    """Exit 4 with the field path or the file, and the remedy; a changed executor memory is not a mismatch."""
     template = {"arguments": ["--month", "1"], "driver": {"env": [{"name": "TZ", "value": "UTC"}]}}
-    desk.job(FAILS, template=template)
+    desk.job(FAILS, template=template, onMismatch="RejectAlways")
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
 
     desk.job(FAILS, template={**template, "executor": {"memory": "9g"}})
@@ -110,17 +111,64 @@ def test_a_mismatch_names_what_differs(desk: Desk) -> None:
         "spec.template.spec.driver.env": {**template, "driver": {"env": [{"name": "TZ", "value": "CET"}]}},
     }
     for path, changed in changes.items():
-        desk.job(FAILS, template=changed)
+        desk.job(FAILS, template=changed, onMismatch="RejectAlways")
         said = desk.here("run", "job.yaml")
         assert said.code == ExitCode.MISMATCH, said.out
         assert f"  differs: {path}" in said.out
         assert "another revision or key" in said.out
         assert "`sparkonce rerun`" in said.out
-    desk.job(FAILS + "\nprint('one more line')", template=template)
+    desk.job(FAILS + "\nprint('one more line')", template=template, onMismatch="RejectAlways")
     said = desk.here("run", "job.yaml", "--json")
     assert (said.code, said.told["phase"]) == (ExitCode.MISMATCH, "Mismatch")
     assert said.told["paths"] == ["application file job.py"]
     assert desk.attempts() == 1
+
+
+def test_a_corrected_job_takes_its_key(desk: Desk) -> None:
+    """After a failure without effect the corrected script runs as the next generation, and the history says why; after a success, and where
+    onMismatch is RejectAlways, a changed script is a mismatch."""
+    desk.job(FAILS)
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+    desk.job(WRITES, onMismatch="RejectAlways")
+    assert desk.here("run", "job.yaml").code == ExitCode.MISMATCH
+    desk.job(WRITES)
+    assert "ended as Failed without effect" in desk.here("plan", "job.yaml").out
+    said = desk.here("run", "job.yaml")
+    assert (said.code, said.first) == (0, "succeeded: write/numbers@1, generation 2, attempt 1, 1 234 rows in numbers")
+    assert [slot.rows for slot in desk.commits()] == [1234]
+    told = desk.here("keys", "history", "write/numbers@1", "--json").told["events"]
+    assert [each["why"] for each in told if each["what"] == "Reopened"] == [
+        "another job takes the place of generation 1 (which took no effect)"
+    ]
+    desk.job(WRITES + "\nprint('another')")
+    assert desk.here("run", "job.yaml").code == ExitCode.MISMATCH
+
+
+def test_a_failed_opaque_job_keeps_its_key(desk: Desk) -> None:
+    """It ran, so nobody knows what it did: a changed script is a mismatch."""
+    desk.job(FAILS, outputs=[])
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+    desk.job("print('corrected')", outputs=[])
+    assert desk.here("run", "job.yaml").code == ExitCode.MISMATCH
+
+
+def test_a_clients_key_is_for_one_operation_and_resource(desk: Desk) -> None:
+    """The key is the token: a duplicate is answered, one that names another operation or none is a mismatch, and nothing runs again. A
+    job that supersedes is recorded with its own."""
+    desk.job(FAILS, idempotencyKey="order-7")
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+    assert desk.here("run", "job.yaml").first.startswith("replayed")
+    desk.job(FAILS, idempotencyKey="order-7", operation="remove", onMismatch="RejectAlways")
+    said = desk.here("run", "job.yaml", "--json")
+    assert (said.code, said.told["paths"]) == (ExitCode.MISMATCH, ["spec.operation"])
+    desk.job(FAILS, idempotencyKey="order-7", operation=None, resource=None, onMismatch="RejectAlways")
+    said = desk.here("run", "job.yaml", "--json")
+    assert (said.code, said.told["paths"]) == (ExitCode.MISMATCH, ["spec.operation", "spec.resource"])
+    assert desk.attempts() == 1
+    desk.job(FAILS, idempotencyKey="order-7", operation="remove", onMismatch="Supersede")
+    assert desk.here("run", "job.yaml").code == ExitCode.FAILED
+    record = desk.here("keys", "show", "order-7", "--json").told["record"]
+    assert (record["operation"], record["resource"], record["generation"]) == ("remove", "numbers", 2)
 
 
 def test_a_key_in_progress_elsewhere(desk: Desk) -> None:
@@ -153,12 +201,12 @@ def test_a_held_key(desk: Desk) -> None:
 
 
 def test_a_defect_leaves_a_sentence_and_a_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that nobody foresaw is one sentence and exit code 70; its traceback is in the file that is named."""
+    """An unforeseen error is one sentence and exit code 70; its traceback is in the file that is named."""
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of all things")
 
-    monkeypatch.setattr("sparkonce.engine.prepare.prepare", broken)
+    monkeypatch.setattr("sparkonce.local.prepare.prepare", broken)
     desk.job()
     said = desk.here("run", "job.yaml", "--json")
     assert said.code == ExitCode.BROKEN
@@ -181,7 +229,7 @@ def test_a_defect_leaves_a_sentence_and_a_file(desk: Desk, monkeypatch: pytest.M
     ],
 )
 def test_codes_of_errors(error: SparkonceError | OSError, code: int) -> None:
-    """What proves nothing may be sent again (3); what is wrong in the request may not (2)."""
+    """A request whose error proves nothing may be repeated (3); a wrong request may not (2)."""
     assert code_of_error(error) == code
 
 
@@ -210,9 +258,35 @@ def test_a_job_from_standard_input(desk: Desk, monkeypatch: pytest.MonkeyPatch) 
     class Stdin:
         class buffer:  # noqa: N801 - as the attribute is called
             @staticmethod
-            def read() -> bytes:
+            def read(_: int = -1) -> bytes:
                 return text
 
     monkeypatch.setattr("sys.stdin", Stdin)
     said = desk.here("run", "-", "--json")
     assert said.told["replayed"], json.dumps(said.told)
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_an_end_that_the_ledger_does_not_have_is_not_told(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, json: bool
+) -> None:
+    """The rows are committed and no finalize arrives: the command reports that the ledger did not answer; the next one prints the end."""
+    desk.job()
+    options = ("--json",) if json else ()
+    with monkeypatch.context() as patch:
+
+        async def lost(*_: object, **__: object) -> None:
+            raise StoreUnavailable("no answer to finalize")
+
+        patch.setenv("SPARKONCE_PATIENCE", "0.2")
+        patch.setattr(SqliteStore, "finalize", lost)
+        said = desk.here("run", "job.yaml", *options)
+    assert said.code == ExitCode.UNAVAILABLE
+    assert "no answer to finalize" in said.out + said.err
+    assert "ucceeded" not in said.out
+    with desk.store() as store:
+        record = run(store.load(desk.prepared().address)).record
+    assert record is not None
+    assert (record.outcome, len(desk.commits())) == (None, 1)
+    assert desk.here("run", "job.yaml", *options).code == ExitCode.SUCCEEDED
+    assert (len(desk.commits()), desk.attempts()) == (1, 1)

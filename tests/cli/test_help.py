@@ -11,14 +11,14 @@ from harness.desk import TESTS, Desk
 from sparkonce import __version__
 from sparkonce.cli.exits import ExitCode
 
-COMMANDS = ["run", "plan", "render", "rerun", "cancel", "audit", "sweep", "doctor", "convert", "bind"]
+COMMANDS = ["run", "plan", "render", "send", "rerun", "cancel", "audit", "sweep", "doctor", "convert", "bind", "adopt"]
 KEYS = ["list", "show", "history", "explain", "resolve", "forget", "purge"]
 ALL = [[each] for each in COMMANDS] + [["keys", each] for each in KEYS]
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_a_command_explains_itself(desk: Desk, command: list[str]) -> None:
-    """Its help says what it does, has an example of itself, and every option has a text."""
+    """Its help describes the command, has an example of it, and every option has a text."""
     said = desk.here(*command, "--help")
     assert said.code == 0
     usage, sentence, *_ = filter(None, (line.strip() for line in said.out.splitlines()))
@@ -35,7 +35,7 @@ def test_a_command_explains_itself(desk: Desk, command: list[str]) -> None:
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_the_example_is_accepted(desk: Desk, command: list[str]) -> None:
-    """The example has no option or argument that the command refuses: it fails at most for what is not there, in one sentence."""
+    """The command accepts all options and arguments of the example: it fails at most for missing files, in one sentence."""
     text = " ".join(desk.here(*command, "--help").out.split())
     example = re.split(r" (?:Arguments|Options): ", text.split("Example: ")[1])[0].split(" | ")[0]
     said = desk.here(*shlex.split(example)[1:])

@@ -1,13 +1,16 @@
-"""What the ledger says of keys, and what a person decides about them."""
+"""Printing a ledger's keys, and a person's decisions about them."""
 
 from __future__ import annotations
 
+import getpass
 import shutil
+import sqlite3
 import sys
+from textwrap import dedent
 
 import pytest
 
-from harness.desk import FAILS, WRITES, Desk
+from harness.desk import FAILS, PATIENCE, WAITS, WRITES, Desk
 from harness.eventually import assert_eventually
 from sparkonce.blocking import run
 from sparkonce.cli.exits import ExitCode
@@ -18,7 +21,7 @@ KEY = "write/numbers@1"
 
 
 def hold(desk: Desk, reason: HeldReason = HeldReason.PARTIAL) -> None:
-    """The key of job.yaml is held after attempt 1, and nobody owns it."""
+    """Holds the key of job.yaml after attempt 1, without an owner."""
     with desk.owned_elsewhere() as (store, record, claim):
         settling = Settling(attempt=1, why=Why.EXITED, note="exit code 1")
         held = record.changed(state=State.HELD, held=reason, note="half of it is there", settling=settling)
@@ -78,7 +81,7 @@ def test_explain_what_ended(desk: Desk) -> None:
 
 
 def test_explain_what_runs(desk: Desk) -> None:
-    """Running elsewhere names the owner; without an owner it says that sending the job again goes on."""
+    """Running elsewhere names the owner; without an owner it says that sending the job again continues it."""
     desk.job()
     with desk.owned_elsewhere("pid 7 on elsewhere"):
         told = explained(desk)
@@ -120,7 +123,7 @@ def test_a_key_that_is_not_there(desk: Desk) -> None:
 
 
 def test_a_decision_needs_a_reason_and_a_yes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --reason, or in a script without --yes, nothing is decided; at a terminal the answer counts."""
+    """Without --reason, or in a script without --yes, nothing is decided; at a terminal the answer decides."""
     desk.job(FAILS)
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
     assert "--reason" in desk.here("keys", "forget", KEY, "--yes").err
@@ -161,7 +164,8 @@ def test_forget_keeps_history_and_numbers(desk: Desk) -> None:
 
 
 def test_resolve_as_failed_and_retry(desk: Desk) -> None:
-    """A held key without a commit can be called failed (exit 0: as was asked), or be granted another attempt, which the next run makes."""
+    """A held key without a commit can be resolved as failed (exit 0, as requested), or be granted another attempt, which the next run
+    makes."""
     desk.job()
     hold(desk)
     assert "exactly one of" in desk.here("keys", "resolve", KEY, "--reason", "x", "--yes").err
@@ -174,7 +178,7 @@ def test_resolve_as_failed_and_retry(desk: Desk) -> None:
 
 
 def test_resolve_as_failed(desk: Desk) -> None:
-    """The outputs are fenced first; then it is failed, by whom and why."""
+    """The outputs are fenced first; then it is Failed, with author and reason."""
     desk.job()
     hold(desk)
     said = desk.here("keys", "resolve", KEY, "--failed", "--reason", "no longer wanted", "--yes", "--json")
@@ -197,3 +201,83 @@ def test_purge_removes_what_is_over(desk: Desk) -> None:
     assert [entry["key"] for entry in desk.here("keys", "list", "--json").told["keys"]] == ["write/others@1"]
     assert desk.here("keys", "purge", "--json").told["purged"] == []
     assert desk.attempts() == 1  # the other key's logs stay
+
+
+DAMAGED_VERBS = {
+    "show": ("keys", "show", KEY),
+    "show the hash": ("keys", "show", "HASH"),
+    "explain": ("keys", "explain", KEY),
+    "forget": ("keys", "forget", KEY, "--reason", "it is damaged"),
+    "resolve": ("keys", "resolve", KEY, "--retry", "--reason", "so"),
+    "rerun": ("rerun", KEY),
+    "rerun a file": ("rerun", "job.yaml"),
+    "cancel": ("cancel", KEY),
+    "cancel a file": ("cancel", "job.yaml"),
+    "run": ("run", "job.yaml"),
+}
+
+
+@pytest.mark.parametrize("verb", DAMAGED_VERBS)
+def test_an_unreadable_record_is_never_no_record(desk: Desk, verb: str) -> None:
+    """Every verb that names the key by its text, its hash or its file says that the record cannot be read, and writes nothing."""
+    desk.job()
+    assert desk.here("run", "job.yaml").code == 0
+    with sqlite3.connect(desk.ledger) as database:
+        [[key_hash]] = database.execute("SELECT key_hash FROM records").fetchall()
+        database.execute("UPDATE records SET body = substr(body, 1, 100)")
+    database.close()
+    said = desk.here(*(key_hash[:12] if part == "HASH" else part for part in DAMAGED_VERBS[verb]))
+    assert said.code == ExitCode.UNAVAILABLE, said
+    assert "cannot be read" in said.err
+    assert "no record of" not in said.err
+    assert desk.attempts() == len(desk.commits()) == 1
+
+
+def requests(desk: Desk) -> list[tuple[str, str, str, int]]:
+    """What the history of the key says of who asked for what, and why; `explain` says the same of the newest generation."""
+    events = desk.here("keys", "history", KEY, "--json").told["events"]
+    asked = [each for each in events if each["what"] in ("Reserved", "Reopened", "StopWanted")]
+    newest = max(each["generation"] for each in asked)
+    shown = desk.here("keys", "explain", KEY, "--json").told["asked"]
+    assert shown == [each for each in asked if each["generation"] == newest]
+    return [(each["what"], each["by"], each.get("why", ""), each["generation"]) for each in asked[1:]]
+
+
+def test_a_rerun_is_recorded_with_person_and_reason(desk: Desk) -> None:
+    """Real commands: history and explain name who reran and why; a reason that is too long is refused before anything runs."""
+    desk.job(FAILS)
+    assert desk.start("run", "job.yaml").end().code == ExitCode.FAILED
+    again = desk.start("rerun", KEY, "--reason", "the disk\x1b[31m is mended").end()
+    assert again.code == ExitCode.FAILED, again.err
+    assert requests(desk) == [("Reopened", getpass.getuser(), "the disk\x1b[31m is mended", 2)]
+    for shown in (desk.here("keys", "explain", KEY).out, desk.here("keys", "history", KEY).out):
+        assert getpass.getuser() in shown
+        assert "is mended" in shown
+        assert "\x1b[31m" not in shown, "what a person wrote is shown escaped"
+    assert "opened again" in desk.here("keys", "explain", KEY).out
+    long = desk.here("rerun", KEY, "--reason", "x" * 1001)
+    assert (long.code, "1000" in long.err) == (ExitCode.INVALID, True)
+    assert len(requests(desk)) == 1
+
+
+def test_superseding_is_recorded_with_the_person(desk: Desk) -> None:
+    """Two terminals: the second job takes the place of the running one. Who it was stands beside the stop and beside the new generation."""
+    desk.job("from pathlib import Path\nPath('started').touch()\n" + dedent(WAITS))
+    first = desk.start("run", "job.yaml")
+    assert_eventually((desk.folder / "started").exists, PATIENCE)
+    desk.job(WRITES, onMismatch="Supersede")
+    second = desk.start("run", "job.yaml").end()
+    assert second.code == 0, second.err
+    assert first.end().code in (ExitCode.CANCELLED, ExitCode.MISMATCH), (
+        "it looks before or after the next one is reserved"
+    )
+    me = getpass.getuser()
+    told = requests(desk)
+    assert [(what, by, generation) for what, by, _, generation in told] == [("StopWanted", me, 1), ("Reopened", me, 2)]
+    assert all("onMismatch: Supersede" in why for _, _, why, _ in told)
+    assert "takes the place of generation 1" in desk.here("keys", "explain", KEY).out
+    desk.job(FAILS, onMismatch="Supersede")
+    assert desk.start("run", "job.yaml").end().code == ExitCode.FAILED
+    what, by, why, generation = requests(desk)[-1]
+    assert (what, by, generation) == ("Reopened", me, 3), "of a finished one, too"
+    assert "takes the place of generation 2" in why

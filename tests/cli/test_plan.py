@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
+
 from harness.desk import FAILS, WRITES, Desk
 from sparkonce.blocking import run
 from sparkonce.cli.exits import ExitCode
@@ -94,3 +96,47 @@ def test_render_fills_in_what_was_asked(desk: Desk) -> None:
         for arguments in (["rendered.yaml"], ["job.yaml", "--param", "day=7", "--output", "numbers=mine"])
     ]
     assert told[0]["keyHash"] == told[1]["keyHash"]
+
+
+APPLICATION = """\
+apiVersion: sparkoperator.k8s.io/v1beta2
+kind: SparkApplication
+metadata: {name: nightly}
+spec:
+  type: Python
+  mode: cluster
+  image: loader:1
+  mainApplicationFile: FILE
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "where"), [("local:///app/job.py", "inside an image"), ("s3a://code/job.py", "not a file of this machine")]
+)
+def test_plan_of_a_job_for_a_cluster(desk: Desk, file: str, where: str) -> None:
+    """A converted file is not refused: the plan names the key, that it is not checked, and why; with the script at hand it is checked."""
+    (desk.folder / "app.yaml").write_text(APPLICATION.replace("FILE", file))
+    (desk.folder / "job.yaml").write_text(desk.here("convert", "app.yaml").out)
+    said = desk.here("plan", "job.yaml")
+    assert said.code == 0, said.err
+    assert said.first.startswith(
+        f"not checked: run/nightly@1: spec.template.spec.mainApplicationFile is {file}, which is {where}, so "
+    )
+    assert "what to do: apply the job with `kubectl apply -f FILE`" in said.out
+    told = desk.here("plan", "job.yaml", "--json").told
+    assert (told["plan"], told["key"], told["phase"], told["exitCode"]) == ("NotChecked", "run/nightly@1", None, 0)
+    assert where in told["reason"]
+    (desk.folder / "job.py").write_text("pass")
+    checked = desk.here("plan", "job.yaml", "--application", "job.py")
+    assert (checked.code, checked.first) == (0, "would run: run/nightly@1: nobody has asked for it")
+    assert desk.here("run", "job.yaml").code == ExitCode.INVALID
+
+
+def test_plan_of_a_key_that_is_made_from_the_script(desk: Desk) -> None:
+    """Of a script inside an image such a key is unknown here, and the plan says so; a wrong file is still refused."""
+    desk.job(template={"mainApplicationFile": "local:///app/job.py"}, keyFrom=["ApplicationFile"])
+    said = desk.here("plan", "job.yaml")
+    assert (said.code, said.first.startswith("not checked: the key is made from its content: ")) == (0, True), said.err
+    assert desk.here("plan", "job.yaml", "--json").told["key"] is None
+    desk.job(template={"mainApplicationFile": "local:///app/job.py"}, retries=3)
+    assert desk.here("plan", "job.yaml").code == ExitCode.INVALID

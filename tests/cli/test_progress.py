@@ -1,4 +1,4 @@
-"""How far a job is, in words. Pure parts, and what a log and a terminal get."""
+"""A job's progress in words. Pure parts, and the output for a log and a terminal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from sparkonce.cli import words
-from sparkonce.cli.progress import Line, Progress, line_of
-from sparkonce.engine.decide import Action, Decision, Grant, Hold, Launch, Note, Observation, Settle, Wait
-from sparkonce.engine.telling import iso
-from sparkonce.launch.protocol import Phase, Seen
+from harness.memory_store import MemoryStore
+from sparkonce.attempt.decide import Action, Decision, Grant, Hold, Launch, Note, Observation, Settle, Wait
+from sparkonce.cli.view import words
+from sparkonce.cli.view.progress import Line, Progress, line_of
+from sparkonce.commands.describe import iso
+from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model.record import Application, HeldReason, Record, Settling, Why
-from sparkonce.store.memory import MemoryStore
 
 
 def record(**change: Any) -> Record:
@@ -32,7 +32,7 @@ def record(**change: Any) -> Record:
     return Record.model_validate(fields | change)
 
 
-SEEN = Seen(name="so-x", uid="u", nonce="n", phase=Phase.RUNNING)
+SEEN = ApplicationState(name="so-x", uid="u", nonce="n", phase=Phase.RUNNING)
 APPLICATION = Application(name="so-x", uid="u")
 
 
@@ -99,7 +99,7 @@ class Screen(io.StringIO):
 
 
 def test_a_terminal_gets_one_living_line() -> None:
-    """It is drawn over and wiped at the end; what is said stays."""
+    """It is redrawn and wiped at the end; other messages stay."""
     screen = Screen()
     progress = Progress(MemoryStore(), stream=screen)
     looks(progress, Decision(Wait(), "running"), of=record(phase="Running", application=APPLICATION))
@@ -111,7 +111,7 @@ def test_a_terminal_gets_one_living_line() -> None:
 
 
 def test_a_log_whose_reader_has_gone_ends_no_job() -> None:
-    """Telling is a courtesy: a closed pipe is no reason to stop."""
+    """A closed pipe is not a reason to stop."""
 
     class Gone(io.StringIO):
         def write(self, _: str) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
-import subprocess
 import sys
 
 import pytest
 
 from harness.desk import PATIENCE, WAITS, WRITES, Desk
 from harness.eventually import assert_eventually
+from harness.patience import completed, until_ended
 from sparkonce.cli.exits import ExitCode
 
 KEY = "write/numbers@1"
@@ -55,7 +56,7 @@ def test_the_leader_stops_and_settles(desk: Desk, number: signal.Signals) -> Non
 
 
 def test_the_truth_wins_over_a_wish(desk: Desk) -> None:
-    """Ctrl-C after the commit: it succeeded, and that is what is said (exit 0)."""
+    """Ctrl-C after the commit: it succeeded, and that is printed (exit 0)."""
     desk.job(WRITES + WAITS)
     terminal = desk.start("run", "job.yaml", "--json")
     assert_eventually(desk.commits, PATIENCE)
@@ -97,7 +98,7 @@ def test_two_terminals(desk: Desk) -> None:
 
 
 def test_a_follower_only_detaches(desk: Desk) -> None:
-    """Ctrl-C on the follower: exit 130 at once, and the leader goes on to its result."""
+    """Ctrl-C on the follower: exit 130 at once, and the leader continues to its result."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -111,6 +112,141 @@ def test_a_follower_only_detaches(desk: Desk) -> None:
     desk.go()
     assert leader.end().code == 0
     assert [slot.rows for slot in desk.commits()] == [1234]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_leader_hands_over_to_a_terminal_that_waits(desk: Desk, number: signal.Signals) -> None:
+    """Exit 130: the same attempt goes on, and the terminal that waited for it gets the one result. Its own Ctrl-C then stops the job."""
+    desk.job(STARTED + WAITS + WRITES)
+    leader = desk.start("run", "job.yaml")
+    driver_runs(desk)
+    waits = [desk.start("run", "job.yaml", "--json") for _ in range(2)]
+    for each in waits:
+        each.wait_for("running elsewhere (pid")
+    leader.interrupt(number)
+    said = leader.end()
+    assert said.code == ExitCode.DETACHED, said
+    assert "another terminal waits for this job and goes on with it" in said.err
+    assert "another terminal waits for this job" in said.first
+    desk.go()
+    told = [each.end() for each in waits]
+    assert [each.code for each in told] == [0, 0]
+    assert desk.attempts() == len(desk.commits()) == 1
+
+
+@pytest.mark.parametrize("opens", [("run", "job.yaml"), ("rerun", KEY)])
+@pytest.mark.parametrize("ends", ["hands over", "is killed"])
+def test_one_sender_of_a_run_is_not_replayed(desk: Desk, opens: tuple[str, ...], ends: str) -> None:
+    """The one that opened the generation, even if it left; those that waited are replayed, also the one that took the job over and says
+    what it brought about. A sender without a result is neither."""
+    desk.job(STARTED + WAITS + WRITES)
+    if opens[0] == "rerun":
+        desk.go()
+        assert desk.here("run", "job.yaml").code == 0
+        (desk.folder / "go").unlink()
+        (desk.folder / "started").unlink()
+    leader = desk.start(*opens, "--json")
+    driver_runs(desk)
+    waits = [desk.start("run", "job.yaml", *more) for more in (["--json"], ["--json"], [])]
+    for each in waits:
+        each.wait_for("running elsewhere (pid")
+    unanswered = desk.here("run", "job.yaml", "--no-follow", "--json")
+    assert (unanswered.code, unanswered.told["replayed"]) == (ExitCode.DETACHED, None)
+    if ends == "hands over":
+        leader.interrupt()
+        said = leader.end()
+        assert (said.code, said.told["phase"], said.told["replayed"]) == (ExitCode.DETACHED, "Running", False)
+    else:
+        leader.process.kill()
+        until_ended(leader.process, PATIENCE)
+    assert_eventually(
+        lambda: any(f"pid {each.process.pid}" in desk.here("keys", "explain", KEY).out for each in waits), PATIENCE
+    )
+    desk.go()
+    told = [each.end() for each in waits]
+    assert [each.code for each in told] == [0, 0, 0]
+    assert [each.told["replayed"] for each in told[:2]] == [True, True]
+    assert re.match("(replayed|succeeded): ", told[2].first)
+    assert len(desk.commits()) == desk.attempts() == (2 if opens[0] == "rerun" else 1)
+
+
+def test_whoever_is_handed_a_job_can_stop_it(desk: Desk) -> None:
+    """The last terminal's Ctrl-C cancels: no other waits."""
+    desk.job(STARTED + WAITS + WRITES)
+    leader = desk.start("run", "job.yaml")
+    driver_runs(desk)
+    second = desk.start("run", "job.yaml")
+    second.wait_for("running elsewhere (pid")
+    leader.interrupt()
+    assert leader.end().code == ExitCode.DETACHED
+    assert_eventually(lambda: f"pid {second.process.pid}" in desk.here("keys", "explain", KEY).out, PATIENCE)
+    second.interrupt()
+    said = second.end()
+    assert said.code == ExitCode.CANCELLED, said
+    assert desk.commits() == []
+
+
+def test_a_terminal_that_was_killed_waits_for_nothing(desk: Desk) -> None:
+    """The leader's Ctrl-C stops the job although another terminal waited for it a moment ago."""
+    desk.job(STARTED + WAITS + WRITES)
+    leader = desk.start("run", "job.yaml")
+    driver_runs(desk)
+    second = desk.start("run", "job.yaml")
+    second.wait_for("running elsewhere (pid")
+    second.process.kill()
+    until_ended(second.process, PATIENCE)
+    leader.interrupt()
+    assert leader.end().code == ExitCode.CANCELLED
+    assert desk.commits() == []
+
+
+def test_a_handed_over_job_whose_terminal_dies_goes_on_when_it_is_sent_again(desk: Desk) -> None:
+    """Both are gone, one by Ctrl-C and one by a kill: the attempt runs on, and the next request takes it over."""
+    desk.job(STARTED + WAITS + WRITES)
+    leader = desk.start("run", "job.yaml")
+    driver_runs(desk)
+    second = desk.start("run", "job.yaml")
+    second.wait_for("running elsewhere (pid")
+    leader.interrupt()
+    assert leader.end().code == ExitCode.DETACHED
+    second.process.kill()
+    until_ended(second.process, PATIENCE)
+    desk.go()
+    assert desk.here("run", "job.yaml").code == 0
+    assert desk.attempts() == len(desk.commits()) == 1
+
+
+def test_cancel_ends_a_job_for_all_who_wait(desk: Desk) -> None:
+    """`sparkonce cancel` is no Ctrl-C: the leader and the terminal that waits both get the cancelled result (exit 8)."""
+    desk.job(STARTED + WAITS + WRITES)
+    leader = desk.start("run", "job.yaml")
+    driver_runs(desk)
+    follower = desk.start("run", "job.yaml")
+    follower.wait_for("running elsewhere (pid")
+    assert desk.here("cancel", KEY, "--reason", "wrong input").code == 0
+    assert [each.end().code for each in (leader, follower)] == [ExitCode.CANCELLED] * 2
+    assert desk.commits() == []
+
+
+def test_a_job_that_is_sent_while_it_is_being_stopped_runs_afterwards(desk: Desk) -> None:
+    """It waits for the end of the generation that is being cancelled and opens the next one, as on a cluster."""
+    desk.job(DEAF + STARTED + WAITS + WRITES, stopTimeoutSeconds=40)
+    first = desk.start("run", "job.yaml")
+    driver_runs(desk)
+    first.interrupt()
+    assert_eventually(lambda: _stopping(desk), PATIENCE)
+    second = desk.start("run", "job.yaml", "--json")
+    second.wait_for("running elsewhere (pid")
+    assert first.end().code == ExitCode.CANCELLED
+    desk.go()
+    said = second.end()
+    assert (said.code, said.told["generation"]) == (0, 2), said
+    assert [slot.rows for slot in desk.commits()] == [1234]
+
+
+def _stopping(desk: Desk) -> bool:
+    """Whether the record asks for the end; the driver ignores it for half of the stop timeout."""
+    return desk.here("keys", "show", KEY, "--json").told["record"].get("stopWanted") is not None
 
 
 def test_cancel_from_another_terminal(desk: Desk) -> None:
@@ -133,16 +269,16 @@ def test_cancel_of_a_job_without_an_owner(desk: Desk) -> None:
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)
     leader.process.kill()
-    leader.process.wait(PATIENCE)
+    until_ended(leader.process, PATIENCE)
     doctor = desk.here("doctor")
-    assert "runs and nobody owns its key" in doctor.out
+    assert "runs and its key has no owner" in doctor.out
     said = desk.here("cancel", "job.yaml", "--json")
     assert (said.code, said.told["phase"]) == (0, "Cancelled")
     assert desk.commits() == []
 
 
 def test_ctrl_c_while_cancel_waits(desk: Desk) -> None:
-    """The wish is recorded: who gave it may go (exit 130)."""
+    """The cancellation request is recorded: its sender may leave (exit 130)."""
     desk.job()
     with desk.owned_elsewhere() as (_, record, _):
         terminal = desk.start("cancel", KEY)
@@ -150,13 +286,13 @@ def test_ctrl_c_while_cancel_waits(desk: Desk) -> None:
         terminal.interrupt()
         said = terminal.end()
         assert said.code == ExitCode.DETACHED
-        assert "the wish to cancel is recorded" in said.out
+        assert "cancellation is requested" in said.out
         told = desk.here("keys", "show", KEY, "--json").told["record"]
         assert told["stopWanted"]["why"] == "Cancelled"
-        assert record.stop_wanted is None  # as it was reserved
+        assert record.stop_wanted is None  # as reserved
 
 
-@pytest.mark.parametrize("module", ["typer", "pydantic", "sparkonce.cli.interrupt", "sparkonce.store.open", "asyncio"])
+@pytest.mark.parametrize("module", ["typer", "pydantic", "sparkonce.cli.session", "sparkonce.store.open", "asyncio"])
 def test_ctrl_c_during_an_import(desk: Desk, module: str) -> None:
     """Before a command has begun, Ctrl-C ends it without a word, wherever it is."""
     desk.job()
@@ -172,9 +308,7 @@ builtins.__import__ = spy
 sys.argv = ["sparkonce", "run", "job.yaml"]
 main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = completed([sys.executable, "-c", program], PATIENCE)
     assert (done.returncode, done.stdout) == (ExitCode.DETACHED, "")
     assert "Traceback" not in done.stderr
     assert desk.attempts() == 0

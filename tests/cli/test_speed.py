@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from harness.desk import PATIENCE, Desk
+from harness.patience import completed
 
 TRIES = 12
-"""Other tests share the two cores: the best of so many is what the command takes."""
+"""Other tests share the two cores: the command's duration is the best of this many attempts."""
 
 
 def cpu() -> float:
@@ -27,10 +27,11 @@ def others_compete() -> bool:
 
 
 def test_a_replay_takes_less_than_a_second_and_no_java(desk: Desk, tmp_path: Path) -> None:
-    """With a JAVA_HOME whose java fails and says that it was asked, a replay succeeds in under a second and nobody asked.
+    """With a JAVA_HOME whose java fails and records its calls, a replay succeeds in under a second and never calls it.
 
     Python keeps its bytecode here, as it does for users; a test environment may have switched that off. On a machine that is too busy to
-    measure, what counts is the CPU that it takes, which on an idle one is all of its time."""
+    measure, the command's CPU time counts, which on an idle one is all of its time.
+    """
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
     java = tmp_path / "bin" / "java"
@@ -45,7 +46,7 @@ def test_a_replay_takes_less_than_a_second_and_no_java(desk: Desk, tmp_path: Pat
     used: list[float] = []
     while len(took) < TRIES and min(took, default=9) >= 1.0:
         began, before = time.monotonic(), cpu()
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = completed(command, PATIENCE, env=environment)
         took.append(time.monotonic() - began)
         used.append(cpu() - before)
         assert done.returncode == 0, done.stderr
@@ -59,7 +60,7 @@ def test_a_replay_takes_less_than_a_second_and_no_java(desk: Desk, tmp_path: Pat
 
 
 def test_a_replay_imports_nothing_heavy(desk: Desk) -> None:
-    """No Spark, no pandas, no pyarrow, no SQLAlchemy, no drawing library: what the ledger says is read and told without them."""
+    """No Spark, no pandas, no pyarrow, no SQLAlchemy, no drawing library: the ledger's result is read and printed without them."""
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
     program = """
@@ -69,7 +70,5 @@ code = main(["run", "job.yaml"])
 heavy = {"pyspark", "pandas", "pyarrow", "numpy", "sqlalchemy", "rich", "httpx"}
 print(sorted(heavy & set(sys.modules)), code)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = completed([sys.executable, "-c", program], PATIENCE)
     assert done.stdout.splitlines()[-1] == "[] 0", done.stderr

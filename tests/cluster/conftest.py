@@ -1,7 +1,7 @@
-"""What tests of the cluster tier share: one real cluster with the chart installed, and for each test a namespace of a team.
+"""Fixtures of the cluster tier: one real cluster with the chart installed, and a team's namespace for each test.
 
-These tests come first in a run (tests/conftest.py), so that one of pytest's processes has them all and one cluster serves them. It ends
-with the last of them and not with the run: it costs a third of a core, and other tests go on for most of an hour.
+One worker of a run has all of these tests, on one cluster (harness/scheduling.py). The cluster ends with the last
+of them and not with the run: it uses a third of a core, and other tests run for most of an hour.
 """
 
 from __future__ import annotations

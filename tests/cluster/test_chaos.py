@@ -1,6 +1,6 @@
 """The runner of `make chaos` on a real cluster: one fault against a plain application, and the same against a job of ours.
 
-Whatever CI needs to know of the faults is in test_faults.py; this is for a change of the runner.
+test_faults.py covers the faults themselves in CI; this test covers changes of the runner.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from chaos_runs import Arm, Task
+from chaos_session import Session
 from harness.eventually import assert_eventually
-from harness.node.chaos import Session
-from harness.node.chaos_runs import Arm, Task
 from harness.node.chosen import chosen
 from harness.node.cluster import RealCluster
 from harness.node.release import Release

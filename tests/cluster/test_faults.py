@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 @pytest.mark.parametrize("what", FAULTS)
 def test_each_fault_once(scene: Scene, release: Release, what: str, say: Callable[[str], None]) -> None:
-    """Whatever is killed, frozen or cut off while a job runs: one effect, the right rows, a record that agrees, no application left."""
+    """Whatever is killed, frozen or cut off during a job: one effect, the right rows, a matching record, no application left."""
     fault = FAULTS[what]
     name = "".join(letter for letter in what.lower() if letter.isalnum())[:30]
     fault.strike(send(scene, release, name, fault))

@@ -67,8 +67,8 @@ def per_carrier(raw: Path) -> Counter[str]:
 
 
 def test_the_pipeline_runs_once(flights: Flights, raw: Path, say: Callable[[str], None]) -> None:
-    """Two months, and what is derived from them, which is refused when it comes too early; a duplicate is answered from the record. Every
-    flight stands in the tables once. Operators that reach the bucket settle themselves; for the volume they send settle runs."""
+    """Two months and the tables derived from them, which are refused if requested too early; a duplicate is answered from the record. Every
+    flight is in the tables once. Operators that reach the bucket settle themselves; for the volume they start settle runs."""
     first = flights.send("load-month.yaml", month=MONTHS[0])
     expected = per_month(raw)
     assert flights.until(first, "Succeeded")["result"]["outputs"][0]["rows"] == expected[1]

@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from harness.binaries import find
 from harness.kube_api import SERVICE_ACCOUNTS
 from harness.node.release import NAMESPACE, Release
 from harness.node.scene import Scene
+from harness.patience import completed
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -26,7 +26,7 @@ ANN = "ann"
 
 @pytest.fixture
 def kubectl(scene: Scene, release: Release, tmp_path: Path) -> Callable[..., str]:
-    """What it prints for her. AssertionError with what it says when it fails."""
+    """Output of kubectl as the user. Raises AssertionError with its output if it fails."""
     api, subject = scene.cluster.api, {"kind": "ServiceAccount", "name": ANN, "namespace": scene.namespace}
     api.create(SERVICE_ACCOUNTS, {"metadata": {"name": ANN}}, scene.namespace)
     forwards = [
@@ -52,7 +52,7 @@ def kubectl(scene: Scene, release: Release, tmp_path: Path) -> Callable[..., str
 
     def say(*arguments: str) -> str:
         command = ["kubectl", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        done = completed(command, 120, env=environment)
         assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr.strip() or done.stdout}"
         return done.stdout
 

@@ -24,7 +24,7 @@ def ledger(scene: Scene, release: Release, request: pytest.FixtureRequest) -> It
     if request.param == 1:
         yield release
         return
-    # A namespace of an earlier test may still be on its way out, and a ledger that never heard of its jobs is rightly called rewound.
+    # A namespace of an earlier test may still be terminating; a ledger without its jobs would rightly be reported as rewound.
     assert_eventually(lambda: not scene.cluster.api.list(JOBS), LONG)
     three = merged(values(), {"etcd": {"bundled": {"replicas": request.param}}, "crds": {"install": False}})
     made = Release(scene.cluster, values=three, namespace="trio", members=request.param)

@@ -1,4 +1,4 @@
-"""The chart's NetworkPolicies in force: who is meant to get through does, and nobody else."""
+"""The chart's NetworkPolicies in force: exactly the intended callers get through."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLACES = {
 
 @pytest.fixture
 def callers(scene: Scene) -> Iterator[dict[str, Caller]]:
-    """A pod each: of a team that runs jobs, of those who watch, of others."""
+    """Pods of different callers: of a team that runs jobs, of monitoring, of others."""
     if given.KUBECONFIG in os.environ:
         pytest.skip("policies on a cluster of yours are its network's")  # CI never names one: a skip fails there
     api = scene.cluster.api
@@ -51,8 +51,8 @@ def reached(caller: Caller, release: Release) -> set[str]:
 
 
 def test_only_who_is_meant_gets_through(scene: Scene, release: Release, callers: dict[str, Caller]) -> None:
-    """Without policies everybody reaches everything. With them: teams the gateway, Prometheus the metrics, and strangers nothing, while a
-    job takes its effect, its driver reports through the gateway, and `helm test` finds all in order."""
+    """Without policies every pod reaches everything. With them, teams reach the gateway, Prometheus the metrics, and other pods nothing,
+    while a job takes effect, its driver reports through the gateway, and `helm test` passes."""
     for each in callers.values():
         assert reached(each, release) == set(PLACES)
 
@@ -64,7 +64,7 @@ def test_only_who_is_meant_gets_through(scene: Scene, release: Release, callers:
         "gatewayNamespaceSelector": label(scene.namespace),
         "prometheusNamespaceSelector": label(WATCHERS),
     }
-    expected = {scene.namespace: {"gateway"}, WATCHERS: {"operator", "ledger's metrics"}, STRANGERS: set()}
+    expected = {scene.namespace: {"gateway"}, WATCHERS: {"operator", "gateway", "ledger's metrics"}, STRANGERS: set()}
     with enforced(scene.cluster):
         Release(release.cluster, values={**values(), "networkPolicy": policies}).install()
         try:

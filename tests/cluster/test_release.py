@@ -1,4 +1,4 @@
-"""The chart on a real cluster: what a platform team installs, and what a data engineer then sees."""
+"""The chart on a real cluster, as a platform team installs it and as a data engineer uses it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def git(*arguments: str) -> bytes:
 
 
 def known(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What an older chart has a value for: its schema refuses the rest."""
+    """The values that an older chart has: its schema refuses the others."""
     return {
         name: known(value, defaults[name])
         if isinstance(value, dict) and defaults[name] and name != "resources"

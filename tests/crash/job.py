@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from harness.arrow_stage import arrow_stage, table_of
-from sparkonce.driver.attempt import current
+from sparkonce.driver.current import current
 
 
 def main(shape: str, rows: int, *options: str) -> None:

@@ -12,7 +12,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import yaml
 from pyarrow import parquet
 
 from harness.child import frozen
+from harness.patience import Patience, until_ended
 
 HERE = Path(__file__).parent
 ROWS = 7
@@ -104,10 +104,10 @@ class Scene:
         return process
 
     def finish(self, tries: int = 6) -> dict[str, Any]:
-        """Sends the job again, without faults, until it says Succeeded; what it said last."""
+        """Sends the job again, without faults, until it has Succeeded; returns its last output."""
         code = -1
         for _ in range(tries):
-            code = self.run().wait(PATIENCE)
+            code = until_ended(self.run(), PATIENCE)
             if code == 0:
                 return self.said()
         raise AssertionError(f"no success after {tries} clean runs; the last ended with {code}:\n{self.last_output()}")
@@ -120,7 +120,7 @@ class Scene:
         outputs = sorted(self.folder.glob("*.out"), key=lambda p: int(p.stem))
         return outputs[-1].read_text(errors="replace") if outputs else ""
 
-    # what is there
+    # observations
     def slots(self, output: str) -> list[dict[str, Any]]:
         return [json.loads(p.read_text()) for p in sorted((self.folder / "lake" / output).glob("_idem/*-g*/*.json"))]
 
@@ -177,7 +177,7 @@ class Scene:
         return [pid for pid in pids if frozen(pid)]
 
     def locked(self) -> bool:
-        """Whether somebody holds the ledger's write lock and does not give it back: no write of the living takes this long."""
+        """Whether a process holds the ledger's write lock without releasing it: no write of a running process takes this long."""
         if not self.ledger.exists():
             return False
         connection = sqlite3.connect(self.ledger, timeout=2.0, isolation_level=None)
@@ -196,11 +196,11 @@ class Scene:
                 os.kill(pid, number)
 
     def clear(self) -> None:
-        """Ends what is left of this scene's processes."""
+        """Ends all remaining processes of this scene."""
         for command in self.commands:
             if command.poll() is None:
                 command.kill()
                 command.wait()
-        deadline = time.monotonic() + 10
-        while self.attempts() and time.monotonic() < deadline:
+        patience = Patience(10)
+        while self.attempts() and not patience.over():
             self.signal_attempts(signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""One kill schedule: up to three runs with a fault each, then clean ones; drawn from a seed.
+"""One kill schedule, drawn from a seed: up to three runs with a fault each, then clean ones.
 
-A fault is a failpoint at which the process that reaches it kills or freezes itself: the runner or the driver, whoever gets there. With
-"both", the other one is killed as well; a frozen one is continued after a successor has finished.
+A fault is a failpoint at which the process that reaches it kills or freezes itself, be it the runner or the driver. With "both", the
+other one is killed as well; a frozen one is continued after a successor has finished.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from crash.scene import PATIENCE, Scene
 from harness.child import frozen
 from harness.eventually import assert_eventually
+from harness.patience import Patience, cpu_of, until_ended
 
 SHAPES = {  # failpoints that only some jobs reach
     "driver.seal.before": ("tx", "mixed"),
@@ -39,8 +40,8 @@ MANY = {
 """Points that every run passes many times: which time is drawn up to this."""
 
 LOCKED = ("store.sql.statement.before", "store.sql.statement.after", "store.sql.commit.before")
-"""A process that is frozen here may hold the ledger's write lock (a read, or the statement that asks for it, holds none): then nobody can
-go on before it does, and everybody is told so."""
+"""A process frozen here may hold the ledger's write lock (a read, or the statement that waits for it, holds none): then no other process
+can continue before it does, and each is refused with that reason."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Schedule:
 
 
 def draw(rng: random.Random, point: str, others: list[str], *, stops: float = 0.25, skips: bool = True) -> Schedule:
-    """A schedule whose first fault is at `point`, with what it needs to get there."""
+    """A schedule whose first fault is at `point`, with the settings that reach it."""
     shape = rng.choice(SHAPES.get(point, ("one", "two", "tx", "mixed")))
     options = ("fail-once",) if point in FAIL_ONCE or rng.random() < 0.15 else ()
     faults = [_fault(rng, point, stops, skips=skips)]
@@ -91,7 +92,7 @@ def _fault(rng: random.Random, point: str, stops: float, *, skips: bool) -> Faul
 
 
 def play(scene: Scene, schedule: Schedule) -> None:
-    """Runs the faults, then clean runs until the job has succeeded; whatever froze is continued last."""
+    """Runs the faults, then clean runs until the job has succeeded; frozen processes are continued last."""
     frozen: list[int] = []
     runners: list[subprocess.Popen[bytes]] = []
     try:
@@ -104,7 +105,7 @@ def play(scene: Scene, schedule: Schedule) -> None:
             for pid in frozen:
                 _signal(pid, signal.SIGCONT)
             for runner in runners:
-                runner.wait(PATIENCE)
+                until_ended(runner, PATIENCE)
             assert_eventually(lambda: not scene.attempts(), timeout=PATIENCE)
             said = scene.finish()
         assert said["phase"] == "Succeeded"
@@ -115,8 +116,8 @@ def play(scene: Scene, schedule: Schedule) -> None:
 
 def _until_hit(scene: Scene, runner: subprocess.Popen[bytes], fault: Fault) -> list[int]:
     """Waits until the fault happened or the run ended without it; pids that are frozen now."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    patience = Patience(PATIENCE, progress=lambda: cpu_of(runner.pid))
+    while not patience.over():
         if runner.poll() is not None:
             break
         stopped = scene.stopped(runner.pid, *scene.attempts())
@@ -137,9 +138,10 @@ def _until_hit(scene: Scene, runner: subprocess.Popen[bytes], fault: Fault) -> l
 
 
 def _let_go(scene: Scene, stopped: list[int]) -> list[int]:
-    """While the lock is held a request is refused as unavailable (exit 3); then what froze goes on by itself."""
-    process = scene.run()
-    assert process.wait(PATIENCE) == 3, scene.last_output()
+    """While the lock is held a request is refused as unavailable (exit 3), unless the job is over, since a replay only reads. Then the
+    frozen process continues."""
+    code = until_ended(scene.run(), PATIENCE)
+    assert code == 3 or (code == 0 and scene.said()["replayed"]), scene.last_output()
     for pid in stopped:
         _signal(pid, signal.SIGCONT)
     return stopped

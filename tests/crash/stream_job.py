@@ -11,7 +11,7 @@ import pytest
 
 from harness import stream_source
 from harness.arrow_stage import arrow_stage
-from sparkonce.driver.attempt import current
+from sparkonce.driver.current import current
 
 
 def main(shape: str, rows: int, batches: int, *options: str) -> None:

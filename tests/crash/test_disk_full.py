@@ -1,4 +1,4 @@
-"""No room where the output is: said in a sentence, nothing lost, and the job goes on when there is room."""
+"""A full disk at the output: one sentence, nothing lost, and the job continues when there is room."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from crash.scene import PATIENCE, Scene
+from harness.patience import until_ended
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_a_full_disk_at_the_commit_loses_nothing(tmpfs_path: Path, small: Path) 
         for pid in frozen:
             os.kill(pid, 18)  # SIGCONT
 
-        assert runner.wait(PATIENCE) == 3, scene.last_output()
+        assert until_ended(runner, PATIENCE) == 3, scene.last_output()
         said = scene.last_output()
         assert "Traceback" not in said
         assert "lake/a" in said

@@ -1,4 +1,4 @@
-"""What a key's next generation does to its output, as readers see it."""
+"""The effect of a key's next generation on its output, as readers see it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from crash.scene import PATIENCE, ROWS, Scene
-from sparkonce.sink.table import Table
+from harness.patience import until_ended
+from sparkonce.sink.slotlog.snapshot import Table
 
 
 def seen(scene: Scene, output: str = "a") -> int:
@@ -18,14 +19,14 @@ def seen(scene: Scene, output: str = "a") -> int:
 
 
 def command(scene: Scene, *words: str) -> int:
-    return scene.run(command=words).wait(PATIENCE)
+    return until_ended(scene.run(command=words), PATIENCE)
 
 
 @pytest.fixture
 def scene(tmpfs_path: Path) -> Scene:
     """A job that has succeeded."""
     done = Scene(tmpfs_path)
-    assert done.run().wait(PATIENCE) == 0, done.last_output()
+    assert until_ended(done.run(), PATIENCE) == 0, done.last_output()
     return done
 
 
@@ -33,7 +34,7 @@ def test_a_deleted_output_is_said_and_nothing_runs_until_a_rerun(scene: Scene) -
     """Output gone: exit 7 and a sentence with the remedy; the rerun is generation 2 and the table has its rows once."""
     shutil.rmtree(scene.folder / "lake" / "a" / "_data")
 
-    assert scene.run().wait(PATIENCE) == 7
+    assert until_ended(scene.run(), PATIENCE) == 7
     said = scene.last_output()
     assert "gone" in said
     assert "sparkonce rerun crash-test" in said
@@ -41,12 +42,12 @@ def test_a_deleted_output_is_said_and_nothing_runs_until_a_rerun(scene: Scene) -
     assert command(scene, "rerun", "crash-test") == 0, scene.last_output()
     assert scene.said()["generation"] == 2
     assert seen(scene) == ROWS
-    assert scene.run().wait(PATIENCE) == 0
+    assert until_ended(scene.run(), PATIENCE) == 0
     assert scene.said()["replayed"] is True
 
 
 def test_a_rerun_of_what_is_there_replaces_it(scene: Scene) -> None:
-    """Generation 2 of an output with onRerun Replace stands in the place of generation 1."""
+    """Generation 2 of an output with onRerun Replace replaces generation 1."""
     assert command(scene, "rerun", "crash-test") == 0, scene.last_output()
 
     assert seen(scene) == ROWS
@@ -57,7 +58,7 @@ def test_a_forgotten_key_runs_anew_and_its_old_commit_never_counts_as_the_new_on
     """After `forget` the next generation has a number of its own: the old slot is not taken for its result."""
     assert command(scene, "keys", "forget", "crash-test", "--reason", "a test", "--yes") == 0, scene.last_output()
 
-    assert scene.run().wait(PATIENCE) == 0, scene.last_output()
+    assert until_ended(scene.run(), PATIENCE) == 0, scene.last_output()
 
     said = scene.said()
     assert (said["generation"], said["replayed"]) == (2, False)

@@ -1,4 +1,4 @@
-"""One transaction over three tables of three kinds, killed at every step: all or nothing in the end, by whoever comes next."""
+"""One transaction over three tables of three kinds, killed at every step: the next run ends it with all or nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from crash.scene import HERE, PATIENCE, ROWS, Scene
+from harness import effort
 from harness.eventually import assert_eventually
-from sparkonce.sink.table import Table
+from harness.patience import until_ended
+from sparkonce.sink.slotlog.snapshot import Table
 
 SLOTS, DELTA, ICEBERG = "slots", "delta", "iceberg"
 KEY = "crash-test"
+NTH = effort.size("steps of three kinds")
 
 STEPS = (
     ("driver.stage.after", 0),
@@ -69,7 +72,7 @@ class Kinds(Scene):
         return {SLOTS: sorted(slots), DELTA: _sorted(numbers), ICEBERG: _sorted(iceberg)}
 
     def all_or_nothing(self) -> bool:
-        """Whether all of it is there, each row once; otherwise nothing is."""
+        """Whether all outputs have each row once; otherwise they must be empty."""
         found = self.rows_of()
         whole = {name: list(range(n * ROWS, (n + 1) * ROWS)) for n, name in enumerate((SLOTS, DELTA, ICEBERG))}
         assert found in (whole, {name: [] for name in whole}), found
@@ -106,7 +109,7 @@ def dies(scene: Kinds, point: str, skip: int, *, alone: bool) -> None:
     before = scene.hits().count(f"{point}=kill")
     runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
     if alone:
-        runner.wait(PATIENCE)
+        until_ended(runner, PATIENCE)
     else:
         assert_eventually(lambda: scene.hits().count(f"{point}=kill") > before or runner.poll() is not None, PATIENCE)
         runner.kill()
@@ -115,7 +118,7 @@ def dies(scene: Kinds, point: str, skip: int, *, alone: bool) -> None:
     assert scene.hits().count(f"{point}=kill") == before + 1
 
 
-@pytest.mark.parametrize(("point", "skip"), STEPS)
+@pytest.mark.parametrize(("point", "skip"), STEPS[::NTH])
 def test_a_driver_killed_at_a_step_then_a_run(scene: Kinds, point: str, skip: int) -> None:
     """Driver and runner die at the step; the next run ends with all three outputs, each row once."""
     dies(scene, point, skip, alone=False)
@@ -123,22 +126,22 @@ def test_a_driver_killed_at_a_step_then_a_run(scene: Kinds, point: str, skip: in
     assert scene.all_or_nothing()
 
 
-@pytest.mark.parametrize(("point", "skip"), STEPS[1:4] + STEPS[6:8] + STEPS[10:11])
+@pytest.mark.parametrize(("point", "skip"), (STEPS[1:4] + STEPS[6:8] + STEPS[10:11])[::NTH])
 def test_a_driver_killed_at_a_step_then_a_cancel(scene: Kinds, point: str, skip: int) -> None:
-    """Driver and runner die at the step, and somebody cancels: Cancelled with nothing in any output, or Succeeded with all of it, if it
-    was sealed by then."""
+    """Driver and runner die at the step, and a user cancels: Cancelled with nothing in any output, or, if it was sealed by then, Succeeded
+    with all of it."""
     dies(scene, point, skip, alone=False)
     cancelled = scene.run(command=("cancel", KEY, "--reason", "enough"))
-    cancelled.wait(PATIENCE)
+    until_ended(cancelled, PATIENCE)
     said = scene.said()
     sealed = point not in ("driver.stage.after", "driver.seal.before")
     assert said["phase"] == ("Succeeded" if sealed else "Cancelled"), said
     assert scene.all_or_nothing() == sealed
 
 
-@pytest.mark.parametrize(("point", "after", "skip"), SETTLES)
+@pytest.mark.parametrize(("point", "after", "skip"), SETTLES[::NTH])
 def test_who_settles_dies_too(scene: Kinds, point: str, after: str, skip: int) -> None:
-    """The driver dies, then the next owner dies while it settles what the driver left: the one after it ends with all three outputs."""
+    """The driver dies, then the next owner dies while it settles the driver's attempt: the owner after it ends with all three outputs."""
     dies(scene, after, skip, alone=False)
     dies(scene, point, 0, alone=False)
     assert scene.finish()["phase"] == "Succeeded"
@@ -147,8 +150,8 @@ def test_who_settles_dies_too(scene: Kinds, point: str, after: str, skip: int) -
 
 @pytest.mark.parametrize("dropped", [DELTA, ICEBERG])
 def test_a_sealed_transaction_whose_table_was_dropped_is_held_with_the_reason(scene: Kinds, dropped: str) -> None:
-    """Nobody can finish it and nobody may forget it: Held, naming the output and why, although the table stands there anew; the slots
-    that could be committed before it are."""
+    """It can neither be finished nor forgotten: Held, with the output and the reason, although a new table exists there; slots before it
+    that could be committed are."""
     catalog = load_catalog("lake", **properties(scene.folder))
     dies(scene, "driver.seal.after", 0, alone=False)
     if dropped == DELTA:
@@ -159,7 +162,7 @@ def test_a_sealed_transaction_whose_table_was_dropped_is_held_with_the_reason(sc
         catalog.drop_table(f"sales.{ICEBERG}")
         catalog.create_table(f"sales.{ICEBERG}", pa.schema([("n", pa.int64())]))
 
-    scene.run().wait(PATIENCE)
+    until_ended(scene.run(), PATIENCE)
 
     said = scene.said()
     assert said["phase"] == "Held", said

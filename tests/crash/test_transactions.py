@@ -1,4 +1,4 @@
-"""Two outputs, one attempt allowed, killed at every step: what may stand in the end."""
+"""Two outputs, one attempt allowed, killed at every step: the allowed final states."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from crash.scene import PATIENCE, Scene
 from harness.eventually import assert_eventually
+from harness.patience import until_ended
 
 ONCE = {"retry": {"maxAttempts": 1, "backoff": {"initial": "0s", "max": "0s"}}}
 STEPS = [
@@ -27,9 +28,9 @@ def killed(folder: Path, shape: str, failpoints: str) -> tuple[Scene, int]:
     """A job with one attempt, killed there; then sent again until it has an end. The last exit code."""
     scene = Scene(folder, shape=shape, spec=ONCE)
     try:
-        code = scene.run(failpoints).wait(PATIENCE)
+        code = until_ended(scene.run(failpoints), PATIENCE)
         if code < 0:
-            code = scene.run().wait(PATIENCE)
+            code = until_ended(scene.run(), PATIENCE)
         assert_eventually(lambda: not scene.attempts(), timeout=PATIENCE)
     finally:
         scene.clear()
@@ -64,5 +65,5 @@ def test_two_writes_killed_between_them_are_never_called_done_or_failed_with_one
         return
     assert (code, ["a"]) == (5, committed(scene)), scene.last_output()
     assert "Partial" in scene.last_output()
-    assert scene.run().wait(PATIENCE) == 5
+    assert until_ended(scene.run(), PATIENCE) == 5
     assert committed(scene) == ["a"]

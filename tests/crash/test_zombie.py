@@ -1,10 +1,11 @@
-"""A driver that nobody could stop: taken over, woken later."""
+"""A driver that could not be stopped is taken over, and wakes later."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -13,20 +14,19 @@ import yaml
 from crash.scene import HERE, PATIENCE, Scene
 from harness.child import frozen
 from harness.eventually import assert_eventually
-from sparkonce.engine.embedded import Embedded, attempts_folder
-from sparkonce.engine.prepare import prepare
+from harness.patience import until_ended
 from sparkonce.launch.local import LocalLauncher, place
 from sparkonce.launch.protocol import StillThere
-from sparkonce.launch.submit import command_for
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.local_template import LocalTemplate
-from sparkonce.model.record import Outcome
+from sparkonce.launch.submit import LocalTemplate, command_for
+from sparkonce.local.prepare import prepare
+from sparkonce.local.runner import LocalRunner, attempts_folder
+from sparkonce.model.record import Assignment, Outcome
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.store.open import open_store
 
 
 class OutOfReach(LocalLauncher):
-    """Its node cannot be reached: nothing of it is ever stopped."""
+    """A launcher whose node is unreachable: it never stops anything."""
 
     async def stop(self, assignment: Assignment, *, timeout: float) -> StillThere:
         lock = place(self.attempts / assignment.name, assignment, stopped=True)
@@ -39,7 +39,8 @@ class OutOfReach(LocalLauncher):
 def test_a_zombie_that_wakes_after_the_takeover_is_fenced_and_its_files_are_swept(
     tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """The frozen driver of attempt 1 wakes after attempt 2 has committed: Fenced, no row of it is visible, none of its files stays."""
+    """The frozen driver of attempt 1 wakes after attempt 2 has committed: it is Fenced, none of its rows is visible, none of its files
+    stays."""
     shape = "tx" if "seal" in point else "one"
     scene = Scene(tmpfs_path, shape=shape)
     once = tmpfs_path / "once"
@@ -59,7 +60,7 @@ def test_a_zombie_that_wakes_after_the_takeover_is_fenced_and_its_files_are_swep
     def template_of(assignment: Assignment) -> LocalTemplate:
         return LocalTemplate.of(IdempotentJob.of(assignment.spec.job))
 
-    embedded = Embedded(store=store, attempts=attempts, launcher=OutOfReach(attempts, command_for(template_of)))
+    embedded = LocalRunner(store=store, attempts=attempts, launcher=OutOfReach(attempts, command_for(template_of)))
     try:
         ending = asyncio.run(embedded.submit(prepare(job, base=str(tmpfs_path))))
 
@@ -76,5 +77,24 @@ def test_a_zombie_that_wakes_after_the_takeover_is_fenced_and_its_files_are_swep
         said = (first / "stdout").read_text() + (first / "stderr").read_text()
         assert "Fenced" in said or "AttemptEnded" in said
         assert (first / "exit").read_text().strip() != "0"
+    finally:
+        scene.clear()
+
+
+def test_two_requests_that_stop_a_frozen_launcher_do_not_take_the_key_from_each_other(tmpfs_path: Path) -> None:
+    """Stopping takes longer than a lease lasts without renewals. Of two requests that wait, one owns the key meanwhile, and finishes it."""
+    scene = Scene(tmpfs_path, shape="two")
+    try:
+        launcher = scene.run("launch.local.placed=1*stop")
+        assert_eventually(lambda: frozen(launcher.pid), timeout=PATIENCE)
+        requests = [scene.run(), scene.run()]
+
+        assert [until_ended(request, PATIENCE) for request in requests] == [0, 0]
+        with sqlite3.connect(scene.ledger) as ledger:
+            takeovers = ledger.execute("SELECT count(*) FROM events WHERE body LIKE '%TakenOver%'").fetchone()[0]
+        assert takeovers <= 5  # one on a quiet machine; without renewals they would not end
+        os.kill(launcher.pid, signal.SIGCONT)
+        assert until_ended(launcher, PATIENCE) == 0
+        scene.check()
     finally:
         scene.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkonce.sink import slots
+from sparkonce.sink.slotlog import sink as slots
 
 
 @pytest.fixture(autouse=True)

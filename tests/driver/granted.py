@@ -10,18 +10,17 @@ from typing import Any
 from pyarrow import parquet
 
 from harness.arrow_stage import arrow_stage
+from harness.memory_store import MemoryStore
 from sparkonce.blocking import run
-from sparkonce.driver.attempt import sinks_of
 from sparkonce.driver.channel import Channel, DirectChannel
 from sparkonce.driver.context import Job
-from sparkonce.engine.prepare import Prepared, assemble
 from sparkonce.errors import OutputUnavailable
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Record, Settling, Why
+from sparkonce.local.prepare import Prepared, assemble
+from sparkonce.model.record import Assignment, Record, Settling, Why
 from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.open import sinks_of
 from sparkonce.sink.protocol import Sink, SinkKey, Slot
 from sparkonce.sink.transaction import sink_key
-from sparkonce.store.memory import MemoryStore
 from sparkonce.store.protocol import Claim, IdempotencyStore, Owned, Updated
 
 
@@ -122,7 +121,7 @@ class Granted:
         return sorted(number for column in columns for number in column)
 
     def slots(self, output: str) -> list[tuple[int, str]]:
-        """Token and state of each, whatever is listed."""
+        """Token and state of each slot, of any state."""
         sink: Any = self.sinks()[output]
         found = [run(sink._read(self.key(output), token)) for token in range(1, self.record.attempt + 2)]
         return [(slot.token, slot.state.value) for slot in found if slot is not None]

@@ -1,20 +1,30 @@
-"""Streams of an attempt that was granted: a source without a JVM, drivers that die in a batch, and what was settled."""
+"""Streams of an attempt that was granted, into outputs of each kind: a source without a JVM, drivers that die in a batch, what was
+settled, and what other readers see."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyarrow import parquet
 
-from driver.granted import Granted
+from driver.granted import Granted, granted
+from harness import iceberg_tables
+from harness.delta_stage import numbers_in
 from harness.stream_source import Source, installed
 from sparkonce.blocking import run
 from sparkonce.model.record import Settling, Why
-from sparkonce.sink.table import Table
+from sparkonce.sink.slotlog.snapshot import Table
 from sparkonce.sink.transaction import Settlement, settle
 
 BATCHES = [[1, 2], [3, 4, 5], [6]]
+KINDS = ("slotLog", "delta", "iceberg")
+COMMITS = {"slotLog": "sink.slots.create", "delta": "sink.delta.commit", "iceberg": "sink.iceberg.commit"}
+"""Failpoints around the step that makes a batch visible."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +36,65 @@ def source(*batches: list[int], **options: bool) -> Any:
     return Source(batches or BATCHES, **options)
 
 
-def rows(attempt: Granted, output: str = "orders") -> list[int]:
-    """As a reader gets them."""
-    files = Table(attempt.folder / output).files()
-    return sorted(
-        n for file in files for n in parquet.read_table(file, partitioning=None)["n"].to_pylist() if n is not None
-    )
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of the output; Iceberg's catalog is a file in the test's folder."""
+    for name, value in iceberg_tables.sql_catalog(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    return str(request.param)
+
+
+@pytest.fixture
+def begin(kind: str, tmp_path: Path) -> Callable[..., Granted]:
+    """An attempt whose outputs are of the kind."""
+
+    def granted_with(*names: str, on_rerun: str = "Replace", **spec: Any) -> Granted:
+        return granted(tmp_path, outputs=[output(kind, name, on_rerun) for name in names or ("orders",)], **spec)
+
+    return granted_with
+
+
+def output(kind: str, name: str, on_rerun: str = "Replace") -> dict[str, Any]:
+    where = {"catalog": iceberg_tables.CATALOG, "table": f"sales.{name}"} if kind == "iceberg" else {"path": name}
+    return {"name": name, kind: where, "onRerun": on_rerun}
+
+
+def rows(attempt: Granted, name: str = "orders") -> list[int]:
+    """As another reader of the output gets them."""
+    match attempt.sinks()[name].kind:
+        case "iceberg":
+            return _rows_of_iceberg(f"sales.{name}")
+        case "delta":
+            return _rows_of_delta(attempt.folder / name)
+        case _:
+            files = Table(attempt.folder / name).files()
+            found: list[Any] = [parquet.read_table(file, partitioning=None)["n"].to_pylist() for file in files]
+            return sorted(n for each in found for n in each if n is not None)
+
+
+def _rows_of_iceberg(table: str) -> list[int]:
+    if not iceberg_tables.catalog().table_exists(table):
+        return []
+    return iceberg_tables.rows(name=table) if iceberg_tables.table(table).schema().fields else []
+
+
+def _rows_of_delta(table: Path) -> list[int]:
+    if not (table / "_delta_log").exists() or "n" not in {f.name for f in DeltaTable(str(table)).schema().fields}:
+        return []
+    return numbers_in(table)
+
+
+def drop(attempt: Granted, name: str = "orders") -> None:
+    """As another user of the table does."""
+    if attempt.sinks()[name].kind == "iceberg":
+        iceberg_tables.catalog().drop_table(f"sales.{name}")
+    else:
+        shutil.rmtree(attempt.folder / name)
+
+
+def checkpoint_of(attempt: Granted) -> str:
+    """One that stays when the table is dropped."""
+    return str(attempt.folder / "checkpoint")
 
 
 def settled(attempt: Granted, *, end: bool = False) -> Settlement:

@@ -14,12 +14,12 @@ import pytest
 import sparkonce
 from driver.granted import Granted, granted
 from harness.arrow_stage import arrow_stage, table_of
-from sparkonce.driver import attempt as module
-from sparkonce.driver.attempt import from_environment
+from sparkonce.driver import current as module
 from sparkonce.driver.context import Job
+from sparkonce.driver.current import from_environment
 from sparkonce.errors import AttemptEnded, InvalidInput, NotInJob, StoreUnavailable
 from sparkonce.launch.local import locked, place
-from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT
+from sparkonce.model.record import ENVIRONMENT, FOLDER_ENVIRONMENT
 from sparkonce.store.open import open_store
 
 
@@ -30,7 +30,7 @@ def attempt(tmp_path: Path) -> Granted:
 
 @pytest.fixture(autouse=True)
 def _one_process_per_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test is a process of its own as far as `current()` can see; what it began is ended."""
+    """To `current()` each test is a separate process; what it began is ended."""
     monkeypatch.setattr(module, "_current", None)
     begun: list[Job] = []
     start = Job.__init__
@@ -77,7 +77,7 @@ def test_outside_any_job_is_an_error_of_this_package() -> None:
 
 
 def test_an_assignment_of_another_version_is_one_sentence() -> None:
-    """No traceback of a parser: what is wrong, where, what to do."""
+    """The sentence has the defect, its place and the remedy, and no traceback of a parser."""
     with pytest.raises(InvalidInput, match=r"SPARKONCE_ASSIGNMENT does not hold an assignment .* same version"):
         from_environment({ENVIRONMENT: '{"key": 1}'})
 
@@ -95,7 +95,7 @@ def test_the_job_is_the_same_object_each_time(attempt: Granted, monkeypatch: pyt
 
 
 def test_a_job_from_the_environment_writes(attempt: Granted) -> None:
-    """Relative outputs are relative to the assignment's folder, whatever the process's own is."""
+    """Relative outputs are relative to the assignment's folder, whatever the process's own folder is."""
     job = from_environment(environment(attempt), stager=arrow_stage)
 
     assert job.write(table_of(1, 2), "orders").fresh
@@ -103,7 +103,7 @@ def test_a_job_from_the_environment_writes(attempt: Granted) -> None:
 
 
 def test_the_driver_holds_the_attempts_lock(attempt: Granted, tmp_path: Path) -> None:
-    """Nobody but the driver holds it (the JVM closed its own): the attempt counts as alive."""
+    """Only the driver holds it (the JVM closed its own): the attempt counts as alive."""
     folder = folder_of(attempt, tmp_path)
     assert not locked(folder)
 
@@ -134,7 +134,7 @@ def test_a_stopped_attempt_does_not_begin(attempt: Granted, tmp_path: Path) -> N
 
 
 def test_an_attempt_without_a_folder_does_not_begin(attempt: Granted, tmp_path: Path) -> None:
-    """Somebody deleted it: nobody could see this driver live."""
+    """It was deleted: no other process could see this driver alive."""
     with pytest.raises(AttemptEnded, match="the folder of attempt 1 of load-may is gone"):
         from_environment(environment(attempt, tmp_path / "nowhere"))
 

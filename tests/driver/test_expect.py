@@ -1,4 +1,4 @@
-"""`spec.outputs[].expect`: what is not as expected is never visible, and the ledger is told why."""
+"""`spec.outputs[].expect`: rows that violate it never become visible, and the ledger has the reason."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import pytest
 from driver.granted import Granted, granted
 from harness.arrow_stage import arrow_stage, table_of
 from sparkonce.blocking import run
-from sparkonce.driver.attempt import expected_of, sinks_of
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job
+from sparkonce.driver.current import expected_of
 from sparkonce.errors import ExpectationUnmet
-from sparkonce.model.output import Expect
 from sparkonce.model.record import Report
-from sparkonce.sink.staging import Written
+from sparkonce.model.spec import Expect
+from sparkonce.sink.open import sinks_of
+from sparkonce.sink.staging import StagedRows
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What a DataFrame shows before it runs, and its rows."""
+    """A DataFrame's schema before it runs, and its rows."""
 
     rows: Any
     columns: tuple[str, ...] = ("n",)
@@ -31,7 +32,7 @@ class Frame:
 def job_of(attempt: Granted, ran: list[str], **expected: Expect) -> Job:
     """Its stager notes each frame that it runs."""
 
-    def stage(frame: Frame, folder: str, partition_by: Any = ()) -> Written:
+    def stage(frame: Frame, folder: str, partition_by: Any = ()) -> StagedRows:
         ran.append(folder)
         return arrow_stage(frame.rows, folder, partition_by)
 
@@ -49,7 +50,8 @@ def test_columns_that_are_missing_end_the_write_before_the_frame_runs(tmp_path: 
     job = job_of(attempt, ran, orders=Expect(columns=("n", "day", "fare")))
 
     with pytest.raises(
-        ExpectationUnmet, match=r"orders is not as .*expect wants it: it has no column day, fare \(its columns are n\)"
+        ExpectationUnmet,
+        match=r"orders violates spec.outputs\[orders\].expect: it has no column day, fare \(its columns are n\)",
     ):
         job.write(Frame(table_of(1)), "orders")  # type: ignore[arg-type]  # a stand-in for a DataFrame
 
@@ -61,7 +63,7 @@ def test_columns_that_are_missing_end_the_write_before_the_frame_runs(tmp_path: 
 
 
 def test_too_few_rows_are_staged_and_never_visible(tmp_path: Path) -> None:
-    """The rows are known once they were written: what was staged goes, no slot is filled, the ledger knows."""
+    """Rows are counted when they were written: staged files are deleted, no slot is filled, the ledger has the reason."""
     attempt, ran = granted(tmp_path, "orders"), list[str]()
     job = job_of(attempt, ran, orders=Expect(min_rows=4))
 

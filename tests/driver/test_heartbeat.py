@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from driver.granted import Granted, granted
 from harness.arrow_stage import table_of
 from harness.eventually import assert_eventually
-from harness.spark import spark
+from harness.patience import stretched
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job
-from sparkonce.driver.heartbeat import SparkProgress
 from sparkonce.errors import AttemptEnded, StoreUnavailable
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["spark"]
 PATIENCE = 10  # seconds; a beat is due every hundredth
 
 
@@ -48,7 +43,7 @@ def beating(attempt: Granted, script: Callable[[], object] = lambda: None) -> It
         yield job, channel
     finally:
         job.heartbeat.stop()
-        job.heartbeat._thread.join(PATIENCE)
+        job.heartbeat._thread.join(stretched(PATIENCE))
         assert not job.heartbeat._thread.is_alive()
 
 
@@ -66,7 +61,7 @@ def test_the_attempt_is_touched_with_the_rows_committed_so_far(tmp_path: Path) -
 
 
 def test_an_answer_that_the_attempt_is_over_ends_the_next_write(tmp_path: Path) -> None:
-    """The next attempt was granted: the write raises AttemptEnded and nothing is staged; the thread asks no more."""
+    """The next attempt was granted: the write raises AttemptEnded and nothing is staged; the thread sends no more heartbeats."""
     attempt = granted(tmp_path, "orders")
     with beating(attempt) as (job, channel):
         attempt.update(attempt=2, nonce="nonce-2")
@@ -80,7 +75,7 @@ def test_an_answer_that_the_attempt_is_over_ends_the_next_write(tmp_path: Path) 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("no answer"), RuntimeError("a defect of a store")])
 def test_silence_is_no_answer(tmp_path: Path, error: Exception) -> None:
-    """While the store fails, in whatever way, the attempt goes on and the thread lives: the beats come back with the store."""
+    """However the store fails, the attempt continues and the thread lives: heartbeats resume with the store."""
     attempt = granted(tmp_path, "orders")
     lost = [error] * 5
 
@@ -92,35 +87,3 @@ def test_silence_is_no_answer(tmp_path: Path, error: Exception) -> None:
         assert_eventually(lambda: not lost and channel.beats > 5, PATIENCE)
         assert not job.heartbeat.over
         assert job.write(table_of(1), "orders").fresh
-
-
-@pytest.mark.spark
-def test_a_spark_job_that_has_ended_is_asked_about_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stages count in every beat, and what ended before the attempt began counts in none; what a beat costs does not grow with the
-    jobs of the session."""
-    from pyspark.core.status import StatusTracker
-
-    asked: list[int] = []
-    info = StatusTracker.getJobInfo
-
-    def heard(tracker: StatusTracker, number: int) -> object:
-        asked.append(number)
-        return info(tracker, number)
-
-    def job() -> None:
-        spark.range(10).write.format("noop").mode("overwrite").save()
-
-    monkeypatch.setattr(StatusTracker, "getJobInfo", heard)
-    whole, later = SparkProgress(), SparkProgress()
-    job()
-    assert_eventually(lambda: whole().get("stagesDone") == 1, PATIENCE)
-    later.begin()
-    asked.clear()
-    for _ in range(3):
-        job()
-    assert_eventually(lambda: later().get("stagesDone") == 3, PATIENCE)
-    assert len(set(asked)) == 3
-    assert_eventually(lambda: whole().get("stagesDone") == 4, PATIENCE)
-    asked.clear()
-    assert (whole(), later()) == ({"stagesDone": 4, "stages": 4}, {"stagesDone": 3, "stages": 3})
-    assert asked == []

@@ -1,7 +1,8 @@
-"""What a driver says beside its writes: values, entries, a permanent error."""
+"""A driver's reports beside its writes: values, entries, a permanent error."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,11 @@ from typing import Any
 import pytest
 
 from driver.granted import Granted, granted
+from sparkonce.attempt.outcome import values_of
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
-from sparkonce.engine.outcome import values_of
 from sparkonce.errors import InvalidInput, StoreUnavailable
-from sparkonce.model.record import Report
-from sparkonce.model.result import VALUES_LIMIT
+from sparkonce.model.record import VALUES_LIMIT, Report
 
 
 def reports(attempt: Granted) -> list[Report]:
@@ -58,7 +58,7 @@ def test_the_order_of_many_values_is_that_of_the_calls(tmp_path: Path) -> None:
 
 
 def test_only_the_last_attempt_that_set_values_counts(tmp_path: Path) -> None:
-    """What an attempt said that had no effect is not mixed into the result of the next."""
+    """Values of an attempt without effect are not mixed into the result of the next."""
     attempt = granted(tmp_path)
     attempt.job().result(rows=1, old=True)
     attempt.next_attempt()
@@ -77,7 +77,7 @@ def test_a_value_that_json_cannot_hold_is_refused(tmp_path: Path, value: object)
 
 
 def test_values_are_limited_all_calls_together(tmp_path: Path) -> None:
-    """Exactly the limit is recorded; one byte more is refused, however many calls it comes in, and what was there stays."""
+    """Exactly the limit is recorded; one more byte is refused, in however many calls, and the recorded values stay."""
     attempt = granted(tmp_path)
     job = attempt.job()
     job.result(x="a" * (VALUES_LIMIT - len('{"x": ""}') - 100))
@@ -90,8 +90,21 @@ def test_values_are_limited_all_calls_together(tmp_path: Path) -> None:
     assert values_of(reports(attempt)) == {"x": "small", "y": 1}
 
 
+def test_a_report_without_room_is_no_reason_to_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is too large, and one beyond what the attempt may say, are lost with a word on standard error; the job goes on."""
+    attempt = granted(tmp_path)
+    job = attempt.job()
+    job.report("progress", text="a" * 20_000)
+    assert re.search(r"^sparkonce: not reported: a report of 'progress' has 20,\d+ bytes", capsys.readouterr().err)
+    for _ in range(60):
+        job.report("progress", text="a" * 16_000)
+    assert "attempt 1 has reported" in capsys.readouterr().err
+    job.result(rows=1)
+    assert 40 < len(reports(attempt)) < 50
+
+
 def test_each_report_is_an_entry_of_its_own(tmp_path: Path) -> None:
-    """Two reports of a kind: both stand there, none is dropped for the other."""
+    """Two reports of a kind are both stored; neither replaces the other."""
     attempt = granted(tmp_path)
     job = attempt.job()
     job.report("progress", part=1)
@@ -108,7 +121,7 @@ def test_a_report_whose_answer_was_lost_is_there_once(tmp_path: Path) -> None:
 
 
 def test_fail_reports_a_permanent_error_and_exits_with_the_message(tmp_path: Path) -> None:
-    """The report is there before the process ends, also when answers were lost; a long message is cut to what a record holds."""
+    """The report is stored before the process ends, also when answers were lost; a long message is cut to a record's limit."""
     attempt = granted(tmp_path)
     with pytest.raises(SystemExit, match="sparkonce: no such column"):
         attempt.job(channel=Lossy(attempt, times=2)).fail("no such column: fare" + "!" * 5000)

@@ -15,9 +15,7 @@ from driver.streamed import dying, settled
 from harness.arrow_stage import table_of
 from harness.stream_source import installed
 from sparkonce.blocking import run
-from sparkonce.model.assignment import ENVIRONMENT
-from sparkonce.model.record import Intent, Report, Why
-from sparkonce.model.result import Verdict
+from sparkonce.model.record import ENVIRONMENT, Intent, Report, Verdict, Why
 from sparkonce.sink.protocol import Slot
 from sparkonce.sink.transaction import intent_of
 from sparkonce.store.open import open_store
@@ -64,7 +62,7 @@ def staged(attempt: Granted, output: str, *rows: int) -> Slot:
 
 @pytest.mark.parametrize("why", [Why.CANCELLED, Why.SUPERSEDED, Why.LOST])
 def test_a_stream_is_ended_where_its_end_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Why) -> None:
-    """Cancelled or superseded: the end is written after the last batch, and that is All. Lost: Some, which another attempt goes on with."""
+    """Cancelled or superseded: the end is written after the last batch, and that is All. Lost: Some, which another attempt continues."""
     installed(monkeypatch)
     attempt = granted(tmp_path, "orders", store=open_store(str(tmp_path / "ledger.db")))
     dying(attempt, 2)
@@ -103,7 +101,7 @@ def test_the_sealed_intent_that_it_is_handed_is_rolled_forward(attempt: Granted)
 
 
 def test_without_the_intent_staged_files_are_never_committed(attempt: Granted) -> None:
-    """It stages nothing and guesses nothing: what nobody sealed is closed."""
+    """It stages nothing and guesses nothing: slots that were not sealed are closed."""
     staged(attempt, "a", 1)
     attempt.job().write(table_of(3), "b")
     attempt.settling()
@@ -115,7 +113,7 @@ def test_without_the_intent_staged_files_are_never_committed(attempt: Granted) -
 
 
 def test_each_settle_run_has_a_report_of_its_own(attempt: Granted) -> None:
-    """Two of them agree, and neither replaces what the other said."""
+    """Two of them agree, and neither replaces the other's report."""
     attempt.settling()
     settle_run(attempt)
     settle_run(attempt)

@@ -1,55 +1,80 @@
-"""`job.stream`: every batch once, a stream bound to its checkpoint, and one sentence for what does not fit."""
+"""`job.stream` into outputs of each kind: every batch once, a stream bound to its checkpoint, and one sentence for what does not fit."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from driver.granted import granted
-from driver.streamed import BATCHES, LIVES, Dies, checkpoints, dying, next_attempt, rows, settled, source
+from driver.granted import Granted, granted
+from driver.streamed import (
+    BATCHES,
+    COMMITS,
+    KINDS,
+    LIVES,
+    Dies,
+    begin,
+    checkpoints,
+    dying,
+    kind,
+    next_attempt,
+    output,
+    rows,
+    settled,
+    source,
+)
+from harness import iceberg_tables
 from harness.arrow_stage import table_of
 from harness.stream_source import Source
+from sparkonce import failpoints
+from sparkonce.attempt.decide import Finalize
+from sparkonce.attempt.outcome import succeeded
+from sparkonce.attempt.probe import probe
 from sparkonce.blocking import run
-from sparkonce.engine.decide import Finalize
-from sparkonce.engine.notebook import Replayed
-from sparkonce.engine.outcome import succeeded
-from sparkonce.engine.probing import probe
 from sparkonce.errors import AttemptEnded, Fenced
-from sparkonce.model.record import Outcome
-from sparkonce.model.result import Verdict
-from sparkonce.sink.protocol import Evidence, StreamPart
-from sparkonce.sink.slots import digest_of
+from sparkonce.local.notebook import Replayed
+from sparkonce.model.record import Outcome, Verdict
+from sparkonce.sink import stream
+from sparkonce.sink.protocol import AlreadyCommitted, Evidence, FencedOff, StreamPart
+from sparkonce.sink.slotlog.sink import digest_of
+from sparkonce.sink.slotlog.snapshot import Table
 from sparkonce.sink.stream import mark, place
-from sparkonce.sink.table import Table
 
-__all__ = ["checkpoints"]
+__all__ = ["begin", "checkpoints", "kind"]
 
 
-def test_every_batch_is_one_commit_and_the_end_has_the_totals(tmp_path: Path) -> None:
-    """Three batches: an opening, three slots, an end; the result has all rows, and settling says that all is there."""
-    attempt = granted(tmp_path, "orders")
+def test_every_batch_is_one_commit_and_the_end_has_the_totals(begin: Callable[..., Granted]) -> None:
+    """Three batches: every row once, the totals in the end; settling says All, and the probe Present."""
+    attempt = begin()
 
     done = attempt.job().stream(source()).write("orders")
 
     assert (done.rows, done.batches, done.last_batch, done.fresh) == (6, 3, 2, True)
     assert rows(attempt) == [1, 2, 3, 4, 5, 6]
-    assert sorted(p.parent.name[-3:] for p in (tmp_path / "orders").glob("_idem/*/*.json")) == [
-        "-b0",
-        "-b1",
-        "-b2",
-        "-b3",
-        "-g1",
-    ]
     found = settled(attempt)
     assert found.verdict is Verdict.ALL
-    assert mark(found.slots["orders"]).part is StreamPart.END  # type: ignore[arg-type]  # ALL: there is one
-    assert mark(found.slots["orders"]).rows == 6  # type: ignore[arg-type]  # as above
+    end = found.slots["orders"]
+    assert end is not None
+    assert (mark(end).part, mark(end).rows) == (StreamPart.END, 6)
+    sinks = list(attempt.sinks().values())
+    result = succeeded(attempt.record, Finalize(Outcome.SUCCEEDED, None, ""), found, sinks=sinks, reports=[], now=1.0)
+    assert (result.outputs[0].rows, result.outputs[0].kind) == (6, sinks[0].kind)
+    assert run(probe(attempt.record, result, sinks)) == {"orders": Evidence.PRESENT}
+
+
+def test_the_slot_log_has_a_slot_per_part(tmp_path: Path) -> None:
+    """On disk: an opening, three batches and an end, under numbers that a reader can sort."""
+    attempt = granted(tmp_path, "orders")
+    attempt.job().stream(source()).write("orders")
+    places = sorted(path.parent.name[-3:] for path in (tmp_path / "orders").glob("_idem/*/*.json"))
+    assert places == ["-b0", "-b1", "-b2", "-b3", "-g1"]
 
 
 def test_the_result_of_a_stream_has_the_totals_and_says_what_it_rests_on(tmp_path: Path) -> None:
-    """Rows, bytes and files of all batches, whoever wrote them; the last batch is named; the digest is the end's."""
+    """Rows, bytes and files of all batches, of any driver; the last batch is named; the digest is the end's."""
     attempt = granted(tmp_path, "orders")
     dying(attempt, 1, committed=True)
     next_attempt(attempt)
@@ -87,9 +112,9 @@ def test_a_replayed_stream_answers_from_the_record(tmp_path: Path) -> None:
     assert replayed.foreach_batch(print) == {"orders": done}
 
 
-def test_a_batch_that_is_delivered_again_is_skipped_without_running(tmp_path: Path) -> None:
-    """Committed, and Spark not told: the next attempt is given the batch again, calls nothing for it, and goes on with the one after."""
-    attempt = granted(tmp_path, "orders")
+def test_a_batch_that_is_delivered_again_is_skipped_without_running(begin: Callable[..., Granted]) -> None:
+    """Committed, and not recorded by Spark: the next attempt calls nothing for it, and continues with the next batch."""
+    attempt = begin()
     dying(attempt, 1, committed=True)
     next_attempt(attempt)
     called: list[int] = []
@@ -104,24 +129,27 @@ def test_a_batch_that_is_delivered_again_is_skipped_without_running(tmp_path: Pa
     assert (done["orders"].rows, rows(attempt)) == (6, [1, 2, 3, 4, 5, 6])
 
 
-def test_a_stream_that_lost_its_driver_is_some_and_never_failed(tmp_path: Path) -> None:
-    """Batches without an end: Some, so that another attempt goes on; with the wish to end: the end is written and it is All."""
-    attempt = granted(tmp_path, "orders")
+def test_a_stream_that_lost_its_driver_is_some_and_a_cancel_ends_it(begin: Callable[..., Granted]) -> None:
+    """Without a cancellation: Some, and another attempt may continue; with it: the end after the last batch, All, and that is final."""
+    attempt = begin()
     dying(attempt, 2)
 
-    assert settled(attempt).verdict is Verdict.SOME
-    assert "a stream without its end: orders" in settled(attempt).note
+    found = settled(attempt)
+    assert found.verdict is Verdict.SOME
+    assert "a stream without its end: orders" in found.note
     ended = settled(attempt, end=True)
 
     assert ended.verdict is Verdict.ALL
     told = mark(ended.slots["orders"])  # type: ignore[arg-type]  # ALL: there is one
     assert (told.part, told.batches, told.rows, told.last_batch) == (StreamPart.END, 2, 5, 1)
     assert settled(attempt) == ended
+    assert attempt.job().stream(source()).write("orders").fresh is False
+    assert rows(attempt) == [1, 2, 3, 4, 5]
 
 
-def test_a_stream_without_a_batch_is_none_even_when_it_was_opened(tmp_path: Path) -> None:
-    """The opening is no effect: None, also for a cancel, and then the first batch can never come."""
-    attempt = granted(tmp_path, "orders")
+def test_a_stream_without_a_batch_is_none_even_when_it_was_opened(begin: Callable[..., Granted]) -> None:
+    """The opening is not an effect: None, also for a cancel, and then the first batch can never come."""
+    attempt = begin()
     dying(attempt, 0)
 
     assert settled(attempt, end=True).verdict is Verdict.NONE
@@ -131,22 +159,24 @@ def test_a_stream_without_a_batch_is_none_even_when_it_was_opened(tmp_path: Path
     assert rows(attempt) == []
 
 
-def test_a_query_without_rows_is_a_result_without_rows(tmp_path: Path) -> None:
-    """Nothing to read, and it ended by itself: opened and ended, All with no rows, and the table has its columns."""
-    attempt = granted(tmp_path, "orders")
-
+def test_a_query_without_rows_is_a_result_without_rows(begin: Callable[..., Granted], kind: str) -> None:
+    """Opened and ended: All with no rows; rows of a later key find a table that takes their columns."""
+    attempt = begin()
     empty: Any = Source([])
     done = attempt.job().stream(empty).write("orders")
-
     assert (done.rows, done.batches, done.last_batch) == (0, 0, None)
     assert settled(attempt).verdict is Verdict.ALL
-    (shown,) = Table(tmp_path / "orders").slots()
-    assert '"n"' in shown.data_schema
+    if kind == "slotLog":
+        (shown,) = Table(attempt.folder / "orders").slots()
+        assert '"n"' in shown.data_schema
+    other = begin(idempotencyKey="other")
+    other.job().stream(source()).write("orders")
+    assert rows(other) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_stream_that_has_its_end_is_not_run_again(tmp_path: Path) -> None:
-    """A driver that died after the end: the next attempt starts no query and says what is there."""
-    attempt = granted(tmp_path, "orders")
+def test_a_stream_that_has_its_end_is_not_run_again(begin: Callable[..., Granted]) -> None:
+    """After a driver died after the end, the next attempt starts no query and returns what is there."""
+    attempt = begin()
     attempt.job().stream(source()).write("orders")
     attempt.update(attempt=2, nonce="nonce-2")
     never = source()
@@ -157,9 +187,9 @@ def test_a_stream_that_has_its_end_is_not_run_again(tmp_path: Path) -> None:
     assert never.queries == []
 
 
-def test_a_stream_that_was_ended_takes_no_batch(tmp_path: Path) -> None:
+def test_a_stream_that_was_ended_takes_no_batch(begin: Callable[..., Granted]) -> None:
     """A driver that lives on after a cancel had written the end: its next batch is refused, and the result stays."""
-    attempt = granted(tmp_path, "orders")
+    attempt = begin()
 
     def cancelled(batch: Any, frame: Any) -> None:
         if batch.number == 1:
@@ -171,12 +201,12 @@ def test_a_stream_that_was_ended_takes_no_batch(tmp_path: Path) -> None:
 
     assert rows(attempt) == [1, 2]
     assert settled(attempt).verdict is Verdict.ALL
-    assert len(list((tmp_path / "orders").glob("_data/*-b1/*"))) == 0
+    assert list(attempt.folder.glob("**/*-b1/**/*.parquet")) == []
 
 
-def test_an_attempt_that_was_taken_over_commits_nothing_more(tmp_path: Path) -> None:
+def test_an_attempt_that_was_taken_over_commits_nothing_more(begin: Callable[..., Granted]) -> None:
     """Taken over in the middle of a batch by an attempt that commits it: the zombie is refused there, and its rows are gone."""
-    attempt = granted(tmp_path, "orders")
+    attempt = begin()
     zombie = attempt.job()
 
     def overtaken(batch: Any, frame: Any) -> None:
@@ -189,12 +219,33 @@ def test_an_attempt_that_was_taken_over_commits_nothing_more(tmp_path: Path) -> 
         zombie.stream(source()).foreach_batch(overtaken)
 
     assert rows(attempt) == [1, 2, 3, 4, 5, 6]
-    assert len(list((tmp_path / "orders").glob("_data/*/*"))) == 3
+    assert len({file.parent for file in attempt.folder.glob("**/*-b*/*/*.parquet")}) == 3
 
 
-def test_a_zombie_that_begins_late_is_refused_in_an_open_place(tmp_path: Path) -> None:
+def test_an_attempt_that_was_taken_over_commits_no_batch_that_was_to_come(begin: Callable[..., Granted]) -> None:
+    """Taken over in the middle of batch 1 by an attempt that dies after batch 1: the zombie is refused in batch 1, and a second one, which
+    begins anew, in batch 2, where there is no fence."""
+    attempt = begin()
+    zombie, late = attempt.job(), attempt.job()
+
+    def overtaken(batch: Any, frame: Any) -> None:
+        if batch.number == 1:
+            next_attempt(attempt)
+            dying(attempt, 1, committed=True)
+        batch.write(frame, "orders")
+
+    with pytest.raises(Fenced, match="can commit nothing more to orders"):
+        zombie.stream(source()).foreach_batch(overtaken)
+    with pytest.raises(Fenced, match="attempt 1 of load-may can commit nothing more to orders"):
+        late.stream(source()).write("orders")
+
+    assert rows(attempt) == [1, 2, 3, 4, 5]
+    assert settled(attempt).verdict is Verdict.SOME
+
+
+def test_a_zombie_that_begins_late_is_refused_in_an_open_place(begin: Callable[..., Granted]) -> None:
     """Taken over before its first look: no slot of the next batch is closed against it, but the batch before is a later attempt's."""
-    attempt = granted(tmp_path, "orders")
+    attempt = begin()
     zombie = attempt.job()
     next_attempt(attempt)
     dying(attempt, 2)
@@ -204,13 +255,106 @@ def test_a_zombie_that_begins_late_is_refused_in_an_open_place(tmp_path: Path) -
     ):
         zombie.stream(source()).write("orders")
 
-    assert list((tmp_path / "orders").glob("_idem/*-b2/*")) == []
+    assert list((attempt.folder / "orders").glob("_idem/*-b2/*")) == []
     assert rows(attempt) == [1, 2, 3, 4, 5]
 
 
-def test_several_outputs_have_every_batch_once(tmp_path: Path) -> None:
-    """A driver that died between two outputs of a batch: the next one writes only what is missing; left out means no rows."""
-    attempt = granted(tmp_path, "orders", "totals")
+def test_a_late_batch_of_a_lower_token_is_refused_at_the_table(begin: Callable[..., Granted]) -> None:
+    """A frozen writer whose staged batch goes out after a settle: fenced; and after its successor went on: the successor's batch."""
+    attempt = begin()
+    dying(attempt, 1)
+    sink: Any = attempt.sinks()["orders"]
+    key = attempt.key("orders")
+    opening = run(sink.find(key))
+    chain = run(stream.walk(sink, key, opening))
+    assert chain.batches == 1
+    staged = sink.stage(table_of(30), place(key, 1), 1, fingerprint=attempt.record.fingerprint)
+    late = stream.batch_of(chain, 1, staged, plan="p")
+    settled(attempt)
+    assert isinstance(run(stream.commit(sink, key, chain, late)), FencedOff)
+    next_attempt(attempt)
+    dying(attempt, 1, committed=True)
+    assert isinstance(run(stream.commit(sink, key, chain, late)), FencedOff | AlreadyCommitted)
+    assert rows(attempt) == [1, 2, 3, 4, 5]
+
+
+def test_a_lost_reply_at_a_batchs_commit_is_looked_up(
+    begin: Callable[..., Granted], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit took effect and its answer was lost: the batch is there once, and the stream continues in the same attempt."""
+    attempt = begin()
+    monkeypatch.setenv("SPARKONCE_FAILPOINTS", f"{COMMITS[kind]}.after=2*off->1*raise->off")
+    failpoints.reset()
+    try:
+        done = attempt.job().stream(source()).write("orders")
+    finally:
+        monkeypatch.delenv("SPARKONCE_FAILPOINTS")
+        failpoints.reset()
+    assert (done.rows, done.batches, rows(attempt)) == (6, 3, [1, 2, 3, 4, 5, 6])
+
+
+def test_twins_of_one_token_write_a_batch_once(begin: Callable[..., Granted]) -> None:
+    """Two drivers with one assignment: the second finds the first one's batch in the place and continues after it."""
+    attempt = begin()
+    twin = attempt.job()
+
+    def beside(batch: Any, frame: Any) -> None:
+        if batch.number == 1:
+            with contextlib.suppress(Dies):
+                dying(attempt, 1, committed=True)
+        batch.write(frame, "orders")
+
+    done = twin.stream(source()).foreach_batch(beside)["orders"]
+
+    assert (done.rows, rows(attempt)) == (6, [1, 2, 3, 4, 5, 6])
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"], indirect=True)
+def test_a_rerun_replaces_the_stream_with_its_first_batch(begin: Callable[..., Granted]) -> None:
+    """Generation 2 of a table: gone are all batches of generation 1 when its first one is there, in one commit; each later batch is added
+    once. A slot log replaces with the end: `test_the_probe_of_a_slot_log_knows_the_digest_of_its_end`."""
+    attempt = begin()
+    attempt.job().stream(source()).write("orders")
+    (end,) = settled(attempt).slots.values()
+    assert end is not None
+    sink, key = attempt.sinks()["orders"], attempt.key("orders")
+    attempt.record = attempt.record.changed(generation=2)
+    dying(attempt, 0, channel=LIVES)
+    assert rows(attempt) == [1, 2, 3, 4, 5, 6]
+    dying(attempt, 0, committed=True, channel=LIVES)
+    assert rows(attempt) == [1, 2]
+    assert run(sink.probe(key, None)) is Evidence.REPLACED
+
+    attempt.job(channel=LIVES).stream(source(*BATCHES[:2])).write("orders")
+
+    assert rows(attempt) == [1, 2, 3, 4, 5]
+    attempt.record = attempt.record.changed(generation=3)
+    attempt.job(channel=LIVES).stream(source([7], [8])).write("orders")
+    assert rows(attempt) == [7, 8]
+
+
+def test_a_rerun_that_ends_without_a_batch_empties_the_table(begin: Callable[..., Granted]) -> None:
+    """Its end slot represents it: it replaces the earlier rows with none."""
+    attempt = begin()
+    attempt.job().stream(source()).write("orders")
+    attempt.record = attempt.record.changed(generation=2)
+    empty: Any = Source([])
+    attempt.job(channel=LIVES).stream(empty).write("orders")
+    assert rows(attempt) == []
+
+
+def test_appending_streams_are_all_seen(begin: Callable[..., Granted]) -> None:
+    """`onRerun: Append`: the batches of both generations stay."""
+    attempt = begin(on_rerun="Append")
+    attempt.job().stream(source([1], [2])).write("orders")
+    attempt.record = attempt.record.changed(generation=2)
+    attempt.job(channel=LIVES).stream(source([3], [4])).write("orders")
+    assert rows(attempt) == [1, 2, 3, 4]
+
+
+def test_several_outputs_have_every_batch_once(begin: Callable[..., Granted]) -> None:
+    """After a driver died between two outputs of a batch, the next one writes only the missing output; an omitted output means no rows."""
+    attempt = begin("orders", "totals")
 
     def write(batch: Any, frame: Any) -> None:
         batch.write(frame, "orders")
@@ -229,7 +373,50 @@ def test_several_outputs_have_every_batch_once(tmp_path: Path) -> None:
     assert settled(attempt).verdict is Verdict.ALL
 
 
-def test_the_probe_of_a_stream_looks_at_all_its_batches(tmp_path: Path) -> None:
+def test_one_stream_writes_all_three_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot log, a Delta and an Iceberg table: the same batches in each, one end each."""
+    for name, value in iceberg_tables.sql_catalog(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    attempt = granted(tmp_path, outputs=[output(kind, kind.lower()) for kind in KINDS])
+    names = [kind.lower() for kind in KINDS]
+
+    def write(batch: Any, frame: Any) -> None:
+        for name in names:
+            batch.write(frame, name)
+
+    done = attempt.job().stream(source()).foreach_batch(write)
+
+    assert [(each.batches, each.rows) for each in done.values()] == [(3, 6)] * 3
+    assert [rows(attempt, name) for name in names] == [[1, 2, 3, 4, 5, 6]] * 3
+    assert settled(attempt).verdict is Verdict.ALL
+
+
+def test_the_sweep_keeps_what_the_batches_hold(begin: Callable[..., Granted]) -> None:
+    """Folders of batches that lost, and of a batch that the end came before, go; every committed row stays."""
+    attempt = begin()
+    dying(attempt, 1, committed=True)
+    sink, key = attempt.sinks()["orders"], attempt.key("orders")
+    for number in (0, 1, 2):
+        sink.stage(table_of(9), place(key, number), 1, fingerprint="f")
+    settled(attempt, end=True)
+
+    assert run(sink.sweep(key)).folders == 3
+    assert rows(attempt) == [1, 2, 3, 4, 5]
+
+
+def test_the_probe_of_a_stream_looks_at_all_its_batches(begin: Callable[..., Granted]) -> None:
+    """Gone when one file of one batch is, or when the digest is not the end's."""
+    attempt = begin()
+    attempt.job().stream(source()).write("orders")
+    sink, key = attempt.sinks()["orders"], attempt.key("orders")
+    assert run(sink.probe(key, None)) is Evidence.PRESENT
+    assert run(sink.probe(key, "another")) is Evidence.GONE
+    (lost, *_) = sorted(attempt.folder.glob("**/*-b1/*/*.parquet"))
+    lost.unlink()
+    assert run(sink.probe(key, None)) is Evidence.GONE
+
+
+def test_the_probe_of_a_slot_log_knows_the_digest_of_its_end(tmp_path: Path) -> None:
     """Present with its end and all files; gone when one file of one batch is; replaced only when a later generation has its end."""
     attempt = granted(tmp_path, "orders")
     attempt.job().stream(source()).write("orders")
@@ -255,6 +442,18 @@ def test_the_probe_of_a_stream_looks_at_all_its_batches(tmp_path: Path) -> None:
     assert run(sink.probe(attempt.key("orders"), digest_of(end))) is Evidence.GONE
 
 
+def test_the_inventory_has_every_part_of_a_stream(begin: Callable[..., Granted]) -> None:
+    """An opening, three batches, an end: one effect each, nothing unreadable, and the live files are those that they name."""
+    attempt = begin()
+    attempt.job().stream(source()).write("orders")
+    found = run(attempt.sinks()["orders"].inventory())
+    parts = sorted(str(mark(each.slot).part) for each in found.effects)
+    assert parts == ["batch", "batch", "batch", "end", "opening"]
+    assert found.unreadable == ()
+    assert {file.path for each in found.effects for file in each.files if file.rows} <= set(found.live)
+    assert not any(folder.unreachable for folder in found.staged)
+
+
 def test_the_heartbeat_reports_the_rows_so_far(tmp_path: Path) -> None:
     """Those of earlier attempts are counted, those that were skipped are not counted twice."""
     attempt = granted(tmp_path, "orders")
@@ -267,24 +466,9 @@ def test_the_heartbeat_reports_the_rows_so_far(tmp_path: Path) -> None:
     assert job.heartbeat.progress() == {"rows": 6}
 
 
-def test_the_sweep_keeps_what_the_batches_hold(tmp_path: Path) -> None:
-    """Folders of batches that lost, and of a batch that the end came before, go; every committed row stays."""
-    attempt = granted(tmp_path, "orders")
-    dying(attempt, 1, committed=True)
-    sink, key = attempt.sinks()["orders"], attempt.key("orders")
-    for number in (0, 1, 2):
-        sink.stage(table_of(9), place(key, number), 1, fingerprint="f")
-    settled(attempt, end=True)
-
-    swept = run(sink.sweep(key))
-
-    assert swept.folders == 3
-    assert rows(attempt) == [1, 2, 3, 4, 5]
-
-
 def test_an_attempt_that_is_over_stops_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query that waits for rows commits nothing that would tell it: the heartbeat's answer ends it, and no end is written."""
-    monkeypatch.setattr("sparkonce.driver.stream.LOOK", 0.01)
+    """A query that waits for rows commits nothing by which it would notice: the heartbeat's answer stops it, and no end is written."""
+    monkeypatch.setattr("sparkonce.driver.stream.POLL", 0.01)
     attempt = granted(tmp_path, "orders")
     job = attempt.job()
     endless = source(endless=True)

@@ -22,11 +22,10 @@ from driver.granted import granted
 from driver.streamed import Dies, settled
 from harness.child import frozen
 from harness.eventually import assert_eventually
+from harness.patience import output_of, until_ended
 from harness.stream_source import Source, installed
-from sparkonce.model.assignment import ENVIRONMENT
-from sparkonce.model.record import Settling, Why
-from sparkonce.model.result import Verdict
-from sparkonce.sink.table import Table
+from sparkonce.model.record import ENVIRONMENT, Settling, Verdict, Why
+from sparkonce.sink.slotlog.snapshot import Table
 from sparkonce.store.open import open_store
 
 BATCHES = 20
@@ -71,7 +70,7 @@ def test_a_driver_that_is_killed_at_each_step_writes_every_row_once(tmpfs_path: 
     scene = stream_of(tmpfs_path)
     try:
         plan = ";".join(f"{point}={terms}" for point, terms in STEPS.items())
-        assert scene.run(plan).wait(LONG) == 0, scene.last_output()
+        assert until_ended(scene.run(plan), LONG) == 0, scene.last_output()
 
         said = scene.said()
         assert {f"{point}=kill" for point in STEPS} <= set(scene.hits())
@@ -88,10 +87,10 @@ def test_a_driver_that_is_killed_at_each_step_writes_every_row_once(tmpfs_path: 
 
 @pytest.mark.parametrize("point", ["engine.settle.fenced", "engine.finalize.before"])
 def test_a_runner_that_is_killed_while_it_settles_a_stream(tmpfs_path: Path, point: str) -> None:
-    """The driver died in batch 5 and its owner while settling: the next run settles again and the stream goes on."""
+    """The driver died in batch 5 and its owner while settling: the next run settles again and the stream continues."""
     scene = stream_of(tmpfs_path)
     try:
-        scene.run(f"driver.stage.after=5*off->kill;{point}=kill").wait(LONG)
+        until_ended(scene.run(f"driver.stage.after=5*off->kill;{point}=kill"), LONG)
         scene.finish()
 
         assert f"{point}=kill" in scene.hits()
@@ -117,11 +116,11 @@ def test_a_runner_that_is_killed_while_it_settles_a_stream(tmpfs_path: Path, poi
 def test_a_driver_that_wakes_after_a_takeover_is_refused(
     tmp_path: Path, point: str, committed: int, successor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frozen at a step while its successor goes on, to the end or by two batches: it wakes, commits nothing, and says why."""
+    """Frozen at a step while its successor continues, to the end or by two batches: it wakes, commits nothing, and reports why."""
     installed(monkeypatch)
     attempt = granted(tmp_path, "a", store=open_store(str(tmp_path / "ledger.db")))
     told = {name: value for name, value in os.environ.items() if not name.startswith("SPARKONCE_")}
-    # A ledger of its own, which tells it for ever that it lives: only the output can stop it (and it may freeze inside a write).
+    # Its own ledger always reports it as alive: only the output can stop it (and it may freeze inside a write).
     with sqlite3.connect(tmp_path / "ledger.db") as ledger, sqlite3.connect(tmp_path / "copy.db") as copy:
         ledger.backup(copy)
     assignment = attempt.assignment.model_copy(update={"store": str(tmp_path / "copy.db")})
@@ -148,7 +147,7 @@ def test_a_driver_that_wakes_after_a_takeover_is_refused(
             attempt.job().stream(numbers).foreach_batch(write)
         before = slots_in(tmp_path / "a")
         zombie.send_signal(signal.SIGCONT)
-        said, _ = zombie.communicate(timeout=LONG)
+        said, _ = output_of(zombie, LONG)
     finally:
         zombie.kill()
         zombie.wait()
@@ -171,10 +170,10 @@ def test_a_stream_that_is_cancelled_ends_with_its_last_batch(tmpfs_path: Path) -
     try:
         runner = scene.run()
         assert_eventually(lambda: rows(scene) == list(range(BATCHES * ROWS)), timeout=LONG)
-        scene.run(command=("cancel", "crash-test")).wait(LONG)
-        assert runner.wait(LONG) == 0, scene.last_output()
+        until_ended(scene.run(command=("cancel", "crash-test")), LONG)
+        assert until_ended(runner, LONG) == 0, scene.last_output()
 
-        scene.run().wait(LONG)
+        until_ended(scene.run(), LONG)
         said = scene.said()
         assert (said["phase"], said["replayed"]) == ("Succeeded", True)
         assert said["result"]["outputs"][0]["rows"] == BATCHES * ROWS
@@ -190,8 +189,8 @@ def test_a_stream_that_is_cancelled_before_its_first_batch_is_cancelled(tmpfs_pa
     try:
         runner = scene.run("driver.stream.opened=sleep(60000)")
         assert_eventually(lambda: "driver.stream.opened=sleep" in scene.hits(), timeout=LONG)
-        scene.run(command=("cancel", "crash-test")).wait(LONG)
-        assert runner.wait(LONG) != 0
+        until_ended(scene.run(command=("cancel", "crash-test")), LONG)
+        assert until_ended(runner, LONG) != 0
 
         assert scene.said()["phase"] == "Cancelled"
         assert rows(scene) == []
@@ -203,7 +202,7 @@ def test_two_outputs_of_a_stream_whose_driver_dies_between_them(tmpfs_path: Path
     """A batch that is in one output and not in the other is delivered again: both have every row once."""
     scene = stream_of(tmpfs_path, shape="two")
     try:
-        assert scene.run("driver.commit.after=7*off->kill;driver.stream.ended=kill").wait(LONG) == 0, (
+        assert until_ended(scene.run("driver.commit.after=7*off->kill;driver.stream.ended=kill"), LONG) == 0, (
             scene.last_output()
         )
 
@@ -216,17 +215,17 @@ def test_two_outputs_of_a_stream_whose_driver_dies_between_them(tmpfs_path: Path
 
 
 def test_a_stream_whose_attempts_are_used_up_is_a_persons_to_end(tmpfs_path: Path) -> None:
-    """Held, since batches are committed: it cannot be called failed; called succeeded it ends where it is, with what it has."""
+    """Held, since batches are committed: it cannot be resolved as failed; resolved as succeeded it ends where it is, with its batches."""
     scene = stream_of(tmpfs_path, spec={"retry": {"maxAttempts": 1}})
     try:
-        scene.run("driver.stage.after=5*off->kill").wait(LONG)
+        until_ended(scene.run("driver.stage.after=5*off->kill"), LONG)
         assert (scene.said()["phase"], scene.slots("a")[-1]["state"]) == ("Held", "closed")
 
         failed = ("keys", "resolve", "crash-test", "--failed", "--yes", "--reason", "x")
-        assert scene.run(command=failed).wait(LONG) != 0
+        assert until_ended(scene.run(command=failed), LONG) != 0
         assert "cannot be called failed: a is committed" in scene.last_output()
         succeeded = ("keys", "resolve", "crash-test", "--succeeded", "--yes", "--reason", "x")
-        assert scene.run(command=succeeded).wait(LONG) == 0, scene.last_output()
+        assert until_ended(scene.run(command=succeeded), LONG) == 0, scene.last_output()
 
         assert scene.finish()["result"]["outputs"][0]["rows"] == 5 * ROWS
         assert rows(scene) == list(range(5 * ROWS))
@@ -238,11 +237,11 @@ def test_a_rerun_of_a_stream_writes_it_anew_and_replaces_it_at_its_end(tmpfs_pat
     """A checkpoint of its own, per generation; while it runs readers have the old rows, and each row once before and after."""
     scene = stream_of(tmpfs_path)
     try:
-        assert scene.run().wait(LONG) == 0, scene.last_output()
+        assert until_ended(scene.run(), LONG) == 0, scene.last_output()
         runner = scene.run("driver.stage.after=3*off->1*sleep(1500)->off", command=("rerun", "crash-test"))
         assert_eventually(lambda: "driver.stage.after=sleep" in scene.hits(), timeout=LONG)
         assert rows(scene) == list(range(BATCHES * ROWS))
-        assert runner.wait(LONG) == 0, scene.last_output()
+        assert until_ended(runner, LONG) == 0, scene.last_output()
 
         assert rows(scene) == list(range(BATCHES * ROWS))
         assert {path.split("-g")[1].split("-")[0] for path in Table(str(scene.folder / "lake" / "a")).files()} == {"2"}

@@ -1,44 +1,61 @@
-"""What a stream refuses: a checkpoint that does not fit what is committed, and what streams do not do. One sentence each."""
+"""Refusals of streams: a checkpoint or a table that does not fit the commits, and unsupported calls. One sentence each."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from driver.granted import granted
-from driver.streamed import BATCHES, LIVES, checkpoints, dying, next_attempt, rows, settled, source
+from driver.granted import Granted, granted
+from driver.streamed import (
+    BATCHES,
+    LIVES,
+    begin,
+    checkpoint_of,
+    checkpoints,
+    drop,
+    dying,
+    kind,
+    next_attempt,
+    rows,
+    settled,
+    source,
+)
 from harness.arrow_stage import table_of
+from sparkonce.blocking import run
 from sparkonce.driver.stream import Streamed
-from sparkonce.errors import InvalidInput, OutputUnsupported, StreamBroken, UndeclaredOutput
-from sparkonce.model.output import Expect
+from sparkonce.errors import InvalidInput, OutputChanged, OutputUnsupported, StreamBroken, UndeclaredOutput
+from sparkonce.model.spec import Expect
+from sparkonce.sink import stream
+from sparkonce.sink.protocol import Stuck
 
-__all__ = ["checkpoints"]
+__all__ = ["begin", "checkpoints", "kind"]
 
 
-def test_a_reset_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_reset_checkpoint_is_refused(begin: Callable[..., Granted]) -> None:
     """Another query id under the same key and generation would deliver every row again: refused before any batch, with what to do."""
-    attempt = granted(tmp_path, "orders")
-    checkpoint = tmp_path / "checkpoint"
+    attempt = begin()
+    checkpoint = attempt.folder / "checkpoint"
     dying(attempt, 1, checkpoint=str(checkpoint))
     next_attempt(attempt)
     shutil.rmtree(checkpoint)
 
     with pytest.raises(
         StreamBroken,
-        match=r"begun with another checkpoint \(query \S+\) than .*give the old checkpoint back, or `sparkonce rerun",
+        match=r"started with another checkpoint \(query \S+\) than .*use the old checkpoint, or `sparkonce rerun",
     ):
         attempt.job().stream(source()).write("orders", checkpoint=str(checkpoint))
 
     assert rows(attempt) == [1, 2]
 
 
-def test_a_checkpoint_that_was_put_back_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_put_back_is_refused(begin: Callable[..., Granted]) -> None:
     """The same query id with a batch planned anew: other rows under the number of a committed batch are never skipped in silence."""
-    attempt = granted(tmp_path, "orders")
-    checkpoint = tmp_path / "checkpoint"
+    attempt = begin()
+    checkpoint = attempt.folder / "checkpoint"
     dying(attempt, 2, checkpoint=str(checkpoint))
     for at in (1, 2):
         (checkpoint / "offsets" / str(at)).unlink()
@@ -51,29 +68,29 @@ def test_a_checkpoint_that_was_put_back_is_refused(tmp_path: Path) -> None:
     assert rows(attempt) == [1, 2, 3, 4, 5]
 
 
-def test_a_batch_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
+def test_a_batch_that_leaves_a_gap_is_refused(begin: Callable[..., Granted]) -> None:
     """Something else ran on the checkpoint: the batch between would be missing, so the next one is not committed."""
-    attempt = granted(tmp_path, "orders")
-    checkpoint = tmp_path / "checkpoint"
+    attempt = begin()
+    checkpoint = attempt.folder / "checkpoint"
     dying(attempt, 1, checkpoint=str(checkpoint))
     (checkpoint / "commits" / "1").touch()
     next_attempt(attempt)
 
     with pytest.raises(
-        StreamBroken, match="delivers batch 2, and output orders waits for batch 1: what lies between would be lost"
+        StreamBroken, match="delivers batch 2, and output orders expects batch 1: the batches between would be lost"
     ):
         attempt.job().stream(source()).write("orders", checkpoint=str(checkpoint))
 
     assert rows(attempt) == [1, 2]
 
 
-def test_a_key_per_day_goes_on_with_one_checkpoint(tmp_path: Path) -> None:
+def test_a_key_per_day_goes_on_with_one_checkpoint(begin: Callable[..., Granted]) -> None:
     """Another key on the checkpoint of a stream that has ended begins after its last batch, which it is not given twice; on one that
     has not ended, or for a table that lacks the rows before, it is refused."""
-    checkpoint = str(tmp_path / "checkpoint")
-    monday = granted(tmp_path, "orders", idempotencyKey="monday")
+    monday = begin(idempotencyKey="monday")
+    checkpoint = checkpoint_of(monday)
     dying(monday, 1, committed=True, checkpoint=checkpoint)
-    tuesday = granted(tmp_path, "orders", idempotencyKey="tuesday")
+    tuesday = begin(idempotencyKey="tuesday")
     with pytest.raises(StreamBroken, match=r"uses it and has not ended; end that one, or give a new one"):
         tuesday.job().stream(source()).write("orders", checkpoint=checkpoint)
     settled(monday, end=True)
@@ -81,15 +98,15 @@ def test_a_key_per_day_goes_on_with_one_checkpoint(tmp_path: Path) -> None:
     done = tuesday.job().stream(source()).write("orders", checkpoint=checkpoint)
 
     assert (done.rows, done.batches, rows(tuesday)) == (1, 1, [1, 2, 3, 4, 5, 6])
-    elsewhere = granted(tmp_path / "b", "orders")
-    with pytest.raises(StreamBroken, match="delivers batch 3, and output orders waits for batch 0"):
-        elsewhere.job().stream(source(*BATCHES, [7])).write("orders", checkpoint=checkpoint)
+    elsewhere = begin("others")
+    with pytest.raises(StreamBroken, match="delivers batch 3, and output others expects batch 0"):
+        elsewhere.job().stream(source(*BATCHES, [7])).write("others", checkpoint=checkpoint)
 
 
-def test_a_rerun_does_not_go_on_with_the_old_checkpoint(tmp_path: Path) -> None:
+def test_a_rerun_does_not_go_on_with_the_old_checkpoint(begin: Callable[..., Granted]) -> None:
     """It would replace the rows before it by those after: refused; with a checkpoint of its own, the default, it writes all anew."""
-    attempt = granted(tmp_path, "orders")
-    checkpoint = str(tmp_path / "checkpoint")
+    attempt = begin()
+    checkpoint = str(attempt.folder / "checkpoint")
     attempt.job().stream(source()).write("orders", checkpoint=checkpoint)
     attempt.record = attempt.record.changed(generation=2)
 
@@ -98,6 +115,56 @@ def test_a_rerun_does_not_go_on_with_the_old_checkpoint(tmp_path: Path) -> None:
     attempt.job(channel=LIVES).stream(source(*BATCHES, [7])).write("orders")
 
     assert rows(attempt) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_stream_and_a_plain_write_do_not_share_a_generation(begin: Callable[..., Granted]) -> None:
+    """Neither takes the other's slots for its own: one sentence each, and the committed rows stay."""
+    attempt = begin("orders", "totals")
+    job = attempt.job()
+    job.stream(source()).write("orders")
+    job.write(table_of(1), "totals")
+    attempt.update(attempt=2, nonce="nonce-2")
+    job = attempt.job()
+
+    with pytest.raises(InvalidInput, match=r"output orders holds a stream .* write it with job.stream\(\)"):
+        job.write(table_of(1), "orders")
+    with pytest.raises(InvalidInput, match="output totals has a plain write"):
+        job.stream(source()).write("totals")
+    assert (rows(attempt), rows(attempt, "totals")) == ([1, 2, 3, 4, 5, 6], [1])
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_table_that_was_dropped_under_a_stream_takes_no_batch(begin: Callable[..., Granted], again: bool) -> None:
+    """Also where another one was made in its place: the batches before are not in it, so the next one is refused."""
+    attempt = begin()
+    other = begin(idempotencyKey="other") if again else None
+
+    def write(batch: Any, frame: Any) -> None:
+        if batch.number == 1:
+            drop(attempt)
+            if other is not None:
+                other.job().write(table_of(99), "orders")
+        batch.write(frame, "orders")
+
+    with pytest.raises(OutputChanged, match=r"dropped|made anew"):
+        attempt.job().stream(source()).foreach_batch(write, checkpoint=checkpoint_of(attempt))
+
+    assert rows(attempt) == ([99] if again else [])
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"], indirect=True)
+def test_a_slot_that_follows_another_table_is_stuck(begin: Callable[..., Granted]) -> None:
+    """A batch without rows names no table: the place before it is what binds it."""
+    attempt = begin()
+    dying(attempt, 1)
+    sink: Any = attempt.sinks()["orders"]
+    key = attempt.key("orders")
+    chain = run(stream.walk(sink, key, run(sink.find(key))))
+    drop(attempt)
+    begin(idempotencyKey="other").job().write(table_of(99), "orders")
+    empty = stream.empty_batch(chain, key, 1, 1, plan="p")
+    assert isinstance(run(stream.commit(sink, key, chain, empty)), Stuck)
 
 
 def test_what_a_stream_does_not_do_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
@@ -118,7 +185,7 @@ def test_what_a_stream_does_not_do_is_one_sentence_before_anything_starts(tmp_pa
 
 
 def test_outputs_of_another_kind_are_refused_by_field(tmp_path: Path) -> None:
-    """What is none of the three kinds names its field; nothing is started."""
+    """An output of another kind is refused with its field; nothing is started."""
     attempt = granted(tmp_path, "orders")
     other: Any = type("Other", (), {"kind": "other", "name": "orders"})()
     with pytest.raises(
@@ -127,24 +194,8 @@ def test_outputs_of_another_kind_are_refused_by_field(tmp_path: Path) -> None:
         attempt.job(sinks={"orders": other}).stream(source()).write("orders")
 
 
-def test_a_stream_and_a_plain_write_do_not_share_a_generation(tmp_path: Path) -> None:
-    """Neither takes the other's slots for its own: one sentence each, and what is committed stays."""
-    attempt = granted(tmp_path, "orders", "totals")
-    job = attempt.job()
-    job.stream(source()).write("orders")
-    job.write(table_of(1), "totals")
-    attempt.update(attempt=2, nonce="nonce-2")
-    job = attempt.job()
-
-    with pytest.raises(InvalidInput, match=r"output orders holds a stream .* write it with job.stream\(\)"):
-        job.write(table_of(1), "orders")
-    with pytest.raises(InvalidInput, match="output totals holds a plain write"):
-        job.stream(source()).write("totals")
-    assert (rows(attempt), rows(attempt, "totals")) == ([1, 2, 3, 4, 5, 6], [1])
-
-
 def test_the_functions_own_error_is_what_its_author_sees(tmp_path: Path) -> None:
-    """Not Spark's text about it; the batch is not committed and nothing is ended."""
+    """It is not replaced by Spark's message about it; the batch is not committed and the stream does not end."""
     attempt = granted(tmp_path, "orders")
 
     def wrong(batch: Any, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""A driver that has a gateway says when all its outputs are committed: what it says is what whoever settles would find."""
+"""A driver with a gateway reports when all its outputs are committed, and its report equals what settling would find."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from typing import Any
 import pytest
 
 from driver.granted import Granted, granted
-from driver.streamed import checkpoints, settled, source
-from driver.tabled import begin, kind
+from driver.streamed import begin, checkpoints, kind, settled, source
 from driver.test_report import Lossy, reports
 from harness.arrow_stage import table_of
+from sparkonce.attempt.settle_runs import driver_reported
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import COURTESY, Job
-from sparkonce.engine.entrust import driver_said
-from sparkonce.model.record import COMMITTED, Report
-from sparkonce.model.result import Verdict
+from sparkonce.model.record import COMMITTED, Report, Verdict
 
 __all__ = ["begin", "checkpoints", "kind"]
 
 
 def told(attempt: Granted, **more: Any) -> Job:
-    """Its driver has a gateway: whoever owns the key may not reach the outputs."""
+    """The driver has a gateway, since the key's owner may not reach the outputs."""
     assignment = attempt.assignment.model_copy(update={"gateway": "https://gateway"})
     return Job(assignment, attempt.sinks(), more.get("channel") or DirectChannel(attempt.store, assignment))
 
@@ -33,7 +31,7 @@ def commits(attempt: Granted) -> list[Report]:
 
 
 def test_the_last_output_of_a_job_tells_of_all_of_them(tmp_path: Path) -> None:
-    """Nothing before every declared output is committed; then each slot as it stands."""
+    """Nothing before every declared output is committed; then every slot as it is."""
     attempt = granted(tmp_path, "a", "b")
     job = told(attempt)
     job.write(table_of(1, 2), "a")
@@ -95,13 +93,13 @@ def test_commits_of_tables_are_told_as_they_are_found(begin: Callable[..., Grant
 
 
 def agrees(attempt: Granted, streams: bool) -> None:
-    """Believed, and equal to what a settle finds."""
+    """The report is accepted, and equals what settling finds."""
     job = told(attempt)
     if streams:
         job.stream(source()).write("orders")
     else:
         job.write(table_of(1, 2), "orders")
-    believed = driver_said(attempt.record, ["orders"], reports(attempt))
+    believed = driver_reported(attempt.record, ["orders"], reports(attempt))
     found = settled(attempt)
     assert believed is not None and believed.verdict is found.verdict is Verdict.ALL
     assert believed.slots == found.slots

@@ -15,14 +15,13 @@ from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job, Transaction
 from sparkonce.errors import Fenced, InvalidInput, OutputUnavailable, StoreUnavailable, UndeclaredOutput
-from sparkonce.model.record import Intent, Why
-from sparkonce.model.result import Verdict
+from sparkonce.model.record import Intent, Verdict, Why
 from sparkonce.sink.transaction import Settlement, settle
 from sparkonce.store.protocol import Refused, Sealed
 
 
 class Unanswered(DirectChannel):
-    """Loses answers of seals; what it was sent is carried out first, or not. `then` is called after each loss."""
+    """Loses answers of seals, which are carried out or not. `then` is called after each loss."""
 
     def __init__(self, attempt: Granted, *, times: int, lands: bool, then: Callable[[], object] = lambda: None) -> None:
         super().__init__(attempt.store, attempt.assignment)
@@ -42,7 +41,7 @@ A, B = (table_of(1, 2), "a"), (table_of(3), "b")
 
 
 def transact(job: Job, *writes: tuple[Any, str], then: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """Writes all in one transaction; `then` is called at the end of the block. What was written."""
+    """Writes all in one transaction; `then` is called at the end of the block. Returns what was written."""
     with job.transaction() as tx:
         for frame, output in writes:
             tx.write(frame, output)
@@ -196,7 +195,7 @@ def test_a_sealed_transaction_that_dies_before_its_commits_is_rolled_forward(
 
 
 def test_outputs_that_are_committed_already_are_not_run_again(tmp_path: Path) -> None:
-    """The next attempt writes only what is missing; nothing is sealed when nothing is."""
+    """The next attempt writes only the missing outputs; nothing is sealed if nothing is missing."""
     attempt = granted(tmp_path, "a", "b")
     attempt.job().write(table_of(1, 2), "a")
     attempt.next_attempt()
@@ -283,3 +282,46 @@ def test_an_empty_transaction_seals_nothing(tmp_path: Path) -> None:
     with attempt.job().transaction():
         pass
     assert attempt.now().intent is None
+
+
+def test_a_sealed_slot_that_was_closed_ends_the_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another ledger's attempt closed the first slot between the seal and the commit: the driver is Fenced, no other slot of the
+    transaction is created, and settling is Stuck without creating one either, however often it is repeated."""
+    attempt = granted(tmp_path, "a", "b")
+    seal = Transaction._seal
+
+    def then_closed(tx: Transaction) -> None:
+        seal(tx)
+        attempt.fence("a", 2)
+
+    monkeypatch.setattr(Transaction, "_seal", then_closed)
+    with pytest.raises(Fenced, match="attempt 1 of load-may can never commit to a: its slot was closed by a successor"):
+        both(attempt.job())
+
+    assert (attempt.slots("a"), attempt.slots("b")) == ([(1, "closed")], [])
+    attempt.settling()
+    for _ in range(2):
+        settlement = settled(attempt)
+        assert settlement.verdict is Verdict.STUCK
+        assert settlement.note == "output a: the sealed slot 1 is closed"
+        assert (attempt.committed("a"), attempt.slots("b")) == (None, [])
+
+
+def test_a_later_sealed_slot_that_was_closed_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three slots was closed: the slot committed before it stays, later ones are never committed, and the attempt is Stuck,
+    neither committed completely nor without effect."""
+    attempt = granted(tmp_path, "a", "b", "c")
+    seal = Transaction._seal
+
+    def then_closed(tx: Transaction) -> None:
+        seal(tx)
+        attempt.fence("b", 2)
+
+    monkeypatch.setattr(Transaction, "_seal", then_closed)
+    with pytest.raises(Fenced, match="can never commit to b"):
+        transact(attempt.job(), A, B, (table_of(4), "c"))
+
+    assert (attempt.rows("a"), attempt.slots("b"), attempt.slots("c")) == ([1, 2], [(1, "closed")], [])
+    attempt.settling()
+    assert settled(attempt).verdict is Verdict.STUCK
+    assert attempt.slots("c") == []

@@ -14,7 +14,7 @@ from sparkonce.errors import AttemptEnded, Fenced, InvalidInput, KeyConflict, Ou
 from sparkonce.sink.protocol import Slot
 
 TRIES = 4
-"""Creates of one slot; each lost one is followed by a look, which is lost too."""
+"""Creates of one slot; each lost one is followed by a look, which is lost, too."""
 NEVER: Any = object()
 """A frame that no stager can write."""
 
@@ -31,7 +31,7 @@ def test_a_write_commits_its_rows_and_says_what_stands_there(tmp_path: Path) -> 
 
 
 def test_an_undeclared_output_is_refused_by_name(tmp_path: Path) -> None:
-    """A takeover would not know where to look: nothing is written, and the sentence names what is declared."""
+    """A takeover would not know where to look: nothing is written, and the sentence lists the declared outputs."""
     job = granted(tmp_path, "orders", "totals").job()
 
     with pytest.raises(UndeclaredOutput, match=r"'order' is not declared .*declared: orders, totals"):
@@ -115,7 +115,7 @@ def test_a_failed_stage_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_commit_without_an_answer_is_given_up_by_closing_its_own_slot_first(tmp_path: Path) -> None:
-    """The creates never landed: the slot is closed before the files are deleted, so that none of them can land later."""
+    """The creates never took effect: the slot is closed before the files are deleted, so that none of them can take effect later."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=2 * TRIES))
 
@@ -165,7 +165,7 @@ def test_giving_up_where_a_twin_committed_returns_what_the_twin_wrote(
 
 
 def test_an_output_that_stays_silent_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> None:
-    """It landed and nobody can say so: OutputUnavailable, and the files are left for whoever settles."""
+    """It took effect and the answer is lost: OutputUnavailable, and the files are left to settling."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=4 * TRIES, lands=True))
 

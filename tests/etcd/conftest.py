@@ -15,7 +15,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """One member, shared: nobody kills it, freezes it, or turns authentication on."""
+    """One member, shared: no test kills it, freezes it, or turns authentication on."""
     with running(tmp_path_factory.mktemp("etcd")) as etcd:
         yield etcd
 

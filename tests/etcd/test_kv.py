@@ -1,4 +1,4 @@
-"""Reads and transactions: what is asked is what etcd is asked, and what it answers is what is given back."""
+"""Reads and transactions: the exact requests that etcd gets, and its exact answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_range_to_the_end_of_a_prefix_holds_what_begins_with_it(prefix: bytes,
 
 
 def test_pages_of_one_listing_show_one_moment(server: Etcd, prefix: bytes) -> None:
-    """A listing read in pages at the first page's revision shows what was there then, and nothing that came in between."""
+    """A listing read in pages at the first page's revision shows the content of that moment, without later changes."""
 
     async def body(client: Client) -> None:
         keys = [b"%s%d" % (prefix, number) for number in range(5)]
@@ -307,7 +307,7 @@ def test_a_closed_client_sends_nothing(server: Etcd, prefix: bytes) -> None:
 
 
 def test_a_client_belongs_to_one_event_loop(server: Etcd) -> None:
-    """A client that is used from a second event loop says so, instead of hanging."""
+    """A client that is used from a second event loop raises instead of hanging."""
     clients: list[Client] = []
 
     async def open_it() -> None:

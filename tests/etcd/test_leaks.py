@@ -23,7 +23,7 @@ def resident() -> int:
 
 
 async def cancel(client: Client, count: int, prefix: bytes) -> None:
-    """Begins so many calls, a hundred at a time, and cancels them when gRPC has them; returns when nothing of them runs."""
+    """Starts this many calls, a hundred at a time, and cancels them when gRPC has them; returns when none of them runs."""
     idle = len(asyncio.all_tasks())
     for _ in range(count // 100):
         calls = [asyncio.create_task(client.range(Range(prefix))) for _ in range(100)]
@@ -55,7 +55,7 @@ def test_cancelled_calls_cost_no_memory(server: Etcd, prefix: bytes, say: Callab
 
 
 def test_a_cancelled_call_that_is_not_answered_ends_without_a_word() -> None:
-    """Its caller is gone: asyncio has no error to complain of when nobody was there to hear that there was no answer."""
+    """Its caller is gone: asyncio must not log an error that the missing answer was never retrieved."""
     complaints: list[object] = []
 
     async def body() -> None:

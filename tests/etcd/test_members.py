@@ -9,13 +9,14 @@ import pytest
 
 from harness.etcd import Etcd
 from harness.etcd_traffic import Traffic, assert_honest, eventually, start
+from harness.patience import stretched
 from sparkonce.etcd.client import Client
 from sparkonce.etcd.errors import EtcdUnavailable
 from sparkonce.etcd.kv import Put, Range
 
 
 async def _goes_wrong_and_well(three: Etcd, prefix: bytes, *, frozen: bool) -> None:
-    """Traffic and a kept lease while the leader is lost; the truth is asked of a member that was not."""
+    """Traffic and a kept lease while the leader fails; the truth is read from another member."""
     client = Client.open(three.endpoints, timeout=1.0)
     traffic = Traffic(client, prefix)
     await traffic.goes_well()
@@ -29,7 +30,7 @@ async def _goes_wrong_and_well(three: Etcd, prefix: bytes, *, frozen: bool) -> N
     lost = monotonic()
     await traffic.goes_well()
     said = traffic.tally()
-    assert monotonic() - lost < 15
+    assert monotonic() - lost < stretched(15)
     await asyncio.to_thread(three.leader, but=leader)
     was = kept.deadline
     await eventually(lambda: kept.deadline > was, 10)
@@ -46,17 +47,17 @@ async def _goes_wrong_and_well(three: Etcd, prefix: bytes, *, frozen: bool) -> N
 
 
 def test_a_killed_leader_does_not_make_callers_wrong(three: Etcd, prefix: bytes) -> None:
-    """The leader is killed under traffic: callers go on with another, a kept lease lives, and nothing is applied twice."""
+    """The leader is killed under traffic: callers continue with another, a kept lease lives, and nothing is applied twice."""
     asyncio.run(_goes_wrong_and_well(three, prefix, frozen=False))
 
 
 def test_a_frozen_leader_does_not_make_callers_wrong(three: Etcd, prefix: bytes) -> None:
-    """The leader is frozen under traffic and wakes up as a leader of nobody: the same holds."""
+    """The leader is frozen under traffic and wakes up without followers: the same holds."""
     asyncio.run(_goes_wrong_and_well(three, prefix, frozen=True))
 
 
 def test_a_member_that_lost_the_others_refuses_at_once(three: Etcd, prefix: bytes) -> None:
-    """A member alone answers nothing linearizable; it says so as soon as it knows, long before the deadline, and so does a watch there."""
+    """A member alone answers nothing linearizable; it refuses as soon as it knows, long before the deadline, and so does a watch on it."""
 
     async def body() -> None:
         alone = three.members[0]
@@ -80,11 +81,11 @@ def test_a_member_that_lost_the_others_refuses_at_once(three: Etcd, prefix: byte
             began = monotonic()
             with pytest.raises(EtcdUnavailable):
                 await client.txn([], [Put(prefix + b"b", b"")], timeout=5.0)
-            return monotonic() - began < 0.5
+            return monotonic() - began < stretched(0.5)
 
         while not await refused_at_once():  # the member needs an election's time to know
             pass
-        assert (await client.status()).leader == 0  # what is asked of the member itself it answers
+        assert (await client.status()).leader == 0  # a member answers questions about itself
         for member in three.members[1:]:
             await start(member)
         assert (await client.range(Range(prefix + b"a"))).count == 1
@@ -98,7 +99,7 @@ def test_a_member_that_lost_the_others_refuses_at_once(three: Etcd, prefix: byte
 
 
 def test_a_watch_at_a_member_that_freezes_moves_on(three: Etcd, prefix: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member that a watch stands at is frozen: gRPC's pings notice after 3 to 13 s, and the watch resumes elsewhere without a gap."""
+    """The member that serves a watch is frozen: gRPC's pings notice after 3 to 13 s, and the watch resumes elsewhere without a gap."""
     monkeypatch.setattr("sparkonce.etcd.channel.RANDOM.randrange", lambda _: 0)
 
     async def body() -> None:
@@ -122,7 +123,7 @@ def test_a_watch_at_a_member_that_freezes_moves_on(three: Etcd, prefix: bytes, m
         for number in range(1, 6):
             three.put(prefix + b"%d" % number, at=other)
         await eventually(lambda: len(seen) >= 6, 30)
-        assert monotonic() - frozen < 20
+        assert monotonic() - frozen < stretched(20)
         assert seen == [prefix + b"%d" % number for number in range(6)]
         assert gaps == []
         follower.cancel()

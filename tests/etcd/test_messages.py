@@ -1,4 +1,4 @@
-"""The checked-in messages are what the compiler makes of the proto, and stand beside another etcd library's."""
+"""The checked-in messages are the compiler's output for the proto, and can be loaded beside another etcd library's."""
 
 from __future__ import annotations
 

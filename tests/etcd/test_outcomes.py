@@ -1,20 +1,23 @@
-"""What callers are told while etcd is killed, frozen and cut off, compared with what etcd holds afterwards.
+"""Callers' answers while etcd is killed, frozen and cut off, compared with etcd's content afterwards.
 
-The truth is etcd's count of writes to each key: a transaction that was sent twice shows as 2, one that was reported and lost as 0.
+The truth is etcd's version of each key: a transaction that was applied twice shows as 2, one that was reported and lost as 0.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic
 
 import pytest
 
 from harness.etcd import Etcd
 from harness.etcd_traffic import Traffic, assert_honest, eventually, outcome, start
+from harness.patience import stretched
 from harness.proxy import Flow, Proxy, in_front_of
 from sparkonce.etcd.client import Client
 from sparkonce.etcd.errors import EtcdUnavailable, LeaseNotFound, failure
+from sparkonce.etcd.keeper import LeaseHandle
 from sparkonce.etcd.kv import Put, Range
 
 SLACK = 1.5
@@ -29,7 +32,8 @@ SLACK = 1.5
     ["UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN", "ABORTED", "DATA_LOSS", "OK", "NEW"],
 )
 def test_what_is_no_answer_proves_nothing(code: str) -> None:
-    """Codes that somebody else than etcd may give, or etcd while the request is under way, and codes nobody knows, are no answers."""
+    """Codes that may come from another source than etcd, or from etcd while the request is in progress, and unknown codes, are not
+    answers."""
     assert isinstance(failure(code=code, details="etcdserver: x", what="Txn", where="a:1"), EtcdUnavailable)
 
 
@@ -52,7 +56,8 @@ def test_resource_exhausted_is_an_answer_if_etcd_gave_it(details: str, answered:
 
 
 def test_a_killed_etcd_does_not_make_callers_wrong(own: Etcd, prefix: bytes) -> None:
-    """Killed under traffic and started again: who was answered is in etcd once, nobody twice, and all go on by themselves."""
+    """Killed under traffic and restarted: an answered write is in etcd once, none is there twice, and all callers continue by
+    themselves."""
 
     async def body() -> None:
         client = Client.open(own.endpoints)
@@ -70,7 +75,7 @@ def test_a_killed_etcd_does_not_make_callers_wrong(own: Etcd, prefix: bytes) -> 
 
 
 def test_a_frozen_etcd_ends_calls_by_their_deadline(own: Etcd, prefix: bytes) -> None:
-    """Frozen under traffic: calls end by their deadline as unknown, some of them land after the thaw, none of them twice."""
+    """Frozen under traffic: calls end by their deadline as unknown, some of them take effect after the thaw, none of them twice."""
 
     async def body() -> None:
         client = Client.open(own.endpoints, timeout=0.5)
@@ -83,7 +88,7 @@ def test_a_frozen_etcd_ends_calls_by_their_deadline(own: Etcd, prefix: bytes) ->
         await traffic.stop()
         await client.close()
         assert_honest(traffic.told, own.versions(prefix))
-        assert traffic.slowest < 0.5 + SLACK
+        assert traffic.slowest < 0.5 + stretched(SLACK)
 
     asyncio.run(body())
 
@@ -102,7 +107,9 @@ def test_an_outage_of_40_seconds_is_over_when_etcd_is_back(own: Etcd, prefix: by
         await start(own.one)
         back = monotonic()
         await traffic.goes_well(timeout=5)
-        assert monotonic() - back < 2.5 + SLACK  # gRPC's longest pause between two attempts to connect, by our option
+        assert monotonic() - back < 2.5 + stretched(
+            SLACK
+        )  # gRPC's longest pause between two attempts to connect, by our option
         await traffic.stop()
         await client.close()
         assert_honest(traffic.told, own.versions(prefix))
@@ -113,14 +120,40 @@ def test_an_outage_of_40_seconds_is_over_when_etcd_is_back(own: Etcd, prefix: by
 # --- messages that are lost or late ---
 
 
-def _refused(server: Etcd) -> float:
-    """How many transactions etcd has refused while applying them."""
-    return server.one.counted("etcd_server_apply_duration_seconds_count", op="Txn", success="false")
+TRIES = 5
+"""Attempts to hold the request itself: an acknowledgement of HTTP/2 may precede it and be released in its place."""
+
+
+def _applied(etcd: Etcd) -> float:
+    """Number of proposals that etcd has applied or refused while applying; reads and refreshed leases do not count."""
+    return etcd.one.counted("etcd_server_proposals_applied_total")
+
+
+async def _given_up_on(proxy: Proxy, put: Put) -> Client:
+    """The sender of a write that the network holds and that its sender no longer waits for."""
+    proxy.heal()
+    client = Client.open([proxy.address], timeout=0.5)
+    await client.range(Range(put.key), timeout=10.0)
+    proxy.requests = Flow.HOLD
+    assert await outcome(client.txn([], [put])) == "unknown"
+    return client
+
+
+async def _arrives(proxy: Proxy, client: Client, fact: Callable[[], bool]) -> bool:
+    """Delivers the first held data and ends its sender; False if that was not the request."""
+    proxy.release_one()
+    try:
+        await eventually(fact, 5)
+    except AssertionError:
+        return False
+    finally:
+        await client.close()
+    return True
 
 
 @pytest.mark.parametrize("ending", ["silence", "reset"])
 def test_a_lost_reply_is_unknown_and_its_write_happened_once(server: Etcd, prefix: bytes, ending: str) -> None:
-    """etcd commits, the reply is dropped, the connection is silent or breaks: the caller learns nothing, and nothing is sent again."""
+    """etcd commits, the reply is dropped, the connection is silent or breaks: the outcome is unknown, and nothing is sent again."""
 
     async def body(proxy: Proxy) -> None:
         client = Client.open([proxy.address], timeout=1.0)
@@ -145,46 +178,55 @@ def test_a_lost_reply_is_unknown_and_its_write_happened_once(server: Etcd, prefi
 def test_a_write_that_is_not_there_may_still_come(server: Etcd, prefix: bytes) -> None:
     """A request held up on its way is unknown to its caller, absent to every reader, and commits when it arrives."""
 
+    key = prefix + b"key"
+
     async def body(proxy: Proxy) -> None:
-        client, reader = Client.open([proxy.address], timeout=0.5), Client.open(server.endpoints, timeout=10.0)
-        await client.status()
-        proxy.requests = Flow.HOLD
-        assert await outcome(client.txn([], [Put(prefix + b"key", b"")])) == "unknown"
-        assert (await reader.range(Range(prefix + b"key"))).kvs == ()
-        proxy.release_one()
-        await eventually(lambda: server.versions(prefix) == {prefix + b"key": 1}, 10)
-        await client.close()
+        reader = Client.open(server.endpoints, timeout=10.0)
+        for _ in range(TRIES):
+            sender = await _given_up_on(proxy, Put(key, b""))
+            assert (await reader.range(Range(key))).kvs == ()
+            if await _arrives(proxy, sender, lambda: server.versions(prefix) == {key: 1}):
+                break
+        assert server.versions(prefix) == {key: 1}
         await reader.close()
 
     with in_front_of(server.one.address) as proxy:
         asyncio.run(body(proxy))
 
 
-def test_revoking_its_lease_ends_the_doubt_about_a_write(server: Etcd, prefix: bytes) -> None:
+def test_revoking_its_lease_ends_the_doubt_about_a_write(own: Etcd, prefix: bytes) -> None:
     """The same late request under a lease that was revoked meanwhile is refused on arrival: it can never appear."""
 
     async def body(proxy: Proxy) -> None:
-        client, other = Client.open([proxy.address], timeout=0.5), Client.open(server.endpoints, timeout=10.0)
-        lease = await other.grant(600)
-        await client.status()
-        before = _refused(server)
-        proxy.requests = Flow.HOLD
-        assert await outcome(client.txn([], [Put(prefix + b"key", b"", lease.id)])) == "unknown"
-        await other.revoke(lease.id)
-        proxy.release_one()
-        await eventually(lambda: _refused(server) == before + 1, 10)
-        with pytest.raises(LeaseNotFound):
-            await other.txn([], [Put(prefix + b"key", b"", lease.id)])
-        await client.close()
+        other = Client.open(own.endpoints, timeout=10.0)
+
+        async def late_write(lease: LeaseHandle) -> bool:
+            """Whether it arrived."""
+            late = Put(prefix + b"key", b"", lease.id)
+            sender = await _given_up_on(proxy, late)
+            await other.revoke(lease.id)
+            await other.range(Range(prefix))  # answered when all before it is applied, and counted
+            before = _applied(own)
+            arrived = await _arrives(proxy, sender, lambda: _applied(own) > before)
+            with pytest.raises(LeaseNotFound):
+                await other.txn([], [late])
+            return arrived
+
+        await eventually(own.one.knows_its_version, 30)  # which it proposes to itself soon after its start
+        for _ in range(TRIES):
+            if await late_write(await other.grant(600)):
+                break
+        else:
+            pytest.fail(f"none of {TRIES} requests arrived")
         await other.close()
 
-    with in_front_of(server.one.address) as proxy:
+    with in_front_of(own.one.address) as proxy:
         asyncio.run(body(proxy))
-    assert server.content(prefix) == {}
+    assert own.content(prefix) == {}
 
 
 def test_a_read_is_answered_within_its_deadline_although_a_connection_breaks(server: Etcd, prefix: bytes) -> None:
-    """A read whose connection breaks is asked again within its deadline: a read may, it changes nothing."""
+    """A read whose connection breaks is repeated within its deadline, since it changes nothing."""
 
     async def body(proxy: Proxy) -> None:
         client = Client.open([proxy.address], timeout=10.0)
@@ -212,10 +254,10 @@ def test_a_black_hole_costs_a_read_half_its_deadline(
         silent.black_hole()
         began = monotonic()
         assert (await client.range(Range(prefix))).kvs == ()
-        assert 0.5 < monotonic() - began < 2.0
+        assert 0.5 < monotonic() - began < 0.5 + stretched(SLACK)
         began = monotonic()
         await client.txn([], [Put(prefix, b"")])
-        assert monotonic() - began < 1.0 + SLACK
+        assert monotonic() - began < 1.0 + stretched(SLACK)
         await client.close()
 
     monkeypatch.setattr("sparkonce.etcd.channel.RANDOM.randrange", lambda _: 0)
@@ -241,7 +283,7 @@ def test_a_cancelled_caller_leaves_at_once_and_its_write_goes_on(own: Etcd, pref
             call.cancel()
         ends = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(end) for end in ends} == {asyncio.CancelledError}
-        assert monotonic() - began < 0.5
+        assert monotonic() - began < stretched(0.5)
         own.one.thaw()
         await eventually(lambda: len(own.versions(prefix)) == 50, 10)
         assert set(own.versions(prefix).values()) == {1}
@@ -254,7 +296,7 @@ def test_a_cancelled_caller_leaves_at_once_and_its_write_goes_on(own: Etcd, pref
 
 
 def test_closing_ends_calls_that_are_under_way(own: Etcd, prefix: bytes) -> None:
-    """`close` does not wait for a frozen etcd; who waits for an answer learns that there is none."""
+    """`close` does not wait for a frozen etcd; waiting callers get an error."""
 
     async def body() -> None:
         client = Client.open(own.endpoints, timeout=30.0)
@@ -266,7 +308,7 @@ def test_closing_ends_calls_that_are_under_way(own: Etcd, prefix: bytes) -> None
         began = monotonic()
         await client.close()
         assert (await call, await read) == ("unknown", "unknown")
-        assert monotonic() - began < SLACK
+        assert monotonic() - began < stretched(SLACK)
         own.one.thaw()
 
     asyncio.run(body())

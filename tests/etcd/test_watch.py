@@ -1,4 +1,4 @@
-"""Watches: every event once and in order over restarts and broken connections, whole revisions, and a gap is always told."""
+"""Watches: every event once and in order over restarts and broken connections, whole revisions, and every gap reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkonce.etcd.kv import Delete, Put, prefix_end
 
 
 class Reader:
-    """Collects what a watch says, in a task of its own."""
+    """Collects the events of a watch in its own task."""
 
     def __init__(self, client: Client, prefix: bytes, *, start: int) -> None:
         self.batches: list[WatchBatch] = []
@@ -41,7 +41,7 @@ class Reader:
         return [batch for batch in self.batches if batch.gap]
 
     async def stands(self) -> None:
-        """etcd watches for us."""
+        """The watch is established at etcd."""
         await eventually(lambda: bool(self.batches), 20)
 
     async def stop(self) -> None:
@@ -61,7 +61,7 @@ async def watching(endpoints: Sequence[str], prefix: bytes, *, start: int) -> As
 
 
 def assert_revisions_rise(batches: Sequence[WatchBatch]) -> None:
-    """Each batch says how far it goes, holds only events up to there, and the next one goes on after it."""
+    """Each batch has its last revision, holds only events up to it, and the next one continues after it."""
     told = [batch.revision for batch in batches]
     assert told == sorted(told)
     for before, batch in itertools.pairwise(batches):
@@ -73,7 +73,7 @@ def watchers(etcd: Etcd) -> float:
 
 
 def test_a_batch_holds_whole_revisions(server: Etcd, prefix: bytes) -> None:
-    """The events of one transaction come in one batch, with their kinds and revisions, from the revision asked for on."""
+    """The events of one transaction come in one batch, with their kinds and revisions, from the requested revision on."""
 
     async def body() -> None:
         begin = server.put(prefix + b"before")
@@ -110,7 +110,7 @@ def test_a_watch_without_a_start_begins_now(server: Etcd, prefix: bytes) -> None
 
 
 def test_a_restart_loses_no_event(own: Etcd, prefix: bytes) -> None:
-    """etcd is killed and restarted twice while a writer goes on: every event arrives, once and in order, and no gap is told."""
+    """etcd is killed and restarted twice while a writer continues: every event arrives, once and in order, without a gap."""
 
     async def body() -> None:
         written: list[bytes] = []
@@ -163,7 +163,8 @@ def test_a_break_in_the_middle_of_catching_up_loses_nothing(own: Etcd, prefix: b
 
 
 def test_compaction_during_an_outage_is_told_as_a_gap(own: Etcd, prefix: bytes) -> None:
-    """While the watch is cut off, events come and are compacted away: it says so, from where it goes on, and goes on."""
+    """While the watch is cut off, events come and are compacted away: it reports a gap with the revision from which it continues, and
+    continues."""
 
     async def body() -> None:
         with in_front_of(own.one.address) as proxy:
@@ -190,7 +191,7 @@ def test_compaction_during_an_outage_is_told_as_a_gap(own: Etcd, prefix: bytes) 
 
 
 def test_a_start_that_is_compacted_is_told_as_a_gap(own: Etcd, prefix: bytes) -> None:
-    """Who begins below what etcd has kept is told first, and then gets what follows."""
+    """A watch from below the oldest kept revision first reports a gap, and then the following events."""
 
     async def body() -> None:
         begin = own.put(prefix + b"a")
@@ -205,7 +206,7 @@ def test_a_start_that_is_compacted_is_told_as_a_gap(own: Etcd, prefix: bytes) ->
 
 
 def test_a_store_that_was_wiped_is_told_as_a_gap(own: Etcd, prefix: bytes, tmpfs_path: Path) -> None:
-    """etcd comes back empty: its revisions are below what was seen, so waiting for them would hide events; it is told instead."""
+    """etcd comes back empty: its revisions are below those seen, so waiting for them would hide events; the watch reports a gap instead."""
 
     async def body() -> None:
         for number in range(50):
@@ -225,7 +226,7 @@ def test_a_store_that_was_wiped_is_told_as_a_gap(own: Etcd, prefix: bytes, tmpfs
 
 
 def test_a_lagging_member_is_no_gap(own: Etcd, prefix: bytes) -> None:
-    """A start ahead of the store is told as a gap; one that a linearizable read confirms is not."""
+    """A start ahead of the store is reported as a gap; one that a linearizable read confirms is not."""
 
     async def body() -> None:
         ahead = own.revision() + 100
@@ -271,7 +272,7 @@ def test_a_watch_that_is_left_is_gone_from_etcd(own: Etcd, prefix: bytes, how: s
 
 
 def test_an_error_in_the_readers_own_code_ends_its_watch(server: Etcd, prefix: bytes) -> None:
-    """What a reader raises is the reader's: the watch does not take it for an outage and go on."""
+    """An exception of the reader ends its watch, which does not treat it as an outage."""
 
     async def body() -> None:
         client = Client.open(server.endpoints)

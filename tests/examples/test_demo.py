@@ -13,11 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.dataset as ds
 import pytest
 
+from harness.patience import completed
 from harness.spark import java
-from sparkonce.sink.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240  # seconds; a demo starts one JVM, and other tests may share the two cores
@@ -40,15 +39,7 @@ def answers(said: str) -> list[str]:
 
 def run(*command: str, checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """One command in the checkout, with its output."""
-    return subprocess.run(
-        command,
-        cwd=checkout,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return completed(command, PATIENCE, cwd=checkout, env={**os.environ, **environment})
 
 
 def broken_java(folder: Path) -> Path:
@@ -98,28 +89,3 @@ def test_demo_fails_when_the_job_cannot_run(checkout: Path) -> None:
     assert failed.returncode == 2
     assert "install Java 17 or later" in failed.stderr
     assert "rows in" not in failed.stdout
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-@needs_spark
-def test_quickstart_writes_beside_its_job_file(checkout: Path) -> None:
-    """The README's first command, from the checkout's root, puts a thousand rows into examples/quickstart/data/squares."""
-    (line,) = re.findall(r"^\.venv/bin/sparkonce run .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    done = run(*line.split(), "--store", "ledger.db", checkout=checkout)
-    assert (done.returncode, answers(done.stdout)) == (0, ["succeeded"]), done.stderr
-    rows = ds.dataset(Table(checkout / "examples" / "quickstart" / "data" / "squares").files()).to_table().to_pydict()
-    assert sorted(rows["square"]) == [number * number for number in range(1000)]
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-@needs_spark
-def test_notebook_writes_once(checkout: Path) -> None:
-    """Two runs of the notebook's cells: the rows are written by the first and recorded for the second, and shown by both."""
-    first, second = (run(sys.executable, "examples/notebook.py", checkout=checkout) for _ in range(2))
-    assert "1000 rows, written now" in first.stdout, first.stderr
-    assert "1000 rows, recorded before" in second.stdout, second.stderr
-    assert "|  4|    16|" in first.stdout
-    assert "|  4|    16|" in second.stdout
-    assert len(Table(checkout / "examples" / "data" / "notebook" / "squares").slots()) == 1

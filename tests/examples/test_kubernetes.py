@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
+from harness.patience import completed
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 JOBS = {"load-month.yaml": ["--param=month=01"], "delays.yaml": []}
 
 
 def rendered(path: Path, *params: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "sparkonce", "render", str(path), *params]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = completed(command, 60)
     assert done.returncode == 0, done.stderr
     job = yaml.safe_load(done.stdout)
     assert isinstance(job, dict)

@@ -1,13 +1,13 @@
-"""What a gateway says of itself, step by step, in a ledger that lives in this process."""
+"""A gateway's announcement, step by step, in a ledger in this process."""
 
 from __future__ import annotations
 
 import pytest
 
+from harness.memory_store import MemoryStore
 from sparkonce.blocking import run
 from sparkonce.errors import StoreUnavailable
 from sparkonce.gateway.announcing import Announcer
-from sparkonce.store.memory import MemoryStore
 from sparkonce.store.roster import SILENT
 
 
@@ -24,7 +24,7 @@ class Scene:
         )
 
     def step(self, *, seconds: float = 2.0) -> float | None:
-        """One step of the gateway, and what an operator sees then."""
+        """One step of the gateway, and what an operator then sees."""
         self.now += seconds
         self.announcer.step()
         return self.seen()
@@ -55,7 +55,7 @@ def test_not_ready_ends_it_at_once(scene: Scene) -> None:
 
 
 def test_a_driver_without_an_answer_ends_it(scene: Scene) -> None:
-    """One that was told 503 may be silent through our fault: whoever counts must begin anew."""
+    """A driver that got 503 may be silent through the gateway's fault: its silence must be counted anew."""
     scene.step()
     scene.step()
     scene.unanswered += 1

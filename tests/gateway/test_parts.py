@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import trustme
 
 from harness.jobs import job as job_document
+from harness.memory_store import MemoryStore
+from harness.patience import stretched
 from sparkonce.blocking import run
+from sparkonce.commands.find import candidates, find
 from sparkonce.driver.channel import channel_of
 from sparkonce.driver.http_channel import HttpChannel
-from sparkonce.engine.embedded import Embedded
-from sparkonce.engine.finding import candidates, find
-from sparkonce.errors import InvalidInput, StoreUnavailable
+from sparkonce.errors import InvalidInput, RealmReportsFull, ReportTooLarge, SparkonceError, StoreUnavailable
 from sparkonce.gateway import decisions
-from sparkonce.gateway.decisions import AT_ONCE, Decisions
-from sparkonce.gateway.problem import Problem
+from sparkonce.gateway.decisions import AT_ONCE, PER_REALM, Decisions
+from sparkonce.gateway.problem import ProblemResponse, of_error
 from sparkonce.gateway.serving import Listening
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.key import derive, explicit
-from sparkonce.model.record import Address, Opener, SpecBody
+from sparkonce.local.runner import LocalRunner
+from sparkonce.model.identity import derive, explicit
+from sparkonce.model.record import Address, Assignment, Opener, SpecBody
 from sparkonce.model.spec import JobSpec
-from sparkonce.store.memory import MemoryStore
 from sparkonce.store.protocol import Request
 
 
@@ -48,7 +50,7 @@ def found(store: MemoryStore, text: str, realm: str = "ns") -> str | None:
 
 
 def test_a_text_is_found_without_a_list() -> None:
-    """The hash of what a client chose, or of a derived key in any of the ways to cut its text, is computed."""
+    """The hash of a client's key, or of a derived key in any of the ways to split its text, is computed."""
     template = job_document("j", key="k")["spec"]["template"]
     spec = JobSpec.model_validate({"operation": "a/b", "resource": "c/d", "revision": "e", "template": template})
     derived = derive(spec, "ns")
@@ -83,7 +85,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 
 def test_listening_says_what_it_lacks(tmp_path: Path) -> None:
-    """A certificate without its key, a file that is not there, a port that somebody has."""
+    """A certificate without its key, a missing file, a port that is in use."""
     with pytest.raises(InvalidInput, match="belong together"):
         Listening.of("[::]:443", certificate=tmp_path)
     with pytest.raises(InvalidInput, match="there is no file"):
@@ -95,43 +97,102 @@ def test_listening_says_what_it_lacks(tmp_path: Path) -> None:
             Listening.of(f"127.0.0.1:{port}").socket()
 
 
-def test_a_decision_that_waits_holds_up_nobody_but_decisions() -> None:
-    """It runs on a thread; when as many run as may, the next is told to come back, and the loop turns all the while."""
+def test_a_decision_that_waits_holds_up_its_own_realm_alone() -> None:
+    """It runs on a thread; when a realm's threads are in use, its next decision is refused with a retry, while other realms' are carried
+    out and the event loop runs. When all places are in use, every realm is refused so."""
     gate = threading.Event()
     made = Decisions(MemoryStore, install="i")
 
-    async def waits(embedded: Embedded) -> str:
+    async def waits(embedded: LocalRunner) -> str:
         gate.wait()
         return embedded.install
 
+    async def answers(embedded: LocalRunner) -> str:
+        return embedded.install
+
     async def scene() -> None:
-        running = [asyncio.create_task(made.carry_out(waits)) for _ in range(AT_ONCE)]
+        running = [asyncio.create_task(made.carry_out(waits, realm="a")) for _ in range(PER_REALM)]
         await asyncio.sleep(0)  # they begin
-        with pytest.raises(Problem, match="send it again"):
-            await made.carry_out(waits)
+        with pytest.raises(ProblemResponse, match=r"keys of a are being.*send it again") as refused:
+            await made.carry_out(answers, realm="a")
+        assert refused.value.retry_after
+        assert await made.carry_out(answers, realm="b") == "i"
+        realms = [f"r-{number // PER_REALM}" for number in range(AT_ONCE - PER_REALM)]
+        running += [asyncio.create_task(made.carry_out(waits, realm=realm)) for realm in realms]
+        await asyncio.sleep(0)
+        with pytest.raises(ProblemResponse, match="send it again") as refused:
+            await made.carry_out(answers, realm="b")
+        assert refused.value.retry_after
         gate.set()
         assert await asyncio.gather(*running) == ["i"] * AT_ONCE
-        assert await made.carry_out(waits) == "i"
+        assert await made.carry_out(waits, realm="a") == "i"
         await made.close()
 
     asyncio.run(scene())
 
 
 def test_a_decision_that_takes_too_long_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller is told to look again; its work is not broken off."""
+    """The caller is asked to look again; its work is not interrupted. It keeps a thread of its realm and no place of the others', so that
+    realms with hung outputs, however many, do not use up the places of all. Once it ends, its realm's thread is free."""
     monkeypatch.setattr(decisions, "LONGEST", 0.05)
     gate, done = threading.Event(), threading.Event()
     made = Decisions(MemoryStore, install="i")
 
-    async def waits(_: Embedded) -> None:
+    async def waits(_: LocalRunner) -> None:
         gate.wait()
         done.set()
 
+    async def answers(embedded: LocalRunner) -> str:
+        return embedded.install
+
     async def scene() -> None:
-        with pytest.raises(Problem, match="goes on"):
-            await made.carry_out(waits)
+        hung = [made.carry_out(waits, realm=f"r-{number // PER_REALM}") for number in range(AT_ONCE)]
+        for said in await asyncio.gather(*hung, return_exceptions=True):
+            assert isinstance(said, ProblemResponse), said
+            assert "goes on" in said.detail
+            assert said.retry_after
+        monkeypatch.setattr(decisions, "LONGEST", 10.0)
+        assert await made.carry_out(answers, realm="b") == "i"
+        with pytest.raises(ProblemResponse, match="keys of r-0"):
+            await made.carry_out(answers, realm="r-0")
         gate.set()
         assert await asyncio.to_thread(done.wait, 10.0)
+        await again("r-0")
+        await made.close()
+
+    async def again(realm: str) -> None:
+        until = time.monotonic() + stretched(10.0)
+        while True:  # its thread was woken and has to be counted out
+            try:
+                assert await made.carry_out(answers, realm=realm) == "i"
+                return
+            except ProblemResponse:
+                assert time.monotonic() < until
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+
+
+def test_a_caller_that_leaves_ends_nothing() -> None:
+    """Its decision is carried out, counted until then, and an error that no caller reads is no noise."""
+    gate = threading.Event()
+    made = Decisions(MemoryStore, install="i")
+
+    async def fails(_: LocalRunner) -> None:
+        gate.wait()
+        raise InvalidInput("no")
+
+    async def scene() -> None:
+        callers = [asyncio.create_task(made.carry_out(fails, realm="a")) for _ in range(PER_REALM)]
+        await asyncio.sleep(0)
+        for each in callers:
+            each.cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+        with pytest.raises(ProblemResponse, match="keys of a"):
+            await made.carry_out(fails, realm="a")
+        gate.set()
+        with pytest.raises(InvalidInput, match="no"):
+            await made.carry_out(fails, realm="b")
         await made.close()
 
     asyncio.run(scene())
@@ -151,7 +212,7 @@ def test_a_driver_that_was_told_no_way_says_so(tmp_path: Path) -> None:
     channel = channel_of(told, {"SPARKONCE_TOKEN_FILE": str(tmp_path / "token")})
     assert isinstance(channel, HttpChannel)
     assert told.namespace == "etl"
-    with pytest.raises(StoreUnavailable, match="automountServiceAccountToken"):
+    with pytest.raises(StoreUnavailable, match="the kubelet mounts it"):
         channel.renew({})
     (tmp_path / "token").write_text("t")
     with pytest.raises(StoreUnavailable, match="does not answer"):
@@ -159,7 +220,7 @@ def test_a_driver_that_was_told_no_way_says_so(tmp_path: Path) -> None:
 
 
 def test_a_gateways_ca_is_a_text_or_a_file(tmp_path: Path) -> None:
-    """Either is read when the channel is made; what is no certificate is refused then."""
+    """Either is read when the channel is made; an invalid certificate is refused then."""
     ca = trustme.CA().cert_pem
     ca.write_to_path(tmp_path / "ca.crt")
     for given in (ca.bytes().decode(), str(tmp_path / "ca.crt")):
@@ -170,7 +231,7 @@ def test_a_gateways_ca_is_a_text_or_a_file(tmp_path: Path) -> None:
 
 
 def test_a_report_is_worth_what_its_sender_says(tmp_path: Path) -> None:
-    """A gateway that takes calls and answers none of them: they end with the patience, far below that of a call or of the channel."""
+    """A gateway that accepts calls and answers none of them: they end with the patience, far below that of a call or of the channel."""
     (tmp_path / "token").write_text("t")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         told = assignment(gateway=f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -178,5 +239,49 @@ def test_a_report_is_worth_what_its_sender_says(tmp_path: Path) -> None:
         channel = HttpChannel(told, token_file=tmp_path / "token")
         with pytest.raises(StoreUnavailable, match="does not answer"):
             channel.report("r", "committed", {}, patience=0.5)
-        assert 0.4 < time.monotonic() - began < 7.5
+        assert 0.4 < time.monotonic() - began < stretched(7.5)
         channel.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "raised"),
+    [
+        (ReportTooLarge("too much"), 413, ReportTooLarge),
+        (RealmReportsFull("no room"), 429, ReportTooLarge),
+        (StoreUnavailable("silent"), 503, StoreUnavailable),
+        (ProblemResponse(429, "too many requests"), 429, StoreUnavailable),
+    ],
+)
+def test_a_report_without_room_is_an_answer(
+    tmp_path: Path, error: SparkonceError, status: int, raised: type[SparkonceError]
+) -> None:
+    """What the ledger refuses for good reaches the driver as that, at once; what may pass is asked again until the patience ends."""
+    answer = of_error(error)
+    assert answer.status_code == status
+    body = json.loads(bytes(answer.body))
+    if isinstance(error, ProblemResponse):
+        body["title"] = "slow-down"
+    assert ("retry-after" in answer.headers) is (status != 413)
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    (tmp_path / "token").write_text("t")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        channel = HttpChannel(
+            assignment(gateway=f"http://127.0.0.1:{server.server_port}"), token_file=tmp_path / "token"
+        )
+        with pytest.raises(raised):
+            channel.report("r", "values", {}, patience=0.0)
+        channel.close()
+        server.shutdown()
+        serving.join()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparkonce.launch.kubeflow import ATTEMPT_LABEL, GENERATION_LABEL, KEY_LABEL, NONCE, ROLE_LABEL
-from sparkonce.launch.kubeflow_speaker import Speaker, speaker_of
+from sparkonce.launch.kubeflow.labels import ATTEMPT_LABEL, GENERATION_LABEL, KEY_LABEL, NONCE, ROLE_LABEL
+from sparkonce.launch.kubeflow.speaker import Speaker, speaker_of
 from sparkonce.model.record import Address
 
 ADDRESS = Address(realm="ns", key_hash="ab" * 32)
@@ -44,7 +44,7 @@ def changed(*path: str | int, to: object) -> dict[str, Any]:
 
 
 def test_the_driver_and_a_settle_run_are_known() -> None:
-    """With their application's UID; where nobody is named as owner, all labels must fit."""
+    """They have their application's UID; if no owner is named, all labels must fit."""
     assert heard(pod()) == Speaker(settles=False, pod_uid="pod-1", application_uid="app-1")
     assert heard(pod(owned=False)) == Speaker(settles=False, pod_uid="pod-1", application_uid=None)
     assert heard(pod(f"{NAME}-s2", role="settle")) == Speaker(settles=True, pod_uid="pod-1", application_uid="app-1")

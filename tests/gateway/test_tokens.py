@@ -1,4 +1,4 @@
-"""What is remembered of a token, for how long, and what is not."""
+"""The cache of token reviews: what it keeps, and for how long."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from sparkonce.engine.callers import POD_NAME, POD_UID, Caller
+from sparkonce.commands.callers import POD_NAME, POD_UID, Caller
 from sparkonce.gateway.tokens import KEPT, LONGEST, MOST, REFUSED, Tokens
 from sparkonce.launch.kubernetes import ApiUnavailable
 
 
 class Reviewed:
-    """An API server that knows some tokens, and how often it was asked."""
+    """An API server that knows some tokens and counts its reviews."""
 
     def __init__(self) -> None:
         self.known: dict[str, Caller] = {}
@@ -75,6 +75,18 @@ def test_what_was_not_answered_is_not_remembered(scene: Scene) -> None:
     assert len(scene.server.asked) == 3
     scene.server.answers = True
     assert scene.caller("t") is not None
+
+
+def test_a_token_is_remembered_with_its_signature(scene: Scene) -> None:
+    """Of two JWTs that differ only in the signature, or in its last character, accepting one proves nothing about the other."""
+    claims = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbm4iLCJleHAiOjE4OTM0NTYwMDB9"
+    genuine, forged, near = f"{claims}.c2lnbmVk", f"{claims}.Zm9yZ2Vk", f"{claims}.c2lnbmVL"
+    scene.server.known[genuine] = Caller(name="ann")
+    assert scene.caller(genuine) == Caller(name="ann")
+    for wrong in (forged, near, f"{claims}.", claims):
+        assert scene.caller(wrong) is None, wrong
+    assert scene.server.asked == [genuine, forged, near, f"{claims}.", claims]
+    assert scene.caller(genuine) == Caller(name="ann")  # and a refusal is not the genuine one's either
 
 
 def test_what_is_remembered_is_bounded_and_no_token(scene: Scene) -> None:

@@ -1,7 +1,8 @@
-"""For each alert of the chart: the metrics of a fault, when it must fire, and metrics close to it by which it must not.
+"""Test cases for each alert of the chart: the metrics of a fault, when the alert must fire, and similar metrics for which it must not.
 
-Minutes pass here as numbers, for promtool, so that `for`, windows and thresholds are tried as the chart has them; that a real fault makes
-a real operator show such metrics is what tests/api/test_monitoring.py shows, which also compares names and labels with a real scrape.
+Times are minutes of promtool's simulated clock, so that `for`, windows and thresholds are tested as the chart has them.
+tests/api/test_monitoring.py proves that a real fault makes a real operator expose such metrics, and compares names and labels with a real
+scrape.
 """
 
 from __future__ import annotations
@@ -10,36 +11,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 Values = Sequence[float | None]
-"""One for each scrape; None: it failed, or had no such series."""
+"""One value per scrape; None: the scrape failed, or had no such series."""
 
 STEP = 0.5
 """Minutes between two scrapes: the chart's `metrics.serviceMonitor.interval`."""
 WELL = 35.0
-"""Minutes without a fault before it, so that the windows of all alerts but one are full of them."""
+"""Minutes without a fault before it, enough to fill the windows of all alerts but one."""
 AFTER = 40.0
-"""Minutes without it afterwards: longer than the windows of all alerts but that one."""
+"""Minutes without a fault afterwards, longer than the windows of all alerts but that one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fault begins after `WELL`; all other times are minutes."""
+    """One fault, which begins after `WELL`; all other times are minutes."""
 
     series: Mapping[str, Values]
-    """Without namespace, which all have; `service` is the operator's when it is not said."""
+    """Values by series, without the namespace, which all have; `service` defaults to the operator's."""
     not_yet: float
-    """Since the fault began: it does not fire so late."""
+    """Minutes after the fault's start at which the alert must not fire yet."""
     by_then: float
-    """Since the fault began: from here to the end of the fault it fires."""
+    """Minutes after the fault's start from which the alert fires until the fault ends."""
     lasts: float
     gone: float = 0.0
-    """Since the fault ended: it does not fire any more."""
+    """Minutes after the fault's end from which the alert no longer fires."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cases:
     faults: Sequence[Case]
     near: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
-    """What it is, and its metrics: it never fires."""
+    """Near misses: description, and metrics for which the alert never fires."""
 
 
 def _spread(parts: Sequence[tuple[float, float | None]]) -> list[float | None]:
@@ -47,12 +48,12 @@ def _spread(parts: Sequence[tuple[float, float | None]]) -> list[float | None]:
 
 
 def level(well: float | None, fault: float | None, lasts: float = 20) -> Values:
-    """A gauge."""
+    """Values of a gauge: `well`, then `fault` for `lasts` minutes, then `well`."""
     return _spread([(WELL, well), (lasts, fault), (AFTER, well)])
 
 
 def rate(well: float, fault: float, lasts: float = 20) -> Values:
-    """A counter, from how much a minute brings."""
+    """Values of a counter with these increases per minute."""
     made, count = [], 0.0
     for each in _spread([(WELL, well), (lasts, fault), (AFTER, well)]):
         count += (each or 0.0) * STEP
@@ -61,7 +62,7 @@ def rate(well: float, fault: float, lasts: float = 20) -> Values:
 
 
 def bursts(size: float, *, every: float, count: int) -> Values:
-    """A counter that grows by so much at once, so often."""
+    """Values of a counter that grows by `size` at once, `count` times."""
     made, total = [0.0] * int(WELL / STEP), 0.0
     for _ in range(count):
         total += size
@@ -70,7 +71,7 @@ def bursts(size: float, *, every: float, count: int) -> Values:
 
 
 def rollouts(count: int) -> Values:
-    """A counter of takeovers: each replica's keys are handed over at once, a minute after the other's."""
+    """Values of a counter of takeovers: each replica hands over all of its keys at once, a minute after the other."""
     made, total = [0.0] * int(WELL / STEP), 0.0
     for _ in range(count):
         total += 200
@@ -83,7 +84,7 @@ def rollouts(count: int) -> Values:
 def _gauge(
     name: str, well: float, fault: float, near: float, *, minutes: float, labels: str = "", lasts: float = 20
 ) -> Cases:
-    """Of one replica. It fires once the fault has lasted so many minutes."""
+    """Cases of a gauge of one replica; the alert fires once the fault has lasted `minutes`."""
     series = f"{name}{{{labels}pod='a'}}"
     return Cases(
         faults=[Case(series={series: level(well, fault, lasts)}, not_yet=minutes - STEP, by_then=minutes, lasts=lasts)],
@@ -93,7 +94,7 @@ def _gauge(
 
 
 def _none_left(name: str, *, minutes: float, service: str = "") -> Cases:
-    """Two replicas that say 1 while all is well."""
+    """Cases of two replicas that expose 1 while healthy."""
     a, b = f"{name}{{{service}pod='a'}}", f"{name}{{{service}pod='b'}}"
     times = {"not_yet": minutes - STEP, "by_then": minutes, "lasts": 20.0}
     return Cases(
@@ -109,7 +110,7 @@ def _none_left(name: str, *, minutes: float, service: str = "") -> Cases:
 
 
 def _share(name: str, bad: str, good: str, *, service: str = "") -> Cases:
-    """One in twenty within ten minutes, for five."""
+    """Cases of an error rate above 5 % over ten minutes, which must last for five."""
     failed, done = f"{name}{{{service}{bad}}}", f"{name}{{{service}{good}}}"
     return Cases(
         faults=[Case(series={failed: rate(0, 2), done: rate(10, 10)}, not_yet=5, by_then=12, lasts=20, gone=15)],
@@ -147,6 +148,29 @@ def _store(result: str, service: str = "") -> Cases:
     )
 
 
+ETCD = "service='etcd',"
+_ELECTED = f"etcd_server_leader_changes_seen_total{{{ETCD}pod='a'}}"
+
+
+def _fsync(le: str) -> str:
+    return f"etcd_disk_wal_fsync_duration_seconds_bucket{{{ETCD}pod='a',le='{le}'}}"
+
+
+def _fsyncs(slow: float) -> Mapping[str, Values]:
+    """A hundred writes a minute, of which so many take longer than half a second while there is a fault."""
+    return {_fsync("0.256"): rate(100, 100 - slow, 30), _fsync("0.512"): rate(100, 100 - slow, 30)} | {
+        _fsync(each): rate(100, 100, 30) for each in ("1.024", "+Inf")
+    }
+
+
+def _database(share: float) -> Mapping[str, Values]:
+    size, quota = (
+        f"etcd_mvcc_db_total_size_in_bytes{{{ETCD}pod='a'}}",
+        f"etcd_server_quota_backend_bytes{{{ETCD}pod='a'}}",
+    )
+    return {size: level(20e8 * 0.3, 20e8 * share), quota: level(20e8, 20e8)}
+
+
 ALERTS: Mapping[str, Cases] = {
     "NoOperatorReady": _none_left("sparkonce_ready", minutes=2),
     "OperatorNotReady": _gauge("sparkonce_ready", 1, 0, 1, minutes=10),
@@ -168,7 +192,7 @@ ALERTS: Mapping[str, Cases] = {
     "LookHangs": _gauge("sparkonce_work_seconds", 0.1, 61, 60, minutes=1),
     "QueueOld": _gauge("sparkonce_queue_seconds", 0.1, 31, 30, minutes=2),
     "TakeoversFrequent": Cases(
-        # A key is passed on each five minutes: the seventh time after half an hour.
+        # One key moves every five minutes: the seventh move comes after half an hour.
         faults=[Case(series={_TAKEOVERS: bursts(1, every=5, count=13)}, not_yet=29.5, by_then=31, lasts=65, gone=30)],
         near={
             "three rollouts of two replicas that move everything": {_TAKEOVERS: rollouts(3)},
@@ -193,8 +217,13 @@ ALERTS: Mapping[str, Cases] = {
     ),
     "StoreQuotaNear": _gauge("sparkonce_store_quota_ratio", 0.3, 0.71, 0.7, minutes=5),
     "JobHeld": _gauge("sparkonce_jobs", 0, 1, 0, minutes=1, labels="phase='Held',"),
+    "JobsPending": _gauge("sparkonce_oldest_job_seconds", 60, 3601, 3600, minutes=5, labels="phase='Pending',"),
+    "JobsRunning": _joined(
+        _gauge("sparkonce_oldest_job_seconds", 60, 86401, 86400, minutes=5, labels="phase='Running',"),
+        _gauge("sparkonce_oldest_job_seconds", 60, 86401, 86400, minutes=5, labels="phase='Recovering',"),
+    ),
     "JobsFailing": Cases(
-        # As many as the half hour before has of the others, after ten minutes.
+        # After ten minutes there are as many failures as other results in the last half hour.
         faults=[
             Case(
                 series={_JOBS("Failed"): rate(0, 6), _JOBS("Succeeded"): rate(1, 1), _JOBS("Cancelled"): rate(1, 1)},
@@ -208,7 +237,7 @@ ALERTS: Mapping[str, Cases] = {
         },
     ),
     "AttemptsFailing": Cases(
-        # Half as many as the keys of half an hour, after five minutes.
+        # After five minutes there are half as many failed attempts as keys in the last half hour.
         faults=[
             Case(series={_AGAIN(why): rate(0, 6), _OWNED: rate(2, 2)}, not_yet=9, by_then=11, lasts=20, gone=27)
             for why in ("Exited", "Permanent", "Expectation", "Timeout")
@@ -232,14 +261,12 @@ ALERTS: Mapping[str, Cases] = {
     "SlotsExhausted": Cases(
         faults=[
             Case(
-                series={f"sparkonce_slots{{pod='{pod}'}}": level(20, 20) for pod in "ab"}
-                | {f"sparkonce_slots_taken{{pod='{pod}'}}": level(3, 20) for pod in "ab"},
+                series={f"sparkonce_slots_open{{pod='{pod}'}}": level(3, 0) for pod in "ab"},
                 not_yet=9.5, by_then=10, lasts=20,
             )
         ],
         near={
-            "one is free": {f"sparkonce_slots{{pod='{pod}'}}": level(20, 20) for pod in "ab"}
-            | {"sparkonce_slots_taken{pod='a'}": level(3, 20), "sparkonce_slots_taken{pod='b'}": level(3, 19)},
+            "one is open": {"sparkonce_slots_open{pod='a'}": level(3, 0), "sparkonce_slots_open{pod='b'}": level(3, 1)},
         },
     ),
     "LiveKeysNear": _gauge("sparkonce_live_keys_ratio", 0.3, 0.81, 0.8, minutes=5),
@@ -252,8 +279,31 @@ ALERTS: Mapping[str, Cases] = {
         ],
         near={"others were answered": {"sparkonce_reservations_total{outcome='Mismatch'}": rate(0, 5), _OWNED: rate(1, 5)}},
     ),
+    "EtcdMemberDown": Cases(
+        faults=[
+            Case(series={f"up{{{ETCD}pod='a'}}": level(1, value)}, not_yet=2.5, by_then=3, lasts=20)
+            for value in (0, None)
+        ],
+        near={
+            "it ends in time": {f"up{{{ETCD}pod='a'}}": level(1, 0, 2.5)},
+            "another target is down": {f"up{{{ETCD}pod='a'}}": level(1, 1), f"up{{{GATEWAY}pod='b'}}": level(1, 0)},
+        },
+    ),
+    "EtcdNoLeader": _gauge("etcd_server_has_leader", 1, 0, 1, minutes=1, labels=ETCD),
+    "EtcdLeaderChanges": Cases(
+        faults=[Case(series={_ELECTED: rate(0, 2)}, not_yet=1, by_then=2.5, lasts=20, gone=15)],
+        near={"three in a rollout": {_ELECTED: bursts(1, every=1, count=2)}},
+    ),
+    "EtcdDiskSlow": Cases(
+        faults=[Case(series=_fsyncs(3), not_yet=9.5, by_then=12.5, lasts=30, gone=5)],
+        near={"one in two hundred": _fsyncs(0.5)},
+    ),
+    "EtcdQuotaNear": Cases(
+        faults=[Case(series=_database(0.71), not_yet=4.5, by_then=5, lasts=20)], near={"seven tenths": _database(0.7)}
+    ),
     "GatewayDown": _none_left("sparkonce_gateway_announced", minutes=2, service=GATEWAY),
     "GatewayNotServing": _gauge("sparkonce_gateway_announced", 1, 0, 1, minutes=5, labels=GATEWAY),
+    "ReportsNear": _gauge("sparkonce_gateway_reports_ratio", 0.3, 0.81, 0.8, minutes=5, labels=GATEWAY),
     "GatewayErrors": _joined(
         _share(
             "sparkonce_gateway_requests_total", f"route='{_ROUTE}',status='503'", f"route='{_ROUTE}',status='200'",
@@ -270,4 +320,4 @@ ALERTS: Mapping[str, Cases] = {
         ),
     ),
 }  # fmt: skip
-"""By the name of the alert, without the chart's word before it."""
+"""Cases by the name of the alert without its prefix."""

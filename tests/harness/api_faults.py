@@ -1,8 +1,8 @@
-"""An HTTPS proxy before the real API server that misbehaves when it is told to, and remembers who asked what.
+"""An HTTPS proxy in front of the real API server that injects faults on request and records every request.
 
-It works on whole requests and on the lines of a watch, which a proxy of TCP cannot see inside TLS; cuts and freezes of the connection
-itself are `harness.proxy`'s business. What it does not touch goes through as it is, so nothing here imitates an API server: a lost
-reply is of a write that has really happened.
+It works on whole requests and on the lines of a watch, which a TCP proxy cannot see inside TLS; `harness.proxy` cuts and freezes the
+connection itself. Everything else is forwarded unchanged, so nothing here imitates an API server: a write whose reply is lost has really
+happened.
 
     with ApiProxy(cluster) as proxy:                       # proxy.kubeconfig for the program under test
         proxy.lose_reply(method="POST", path="/sparkapplications$")
@@ -31,40 +31,41 @@ from aiohttp import web
 
 from harness.apiserver import Cluster
 from harness.eventually import assert_eventually
+from harness.patience import stretched
 from harness.tls_session import CLOSE_TIMEOUT, LOOK, tls_session
 
 START_TIMEOUT = 10.0
 """Seconds to bind a port."""
 _NOT_PASSED_ON = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding", "upgrade"})
-"""Headers of one connection, not of the message; each side makes its own."""
+"""Hop-by-hop headers, which each side sets itself."""
 
 
 @dataclass
 class Request:
-    """One that reached the proxy."""
+    """A request that reached the proxy."""
 
     method: str
     path: str
-    """Without the query."""
+    """Path without the query."""
     watch: bool
     agent: str
     status: int | None = None
-    """What the client was answered; None: nothing (yet)."""
+    """Status sent to the client; None: nothing (yet)."""
     delivered: bool = False
-    """The API server answered it, whatever the client was told."""
+    """The API server answered it, whatever the client received."""
     at: float = field(default_factory=time.monotonic)
-    """When it came (monotonic seconds)."""
+    """When it arrived (monotonic seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Which:
-    """Regular expressions, found anywhere; an empty one fits all."""
+    """Which requests a fault hits: regular expressions that may match anywhere; an empty one matches all."""
 
     method: str = ""
     path: str = ""
     agent: str = ""
     watch: bool | None = None
-    """Watches, or all but watches; None: both."""
+    """True: only watches; False: only other requests; None: both."""
 
     def fits(self, request: Request) -> bool:
         return self.watch in (None, request.watch) and all(
@@ -83,14 +84,14 @@ class Act(StrEnum):
 
 @dataclass(eq=False)
 class Fault:
-    """One that was asked for; `hits` says how often it struck, `clear` ends it."""
+    """An injected fault; `hits` counts its strikes, `clear` ends it."""
 
     act: Act
     which: Which
     left: int | None
-    """How often it strikes still; None: always."""
+    """Remaining strikes; None: unlimited."""
     until: float | None
-    """Monotonic seconds."""
+    """When the fault ends (monotonic seconds); None: never."""
     status: int = 0
     retry_after: int | None = None
     seconds: float = 0.0
@@ -110,14 +111,14 @@ class Fault:
 
 @dataclass(eq=False)
 class _Stream:
-    """One watch that is open: lines to write; None ends it."""
+    """An open watch: a queue of lines to write; None ends it."""
 
     request: Request
     lines: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
 
 
 def error_event(code: int, reason: str = "", message: str = "injected") -> dict[str, Any]:
-    """As an API server says in the middle of a watch that it cannot go on."""
+    """The ERROR event by which an API server ends a watch."""
     return {"type": "ERROR", "object": _status(code, reason, message)}
 
 
@@ -130,7 +131,7 @@ _REASONS = {410: "Expired", 429: "TooManyRequests", 500: "InternalError", 503: "
 
 
 class ApiProxy:
-    """Faults are asked for from the test's thread; of several that fit a request, the first that was asked for of each kind strikes."""
+    """Faults are added from the test's thread; if several of one kind match a request, the one added first strikes."""
 
     def __init__(self, cluster: Cluster, *, server: str | None = None) -> None:
         """`server`: another API server of the same cluster."""
@@ -164,30 +165,31 @@ class ApiProxy:
         seconds: float | None = None,
         retry_after: int | None = None,
     ) -> Fault:
-        """Such requests are answered so (429, 500, 503) and never delivered: `times`, or for `seconds`, or until cleared."""
+        """Answers matching requests with this status (429, 500, 503) and never delivers them: `times`, or for `seconds`, or until
+        cleared."""
         which = Which(method=method, path=path, agent=agent, watch=watch)
         return self._add(Fault(Act.ANSWER, which, times, _until(seconds), status=status, retry_after=retry_after))
 
     def lose_request(self, *, method: str = "", path: str = "", agent: str = "", times: int | None = 1) -> Fault:
-        """The connection is cut and nothing was delivered."""
+        """Cuts the connection without delivering the request."""
         return self._add(Fault(Act.LOSE_REQUEST, Which(method=method, path=path, agent=agent), times, None))
 
     def lose_reply(self, *, method: str = "", path: str = "", agent: str = "", times: int | None = 1) -> Fault:
-        """The API server has answered, and the connection is cut."""
+        """Delivers the request, then cuts the connection instead of answering."""
         return self._add(Fault(Act.LOSE_REPLY, Which(method=method, path=path, agent=agent), times, None))
 
     def delay(self, by: float, *, method: str = "", path: str = "", agent: str = "", times: int | None = None) -> Fault:
-        """Delivered so many seconds late: a write that lands when its sender has given up."""
+        """Delivers the request this many seconds late: a write that takes effect after its sender has given up."""
         return self._add(Fault(Act.DELAY, Which(method=method, path=path, agent=agent), times, None, seconds=by))
 
     def delay_reply(
         self, by: float, *, method: str = "", path: str = "", agent: str = "", times: int | None = None
     ) -> Fault:
-        """Delivered at once, answered so many seconds late."""
+        """Delivers the request at once and answers this many seconds late."""
         return self._add(Fault(Act.DELAY_REPLY, Which(method=method, path=path, agent=agent), times, None, seconds=by))
 
     def clear(self) -> None:
-        """No more faults; watches are heard again."""
+        """Ends all faults; hushed watches deliver events again."""
         with self._lock:
             self._faults = []
         self._hushed = None
@@ -195,20 +197,20 @@ class ApiProxy:
     # watches
 
     def inject(self, event: dict[str, Any], *, path: str = "", agent: str = "") -> int:
-        """Writes it into every such watch that is open; how many there were. An API server ends a watch after an ERROR: so does this."""
+        """Writes a line into every matching open watch; returns their number. Ends the watch after an ERROR, as an API server does."""
         lines: list[bytes | None] = [json.dumps(event).encode() + b"\n"]
         return self._into(lines + ([None] if event.get("type") == "ERROR" else []), Which(path=path, agent=agent))
 
     def expire_watches(self, *, path: str = "", agent: str = "") -> int:
-        """410: the revision is gone, list again."""
+        """Ends watches with 410: the revision is gone, the client must list again."""
         return self.inject(error_event(410), path=path, agent=agent)
 
     def close_watches(self, *, path: str = "", agent: str = "") -> int:
-        """Ends them in order, as a timeout does."""
+        """Ends watches in order, as a timeout does."""
         return self._into([None], Which(path=path, agent=agent))
 
     def hush(self, *, path: str = "", agent: str = "") -> None:
-        """Such watches stay open and bring nothing, not even bookmarks, until `clear`: what they missed is lost to them."""
+        """Keeps matching watches open without events or bookmarks until `clear`; events of that time are lost to them."""
         self._hushed = Which(path=path, agent=agent)
 
     def watching(self, *, path: str = "", agent: str = "") -> int:
@@ -225,7 +227,7 @@ class ApiProxy:
         return len(self.asked(method=method, path=path, agent=agent, watch=watch))
 
     def writes(self, *, path: str = "", agent: str = "") -> list[Request]:
-        """Those that the API server got and that were to change something."""
+        """Requests that the API server received and that would change something."""
         changing = self.asked(method="^(POST|PUT|PATCH|DELETE)$", path=path, agent=agent)
         return [each for each in changing if each.delivered]
 
@@ -243,7 +245,7 @@ class ApiProxy:
     ) -> None:
         with suppress(RuntimeError):  # it has ended by itself
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(START_TIMEOUT)
+        self._thread.join(stretched(START_TIMEOUT))
         if self._failed is not None:
             raise self._failed
 
@@ -311,12 +313,12 @@ class ApiProxy:
         try:
             return await self._passed_on(session, incoming, request, body)
         except aiohttp.ClientError:
-            return _cut(incoming)  # the API server is not there, and neither are we
+            return _cut(incoming)  # the API server is down, so the proxy cuts the connection, too
 
     async def _passed_on(
         self, session: aiohttp.ClientSession, incoming: web.BaseRequest, request: Request, body: bytes
     ) -> web.StreamResponse:
-        # aiohttp does not cancel a handler whose client has gone: what was to be delivered is.
+        # aiohttp does not cancel a handler whose client is gone: a request to be delivered is still delivered.
         async with session.request(
             incoming.method,
             self._server + incoming.path_qs,
@@ -348,7 +350,7 @@ class ApiProxy:
             while (line := await stream.lines.get()) is not None:
                 await response.write(line)
         except ConnectionError:
-            pass  # whoever watched is gone
+            pass  # the watcher has disconnected
         finally:
             feeding.cancel()
             del self._streams[stream]
@@ -364,7 +366,7 @@ class ApiProxy:
 
 
 async def _ended(server: web.Server) -> None:
-    """Open watches and delayed requests end where they stand, and every connection is gone when this returns."""
+    """Ends open watches and delayed requests at once; every connection is closed when this returns."""
     under_way = asyncio.all_tasks() - {asyncio.current_task()}
     for task in under_way:
         task.cancel()
@@ -386,7 +388,7 @@ def _passed(headers: Any) -> dict[str, str]:
 
 
 def _cut(incoming: web.BaseRequest) -> web.Response:
-    """No answer: the connection ends."""
+    """Ends the connection without an answer."""
     if incoming.transport is not None:
         incoming.transport.abort()
     return web.Response()

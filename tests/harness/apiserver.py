@@ -1,11 +1,11 @@
-"""A real Kubernetes API in about three seconds: etcd, kube-apiserver and two controllers, and no node that could run anything.
+"""A real Kubernetes API in about three seconds: etcd, kube-apiserver and two controllers, without a node that could run anything.
 
-What is real here is what the operator relies on: storage with one global revision, optimistic concurrency, watches, admission by
-schema and CEL, RBAC, tokens, garbage collection by owner references, namespaces that empty themselves. What is not there is a
-scheduler, a kubelet and service accounts that appear by themselves (a pod needs none here): `harness.kubeflow` plays the node.
+Real is everything that the operator relies on: storage with one global revision, optimistic concurrency, watches, admission by schema and
+CEL, RBAC, tokens, garbage collection by owner references, and deletion of namespaces. Missing are a scheduler, a kubelet and automatic
+service accounts (a pod needs none here): `harness.kubeflow` plays the node.
 
-Each pytest process has one of its own. Sharing one between two workers would save half a gigabyte and 3 s, and the tests that kill
-or freeze it would then break the other worker's tests. etcd writes to memory and without fsync: nothing here outlives the test run.
+Each pytest process has its own. Sharing one between two workers would save half a gigabyte and 3 s, but tests that kill or freeze it
+would break the other worker's tests. etcd writes to memory and without fsync: nothing here outlives the test run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ import trustme
 import yaml
 
 from harness.binaries import component, spark_operator_crds
-from harness.child import Child, free_port
+from harness.child import Child, NotStarted, free_port
 from harness.etcd import Etcd, running
 from harness.eventually import assert_eventually
 from harness.kube_api import CRDS, Api, holds
@@ -35,24 +35,20 @@ ROOT = Path(__file__).resolve().parents[2]
 OUR_CRD = ROOT / "crds" / "idempotentjobs.yaml"
 
 START_TIMEOUT = 60.0
-"""Seconds: three on free cores. Nine other test runs on the same two have made it twenty."""
+"""Seconds: three on free cores, and up to twenty beside nine other test runs on the same two cores."""
 TRIES = 3
-"""Somebody else may take a port between our look and the server's bind."""
+"""Attempts to start: another process may take the port between the check and the server's bind."""
 
 ADMIN, STRANGER = "admin-token", "stranger-token"
-"""Bearer tokens: of a member of system:masters, and of somebody known who may do nothing."""
+"""Bearer tokens: of a member of system:masters, and of an authenticated user without rights."""
 TOKENS = f'{ADMIN},admin,admin,"system:masters"\n{STRANGER},stranger,stranger,""\n'
 
 _FOLDER = "sparkonce-cluster-"
 _CONTROLLERS = "garbage-collector-controller,namespace-controller"
 
 
-class NotStarted(Exception):
-    """A server ended before it served."""
-
-
 class Certificates:
-    """A CA of our own, and one certificate for every server on loopback."""
+    """Our own CA, and one certificate for all servers on loopback."""
 
     def __init__(self, folder: Path) -> None:
         self.ca, self.crt, self.key = folder / "ca.crt", folder / "server.crt", folder / "server.key"
@@ -87,29 +83,29 @@ class ApiServer:
             f"--service-account-signing-key-file={certificates.key}",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--endpoint-reconciler-type=none",  # it refuses to publish a loopback address
-            "--disable-admission-plugins=ServiceAccount",  # nobody makes a namespace's default account here
+            "--disable-admission-plugins=ServiceAccount",  # no controller creates a namespace's default account here
             "--allow-privileged",
         ]
         self.child = Child(name, [*component("kube-apiserver"), *flags], folder / f"{name}.log")
         self._api = self.client()
 
     def client(self, token: str = ADMIN, *, user_agent: str = "sparkonce-tests") -> Api:
-        """Another client; whoever asks closes it."""
+        """Another client; the caller closes it."""
         return Api(self.url, ca=self.certificates.ca, token=token, user_agent=user_agent)
 
     def begin(self) -> None:
         self.child.start()
 
     def start(self) -> None:
-        """Serving and ready when this returns."""
+        """Starts the server; it serves and is ready when this returns."""
         self.begin()
         self.until_ready()
 
     def until_ready(self) -> None:
-        until_it_serves(self.child, self._api.healthy)
+        self.child.until(self._api.healthy, START_TIMEOUT)
 
     def kill(self) -> None:
-        """SIGKILL: asked nicely it takes a minute, for the sake of watches that are open."""
+        """SIGKILL: a graceful stop takes a minute while watches are open."""
         self.child.kill()
 
     def restart(self) -> None:
@@ -122,7 +118,7 @@ class ApiServer:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """SIGSTOP for the length of the block: connections stay open, nothing is answered."""
+        """Stops the server with SIGSTOP during the block: connections stay open, nothing is answered."""
         self.child.freeze()
         try:
             yield
@@ -131,7 +127,7 @@ class ApiServer:
 
 
 class Cluster:
-    """What a test of the api tier has: `api` to look and to speak, `kubeconfig` for the programs under test, `server` to hurt."""
+    """The cluster of an api test: `api` for the test's own requests, `kubeconfig` for the programs under test, `server` for faults."""
 
     def __init__(self, folder: Path, etcd: Etcd) -> None:
         self.folder, self.etcd = folder, etcd
@@ -144,7 +140,7 @@ class Cluster:
             f"--controllers={_CONTROLLERS}",
             "--leader-elect=false",
             "--secure-port=0",
-            "--kube-api-qps=1000",  # its defaults would make a collected tree of objects a matter of seconds
+            "--kube-api-qps=1000",  # with its defaults, deleting a tree of objects would take seconds
             "--kube-api-burst=2000",
         ]
         command = [*component("kube-controller-manager"), *flags]
@@ -160,18 +156,17 @@ class Cluster:
         return f"http://{self.etcd.one.address}"
 
     def start(self) -> None:
-        """Ready when this returns, with both CRDs served and collected by the garbage collector. NotStarted."""
+        """Starts everything; both CRDs are served and known to the garbage collector when this returns. Raises NotStarted."""
         self.server.begin()
-        until_it_serves(
-            self.server.child, lambda: self.api.healthy("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
-        )
+        crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        self.server.child.until(lambda: self.api.healthy(crds), START_TIMEOUT)
         self.apply_crds()
         self.server.until_ready()
-        # After the CRDs: what it collects it finds by discovery, at its start and then twice a minute.
+        # After the CRDs: the garbage collector discovers kinds only at its start and then twice a minute.
         self.controllers.start()
 
     def apply_crds(self) -> None:
-        """Ours as `crds/` has it, and the SparkApplication of kubeflow's module; served when this returns."""
+        """Applies our CRD from `crds/` and the SparkApplication of kubeflow's module; both are served when this returns."""
         paths = [OUR_CRD, *(each for each in spark_operator_crds() if each.name.endswith("_sparkapplications.yaml"))]
         for path in paths:
             self.api.apply(yaml_document(path))
@@ -183,7 +178,7 @@ class Cluster:
         return self.api.healthy(f"/apis/{resource.group}/{resource.version}/{resource.plural}?limit=1")
 
     def another_server(self) -> ApiServer:
-        """A second API server on the same etcd, ready; it ends with the cluster, or by its `close`."""
+        """A second API server on the same etcd, ready; it ends with the cluster or by its `close`."""
         name = f"kube-apiserver-{len(self._more) + 2}"
         server = ApiServer(self.folder, etcd_url=self._etcd_url, certificates=self.certificates, name=name)
         self._more.append(server)
@@ -191,7 +186,7 @@ class Cluster:
         return server
 
     def kubeconfig_for(self, url: str, *, token: str = ADMIN) -> Path:
-        """A file for this address (a proxy, a second server) and token; the CA is inside it."""
+        """A kubeconfig for this address (a proxy, a second server) and token, with the CA inside."""
         ca = base64.b64encode(self.certificates.ca.read_bytes()).decode()
         document = {
             "apiVersion": "v1",
@@ -223,7 +218,7 @@ class Cluster:
 
 @contextmanager
 def started_cluster() -> Iterator[Cluster]:
-    """In a folder in memory where there is one; all of it is gone afterwards. NotStarted."""
+    """A started cluster in a temporary folder, in memory where possible; everything is removed afterwards. Raises NotStarted."""
     with folder_in_memory() as folder, running(folder) as etcd:
         for attempt in range(1, TRIES + 1):
             place = folder / f"cluster-{attempt}"
@@ -241,7 +236,7 @@ def started_cluster() -> Iterator[Cluster]:
 
 @contextmanager
 def folder_in_memory() -> Iterator[Path]:
-    """Removed afterwards; what a killed test run left there, which is memory, is removed by the next."""
+    """A folder in memory that is removed afterwards; leftovers of a killed test run, which occupy memory, are removed by the next."""
     memory = Path("/dev/shm")
     if not memory.is_dir():
         memory = Path(tempfile.gettempdir())
@@ -254,20 +249,6 @@ def folder_in_memory() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def until_it_serves(child: Child, serves: Callable[[], bool], timeout: float = START_TIMEOUT) -> None:
-    """NotStarted with its last words, at once when it has ended and after `timeout` seconds otherwise."""
-
-    def look() -> bool:
-        if not child.running:
-            raise NotStarted(f"{child.name} ended before it served: {child.last_words()}")
-        return serves()
-
-    try:
-        assert_eventually(look, timeout)
-    except AssertionError as late:
-        raise NotStarted(f"{child.name} did not serve within {timeout:g} s: {child.last_words()}") from late
 
 
 def established(crd: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
-"""A stager without a JVM: writes a pyarrow table as two Parquet files, so that half a result can be told from a whole one.
+"""A stager without a JVM: writes a pyarrow table as two Parquet files, so that half a result can be distinguished from a whole one.
 
-For tests that start and kill hundreds of driver processes. Everything after it (footers, row check, slots) is the code that Spark's
-files go through.
+For tests that start and kill hundreds of driver processes. All later steps (footers, row check, slots) use the same code as files
+written by Spark.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from sparkonce.blocking import run
-from sparkonce.sink.location import objects_at
-from sparkonce.sink.staging import Written
+from sparkonce.sink.objects.location import objects_at
+from sparkonce.sink.staging import StagedRows
 
 _SPARK_TYPES = {pa.int64(): "long", pa.int32(): "integer", pa.float64(): "double", pa.string(): "string"}
 
 
-def arrow_stage(frame: pa.Table, folder: str, _partition_by: Sequence[str] = ()) -> Written:
+def arrow_stage(frame: pa.Table, folder: str, _partition_by: Sequence[str] = ()) -> StagedRows:
     """A `Stager` for pyarrow tables of the few types that tests use."""
     half = (frame.num_rows + 1) // 2
     for part, rows in enumerate((frame.slice(0, half), frame.slice(half))):
         _put(folder, f"part-{part:05d}.parquet", rows)
     fields = [{"name": f.name, "type": _SPARK_TYPES[f.type], "nullable": True, "metadata": {}} for f in frame.schema]
-    return Written(
+    return StagedRows(
         rows=frame.num_rows, data_schema=json.dumps({"type": "struct", "fields": fields}), application="arrow"
     )
 
@@ -44,5 +44,5 @@ def _put(folder: str, name: str, rows: pa.Table) -> None:
 
 
 def table_of(*numbers: int) -> Any:
-    """One column `n`. A `pyarrow.Table`; it goes where a sink's types say DataFrame."""
+    """A `pyarrow.Table` with one column `n`; it is passed where a sink's types say DataFrame."""
     return pa.table({"n": pa.array(numbers, pa.int64())})

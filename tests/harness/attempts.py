@@ -1,6 +1,6 @@
-"""What `decide`, `conclude` and `answer` can be asked about: the possible values of all they read, and rows by name.
+"""The input space of `decide`, `conclude` and `answer`: the possible values of everything that they read, and the table's rows by name.
 
-Attempt 4 of generation 3, looked at when the store's clock says NOW.
+The case is attempt 4 of generation 3, observed when the store's clock is at NOW.
 """
 
 from __future__ import annotations
@@ -8,19 +8,17 @@ from __future__ import annotations
 import ast
 import random
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from math import inf
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from harness.exhaust import Case, Drawn, Fields, every
-from sparkonce.engine.decide import Decision, Observation, conclude, decide
-from sparkonce.engine.policy import Policy
-from sparkonce.launch.protocol import Phase, Seen
-from sparkonce.model.policy import OnDuplicate, OnFinalized, OnMismatch, OnUnknown
-from sparkonce.model.record import HeldReason, Outcome, Record, State, Why
-from sparkonce.model.result import Verdict
+from sparkonce.attempt.decide import Decision, Observation, Policy, conclude, decide
+from sparkonce.launch.protocol import ApplicationState, Phase
+from sparkonce.model.record import HeldReason, Outcome, Record, State, Verdict, Why
+from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch, OnUnknown
 
 NOW = 1000.0
 ATTEMPT = 4
@@ -44,6 +42,7 @@ RECORD: Fields = {
     "settling": [None, {"attempt": [ATTEMPT - 1, ATTEMPT], "why": list(Why), "note": ["why it ends"]}],
     "stop_wanted": [None, {"why": [Why.CANCELLED, Why.SUPERSEDED], "by": ["ann"], "reason": ["", "too slow"]}],
     "uncounted": [0, 1, 2, 3],
+    "no_effect": [None, {"generation": [2, 3], "attempt": [ATTEMPT - 1, ATTEMPT]}],
     "not_before": [None, NOW - 10, NOW + 10],
     "created_at": [0.0],
 }
@@ -54,9 +53,12 @@ SEEN: Fields = {
     "phase": list(Phase),
     "driver": [None, "d1"],
     "exit_code": [None, 3],
+    "script_error": [False, True],
     "stopping": [False, True],
     "repeated": [False, True],
     "half_made": [None, NOW - 5, NOW - 500],
+    "waits": ["", "no node takes its driver pod (Unschedulable): 0/3 nodes"],
+    "hopeless": [False, True],
     "message": ["", "a message"],
 }
 OBSERVATION: Fields = {
@@ -65,7 +67,7 @@ OBSERVATION: Fields = {
     "permanent_error": [None, "no such column", ""],
     "permanent_why": [Why.PERMANENT, Why.EXPECTATION],
     "driver_age": [None, 5.0, 500.0],
-    "heard_for": [inf, None, 5.0, 400.0],
+    "receivable_for": [inf, None, 5.0, 400.0],
     "owner_age": [None, 5.0, 5000.0],
     "gone": [False, True],
     "superseded": [False, True],
@@ -73,6 +75,7 @@ OBSERVATION: Fields = {
 POLICY: Fields = {
     "declared": [True, False],
     "max_attempts": [1, 2, 3, 4, 5],
+    "submission_retries": [0, 1, 3],
     "backoff_initial": [10.0, 0.0],
     "backoff_max": [300.0, 15.0],
     "on_duplicate": list(OnDuplicate),
@@ -89,6 +92,7 @@ POLICY: Fields = {
 class DrawnRecord(Drawn):
     counted = Record.counted
     reopenable = Record.reopenable
+    effectless = Record.effectless
 
 
 class DrawnPolicy(Drawn):
@@ -96,12 +100,15 @@ class DrawnPolicy(Drawn):
 
 
 class Attempt:
-    """One case: what `decide` is asked, and what it says."""
+    """One case: the inputs of `decide` and its decision."""
 
     fields: Fields = RECORD
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, decision: Decision | None = None) -> None:
+        """`decision`: that of the case with which this one begins."""
         self.case = case
+        if decision is not None:
+            self.decision = decision
         self.record = cast("Record", DrawnRecord(case, "record", self.fields))
         self.observation = cast("Observation", Drawn(case, "observation", OBSERVATION))
         self.policy = cast("Policy", DrawnPolicy(case, "policy", POLICY))
@@ -112,7 +119,7 @@ class Attempt:
 
     @property
     def open(self) -> bool:
-        """Not ended, and the store is no older than what it started."""
+        """The generation is in progress, and the store is not older than what it started."""
         return self.record.state is State.IN_PROGRESS and not self.observation.rewound
 
     @property
@@ -121,7 +128,7 @@ class Attempt:
 
     @property
     def wish(self) -> bool:
-        """Somebody wants this generation to end."""
+        """An end of this generation was requested."""
         return self.record.stop_wanted is not None or self.observation.gone or self.observation.superseded
 
     @property
@@ -130,21 +137,21 @@ class Attempt:
         return deadline is not None and deadline < NOW - self.record.created_at
 
     def but(self, target: str, **over: Any) -> Any:
-        """Record, observation or policy with other values in these fields."""
+        """The record, observation or policy with other values in these fields."""
         return getattr(self, target).but(**over)
 
     def real(self, chance: random.Random) -> tuple[Record, Observation, Policy]:
-        """The same case in the real types; what nobody read is drawn at random."""
+        """The same case in the real types; values that were never read are drawn at random."""
         record, observation, policy = (
             cast("Drawn", each).filled(chance) for each in (self.record, self.observation, self.policy)
         )
         if observation["seen"] is not None:
-            observation["seen"] = Seen(**observation["seen"])
+            observation["seen"] = ApplicationState(**observation["seen"])
         return Record.model_validate(record), Observation(**observation), Policy(**policy)
 
 
 class Settled(Attempt):
-    """One case of what `conclude` is asked. `settling` names the attempt: it is written before anything is settled."""
+    """One case of `conclude`. `settling` names the attempt, since it is written before anything is settled."""
 
     fields: Fields = {**RECORD, "settling": [{"attempt": [ATTEMPT], "why": list(Why), "note": ["why it ends"]}]}
 
@@ -162,16 +169,47 @@ class Settled(Attempt):
         return conclude(self.record, self.verdict, self.observation, self.policy, NOW)
 
 
+A = TypeVar("A", bound=Attempt)
+
+
 def attempts() -> Iterator[Attempt]:
-    return every(Attempt)
+    """Yields each case of `decide`. Values that only the loop body reads are drawn in every combination, too."""
+    return _beyond(_decided(), Attempt)
 
 
 def settled_attempts() -> Iterator[Settled]:
-    return every(Settled)
+    """As `attempts`, for `conclude`."""
+    return _beyond(_concluded(), Settled)
+
+
+@cache
+def _decided() -> list[Attempt]:
+    """The only walk through everything that `decide` reads: all properties are asserted at its points."""
+    return _walked(Attempt)
+
+
+@cache
+def _concluded() -> list[Settled]:
+    return _walked(Settled)
+
+
+def _walked(kind: type[A]) -> list[A]:
+    points = []
+    for point in every(kind):
+        assert isinstance(point.decision, Decision)
+        point.case.closed = True
+        points.append(point)
+    return points
+
+
+def _beyond(points: list[A], kind: type[A]) -> Iterator[A]:
+    for point in points:
+        decision = point.decision
+        yield from every(lambda case, decision=decision: kind(case, decision), point.case.read)  # type: ignore[misc]
 
 
 def row_literals(module: ModuleType) -> set[str]:
-    """Names of rows as they stand in the code; `settled: {verdict}` stands for one row per verdict and is given as `settled: `."""
+    """Names of rows as literals in the code; `settled: {verdict}` means one row per verdict and is returned as `settled: `."""
     assert module.__file__ is not None
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -188,4 +226,4 @@ def _text(node: ast.expr) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     assert isinstance(node, ast.Name), f"a row must be named where it is decided, not by {ast.dump(node)}"
-    return ""  # handed through by `_settle`
+    return ""  # passed through by `_settle`

@@ -1,9 +1,9 @@
-"""Compares, when the dust has settled, what the ledger, the statuses, the applications and the drivers say of each job.
+"""Compares, at the end of a test, the ledger, the statuses, the applications and the drivers of each job.
 
-Four witnesses that do not know of each other: etcd's own bytes, a watch of statuses, a watch of applications, and the fake node's list of
-drivers that ran. Whatever was killed or frozen meanwhile, for each job they must tell the same story: one application and one driver
-for each attempt that was granted, attempts without a gap, one finalization for each generation, statuses that only ever moved forward
-and end with what the record says. All differences are told at once, because one defect shows in several places.
+It has four independent witnesses: etcd's own bytes, a watch of statuses, a watch of applications, and the fake node's list of drivers that
+ran. Whatever was killed or frozen meanwhile, they must agree for each job: one application and one driver for each granted attempt,
+attempts without a gap, one finalization for each generation, statuses that only ever moved forward and end as the record does. It reports
+all differences at once, because one defect shows in several places.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 from harness.kubeflow import Run
 from harness.ledger_dump import Dump
 from harness.witness import Witness
-from sparkonce.launch.kubeflow import ATTEMPT_LABEL, GENERATION_LABEL, KEY_HASH, NONCE, ROLE_LABEL, Role
+from sparkonce.launch.kubeflow.labels import ATTEMPT_LABEL, GENERATION_LABEL, KEY_HASH, NONCE, ROLE_LABEL, Role
 
 Json = dict[str, Any]
 
 FINAL = ("Succeeded", "Failed", "Cancelled")
 SHOWN = 15
-"""Differences that are told; the number of all is."""
+"""Maximum number of differences in the message, which always has their total."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What became of one job; no fault of an operator may change it."""
+    """The final outcome of one job; no fault of an operator may change it."""
 
     outcome: str = "Succeeded"
     attempts: int = 1
@@ -39,18 +39,18 @@ class Audit:
     dump: Dump
     witness: Witness
     runs: Sequence[Run] | None
-    """None: nobody counted the drivers."""
+    """Drivers that ran; None if they were not counted."""
     _by_hash: dict[str, list[Json]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for each in self.witness.applications.values():
             if each["metadata"].get("labels", {}).get(ROLE_LABEL) == Role.SETTLE:
-                continue  # it settles an attempt and is none
+                continue  # it settles an attempt and is not one itself
             key_hash = each["metadata"].get("annotations", {}).get(KEY_HASH, "")
             self._by_hash.setdefault(key_hash, []).append(each)
 
     def check(self, expected: Mapping[str, Expected]) -> None:
-        """`expected`: by the name of the object. AssertionError with everything that does not agree."""
+        """Compares every job with `expected`, by object name. Raises AssertionError with all differences."""
         wrong = list(self._all(expected))
         shown = "\n".join(wrong[:SHOWN])
         assert not wrong, f"{len(wrong)} differences:\n{shown}"
@@ -128,9 +128,9 @@ def _differ(what: str, found: object, wanted: object) -> Iterator[str]:
 
 
 def _forward(statuses: Iterable[Json]) -> Iterator[str]:
-    """Each status beside the next one."""
+    """Each status with the one after it."""
     for before, after in itertools.pairwise(statuses):
-        ended = before.get("phase")  # none where somebody else wrote first
+        ended = before.get("phase")  # there is none if another client wrote first
         for names in (("epoch", "ledgerRevision", "observedGeneration"), ("generation", "attempt")):
             was, became = (tuple(int(each.get(name) or 0) for name in names) for each in (before, after))
             if became < was:
@@ -143,7 +143,7 @@ def _forward(statuses: Iterable[Json]) -> Iterator[str]:
 
 
 def _projected(status: Json, record: Json, revision: int) -> Iterator[str]:
-    """What stands there last, beside the record."""
+    """Compares the object's last status with the record."""
     yield from _differ("phase", status["phase"], record.get("outcome"))
     yield from _differ("status.attempt", status.get("attempt"), record["attempt"])
     yield from _differ("status.generation", status.get("generation"), record["generation"])

@@ -1,7 +1,7 @@
-"""Backups of an etcd member as a person takes and restores them: its data, while it is stopped.
+"""Backups of an etcd member as an administrator takes and restores them: a copy of its data while it is stopped.
 
-What comes back is the same member of the same cluster at an older revision, and leases that had not ended then live again: the hardest
-kind of restore to notice. (A restore by etcd's own tool makes a new cluster, which a client could tell.)
+After the restore it is the same member of the same cluster at an older revision, and leases that had not ended at that time live again:
+the kind of restore that is hardest to notice. (A restore by etcd's own tool makes a new cluster, which a client could detect.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness.etcd import Member
 
 
 def take(member: Member, place: Path) -> Path:
-    """It serves again when this returns."""
+    """Copies the member's data; it serves again when this returns."""
     member.kill()
     shutil.copytree(member.data, place)
     member.start()
@@ -21,7 +21,7 @@ def take(member: Member, place: Path) -> Path:
 
 
 def put_back(member: Member, backup: Path | None) -> None:
-    """None: it has forgotten everything. It serves when this returns."""
+    """Restores a backup, or with None starts the member without data. It serves when this returns."""
     member.kill()
     shutil.rmtree(member.data)
     if backup is not None:

@@ -1,4 +1,4 @@
-"""An etcd that runs out of room: filled with keys of somebody else's, and emptied as a person does it."""
+"""Fills an etcd with foreign keys until it has no room, and frees the space as an administrator would."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ QUOTA = 16 * 1024**2
 FLAGS = (f"--quota-backend-bytes={QUOTA}",)
 PREFIX = "/ballast/"
 PIECE = 200_000
-"""Bytes of one key."""
+"""Size of one key's value in bytes."""
+SMALL = 100
+"""Keys that fill several pages of 4 KiB."""
 COMMIT = 0.2
-"""Seconds: etcd commits ten times a second, and tells its size as of the last time. Room that was free within it is used first."""
+"""Seconds: etcd commits ten times a second and reports its size as of the last commit. Freed space is used first within that time."""
 
 
 def fill(cluster: Etcd, share: float) -> None:
-    """Until the database has this share of its quota, and hardly more: half of what is missing is written, then waited for."""
+    """Fills the database to this share of its quota with little overshoot: writes half of what is missing, then waits for the new size."""
     while (missing := share * QUOTA - _size(cluster)) > 0:
         for _ in range(max(1, int(missing / PIECE / 2))):
             cluster.put(f"{PREFIX}{uuid.uuid4().hex}".encode(), b"x" * PIECE)
@@ -35,13 +37,26 @@ def _size(cluster: Etcd) -> int:
 
 
 def fill_up(cluster: Etcd) -> None:
-    """Until etcd raises its alarm, by which it takes nothing more."""
+    """Fills until etcd raises its NOSPACE alarm and refuses writes."""
     with pytest.raises(AssertionError, match="database space exceeded"):
         fill(cluster, 2.0)
 
 
+def loaded(cluster: Etcd, pieces: int) -> int:
+    """Adds these pieces and returns the size in bytes, which small keys hardly change from then on: the pages that hold the pieces are
+    followed by ones of small keys, so that no later write copies a piece, and all is committed."""
+    for number in range(pieces):
+        cluster.put(f"{PREFIX}{number}".encode(), b"x" * PIECE)
+    for number in range(SMALL):
+        cluster.put(f"{PREFIX}small/{number}".encode(), b"x" * 100)
+    cluster.one.post("maintenance/defragment", {})
+    size = _size(cluster)
+    assert size > pieces * PIECE
+    return size
+
+
 def make_room(cluster: Etcd) -> None:
-    """Delete, compact, defragment, disarm."""
+    """Frees space: deletes, compacts, defragments, disarms the alarm."""
     everything = {"key": _b64(PREFIX), "range_end": _b64(PREFIX[:-1] + "0")}  # "0" follows "/"
     cluster.one.post("kv/deleterange", everything)
     cluster.compact(cluster.revision())

@@ -1,4 +1,4 @@
-"""Something that goes on in a thread of its own while a block lasts."""
+"""Runs work in its own thread during a block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def beside(work: Callable[[threading.Event], object]) -> Iterator[None]:
-    """`work` gets an event that is set when the block is left; it returns soon after, and is waited for."""
+    """`work` gets an event that is set at the end of the block; it must return soon after and is joined."""
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), daemon=True)
     thread.start()

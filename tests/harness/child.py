@@ -1,62 +1,72 @@
-"""A server that a test starts as a process of its own: started, killed, frozen, started again with the same command.
+"""A server process of a test: started, killed, frozen, and started again with the same command.
 
-It dies with the process that started it, however that one dies (the kernel sees to it, through setpriv): a test run that is killed
-leaves no server behind. Its output goes to a file, because a pipe that nobody reads stops a server in the middle of a sentence.
+It dies with the process that started it, however that process dies (the kernel does it, through setpriv): a killed test run leaves no
+server behind. Its output goes to a file, because a pipe that is not read would block the server.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from harness.eventually import assert_eventually
+from harness.eventually import INTERVAL, assert_eventually
+from harness.patience import cpu_of, until_ended
 
 REAP_TIMEOUT = 10.0
-"""Seconds for a killed process to be gone: the kernel's work, long only where memory or disk are."""
+"""Seconds until a killed process is gone: the kernel's work, long only if memory or disk are busy."""
 DEAD = {"Z", "X"}
 LAST_LINES = 15
-"""Of the log of a server that would not start; the reason is near the end."""
+"""Log lines quoted for a server that did not start; the reason is near the end."""
+
+
+PORTS = range(20_000, 30_000)
+"""Of servers that tests start; Kubernetes gives its node ports from 30,000 on."""
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on now. Somebody else may take it first: the server then does not start, and says so."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        assert isinstance(port, int)
-        return port
+    """A free port on loopback, below those that the kernel gives to outgoing connections, which would take it before the server does."""
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def freeze(pid: int) -> None:
-    """SIGSTOP, and none of its threads runs any more when this returns: after the signal alone, one on another core may still answer."""
+    """Sends SIGSTOP and waits until all threads have stopped: right after the signal, one on another core may still answer."""
     os.kill(pid, signal.SIGSTOP)
     assert_eventually(lambda: frozen(pid) or not alive(pid), REAP_TIMEOUT)
 
 
 def frozen(pid: int) -> bool:
-    """It is there, and none of its threads can run."""
+    """The process exists, and none of its threads can run."""
     return "T" in (found := _states(pid)) and found <= {"T", *DEAD}
 
 
 def alive(pid: int) -> bool:
-    """Some thread of it may run, now or when it is woken. One that is dead and that nobody has waited for holds nothing any more."""
+    """A thread of the process can run, now or when it is woken. A zombie holds no resources and does not count."""
     return bool(_states(pid) - DEAD)
 
 
 def _states(pid: int) -> set[str]:
-    """Of its threads, in the kernel's letters; none of a process that is gone."""
+    """States of the process's threads, in the kernel's letters; empty if it is gone."""
     found = set()
-    with contextlib.suppress(OSError):  # it ended meanwhile
+    with contextlib.suppress(OSError):  # the process ended meanwhile
         for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-            with contextlib.suppress(OSError):  # a thread did
+            with contextlib.suppress(OSError):  # the thread ended meanwhile
                 found.add(stat.read_text(encoding="ascii").rpartition(")")[2].split()[0])
     return found
+
+
+class NotStarted(Exception):
+    """A server ended instead of serving, or did not serve in time; the message has its last lines."""
 
 
 class Child:
@@ -87,27 +97,38 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
-                start_new_session=True,  # a Ctrl-C in the terminal is for pytest, which then ends its servers in order
+                start_new_session=True,  # a Ctrl-C in the terminal goes to pytest alone, which then ends its servers in order
             )
 
+    def until(self, serves: Callable[[], object], timeout: float, *, interval: float = INTERVAL) -> None:
+        """Returns once `serves()`. Raises NotStarted at once if the process has ended, or after `timeout` seconds without progress."""
+        try:
+            assert_eventually(
+                lambda: not self.running or serves(), timeout, interval=interval, progress=lambda: cpu_of(self.pid)
+            )
+        except AssertionError as late:
+            raise NotStarted(f"{self.name} did not serve within {timeout:g} s: {self.last_words()}") from late
+        if not self.running:
+            raise NotStarted(f"{self.name} ended before it served: {self.last_words()}")
+
     def kill(self) -> None:
-        """SIGKILL; gone when this returns. Nothing happens to one that is not running."""
+        """SIGKILL; the process is gone when this returns. Does nothing if it is not running."""
         self.end(signal.SIGKILL, timeout=REAP_TIMEOUT)
 
     def end(self, number: signal.Signals = signal.SIGTERM, *, timeout: float = 10.0) -> None:
-        """Gone when this returns: asked by this signal, and killed if it takes longer than `timeout` seconds."""
+        """Ends the process with this signal, and kills it after `timeout` seconds; it is gone when this returns."""
         if self._process is None:
             return
         if self.running:
             self._process.send_signal(number)
             try:
-                self._process.wait(timeout)
-            except subprocess.TimeoutExpired:
+                until_ended(self._process, timeout)
+            except AssertionError:
                 self._process.kill()
-        self._process.wait(REAP_TIMEOUT)
+        until_ended(self._process, REAP_TIMEOUT)
 
     def freeze(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing."""
+        """SIGSTOP: the process keeps its connections and answers nothing."""
         freeze(self.pid)
 
     def thaw(self) -> None:

@@ -1,6 +1,7 @@
-"""Many processes on one table, killed, frozen and woken at random: what they were told is compared with what stands in the end.
+"""Races of many processes on one table, killed, frozen and woken at random: compares their answers with the final state of the table.
 
-One contest for every kind of place: slots are read through the place's own objects, rows out of the files that a reader would open.
+The contest is the same for every kind of place: slots are read through the place's own objects, rows from the files that a reader would
+open.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import cast
 
 from pyarrow import parquet
 
-from harness import child, sink_attempts
+from harness import child, patience, sink_attempts
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of, sink_at
 from sparkonce.blocking import run
-from sparkonce.sink import layout
-from sparkonce.sink.listing import files_of
-from sparkonce.sink.location import objects_at
-from sparkonce.sink.objects import Objects
+from sparkonce.sink.objects.location import objects_at
+from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import Sink, Slot, SlotState
-from sparkonce.sink.table import Table
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.layout import files_of
+from sparkonce.sink.slotlog.snapshot import Table
 
 COMMIT_POINTS = (
     "sink.slots.close.before",
@@ -38,13 +39,13 @@ COMMIT_POINTS = (
 POINTS = (*COMMIT_POINTS, "driver.abort.closed", "sink.slots.sweep.before")
 
 
-def standing(objects: Objects, name: str) -> dict[int, Slot]:
-    """The slots of a key, as a listing shows them."""
+def standing(objects: TableObjects, name: str) -> dict[int, Slot]:
+    """The slots of a key, from a listing."""
     found = {}
     for each in run(objects.list(layout.slots_folder(key_of(name)))):
         token, data = layout.numbered(each.path), run(objects.get(each.path))
         if token is None:
-            continue  # what a killed process left beside a slot
+            continue  # left beside a slot by a killed process
         assert data is not None
         found[token] = layout.decode(data, where=each.path, sink_key=str(key_of(name)), token=token)
     return found
@@ -68,29 +69,34 @@ def frozen(process: ForkServerProcess) -> bool:
 
 
 def wake(process: ForkServerProcess) -> None:
-    """Goes on where it was frozen."""
+    """Resumes a frozen process."""
     assert process.pid is not None
     os.kill(process.pid, signal.SIGCONT)
 
 
-class Contest:
-    """One process per token over the same keys in different orders; killed and started again until all are through.
+ROUNDS = 6
+"""Of a contest, at most."""
 
-    table: where they write; `environment` is what finds it. `started` gets every process, for whoever ends them."""
+
+class Contest:
+    """One process per token over the same keys in different orders, killed and restarted until all have tried every key.
+
+    They write to `table`, which is found through `environment`. `started` gets every process, for the caller to end them."""
 
     points: Sequence[str] = POINTS
     """Failpoints at which processes die, freeze or wait, each process once at each."""
     ways: Sequence[str] = ("kill", "kill", "stop", "sleep(20)")
     pace: tuple[float, float] = (0.002, 0.03)
-    """Seconds between two faults from outside, drawn from least to most."""
+    """Seconds between two external faults, minimum and maximum, on a quiet machine: stretched on a busy one, so that faults per step stay
+    the same and processes make progress."""
     foreign: Sequence[int] = ()
-    """Rows that somebody else put into the table."""
+    """Rows that another writer put into the table."""
     wakes: int = 12
-    """How often a process is woken, beside 6 times frozen and once killed."""
+    """Relative weight of waking a process, beside 6 for freezing and 1 for killing one."""
     deaths: int = 2
-    """Lives of each token, from the first, that certainly end by a kill: luck alone kills few on a machine that is soon through."""
+    """Number of lives of each token in a round, from the first, that certainly end by a kill: on a fast machine, chance alone kills few."""
     freezes: int = 5
-    """Freezes from outside before which every second wake is a freeze."""
+    """External freezes before which every second wake-up becomes a freeze."""
 
     def __init__(
         self,
@@ -107,22 +113,48 @@ class Contest:
         self.tokens = tuple(range(1, processes + 1))
         self.environment = tuple((environment or {}).items())
         self.keys = [f"k{number}" for number in range(1, keys + 1)]
-        # Nearly the same order for all, so that they meet.
-        self.left = {
-            token: sorted(self.keys, key=lambda name: int(name[1:]) + self.dice.uniform(0, 4)) for token in self.tokens
-        }
+        self.left = self._shuffled(self.keys)
         self.plans: list[Plan] = []
         self.running: dict[int, tuple[Plan, ForkServerProcess]] = {}
         self.faults: Counter[str] = Counter()
         self.lives: Counter[int] = Counter()
 
-    def run(self) -> None:
-        """Until each token has been tried at each key."""
+    def run(self, least: Mapping[str, int] | None = None) -> None:
+        """Runs until each token has been tried at each key. Goes on with as many keys again while less than `least` was seen of a fault,
+        a failpoint or an answer: what chance left out of one round is no defect, what `ROUNDS` of them leave out is.
+        """
+        names = list(self.keys)
+        for number in range(1, ROUNDS + 1):
+            self._round()
+            seen = self.tally()
+            missing = {what: count for what, count in (least or {}).items() if seen[what] < count}
+            if not missing:
+                return
+            assert number < ROUNDS, f"after {ROUNDS} rounds seen less than {missing}: {dict(seen)}"
+            self.lives.clear()
+            more = [f"k{number * len(names) + each}" for each in range(1, len(names) + 1)]
+            self.keys += more
+            self.left = self._shuffled(more)
+
+    def tally(self) -> Counter[str]:
+        """How often each fault, each failpoint and each answer was seen so far."""
+        answered = Counter(each["what"] for plan in self.plans for each in answers(plan))
+        points = Counter[str]()
+        for hit, count in self.hits().items():
+            points[hit.partition("=")[0]] += count
+        return self.faults + points + answered
+
+    def _shuffled(self, names: Sequence[str]) -> dict[int, list[str]]:
+        """The keys for each token, in nearly the same order for all, so that they meet."""
+        return {token: sorted(names, key=lambda name: int(name[1:]) + self.dice.uniform(0, 4)) for token in self.tokens}
+
+    def _round(self) -> None:
         for token in self.tokens:
             self._start(token)
         while self.running:
-            # What is waited for is the end of a process, at most until the next fault is due.
-            wait([process.sentinel for _, process in self.running.values()], timeout=self.dice.uniform(*self.pace))
+            # Waits for the end of a process, at most until the next fault is due.
+            pause = patience.stretched(self.dice.uniform(*self.pace))
+            wait([process.sentinel for _, process in self.running.values()], timeout=pause)
             for token, (plan, process) in list(self.running.items()):
                 if process.exitcode is not None:
                     self._ended(token, plan, process)
@@ -130,11 +162,11 @@ class Contest:
                 self._fault(self.dice.choice(list(self.running.values()))[1])
 
     def armed(self) -> list[str]:
-        """A new process's faults at its failpoints."""
+        """The faults of a new process at its failpoints."""
         return [f"{point}={self.dice.randrange(12)}*off->1*{self.dice.choice(self.ways)}->off" for point in self.points]
 
     def doom(self, token: int) -> tuple[str, float] | None:
-        """When a process that begins now will be killed, if it is one of those."""
+        """When a process that begins now will be killed, if it is one of those with a certain death."""
         self.lives[token] += 1
         if self.lives[token] > self.deaths:
             return None
@@ -168,7 +200,7 @@ class Contest:
         assert process.exitcode == -signal.SIGKILL
         self.faults["died"] += 1
         begun = [each["key"] for each in answers(plan) if each["what"] == "begin"]
-        # The key at which it died: half of them are tried again, by a twin of the same token.
+        # Half of the keys at which a process died are retried, by a twin with the same token.
         again = begun[-1:] if self.dice.random() < 0.5 else []
         self.left[token] = again + list(plan.keys[len(begun) :])
         if self.left[token]:
@@ -185,7 +217,7 @@ class Contest:
             self.faults[fault] += 1
 
     def told(self) -> dict[str, list[tuple[int, str, str | None]]]:
-        """Per key: token, what was answered, and the nonce in the answer."""
+        """Answers by key: token, answer, and the nonce in the answer."""
         found: dict[str, list[tuple[int, str, str | None]]] = {name: [] for name in self.keys}
         for plan in self.plans:
             for each in answers(plan):
@@ -193,9 +225,8 @@ class Contest:
         return found
 
     def judge(self) -> Counter[str]:
-        """Fails unless each key has at most one commit, and whoever was told of one was told of that one; a fence that said "nothing"
-        stays right; what was fenced is barred; the table holds each committed row once; nothing but that is left. How often what was
-        answered."""
+        """Counts the answers. Fails unless each key has at most one commit, every answer that names a commit names that one, a fence that
+        found nothing stays right, fenced tokens are barred, the table has each committed row once, and nothing else is left."""
         outcome: Counter[str] = Counter()
         rows: list[int] = []
         sink, effects = self.sink(), self.effects()
@@ -216,7 +247,7 @@ class Contest:
         return outcome
 
     def _agrees(self, name: str, token: int, what: str, nonce: str | None, verdict: Slot | None) -> None:
-        """What one process was told against what is true in the end."""
+        """Compares the answers of one process with the final state."""
         assert what != "Stuck"
         if what in ("Committed", "AlreadyCommitted", "found", "fence found"):
             assert verdict is not None
@@ -234,7 +265,7 @@ class Contest:
         return sink_at(self.table)
 
     def effects(self) -> Counter[str]:
-        """Commits of each key, counted where they are."""
+        """Commits of each key, counted in the table."""
         objects = objects_at(self.table, field="table")
         return Counter(
             name for name in self.keys for slot in standing(objects, name).values() if slot.state is SlotState.COMMITTED
@@ -254,5 +285,6 @@ class Contest:
         return sum(len(run(objects.folders(f"{layout.DATA}/{key_of(name)}"))) for name in self.keys)
 
     def hits(self) -> Counter[str]:
-        """How often each failpoint was passed, and did what."""
-        return Counter(Path(self.plans[0].hits).read_text().split())
+        """How often each failpoint was hit, and with which action."""
+        hits = Path(self.plans[0].hits)
+        return Counter(hits.read_text().split() if hits.exists() else ())

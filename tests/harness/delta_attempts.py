@@ -1,6 +1,6 @@
-"""Processes that write to one Delta table at the same time: those of sink_attempts, on the other kind of output, and strangers.
+"""Processes that write to one Delta table at the same time: those of sink_attempts on another kind of output, and foreign writers.
 
-A stranger is another engine that knows nothing of us: delta-rs's own writer, which appends rows and writes checkpoints in between.
+A foreign writer is another engine that knows nothing of sparkonce: delta-rs's own writer, which appends rows and writes checkpoints.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from harness import sink_attempts
 from harness.arrow_stage import arrow_stage, table_of
 from harness.eventually import assert_eventually
 from harness.sink_attempts import Plan
-from sparkonce.sink import delta_log
+from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import Sink
 
 PATIENCE = 60.0
-"""Seconds for somebody to create the table."""
+"""Seconds until the table must exist."""
 STRANGE = -1
-"""Rows of strangers are below zero."""
+"""Rows of foreign writers are negative."""
 
 
 def sink_in(folder: str) -> Sink:
-    """Of the table in a test's folder."""
+    """The sink of the table in a test's folder."""
     return sink_at(f"{folder}/table")
 
 
 def sink_at(table: str) -> Sink:
-    """Without fsync: processes die in these tests, the machine does not."""
+    """A sink without fsync: processes die in these tests, the machine does not."""
     return open_sink(Declared(name="orders", kind="delta", location=table), base=None, stage=arrow_stage, durable=False)
 
 
 def start(plan: Plan) -> ForkServerProcess:
-    """A process that carries the plan out on a Delta table."""
+    """Starts a process that carries out the plan on a Delta table."""
     return _spawn(carry_out, plan)
 
 
 def start_stranger(folder: str, rows: int) -> ForkServerProcess:
-    """A process that appends `rows` rows, one commit each, once there is a table."""
+    """Starts a process that appends `rows` rows, one commit each, once the table exists."""
     return _spawn(append, folder, rows)
 
 
 def carry_out(plan: Plan) -> None:
-    """In the child, whose memory is its own: the attempts open Delta sinks."""
+    """Runs in the child process: makes the attempts open Delta sinks."""
     sink_attempts.sink_at = sink_at
     sink_attempts.carry_out(plan)
 
 
 def append(folder: str, rows: int) -> None:
-    """In the child."""
+    """Runs in the child process: appends rows."""
     table = Path(folder, "table")
     assert_eventually((table / delta_log.entry_path(0)).exists, PATIENCE)
     number = 0
     while number < rows:
-        with contextlib.suppress(CommitFailedError):  # others were quicker, more often than the library tries
+        with contextlib.suppress(CommitFailedError):  # other writers were faster, more often than the library retries
             write_deltalake(str(table), table_of(STRANGE - number), mode="append")
             number += 1
             if number % 10 == 0:
@@ -72,7 +72,7 @@ def append(folder: str, rows: int) -> None:
 
 def _spawn(target: object, *arguments: object) -> ForkServerProcess:
     context = multiprocessing.get_context("forkserver")
-    # Imported and never used there: delta-rs's threads would not survive the fork.
+    # Imported ahead and never used in the server: delta-rs's threads would not survive the fork.
     context.set_forkserver_preload(["harness.delta_attempts"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))

@@ -1,4 +1,4 @@
-"""The contest on a Delta table, in a folder or on a store: effects are counted in its log, rows are delta-rs's."""
+"""The contest on a Delta table, in a folder or on a store: counts effects in its log, and reads rows with delta-rs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from harness import delta_attempts
 from harness.contest import Contest
 from harness.sink_attempts import Plan, key_of
 from sparkonce.blocking import run
-from sparkonce.sink import delta_log
-from sparkonce.sink.delta import DeltaTableSink
-from sparkonce.sink.delta_state import Snapshot
-from sparkonce.sink.objects import Objects
+from sparkonce.sink.delta import log as delta_log
+from sparkonce.sink.delta.sink import DeltaTableSink
+from sparkonce.sink.delta.snapshot import DeltaSnapshot
+from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import Sink, Slot
 
 TABLE_POINTS = ("sink.delta.table.before", "sink.delta.table.after")
@@ -44,7 +44,7 @@ class DeltaContest(Contest):
         if verdict is not None:
             return verdict.token > token
         table = run(self._sink()._log.load())
-        return cast("Snapshot", table).fenced(key_of(name)) > token
+        return cast("DeltaSnapshot", table).fenced(key_of(name)) > token
 
     def rows(self) -> list[int]:
         return sorted(cast("list[int]", self._sink()._log.open().to_pyarrow_table()["n"].to_pylist()))
@@ -57,8 +57,8 @@ class DeltaContest(Contest):
         return cast("DeltaTableSink", self.sink())
 
 
-def committed(objects: Objects) -> list[str]:
-    """Identifiers of all transactions of the log, as often as an entry has them."""
+def committed(objects: TableObjects) -> list[str]:
+    """Identifiers of all transactions in the log, once per entry that has them."""
     found = []
     for each in run(objects.list(delta_log.LOG)):
         if each.path.endswith(".json"):

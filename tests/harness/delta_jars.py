@@ -1,6 +1,6 @@
-"""What Spark needs to read and write Delta tables itself, from Maven through Spark's own resolver; kept outside the checkout by version.
+"""The jars with which Spark itself reads and writes Delta tables, fetched from Maven by Spark's resolver and cached by version.
 
-Only for tests that ask another engine what it sees: the product needs none of it.
+Only for tests that compare with another engine: the product needs none of them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from harness.binaries import cache, one_at_a_time, or_skip, to_stderr
 from harness.store_parts import IVY, RESOLVE, _do, _fresh
 
 DELTA_SPARK = "io.delta:delta-spark_4.1_2.13:4.1.0"
-"""For the Spark that the tests install."""
+"""The version for the Spark that the tests install."""
 
 
 def delta_jars() -> list[Path]:
-    """Skips the test where they cannot be had."""
+    """The jars. Skips the test if they cannot be had."""
     return or_skip(resolved)
 
 
 def resolved() -> list[Path]:
-    """As `delta_jars`, for callers outside a test. PartMissing."""
+    """As `delta_jars`, for callers outside a test. Raises PartMissing."""
     place = cache() / DELTA_SPARK.replace(":", "-")
     if not place.is_dir():
         with one_at_a_time("delta-spark.lock", to_stderr):
@@ -37,4 +37,4 @@ def resolved() -> list[Path]:
                     jar.rename(part / jar.name)
                 shutil.rmtree(ivy)
                 part.rename(place)
-    return sorted(place.glob("io.delta_*.jar"))  # what else it asks for, Spark has
+    return sorted(place.glob("io.delta_*.jar"))  # Spark has the other dependencies

@@ -1,7 +1,7 @@
 """A Spark with Delta's own engine, in a process of its own: `python -m harness.delta_spark FOLDER JARS`.
 
-It plays a job (Spark stages, we commit) and the engine's other users by turns on one table, and prints what each of them saw as one JSON
-object. A process of its own, because the jars must be there when its JVM starts.
+It acts in turns as a job (Spark stages, we commit) and as other users of the engine on one table, and prints what each of them saw as one
+JSON object. It is a separate process, because the jars must be there when its JVM starts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 
 from sparkonce.blocking import run
+from sparkonce.model.spec import OnRerun
 from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import OnRerun, Sink, SinkKey, WriteOptions
+from sparkonce.sink.protocol import Sink, SinkKey, WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,11 +83,11 @@ def row(text: str | None, number: int) -> tuple[Any, ...]:
 
 
 def play(spark: SparkSession, table: Path, facts: dict[str, Any]) -> None:
-    """In the order of the table's life; each fact is what somebody saw."""
+    """Runs the steps of the table's life in order; each fact is what one of the users saw."""
     it = Play(spark, table)
     rows = [row(text, number) for number, text in enumerate(TEXTS)]
     facts["created"] = it.job(key_of("aa"), rows, partition_by=("d",))
-    # This engine can neither write nor read checkpoints with this Spark (it calls a method that is gone): there are none here.
+    # This engine can neither write nor read checkpoints with this Spark (it calls a removed method), so the test has none.
     DeltaTable(str(table)).alter.set_table_properties({"delta.checkpointInterval": "1000"})
     seen = it.sql("SELECT *, cast(at AS string) AS text FROM {t} ORDER BY n")
     facts["rows"] = [

@@ -1,6 +1,6 @@
-"""A stager without a JVM that lays files out as Spark does: Hive's folders, escaped, without the columns they are named after.
+"""A stager without a JVM that lays out files as Spark does: escaped Hive folders, and files without the partition columns.
 
-And what a reader of a Delta table sees, through delta-rs: sorted, so that two tables can be compared.
+Also reads a Delta table through delta-rs, with sorted rows, so that two tables can be compared.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from pyarrow import compute, parquet
 
-from sparkonce.sink.staging import Written
+from sparkonce.sink.staging import StagedRows
 
 _ESCAPED = {chr(code) for code in range(32)} | set("\"#%'*/:=?\\\x7f{[]^")
 
 
-def delta_stage(frame: pa.Table, folder: str, partition_by: Sequence[str] = ()) -> Written:
-    """A `Stager` for pyarrow tables: two files per partition, so that half a result can be told from a whole one."""
+def delta_stage(frame: pa.Table, folder: str, partition_by: Sequence[str] = ()) -> StagedRows:
+    """A `Stager` for pyarrow tables: two files per partition, so that half a result can be distinguished from a whole one."""
     for part, rows in _partitions(frame, list(partition_by)):
         path = Path(folder.removeprefix("file://"), *part)
         path.mkdir(parents=True, exist_ok=True)
@@ -29,11 +29,11 @@ def delta_stage(frame: pa.Table, folder: str, partition_by: Sequence[str] = ()) 
         for number, piece in enumerate((bare.slice(0, half), bare.slice(half))):
             if piece.num_rows or not partition_by:
                 parquet.write_table(piece, path / f"part-{number:05d}.parquet")
-    return Written(rows=frame.num_rows, data_schema=Schema.from_arrow(frame.schema).to_json(), application="arrow")
+    return StagedRows(rows=frame.num_rows, data_schema=Schema.from_arrow(frame.schema).to_json(), application="arrow")
 
 
 def escaped(text: str) -> str:
-    """As Spark names a folder after a value."""
+    """The folder name that Spark gives to a value."""
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in text)
 
 
@@ -57,13 +57,13 @@ def rows_in(table: Path) -> list[dict[str, Any]]:
 
 
 def numbers_in(table: Path, version: int | None = None) -> list[int]:
-    """Of tables with a column `n`."""
+    """The numbers of tables with a column `n`."""
     shown = DeltaTable(str(table), version=version).to_pyarrow_table()
     return sorted(cast("list[int]", shown["n"].to_pylist()))
 
 
 def entries(table: Path) -> list[list[dict[str, Any]]]:
-    """The log, from its first entry that is there to its last."""
+    """Entries of the log, from the first existing one to the last."""
     return [
         [json.loads(line) for line in path.read_text().splitlines()]
         for path in sorted((table / "_delta_log").glob("*.json"))

@@ -1,8 +1,8 @@
-"""A user's folder with a job file, its script and a ledger, and the command line used there.
+"""A user's folder with a job file, its script and a ledger, and the command line run in it.
 
-`here` calls the command line inside this process, which costs nothing; `start` starts a real one, for what only processes show: signals,
-two terminals, start-up time. Drivers are always real processes, with `fake_submit.py` in place of spark-submit. A job's script waits where
-a test wants it to by looking for a file, so that no test has to guess how long something takes.
+`here` calls the command line in this process, which is cheap; `start` starts a real process, for what only processes show: signals,
+two terminals, start-up time. Drivers are always real processes, with `fake_submit.py` in place of spark-submit. A job's script waits by
+looking for a file, so that tests do not depend on how long a step takes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from typing import Any
 import pytest
 import yaml
 
+from harness import planted
 from harness.eventually import assert_eventually
+from harness.patience import cpu_of, until_ended
 from sparkonce.blocking import run
 from sparkonce.cli.app import main
-from sparkonce.cli.asked import Asked
-from sparkonce.engine.prepare import Prepared
+from sparkonce.cli.options import JobArguments
+from sparkonce.local.prepare import Prepared
 from sparkonce.model import manifest
 from sparkonce.model.record import Record
 from sparkonce.model.spec import IdempotentJob
@@ -36,11 +38,11 @@ from sparkonce.store.protocol import Claim, IdempotencyStore, Owned
 
 TESTS = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0
-"""Seconds for whatever a test waits for: two interpreters on a machine that other tests use as well."""
+"""Seconds for any wait of a test: it starts two interpreters on a machine that other tests use, too."""
 
 WRITES = """
     from harness.arrow_stage import arrow_stage, table_of
-    from sparkonce.driver.attempt import current
+    from sparkonce.driver.current import current
 
     job = current(stager=arrow_stage)
     job.write(table_of(*range(1234)), "numbers")
@@ -55,7 +57,7 @@ WAITS = """
     while not Path("go").exists():
         time.sleep(0.02)
 """
-"""Put before a script: it goes on when the test touches `go`."""
+"""Prefix of a script: makes it wait until the test touches `go`."""
 
 FAILS = """
     import sys
@@ -70,7 +72,7 @@ OUTPUT = {"name": "numbers", "slotLog": {"path": "lake/numbers"}}
 
 @dataclass(frozen=True)
 class Said:
-    """What a command left: exit code, standard output, standard error."""
+    """The result of a command: exit code, standard output, standard error."""
 
     code: int
     out: str
@@ -78,7 +80,7 @@ class Said:
 
     @property
     def told(self) -> dict[str, Any]:
-        """The one object of `--json`."""
+        """The single object that `--json` printed."""
         [line] = self.out.splitlines()
         told = json.loads(line)
         assert isinstance(told, dict)
@@ -98,14 +100,22 @@ class Terminal:
     err: Path
 
     def wait_for(self, text: str) -> None:
-        """Until it has said so, on either stream."""
-        assert_eventually(lambda: text in self.err.read_text() + self.out.read_text(), PATIENCE)
+        """Waits until it has printed this, on either stream."""
+        assert_eventually(
+            lambda: self._said(text) or self.process.poll() is not None,
+            PATIENCE,
+            progress=lambda: cpu_of(self.process.pid),
+        )
+        assert self._said(text), f"it ended with {self.process.poll()}: {self.err.read_text()[-2000:]}"
+
+    def _said(self, text: str) -> bool:
+        return text in self.err.read_text() + self.out.read_text()
 
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
         self.process.send_signal(number)
 
     def end(self) -> Said:
-        code = self.process.wait(PATIENCE)
+        code = until_ended(self.process, PATIENCE)
         return Said(code, self.out.read_text(), self.err.read_text())
 
 
@@ -120,7 +130,7 @@ class Desk:
     def job(
         self, script: str = WRITES, *, file: str = "job.yaml", template: dict[str, Any] | None = None, **spec: Any
     ) -> str:
-        """Writes job file and script; the file's name. Without `outputs=[]` it declares one."""
+        """Writes job file and script; returns the file's name. Declares one output unless `outputs=[]`."""
         (self.folder / "job.py").write_text(textwrap.dedent(script))
         document = {
             "apiVersion": "sparkonce.dev/v1alpha1",
@@ -149,28 +159,32 @@ class Desk:
     # commands
 
     def here(self, *arguments: str) -> Said:
-        """In this process."""
+        """Runs the command line in this process."""
         self._capsys.readouterr()
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         code = main(arguments)
         assert {number: signal.getsignal(number) for number in before} == before
         captured = self._capsys.readouterr()
+        planted.said("standard output", captured.out)
+        planted.said("standard error", captured.err)
         assert "Traceback" not in captured.err
-        if "--json" not in arguments:  # lines set deeper quote the job's own log
+        if "--json" not in arguments:  # indented lines quote the job's own log
             assert not any("Traceback" in line for line in captured.out.splitlines() if not line.startswith("    "))
         return Said(code, captured.out, captured.err)
 
     def job_from(self, verb: str, text: str, *options: str) -> tuple[Said, IdempotentJob]:
-        """What `convert` or `bind` prints of an application, read as any job file is."""
+        """The job that `convert` or `bind` prints for an application, read like any job file."""
         (self.folder / "app.yaml").write_text(text)
         said = self.here(verb, "app.yaml", *options)
         assert said.code == 0, said.err
         return said, manifest.load(said.out, params={}, source="printed")
 
     def start(self, *arguments: str, **environment: str) -> Terminal:
-        """In a process of its own, as from a shell."""
+        """Starts the command line as a process, as from a shell."""
         number = len(self._terminals)
         out, err = self.folder / f"terminal-{number}.out", self.folder / f"terminal-{number}.err"
+        planted.output(out)
+        planted.output(err)
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "sparkonce", *arguments],
@@ -184,17 +198,17 @@ class Desk:
         return self._terminals[-1]
 
     def close(self) -> None:
-        """Nothing that a test started outlives it: drivers end by themselves when told to go."""
+        """Ends everything that the test started: drivers end by themselves once `go` exists."""
         self.go()
         for terminal in self._terminals:
             if terminal.process.poll() is None:
                 terminal.process.kill()
-            terminal.process.wait(PATIENCE)
+            until_ended(terminal.process, PATIENCE)
 
-    # what stands there
+    # observations
 
     def prepared(self, file: str = "job.yaml") -> Prepared:
-        return Asked.of(str(self.folder / file)).prepared()
+        return JobArguments.of(str(self.folder / file)).prepared()
 
     @contextlib.contextmanager
     def store(self) -> Iterator[IdempotencyStore]:
@@ -206,7 +220,7 @@ class Desk:
 
     @contextlib.contextmanager
     def owned_elsewhere(self, owner: str = "pid 1 on elsewhere") -> Iterator[tuple[IdempotencyStore, Record, Claim]]:
-        """Somebody else has reserved the job of `job.yaml` and lives."""
+        """Reserves the job of `job.yaml` for another, living owner."""
         prepared = self.prepared()
         with self.store() as store:
             lease = run(store.open_lease(owner=owner))
@@ -216,7 +230,7 @@ class Desk:
             run(lease.revoke())
 
     def commits(self, output: str = "numbers") -> list[Slot]:
-        """Every committed slot there is: the effects, counted where they are."""
+        """Every committed slot: the effects, counted where they are."""
         paths = (self.folder / "lake" / output).glob("_idem/*-g*/*.json")
         slots = [Slot.model_validate_json(path.read_bytes()) for path in paths]
         return [slot for slot in slots if slot.state is SlotState.COMMITTED]

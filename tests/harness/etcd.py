@@ -1,14 +1,18 @@
 """A real etcd of one or three members on loopback, which a test may kill, freeze, restart, fill, compact and lock.
 
-Each member keeps its ports and its data over kill and start. What is looked at or changed from outside (content, compaction, users) goes
-through etcd's JSON gateway on a plain port beside the one under test, so that the client that is tested never checks itself.
-Data lies without fsync: a killed process loses nothing that way, only a machine would.
+Each member keeps its ports and its data over kill and start. Tests inspect and change it from outside (content, compaction, users) through
+etcd's JSON gateway on a plain port beside the one under test, so that the tested client never checks itself. Data is written without fsync:
+a killed process loses nothing by that, only a power failure would.
+
+The program is Debian's etcd 3.4 (package etcd-server), so that the quick tier waits for no build. The full tier runs the 3.6 that the
+chart ships.
 """
 
 from __future__ import annotations
 
 import base64
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,22 +20,25 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import trustme
 
-from harness.binaries import component
-from harness.child import Child, free_port
+from harness import binaries
+from harness.child import Child, NotStarted, free_port
 from harness.eventually import assert_eventually
+from harness.patience import stretched
+from harness.tiers import tier
 
 START_TIMEOUT = 60.0
-"""Seconds: one on free cores; nine other test runs on the same two have made it twenty."""
+"""Seconds: one on free cores, and up to twenty beside nine other test runs on the same two."""
 TRIES = 3
-"""Somebody else may take a port between our look and the server's bind."""
+"""Attempts to start: another process may take the port between the check and the server's bind."""
 ROOT_PASSWORD = "rooted"
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """One authority, a certificate for servers on loopback, and certificates for users by common name."""
+    """A CA, a certificate for servers on loopback, and certificates for users by common name."""
 
     folder: Path
     authority: trustme.CA
@@ -55,7 +62,7 @@ class Certificates:
         return self.folder / f"{name}.key"
 
     def user(self, name: str) -> tuple[Path, Path]:
-        """Chain and key of a certificate whose common name is this user."""
+        """Chain and key of a certificate with this user's name as common name."""
         self._issue(name, f"{name}.users.test", common_name=name)
         return self.chain(name), self.key(name)
 
@@ -63,6 +70,16 @@ class Certificates:
         issued = self.authority.issue_cert(*identities, common_name=common_name)
         issued.private_key_pem.write_to_path(self.key(name))
         issued.cert_chain_pems[0].write_to_path(self.chain(name))
+
+
+def program() -> list[str]:
+    """The first words of etcd's command. Skips the test if it cannot be had."""
+    system = shutil.which("etcd")
+    if tier() == "full" or (system is None and tier() == "all"):
+        return binaries.component("etcd")
+    if system is None:
+        pytest.skip("no etcd: install etcd-server (scripts/setup --tests does, as root)")
+    return [system]
 
 
 class Member:
@@ -81,11 +98,11 @@ class Member:
         client, admin, peer = ports
         self.name = name
         self.data = folder / name
-        """All that it knows; may be copied, put back or removed while it is killed."""
+        """All of its state; may be copied, restored or removed while it is killed."""
         self.address = f"127.0.0.1:{client}"
         self._url = f"http://127.0.0.1:{admin}"
         self._token: str | None = None
-        # No connection is kept: it would be a dead one after each kill. No certificates are loaded: it is plain loopback.
+        # Keeps no connection, which would be dead after each kill, and loads no certificates, since it is plain loopback.
         self._http = httpx.Client(
             base_url=self._url,
             trust_env=False,
@@ -105,7 +122,7 @@ class Member:
             ]
         )
         command = [
-            *component("etcd"),
+            *program(),
             f"--name={name}",
             f"--data-dir={self.data}",
             f"--listen-client-urls={scheme}://{self.address},{self._url}",
@@ -121,7 +138,7 @@ class Member:
         self.child = Child(f"etcd {name}", command, folder / f"{name}.log")
 
     def start(self) -> None:
-        """Serving when this returns."""
+        """Starts the member; it serves when this returns."""
         self.child.start()
         self.until_ready()
 
@@ -144,23 +161,23 @@ class Member:
         self._http.close()
 
     def until_ready(self) -> None:
-        def ready() -> bool:
-            assert self.child.running, f"etcd ended: {self.child.last_words()}"
-            return self.is_ready()
-
-        assert_eventually(ready, START_TIMEOUT)
+        self.child.until(self.is_ready, START_TIMEOUT)
 
     def is_ready(self) -> bool:
         try:
-            reply = self._http.get("/health", timeout=2.0)
+            reply = self._http.get("/health", timeout=stretched(2.0))
             return bool(reply.json()["health"] == "true")
         except (httpx.HTTPError, ValueError):
             return False
 
+    def knows_its_version(self) -> bool:
+        """The members have agreed on the version of their cluster."""
+        return bool(self._http.get("/version", timeout=2.0).json()["etcdcluster"] != "not_decided")
+
     def post(self, path: str, body: dict[str, Any], *, timeout: float = 10.0) -> dict[str, Any]:
-        """What etcd's gateway answers; fails the test when it is an error."""
+        """The answer of etcd's gateway; fails the test if it is an error."""
         headers = {"Authorization": self._token} if self._token else {}
-        reply = self._http.post(f"/v3/{path}", json=body, headers=headers, timeout=timeout)
+        reply = self._http.post(f"/v3/{path}", json=body, headers=headers, timeout=stretched(timeout))
         if "invalid auth token" in reply.text and self._token:
             self.log_in()
             return self.post(path, body, timeout=timeout)
@@ -172,8 +189,11 @@ class Member:
         self._token = None
         self._token = self.post("auth/authenticate", {"name": "root", "password": ROOT_PASSWORD})["token"]
 
+    def log_out(self) -> None:
+        self._token = None
+
     def counted(self, metric: str, **labels: str) -> float:
-        """The sum of this metric over all series that have these labels."""
+        """Sum of this metric over all series with these labels."""
         text = self._http.get("/metrics").text
         wanted = [f'{name}="{value}"' for name, value in labels.items()]
         lines = [line for line in text.splitlines() if re.match(rf"{metric}(\{{|\s)", line)]
@@ -185,7 +205,7 @@ class Member:
 
 
 class Etcd:
-    """The cluster. `endpoints` is what a client is given."""
+    """The cluster. Clients are given `endpoints`."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = list(members)
@@ -200,7 +220,7 @@ class Etcd:
         return member
 
     def leader(self, *, but: Member | None = None) -> Member:
-        """Who leads, as soon as somebody does; `but`: among the others, because this one is dead or frozen."""
+        """The leader, as soon as there is one; `but`: a dead or frozen member that does not count."""
         asked = [each for each in self.members if each is not but]
 
         def look() -> list[Member]:
@@ -208,7 +228,7 @@ class Etcd:
 
         return assert_eventually(look, START_TIMEOUT)[0]
 
-    # What follows asks the first member, or the one given.
+    # The following methods use the first member, or the one given.
 
     def content(self, prefix: bytes, *, at: Member | None = None) -> dict[bytes, bytes]:
         """All keys under the prefix, linearizable."""
@@ -217,7 +237,7 @@ class Etcd:
         return {base64.b64decode(kv["key"]): base64.b64decode(kv.get("value", "")) for kv in kvs}
 
     def versions(self, prefix: bytes, *, at: Member | None = None) -> dict[bytes, int]:
-        """How often each key under the prefix was written since it was created."""
+        """Versions of the keys under the prefix: how often each was written since it was created."""
         body = {"key": _b64(prefix), "range_end": _b64(_end(prefix)), "keys_only": True}
         kvs = (at or self.members[0]).post("kv/range", body).get("kvs", [])
         return {base64.b64decode(kv["key"]): int(kv["version"]) for kv in kvs}
@@ -229,18 +249,18 @@ class Etcd:
         self.members[0].post("lease/revoke", {"ID": str(lease)})
 
     def revoke_under(self, prefix: bytes) -> None:
-        """The leases that keys under this prefix hang on."""
+        """Revokes the leases of the keys under this prefix."""
         body = {"key": _b64(prefix), "range_end": _b64(_end(prefix))}
         for lease in {int(kv.get("lease", 0)) for kv in self.members[0].post("kv/range", body).get("kvs", [])} - {0}:
             self.revoke(lease)
 
     def put(self, key: bytes, value: bytes = b"x", *, at: Member | None = None) -> int:
-        """The revision of the put."""
+        """Puts a key; returns the revision."""
         reply = (at or self.members[0]).post("kv/put", {"key": _b64(key), "value": _b64(value)})
         return int(reply["header"]["revision"])
 
     def compact(self, revision: int, *, at: Member | None = None) -> None:
-        """Everything older is gone when this returns."""
+        """Compacts; all older revisions are gone when this returns."""
         (at or self.members[0]).post("kv/compaction", {"revision": str(revision), "physical": True})
 
     def revision(self) -> int:
@@ -250,7 +270,7 @@ class Etcd:
         return [int(each["ID"]) for each in self.members[0].post("lease/leases", {}).get("leases", [])]
 
     def add_user(self, name: str, password: str | None, *, prefix: bytes) -> None:
-        """A user who may read and write under the prefix; without a password it is known by its certificate."""
+        """Adds a user who may read and write under the prefix; without a password the user logs in by certificate."""
         post = self.members[0].post
         post("auth/role/add", {"name": name})
         permission = {"permType": "READWRITE", "key": _b64(prefix), "range_end": _b64(_end(prefix))}
@@ -260,7 +280,7 @@ class Etcd:
         post("auth/user/grant", {"user": name, "role": name})
 
     def turn_auth_on(self) -> None:
-        """From now on nobody is let in without a login; this harness logs in as root."""
+        """Requires a login from now on; this harness logs in as root."""
         post = self.members[0].post
         post("auth/user/add", {"name": "root", "password": ROOT_PASSWORD})
         post("auth/role/add", {"name": "root"})
@@ -270,8 +290,10 @@ class Etcd:
             member.log_in()
 
     def turn_auth_off(self) -> None:
-        """Whoever comes is let in again."""
+        """Allows requests without a login again."""
         self.members[0].post("auth/disable", {})
+        for member in self.members:
+            member.log_out()
 
     def close(self) -> None:
         for member in self.members:
@@ -282,7 +304,7 @@ class Etcd:
 def running(
     folder: Path, *, members: int = 1, tls: Certificates | None = None, flags: Sequence[str] = ()
 ) -> Iterator[Etcd]:
-    """A cluster that serves, gone afterwards. `flags` are etcd's own."""
+    """A serving cluster, removed afterwards. `flags` are etcd's own."""
     etcd = _started(folder, members=members, tls=tls, flags=flags)
     try:
         yield etcd
@@ -307,7 +329,7 @@ def _started(folder: Path, *, members: int, tls: Certificates | None, flags: Seq
                 member.child.start()
             for member in etcd.members:
                 member.until_ready()
-        except AssertionError:
+        except NotStarted:
             etcd.close()
             if attempt == TRIES:
                 raise

@@ -1,7 +1,7 @@
-"""Writers that keep going while a test breaks their etcd, and the comparison of what they were told with what etcd holds.
+"""Writers that keep going while a test breaks their etcd, and the comparison of their answers with etcd's content.
 
-Each write has a key of its own and compares nothing, so etcd's own count of writes to a key says how often a transaction was applied. A
-compare would hide a second one.
+Each write has its own key and no compare, so etcd's version of the key counts how often a transaction was applied. A compare would hide
+a second application.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 async def eventually(fn: Callable[[], T], timeout: float) -> T:
-    """As `assert_eventually`; the event loop goes on meanwhile, and `fn` runs beside it."""
+    """As `assert_eventually`, without blocking the event loop; `fn` runs in a thread."""
     return await asyncio.to_thread(assert_eventually, fn, timeout)
 
 
@@ -42,13 +42,13 @@ async def restart(member: Member) -> None:
 
 
 class Traffic:
-    """`writers` tasks that write one key after the other, with the outcome of each."""
+    """`writers` tasks, each of which writes one key after the other and records the outcomes."""
 
     def __init__(self, client: Client, prefix: bytes, *, writers: int = 8) -> None:
         self.told: dict[bytes, str] = {}
         self.answered_at = 0.0
         self.slowest = 0.0
-        """Seconds of the call that took longest."""
+        """Duration of the slowest call in seconds."""
         self._client = client
         self._prefix = prefix
         self._numbers = itertools.count()
@@ -73,7 +73,7 @@ class Traffic:
             await asyncio.sleep(0.005)
 
     async def goes_well(self, timeout: float = 20.0) -> None:
-        """Every writer gets an answer from now on."""
+        """Waits until every writer gets answers again."""
         since = monotonic()
         await eventually(lambda: self.answered_at > since, timeout)
         before = self.tally()
@@ -88,7 +88,7 @@ class Traffic:
 
 
 def assert_honest(told: Mapping[bytes, str], written: Mapping[bytes, int]) -> None:
-    """Answered: written once. Refused: not at all. Unknown: once or not at all. And nothing that nobody asked for."""
+    """Answered writes were applied once, refused ones not at all, unknown ones at most once. There are no other keys."""
     wrong = {
         key: (outcome, written.get(key, 0))
         for key, outcome in told.items()

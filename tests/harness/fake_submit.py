@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Stands in for spark-submit where no JVM is wanted: skips its options and becomes the main file, run by PYSPARK_PYTHON.
+"""Replaces spark-submit without a JVM: skips its options and executes the main file with PYSPARK_PYTHON.
 
-Named by SPARKONCE_SPARK_SUBMIT. Everything around it (the wrapper, the attempt's folder, environment, locks, signals) is the real one.
-An option that it does not know ends it: a new option of ours must not silently be taken for the main file.
+It is configured by SPARKONCE_SPARK_SUBMIT. Everything around it (the wrapper, the attempt's folder, environment, locks, signals) is real.
+It exits at an unknown option, so that a new option of ours is not silently taken for the main file.
 """
 
 from __future__ import annotations

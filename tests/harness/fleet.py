@@ -1,4 +1,4 @@
-"""Several operator processes on one ledger, the jobs they are given, and everything that is asked of them afterwards.
+"""Several operator processes on one ledger, their jobs, and the checks of everything that they did.
 
 with Fleet(cluster, ledger_server, namespace, install, tmp_path) as fleet:
     fleet.start(3)
@@ -34,9 +34,9 @@ from harness.kubeflow.drivers import writes_outputs
 from harness.ledger_dump import claims, dump
 from harness.operators import PROGRAM, OperatorProcess
 from harness.witness import Witness
-from sparkonce.launch.kubeflow import ATTEMPT_LABEL
+from sparkonce.launch.kubeflow.labels import ATTEMPT_LABEL
 from sparkonce.launch.kubernetes import JOBS
-from sparkonce.sink.table import Table
+from sparkonce.sink.slotlog.snapshot import Table
 
 Json = dict[str, Any]
 
@@ -45,16 +45,16 @@ TTL = 3
 SOON = {"initial": "0.1s", "max": "1s"}
 """Backoff between attempts."""
 FAILS_ONCE, WRITES, WRITES_AND_FAILS = "fails-once", "writes", "writes-and-fails"
-"""Arguments by which `scripted` knows what a driver shall do."""
+"""Arguments that select a driver's behaviour in `scripted`."""
 ROWS = (1, 2, 3)
-"""What a driver with an output writes."""
+"""Rows that a driver with an output writes."""
 
 ONCE = Expected()
 
 
 @dataclass(frozen=True)
 class Applied:
-    """A job and what must become of it."""
+    """A job and its expected outcome."""
 
     body: Json
     expected: Expected = ONCE
@@ -70,7 +70,7 @@ def plain(count: int, *, name: str = "plain") -> list[Applied]:
 
 
 def failing_once(count: int, *, name: str = "fails") -> list[Applied]:
-    """Opaque jobs whose first attempt exits with 1, and that may be tried twice."""
+    """Opaque jobs whose first attempt exits with 1 and which allow two attempts."""
     retry = {"maxAttempts": 2, "backoff": SOON}
     return [
         Applied(job(f"{name}-{n:04d}", key=f"{name}-{n}", arguments=(FAILS_ONCE,), retry=retry), Expected(attempts=2))
@@ -79,7 +79,7 @@ def failing_once(count: int, *, name: str = "fails") -> list[Applied]:
 
 
 def writing(count: int, folder: Path, *, name: str = "writes", fails: bool = False) -> list[Applied]:
-    """Jobs with one declared output each, in one table for all of them; `fails`: attempt 1 writes nothing and exits with 1."""
+    """Jobs with one declared output each, in one table shared by all; `fails`: attempt 1 writes nothing and exits with 1."""
     spec: Json = {
         "outputs": [{"name": "rows", "slotLog": {"path": str(folder)}}],
         "retry": {"maxAttempts": 3, "backoff": SOON},
@@ -102,7 +102,7 @@ def scripted(kubeflow: FakeKubeflow) -> None:
 
 
 def rows_of(folder: Path) -> Counter[object]:
-    """How often each number stands in the table, as a reader sees it."""
+    """How often each number is in the table, as a reader sees it."""
     numbers: Counter[object] = Counter()
     for path in Table(folder).files():
         numbers.update(parquet.read_table(path).column("n").to_pylist())
@@ -118,14 +118,14 @@ class Fleet:
     folder: Path
     lease_seconds: int = TTL
     sweep_seconds: float = 120.0
-    """As usual: nothing that these tests wait for may need a sweep."""
+    """The default: nothing that these tests wait for may need a sweep."""
     options: Sequence[str] = ()
     kubeconfig: Path | None = None
-    """Of the operators, where it leads through something; None: the cluster's own."""
+    """Kubeconfig of the operators if they use a proxy; None: the cluster's own."""
     ledger: str = ""
-    """Its address for the operators, where it leads through something or says more; empty: the members of `etcd`."""
+    """The ledger's address for the operators if they use a proxy or more options; empty: the members of `etcd`."""
     members: list[OperatorProcess] = field(default_factory=list)
-    """All that were ever started, in order."""
+    """All operators ever started, in order."""
     applied: dict[str, Expected] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ class Fleet:
         python: str = sys.executable,
         **environment: str,
     ) -> OperatorProcess:
-        """Started, not waited for. `options`: other ones than those of all."""
+        """Starts an operator without waiting for it. `options` override those of the fleet."""
         process = OperatorProcess(
             self.url,
             self.install,
@@ -175,20 +175,20 @@ class Fleet:
         return process.start(wait=False)
 
     def start(self, count: int) -> list[OperatorProcess]:
-        """So many more, ready."""
+        """Starts more operators and waits until they are ready."""
         started = [self.add() for _ in range(count)]
         for each in started:
             each.wait_ready()
         return started
 
     def owners(self) -> Mapping[str, int]:
-        """Process id by key hash, of every key that is claimed now."""
+        """Owner's process id by key hash, for every claimed key."""
         return {key: int(each["owner"].rpartition("/")[2]) for key, each in claims(self.etcd, self.install).items()}
 
     # jobs
 
     def apply(self, jobs: Iterable[Applied]) -> list[str]:
-        """One after the other, as fast as the API server takes them. Their names."""
+        """Applies the jobs one after the other, as fast as the API server accepts them; returns their names."""
         names = []
         with self.cluster.server.client() as api:
             for each in jobs:
@@ -199,7 +199,7 @@ class Fleet:
 
     @contextmanager
     def load(self, jobs: Sequence[Applied], *, per_second: float) -> Iterator[list[str]]:
-        """Applies them at this rate beside the block; all are applied when it is left."""
+        """Applies the jobs at this rate during the block; all are applied when it ends."""
         for each in jobs:
             self.applied[each.name] = each.expected
         stop = threading.Event()
@@ -221,7 +221,7 @@ class Fleet:
         try:
             yield [each.name for each in jobs]
         except BaseException:
-            stop.set()  # nobody is going to look at the rest
+            stop.set()  # the rest will not be looked at
             raise
         finally:
             thread.join()
@@ -232,13 +232,13 @@ class Fleet:
         return sum(count for phase, count in self.witness.phases().items() if phase in ("Succeeded", "Failed"))
 
     def some_end(self, seconds: float = 2.0) -> None:
-        """Returns when something has ended, and after so long anyway."""
+        """Returns when a job has ended, and after this time in any case."""
         before = self.ended()
         with contextlib.suppress(AssertionError):
             assert_eventually(lambda: self.ended() > before, seconds, interval=0.1)
 
     def until_ended(self, timeout: float) -> float:
-        """All that was applied; the seconds that it took from now."""
+        """Waits until all applied jobs have ended; returns the seconds that it took."""
         began = time.monotonic()
         self.witness.until_ended(self.applied, timeout, hint=self.tails)
         return time.monotonic() - began
@@ -249,7 +249,7 @@ class Fleet:
     # afterwards
 
     def audit(self, kubeflow: FakeKubeflow | None = None) -> None:
-        """Everything agrees, for every job that was applied."""
+        """Checks that all witnesses agree on every job that was applied."""
         found = dump(self.etcd, self.install)
         try:
             Audit(found, self.witness, kubeflow.runs if kubeflow is not None else None).check(self.applied)

@@ -1,4 +1,4 @@
-"""Gateway processes for tests, and those who speak to them: pods with bound tokens, and attempts in a ledger that they are drivers of."""
+"""Gateway processes and their callers for tests: pods with bound tokens, and attempts in a ledger whose drivers they are."""
 
 from __future__ import annotations
 
@@ -15,20 +15,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import planted
 from harness.apiserver import Certificates, Cluster
 from harness.child import Child, free_port
-from harness.eventually import assert_eventually
 from harness.jobs import job as job_document
-from harness.kube_api import SERVICE_ACCOUNTS, Json, path_of
+from harness.kube_api import SERVICE_ACCOUNTS, Api, Json, path_of
 from harness.kubeflow import states
+from harness.patience import stretched
 from sparkonce.blocking import run
-from sparkonce.engine.wanted import Wanted
-from sparkonce.launch.kubeflow_spec import application, settle_run
+from sparkonce.controller.desired import Desired
+from sparkonce.launch.kubeflow.spec import application, settle_run
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, Resource
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Application, Record, Settling, Why
+from sparkonce.model.record import (
+    Application,
+    Assignment,
+    Failure,
+    Outcome,
+    Record,
+    Result,
+    Settling,
+    Why,
+    gateway_audience,
+)
 from sparkonce.store.open import open_blocking
-from sparkonce.store.protocol import Claim, IdempotencyStore, Lease, Owned, Updated
+from sparkonce.store.protocol import Claim, Finalized, IdempotencyStore, Lease, Owned, Updated
 
 READY = 60.0
 """Seconds: importing everything takes three of a free core."""
@@ -59,18 +69,19 @@ def ask(
     timeout: float = 20.0,
     ca: Path | None = None,
 ) -> Answer:
-    """One request over a connection of its own. OSError, HTTPException: no answer."""
+    """Sends one request over its own connection. Raises OSError or HTTPException if there is no answer."""
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=timeout)
     if ca is not None:
         trust = ssl.create_default_context(cafile=str(ca))
         connection = http.client.HTTPSConnection(host, int(port), timeout=timeout, context=trust)
+    planted.secret(token)
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     content = raw if raw is not None else None if body is None else json.dumps(body).encode()
     try:
         connection.request(method, path, content, headers)
         reply = connection.getresponse()
-        text = reply.read().decode()
+        text = planted.said(f"gateway {method} {path}", reply.read().decode())
         kind = reply.headers.get_content_type()
         return Answer(reply.status, json.loads(text) if "json" in kind else text, dict(reply.headers))
     finally:
@@ -79,7 +90,7 @@ def ask(
 
 @dataclass
 class GatewayProcess:
-    """`python -m sparkonce gateway`; its address stays the same over `kill` and `start`."""
+    """A `python -m sparkonce gateway` process; its address stays the same over `kill` and `start`."""
 
     ledger: str
     install: str
@@ -90,7 +101,9 @@ class GatewayProcess:
     options: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     certificates: Certificates | None = None
-    """It serves TLS with them; else plain HTTP."""
+    """Certificates for TLS; None: plain HTTP."""
+    accept_api_tokens: bool = False
+    """For tests about something else, whose users are the API server's static tokens: these have no audience."""
     port: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
@@ -98,6 +111,7 @@ class GatewayProcess:
         command = [sys.executable, "-m", "sparkonce", "gateway", "--store", store, "--install", self.install]
         command += ["--listen", self.address, "--kubeconfig", str(self.kubeconfig)]
         command += ["--lease-seconds", str(self.lease_seconds), "--drain-seconds", "0.2", *self.options]
+        command += ["--accept-api-server-tokens"] if self.accept_api_tokens else []
         if self.certificates is not None:
             command += ["--tls-cert", str(self.certificates.crt), "--tls-key", str(self.certificates.key)]
         self.child = Child(self.name, command, self.folder / f"{self.name}.log", self.environment)
@@ -111,23 +125,35 @@ class GatewayProcess:
         return f"http{'s' if self.certificates else ''}://{self.address}"
 
     def start(self, *, wait: bool = True) -> GatewayProcess:
+        planted.output(self.child.log)
         self.child.start()
         if wait:
             self.wait_ready()
         return self
 
     def wait_ready(self) -> None:
-        assert_eventually(lambda: self.said_ready() == "ok", READY, interval=0.1)
+        self.child.until(lambda: self.said_ready() == "ok", READY, interval=0.1)
 
     def said_ready(self) -> str:
-        """What /readyz says; empty when nobody answers."""
+        """The answer of /readyz; empty if there is none."""
         assert self.child.running, f"it ended: {self.child.last_words()}"
         with contextlib.suppress(OSError, http.client.HTTPException):
-            return str(self.ask("GET", "/readyz", timeout=2.0).body).strip()
+            return str(self.ask("GET", "/readyz", timeout=stretched(2.0)).body).strip()
         return ""
 
     def ask(self, method: str, path: str, **how: Any) -> Answer:
         return ask(self.address, method, path, ca=self.certificates.ca if self.certificates else None, **how)
+
+    @property
+    def running(self) -> bool:
+        return self.child.running
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    def tail(self, lines: int = 60) -> str:
+        return "\n".join(self.child.log.read_text(errors="replace").splitlines()[-lines:])
 
     def terminate(self) -> None:
         self.child.end(signal.SIGTERM, timeout=20.0)
@@ -153,7 +179,7 @@ class Attempt:
     namespace: str
     install: str
     store: IdempotencyStore
-    wanted: Wanted
+    wanted: Desired
     record: Record
     claim: Claim
     lease: Lease
@@ -181,7 +207,7 @@ class Attempt:
         return f"/v1/attempts/{self.namespace}/{record.key_hash}/{record.generation}/{record.attempt}"
 
     def update(self, **change: Any) -> None:
-        """As the owner does."""
+        """Updates the record as the owner does."""
         now = run(self.store.load(self.record.address)).record
         assert now is not None
         done = run(self.store.update(now, self.claim, now.changed(**change)))
@@ -192,14 +218,16 @@ class Attempt:
         self.update(settling=Settling(attempt=self.record.attempt, why=Why.LOST))
 
     def note(self, pod: Json) -> None:
-        """As the owner does when it has seen the driver."""
+        """Records the observed driver as the owner does."""
         [owner] = pod["metadata"]["ownerReferences"]
         noted = Application(name=owner["name"], uid=owner["uid"], driver=pod["metadata"]["uid"])
         self.update(application=noted, phase="Running")
 
-    def driver(self, *, name: str = "") -> Json:
-        """The driver's pod, as the Spark operator would make it."""
-        return self._pod(application(self.assignment, self.wanted.job, [], namespace=self.namespace), name)
+    def driver(self, *, name: str = "", earlier: bool = False) -> Json:
+        """The driver's pod, as the Spark operator would make it. `earlier`: launched by a version that projected no token for the
+        gateway, which is what the launcher does without a gateway."""
+        told = self.assignment.model_copy(update={"gateway": ""}) if earlier else self.assignment
+        return self._pod(application(told, self.wanted.job, [], namespace=self.namespace), name)
 
     def settle_run(self, number: int = 1) -> Json:
         told = self.assignment.model_copy(update={"run": number})
@@ -214,8 +242,26 @@ class Attempt:
         return api.create(PODS, pod, self.namespace)
 
 
+def finish(attempt: Attempt, outcome: Outcome = Outcome.SUCCEEDED, failure: Failure | None = None) -> None:
+    """Finalizes the attempt's record as its owner does."""
+    now = run(attempt.store.load(attempt.record.address)).record
+    assert now is not None
+    result = Result(
+        generation=now.generation,
+        outcome=outcome,
+        evidence="a test",
+        attempts=1,
+        started_at=1.0,
+        finished_at=2.0,
+        failure=failure,
+    )
+    done = run(attempt.store.finalize(now, attempt.claim, result, retention=3600.0))
+    assert isinstance(done, Finalized), done
+    attempt.record = done.record
+
+
 class Attempts:
-    """Makes them, with the ledger of one install; and tokens of their pods."""
+    """Makes attempts in the ledger of one install, and tokens of their pods."""
 
     def __init__(self, cluster: Cluster, namespace: str, ledger: str, install: str, gateway: str) -> None:
         self.cluster, self.namespace, self.install, self.gateway = cluster, namespace, install, gateway
@@ -223,13 +269,13 @@ class Attempts:
         self.lease = run(self.store.open_lease(owner="test"))
         cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": ACCOUNT}}, namespace)
 
-    def wanted(self, key: str, **spec: Any) -> Wanted:
-        """Without a key it is derived from the spec."""
+    def wanted(self, key: str, **spec: Any) -> Desired:
+        """A request for the key; without one, the key is derived from the spec."""
         document = job_document("job", key=key, **spec)
         if not key:
             del document["spec"]["idempotencyKey"]
         document["metadata"] |= {"namespace": self.namespace, "uid": str(uuid.uuid4())}
-        return Wanted.of(document, realm=self.namespace)
+        return Desired.of(document, realm=self.namespace)
 
     def granted(self, key: str, **spec: Any) -> Attempt:
         spec.setdefault("outputs", [{"name": "orders", "slotLog": {"path": "/nowhere/orders"}}])
@@ -249,31 +295,39 @@ class Attempts:
             gateway=self.gateway,
         )
 
-    def token(self, pod: Json | None) -> str:
-        """Of the pods' service account; bound to this one, or to none."""
-        spec: Json = {"expirationSeconds": 3600}
-        if pod is not None:
-            metadata = pod["metadata"]
-            spec["boundObjectRef"] = {
-                "kind": "Pod",
-                "apiVersion": "v1",
-                "name": metadata["name"],
-                "uid": metadata["uid"],
-            }
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        made = self.cluster.api.request("POST", path_of(SERVICE_ACCOUNTS, self.namespace, ACCOUNT, "token"), body)
-        return str(made["status"]["token"])
+    def token(self, pod: Json | None, *, audiences: Sequence[str] | None = None, account: str = ACCOUNT) -> str:
+        """A token of a service account, by default the pods', bound to this pod or to none. `audiences`: the gateway's by default; none
+        of them: the API server's."""
+        chosen = [gateway_audience(self.install)] if audiences is None else list(audiences)
+        return bound_token(self.cluster.api, self.namespace, account, chosen, pod)
 
     def close(self) -> None:
         run(self.lease.revoke())
         run(self.store.close())
 
 
+def bound_token(api: Api, namespace: str, account: str, audiences: Sequence[str], pod: Json | None) -> str:
+    """A token of a service account for these audiences, by default the API server's, bound to this pod or to none. Raises ApiError."""
+    spec: Json = {"expirationSeconds": 3600, "audiences": list(audiences)}
+    if pod is not None:
+        metadata = pod["metadata"]
+        spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": metadata["uid"]}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    made = api.request("POST", path_of(SERVICE_ACCOUNTS, namespace, account, "token"), body)
+    return str(made["status"]["token"])
+
+
 def may(cluster: Cluster, namespace: str, user: str, *, verbs: Sequence[str], resources: Sequence[str]) -> None:
-    """Gives the user these verbs on these resources of ours in the namespace."""
+    """Grants the user these verbs on these sparkonce resources in the namespace."""
+    grant(
+        cluster, namespace, user, [{"apiGroups": ["sparkonce.dev"], "resources": list(resources), "verbs": list(verbs)}]
+    )
+
+
+def grant(cluster: Cluster, namespace: str, user: str, rules: Sequence[Json]) -> None:
+    """Grants the user a role of these rules in the namespace."""
     name = f"r-{uuid.uuid4().hex[:8]}"
-    rule = {"apiGroups": ["sparkonce.dev"], "resources": list(resources), "verbs": list(verbs)}
-    cluster.api.create(ROLES, {"metadata": {"name": name}, "rules": [rule]}, namespace)
+    cluster.api.create(ROLES, {"metadata": {"name": name}, "rules": list(rules)}, namespace)
     binding = {
         "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},

@@ -1,8 +1,8 @@
 """A front for fake-gcs-server: `gcs_front.py HOST:PORT TARGET`.
 
-obstore writes to Google Cloud Storage in its XML API (`PUT /bucket/object` with `x-goog-if-generation-match`); fake-gcs-server knows
-uploads in the JSON API alone. This hands each such PUT on as the JSON API's upload with `ifGenerationMatch`, and everything else as it
-is. It decides nothing: whether an object may be created is the server's own answer.
+obstore writes to Google Cloud Storage through its XML API (`PUT /bucket/object` with `x-goog-if-generation-match`); fake-gcs-server
+supports uploads in the JSON API only. This front forwards each such PUT as an upload of the JSON API with `ifGenerationMatch`, and
+everything else unchanged. It decides nothing: the server itself answers whether an object may be created.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HOP = {"connection", "transfer-encoding", "keep-alive", "content-length"}
 class Front(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1
-    """Head and body leave together: two small packets would wait for an acknowledgement of the first."""
+    """Sends head and body together: the second of two small packets would wait for an acknowledgement of the first."""
     disable_nagle_algorithm = True
     target = ""
 
@@ -41,7 +41,7 @@ class Front(BaseHTTPRequestHandler):
         self._hand_on("DELETE", f"/storage/v1/b/{bucket}/o/{quote(unquote(name), safe='')}")
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Logs nothing."""
 
     def _hand_on(self, method: str, path: str, *, upload: bool = False) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -58,7 +58,7 @@ class Front(BaseHTTPRequestHandler):
             if name.lower() not in HOP:
                 self.send_header(name, value)
         if upload and answer.status == 200 and answer.getheader("ETag") is None:
-            self.send_header("ETag", '"none"')  # obstore wants one; nothing here reads it
+            self.send_header("ETag", '"none"')  # obstore requires one; nothing here reads it
         self.send_header(
             "Content-Length",
             answer.getheader("Content-Length") or str(len(data)) if method == "HEAD" else str(len(data)),

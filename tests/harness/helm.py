@@ -1,40 +1,54 @@
-"""Helm, as a person calls it, on the chart of this checkout.
+"""Runs Helm on the chart of this checkout, as a user would.
 
-A Helm that was built from its module takes itself for one of years ago and so it takes the cluster: the version of Kubernetes is said.
+Kubernetes' version is passed explicitly: a Helm that was built from its module reports an old version for itself and assumes an old
+cluster.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
+import shlex
+import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from harness.binaries import KUBE
+from harness.patience import completed
 from harness.store_parts import HELM, program
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "sparkonce"
 RELEASE, NAMESPACE = "spark", "platform"
 TIMEOUT = 120.0
-"""Seconds: it renders in a tenth of one, on a core of its own."""
+"""Seconds; rendering takes a tenth of a second on a free core."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """What a user gives to `helm install`."""
+
+    values: str = ""
+    """YAML of one values file."""
+    sets: tuple[str, ...] = ()
+
+    def template(self, folder: Path, *, sets: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        """`helm template` with these values, which are written to a file in `folder`, and more settings."""
+        file = folder / "values.yaml"
+        file.write_text(self.values)
+        return template(file, sets=(*self.sets, *sets))
 
 
 def helm(*arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """What it said, however it ended. Skips the test where there is no Helm."""
+    """The completed command, whatever its exit code. Skips the test if Helm cannot be had."""
     command = [str(program(HELM)), *map(str, arguments)]
-    return subprocess.run(
-        command,
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    return completed(command, TIMEOUT, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL)
 
 
 def template(*values: Path, sets: Sequence[str] = (), chart: Path = CHART) -> subprocess.CompletedProcess[str]:
@@ -53,15 +67,54 @@ def rendered(*values: Path, sets: Sequence[str] = (), chart: Path = CHART) -> li
     return [each for each in yaml.load_all(done.stdout, Loader=loader) if each]
 
 
+def everything() -> list[str]:
+    """Settings with which every template renders something."""
+    sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "jobs.serviceAccount.create=true"]
+    sets += ["networkPolicy.enabled=true", "outputs.allowed[0].prefixes={s3://lake}"]
+    return sets + [f"metrics.{each}.enabled=true" for each in ("serviceMonitor", "prometheusRule", "grafanaDashboard")]
+
+
+def documented() -> dict[str, Release]:
+    """The releases of docs/helm.md by name: "to try it" is its `helm install` command, "platform" its block of values."""
+    text = (ROOT / "docs" / "helm.md").read_text()
+    (command,) = re.findall(r"^helm install (?:.*\\\n)*.*", text, re.MULTILINE)
+    words = shlex.split(command.replace("\\\n", " "))
+    (values,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    sets = [value for option, value in itertools.pairwise(words) if option == "--set"]
+    return {"to try it": Release(sets=tuple(sets)), "platform": Release(values=values)}
+
+
 def rule_groups() -> list[dict[str, Any]]:
-    """Of rules for Prometheus, that a release with everything gets."""
+    """Groups of Prometheus rules that a release with all components gets."""
     objects = rendered(sets=["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true"])
     groups: list[dict[str, Any]] = one(objects, "PrometheusRule", "")["spec"]["groups"]
     return groups
 
 
 def one(objects: Sequence[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
-    """The object of this kind whose name ends so."""
+    """The single object of this kind whose name ends with `name`."""
     found = [each for each in objects if each["kind"] == kind and each["metadata"]["name"].endswith(name)]
     assert len(found) == 1, f"{len(found)} objects of kind {kind} are called ...{name}"
     return found[0]
+
+
+def component_of(made: dict[str, Any]) -> str:
+    """The value of its label; empty without one."""
+    return str((made["metadata"].get("labels") or {}).get("app.kubernetes.io/component", ""))
+
+
+def pod_of(made: dict[str, Any]) -> dict[str, Any] | None:
+    """The pod, or its template."""
+    pod: dict[str, Any] | None = made if made["kind"] == "Pod" else made.get("spec", {}).get("template")
+    return pod if made["kind"] in {"Pod", "Job", "Deployment", "StatefulSet"} else None
+
+
+def notes(folder: Path, sets: list[str]) -> str:
+    """What Helm prints after an installation, rendered as an object, because it prints it only when it installs; on one line."""
+    chart = folder / "sparkonce"
+    shutil.copytree(CHART, chart)
+    shown = (
+        'kind: Notes\nmetadata: {name: notes}\ntext: {{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}\n'
+    )
+    (chart / "templates" / "shown.yaml").write_text(shown)
+    return " ".join(one(rendered(sets=sets, chart=chart), "Notes", "notes")["text"].split())

@@ -1,4 +1,4 @@
-"""Processes that write to one Iceberg table at the same time: `sink_attempts`, with another sink and a catalog of its own."""
+"""Processes that write to one Iceberg table at the same time: `sink_attempts` with another sink and its own catalog."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from harness.sink_attempts import Plan
 from sparkonce.sink.protocol import Sink
 
 REST_URL = "rest-url"
-"""A file in a plan's folder: where it is, the plan's processes use that REST catalog."""
+"""A file in a plan's folder; if it exists, the plan's processes use the REST catalog at this URL."""
 
 
 def start(plan: Plan) -> ForkServerProcess:
-    """A process that carries the plan out, on the table of the catalog in the plan's folder."""
+    """Starts a process that carries out the plan on the table of the catalog in the plan's folder."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.iceberg_attempts", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow"])
     with pytest.MonkeyPatch.context() as patch:
@@ -33,13 +33,13 @@ def start(plan: Plan) -> ForkServerProcess:
 
 
 def carry_out(plan: Plan) -> None:
-    """The process."""
+    """Runs in the child process."""
     url = Path(plan.folder, REST_URL)
     use(rest_catalog(url.read_text()) if url.exists() else sql_catalog(plan.folder))
-    sink_attempts.sink_at = sink_at  # a process of ours: nobody else sees the change
+    sink_attempts.sink_at = sink_at  # in a process of our own, so no other test sees the change
     sink_attempts.carry_out(plan)
 
 
 def sink_at(table: str) -> Sink:
-    """One catalog per process, whatever the plan says of a table."""
+    """A sink on the process's one catalog, whatever table the plan names."""
     return opened()

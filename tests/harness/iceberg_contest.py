@@ -1,4 +1,4 @@
-"""The contest on an Iceberg table of whatever catalog the environment names: effects are counted in its snapshots, rows are pyiceberg's."""
+"""The contest on an Iceberg table of the catalog in the environment: counts effects in its snapshots, and reads rows with pyiceberg."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from harness import iceberg_attempts, iceberg_tables
 from harness.contest import Contest
 from harness.sink_attempts import Plan, key_of
 from sparkonce.blocking import run
-from sparkonce.sink.iceberg_evidence import COMMITTED, standing
-from sparkonce.sink.iceberg_layout import staging
-from sparkonce.sink.iceberg_objects import objects_at
+from sparkonce.sink.iceberg.evidence import COMMITTED, evidence_of, staging
+from sparkonce.sink.iceberg.objects import objects_at
 from sparkonce.sink.protocol import Sink, Slot
 
 COMMIT_POINTS = ("sink.iceberg.staged", "sink.iceberg.commit.before", "sink.iceberg.commit.after")
@@ -20,7 +19,7 @@ POINTS = (*COMMIT_POINTS, *FENCE_POINTS, "driver.abort.closed", "sink.iceberg.sw
 
 
 class IcebergContest(Contest):
-    """Kills that leave staging or stand at the rarer steps are rarer themselves: each costs a whole write."""
+    """Kills that leave staging, or that hit the rarer steps, are rarer, since each costs a whole write."""
 
     points = (*COMMIT_POINTS[1:], *FENCE_POINTS)
     ways = ("kill", "stop", "sleep(20)", "raise")
@@ -49,7 +48,7 @@ class IcebergContest(Contest):
     def barred(self, name: str, token: int, verdict: Slot | None) -> bool:
         if verdict is not None:
             return verdict.token > token
-        return standing(iceberg_tables.table().metadata, key_of(name)).barred_below > token
+        return evidence_of(iceberg_tables.table().metadata, key_of(name)).barred_below > token
 
     def rows(self) -> list[int]:
         return iceberg_tables.rows()
@@ -61,7 +60,7 @@ class IcebergContest(Contest):
 
 
 def commits() -> Counter[str]:
-    """Snapshots in the history of `main` that brought rows, by sink key: what readers saw happen, whatever any tag says."""
+    """Snapshots with rows in the history of `main`, by sink key: what readers saw, independent of any tag."""
     found: Counter[str] = Counter()
     for snapshot in iceberg_tables.table().metadata.snapshots:
         said = snapshot.summary.additional_properties if snapshot.summary else {}

@@ -1,6 +1,6 @@
-"""Outputs on Iceberg catalogs, for the tests of a folder: import them into its `conftest.py`.
+"""Outputs on Iceberg catalogs; import the fixtures into a folder's `conftest.py`.
 
-pyiceberg is imported in the fixtures alone: where it is not installed, the folder's other tests run.
+Only the fixtures import pyiceberg, so that the folder's other tests run without it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from sparkonce.sink.iceberg import IcebergTable
+    from sparkonce.sink.iceberg.sink import IcebergTableSink
 
 
 @pytest.fixture(scope="session")
@@ -28,8 +28,8 @@ def iceberg_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(params=["sql", "rest"])
 def iceberg_sink(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[IcebergTable]:
-    """An output whose table does not exist yet, on either kind of catalog."""
+) -> Iterator[IcebergTableSink]:
+    """An output whose table does not exist yet, on each kind of catalog."""
     from harness import iceberg_tables
     from harness.iceberg_tables import opened, rest_catalog, sql_catalog
 
@@ -46,8 +46,8 @@ def iceberg_sink(
 
 
 @pytest.fixture
-def sql_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergTable:
-    """On a SQL catalog."""
+def sql_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergTableSink:
+    """An output on a SQL catalog."""
     from harness.iceberg_tables import opened, sql_catalog
 
     for name, value in sql_catalog(tmp_path).items():

@@ -1,14 +1,14 @@
-"""A catalog that is there and whose answers to commits are lost."""
+"""A catalog that loses its answers to commits."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sparkonce.sink.iceberg import IcebergTable
+from sparkonce.sink.iceberg.sink import IcebergTableSink
 
 
 class Lossy:
-    """A catalog whose answers to commits are lost, `times` times, after they landed or before."""
+    """A catalog that loses its answers to commits, `times` times, after they took effect or before."""
 
     def __init__(self, catalog: Any, *, times: int, lands: bool) -> None:
         self._catalog, self.times, self.lands, self.sent = catalog, times, lands, 0
@@ -26,7 +26,7 @@ class Lossy:
         raise ConnectionError("no answer")
 
 
-def lossy(sink: IcebergTable, *, times: int, lands: bool) -> Lossy:
+def lossy(sink: IcebergTableSink, *, times: int, lands: bool) -> Lossy:
     catalog = Lossy(sink._place.catalog, times=times, lands=lands)
     sink._place.__dict__["catalog"] = catalog
     return catalog

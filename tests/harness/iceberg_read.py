@@ -1,4 +1,4 @@
-"""A Spark of its own with Iceberg's runtime, as somebody else's job: reads, appends, compacts, expires. Prints one line of JSON.
+"""Another user's Spark with Iceberg's runtime: reads, appends, compacts, expires. Prints one line of JSON.
 
 python iceberg_read.py RUNTIME_JAR REST_URL FOLDER
 """

@@ -1,7 +1,7 @@
 """Apache Iceberg's own REST catalog server (Jetty, over SQLite), and its runtime for Spark: from Maven, once per machine.
 
-The jars are kept outside the checkout, in a folder named by the versions and the text below; Maven itself decides where it gets them
-from. Where there is no Java or no Maven, or it cannot reach its repository, the tests that need them are skipped with that reason.
+The jars are kept outside the checkout, in a folder named by their versions and the text below; Maven decides where it downloads them from.
+Without Java or Maven, or if Maven cannot reach its repository, the tests that need them are skipped with that reason.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ import pytest
 
 from harness.binaries import cache
 from harness.child import Child, free_port
-from harness.eventually import assert_eventually
 from harness.spark import needed_java
 
 ICEBERG = "1.10.0"
 SPARK_RUNTIME = "iceberg-spark-runtime-4.1_2.13", "1.11.0"
-"""The first that is made for Spark 4.1."""
+"""The first version made for Spark 4.1."""
 DOWNLOAD = 900.0
-"""Seconds: eighty megabytes, from wherever the machine's Maven gets them."""
+"""Seconds for eighty megabytes, from wherever the machine's Maven downloads them."""
 START = 60.0
-"""Seconds for a Java server on a busy machine; two are usual."""
+"""Seconds for a Java server on a busy machine; usually it takes two."""
 
 _SERVER = (
     ("org.apache.iceberg", "iceberg-core", ICEBERG, ""),
@@ -45,14 +44,14 @@ _SERVER = (
 
 
 def spark_runtime() -> Path:
-    """The jar that Spark reads Iceberg tables with. Skips the test where it cannot be had."""
+    """The jar with which Spark reads Iceberg tables. Skips the test if it cannot be had."""
     name, version = SPARK_RUNTIME
     return next(_jars("iceberg-spark", (("org.apache.iceberg", name, version, ""),)).glob(f"{name}-*.jar"))
 
 
 @contextmanager
 def rest_server(folder: Path) -> Iterator[str]:
-    """A server whose catalog and warehouse lie in the folder; its URL. Skips the test where there is none to be had."""
+    """Starts a server with its catalog and warehouse in the folder; its URL. Skips the test if the server cannot be had."""
     home = needed_java()
     jars = _jars("iceberg-rest", _SERVER)
     port = free_port()
@@ -72,7 +71,7 @@ def rest_server(folder: Path) -> Iterator[str]:
     server.start()
     url = f"http://127.0.0.1:{port}"
     try:
-        assert_eventually(lambda: _answers(f"{url}/v1/config"), START)
+        server.until(lambda: _answers(f"{url}/v1/config"), START)
         yield url
     finally:
         server.kill()
@@ -87,7 +86,7 @@ def _answers(url: str) -> bool:
 
 
 def _jars(name: str, parts: tuple[tuple[str, str, str, str], ...]) -> Path:
-    """The folder with these artifacts and what they need."""
+    """A folder with these artifacts and their dependencies."""
     pom = _pom(parts)
     place = cache().parent / f"{name}-{hashlib.sha256(pom.encode()).hexdigest()[:12]}"
     if place.is_dir():

@@ -1,4 +1,4 @@
-"""Iceberg tables of tests: a SQL catalog in one SQLite file, or whatever else a test names, and what stands in a table."""
+"""Iceberg tables of tests, on a SQL catalog in one SQLite file or on any other catalog, and their content."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from pyiceberg.types import LongType, NestedField
 
 from harness.arrow_stage import arrow_stage, table_of
 from sparkonce.blocking import run
-from sparkonce.sink import layout
-from sparkonce.sink.iceberg import IcebergTable, open_iceberg
-from sparkonce.sink.iceberg_catalog import Place
-from sparkonce.sink.protocol import Committed, OnRerun, SinkKey, Slot, slot_digest
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.iceberg.catalog import CatalogTable
+from sparkonce.sink.iceberg.sink import IcebergTableSink, open_iceberg
+from sparkonce.sink.protocol import Committed, SinkKey, Slot, slot_digest
+from sparkonce.sink.slotlog import layout
 from sparkonce.sink.staging import Stager
 
 CATALOG = "lake"
 TABLE = "sales.orders"
 NUMBERS = Schema(NestedField(1, "n", LongType()))
-"""Of tables that somebody else makes."""
+"""Schema of tables that another user creates."""
 _PREFIX = f"PYICEBERG_CATALOG__{CATALOG.upper()}__"
 
 
 def sql_catalog(folder: Path | str) -> dict[str, str]:
-    """The environment in which the catalog is a SQLite file in the folder, with its warehouse beside it."""
+    """The environment for a catalog in a SQLite file in the folder, with its warehouse beside it."""
     return {
         f"{_PREFIX}TYPE": "sql",
         f"{_PREFIX}URI": f"sqlite:///{folder}/catalog.db?timeout=30",
@@ -41,21 +42,21 @@ def rest_catalog(uri: str) -> dict[str, str]:
 
 
 def use(environment: Mapping[str, str]) -> None:
-    """For a process that has only one catalog: children of tests."""
+    """Sets the catalog in the environment, for child processes of tests, which have only one."""
     os.environ.update(environment)
 
 
 def opened(
     *, stage: Stager | None = arrow_stage, on_rerun: OnRerun = OnRerun.REPLACE, table: str = TABLE
-) -> IcebergTable:
-    """As a driver opens it, without fsync; `stage=None` is Spark."""
+) -> IcebergTableSink:
+    """Opens an output as a driver does, without fsync; `stage=None` is Spark."""
     location = f"{CATALOG}.{table}"
     return open_iceberg(location, name="orders", field="orders", on_rerun=on_rerun, stage=stage, durable=False)
 
 
 def catalog() -> Catalog:
-    """A client of its own, as any other user of the table has."""
-    return Place(CATALOG, ()).catalog
+    """A separate client, as another user of the table has."""
+    return CatalogTable(CATALOG, ()).catalog
 
 
 def table(name: str = TABLE) -> Table:
@@ -63,7 +64,7 @@ def table(name: str = TABLE) -> Table:
 
 
 def rows(column: str = "n", name: str = TABLE) -> list[Any]:
-    """What pyiceberg reads."""
+    """Rows as pyiceberg reads them."""
     return sorted(cast("list[Any]", table(name).scan().to_arrow()[column].to_pylist()))
 
 
@@ -72,15 +73,15 @@ def tags(name: str = TABLE) -> set[str]:
 
 
 def folder_of(name: str = TABLE) -> Path:
-    """Of a table that lies in a local folder."""
+    """The folder of a local table."""
     return Path(table(name).location().removeprefix("file://"))
 
 
-def staged(sink: IcebergTable, key: SinkKey, token: int, *numbers: int, fingerprint: str = "f") -> Slot:
+def staged(sink: IcebergTableSink, key: SinkKey, token: int, *numbers: int, fingerprint: str = "f") -> Slot:
     return sink.stage(table_of(*numbers), key, token, fingerprint=fingerprint)
 
 
-def written(sink: IcebergTable, key: SinkKey, token: int, *numbers: int) -> Slot:
+def written(sink: IcebergTableSink, key: SinkKey, token: int, *numbers: int) -> Slot:
     slot = staged(sink, key, token, *numbers)
     assert run(sink.commit(key, slot)) == Committed(slot)
     return slot

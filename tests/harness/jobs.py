@@ -1,4 +1,4 @@
-"""IdempotentJobs for the api tier: as small as a user would write them."""
+"""IdempotentJobs for the api tier, as small as a user would write them."""
 
 from __future__ import annotations
 

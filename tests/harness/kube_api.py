@@ -1,9 +1,9 @@
-"""A small synchronous client of a Kubernetes API server, for what tests say and look at.
+"""A small synchronous client of a Kubernetes API server, for the tests' own requests.
 
-It is not the client of the operator, on purpose: a test that looked through the code under test would see what that code believes.
-One request per call, nothing is repeated or cached, and an answer that is no success is an `ApiError` with its code, except that
-`get` and `delete` of something that is not there return None and False. httpx is slow beside raw JSON over aiohttp, which
-tests do not notice and a benchmark would: the fake Spark operator therefore has a client of its own.
+It is deliberately not the operator's client: a test that looked through the code under test would share its mistakes. It makes one request
+per call and neither retries nor caches; an answer that is not a success raises `ApiError` with its code, except that `get` and `delete` of
+a missing object return None and False. httpx is slow compared with raw JSON over aiohttp, which matters for benchmarks and not for tests:
+the fake Spark operator therefore has its own client.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 
 REQUEST_TIMEOUT = 30.0
-"""Seconds: an API server that was just started on two busy cores has answered after eight."""
+"""Seconds: an API server just started on two busy cores has answered after eight."""
 MANAGER = "sparkonce-tests"
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class ApiError(Exception):
-    """The API server answered, and not with success."""
+    """The API server's answer is not a success."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(f"{code} {reason}: {message}")
@@ -52,7 +52,7 @@ def path_of(resource: Resource, namespace: str | None = None, name: str = "", su
 
 
 def holds(found: Mapping[str, Any] | None, condition: str) -> bool:
-    """Whether the object is there and its status says so: "Ready", "Established"."""
+    """Whether the object exists and this condition of its status is true, such as "Ready" or "Established"."""
     conditions = (found or {}).get("status", {}).get("conditions") or []
     return any(each["type"] == condition and each["status"] == "True" for each in conditions)
 
@@ -67,7 +67,7 @@ class Api:
         user_agent: str = MANAGER,
         certificate: tuple[Path, Path] | None = None,
     ) -> None:
-        """By a token, or by a client certificate and its key."""
+        """Authenticates with a token, or with a client certificate and its key."""
         self.server = server
         trust = ssl.create_default_context(cafile=str(ca))
         if certificate is not None:
@@ -78,7 +78,7 @@ class Api:
             verify=trust,
             headers={"User-Agent": user_agent, **known},
             timeout=REQUEST_TIMEOUT,
-            trust_env=False,  # a proxy of the machine's is not for loopback
+            trust_env=False,  # the machine's proxy is not for loopback
         )
         self._resources: dict[tuple[str, str], Resource] = {}
 
@@ -102,7 +102,7 @@ class Api:
         content_type: str = "application/json",
         **parameters: str,
     ) -> Json:
-        """The answer's JSON. ApiError; httpx.HTTPError where there was no answer."""
+        """The answer's JSON. Raises ApiError, or httpx.HTTPError without an answer."""
         answer = self._http.request(
             method,
             path,
@@ -120,14 +120,14 @@ class Api:
         return said
 
     def metric(self, name: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each series of this name, as the API server counts them."""
+        """Labels and value of each series of this metric, as the API server exposes it."""
         answer = self._http.get("/metrics")
         answer.raise_for_status()
         lines = [line for line in answer.text.splitlines() if line.startswith(name + "{")]
         return [(dict(_LABEL.findall(line)), float(line.rpartition(" ")[2])) for line in lines]
 
     def healthy(self, path: str = "/readyz") -> bool:
-        """Whether it answers so, now; False without an answer."""
+        """Whether it answers this path with success now; False without an answer."""
         try:
             return self._http.get(path).is_success
         except httpx.HTTPError:
@@ -138,7 +138,7 @@ class Api:
         return self.request("POST", path_of(resource, namespace), body)
 
     def apply(self, body: Mapping[str, Any], namespace: str | None = None) -> Json:
-        """Server-side, by force, as one field manager: what `kubectl apply --server-side --force-conflicts` does."""
+        """Applies server-side, with force, as one field manager, as `kubectl apply --server-side --force-conflicts` does."""
         resource = self.resource(body["apiVersion"], body["kind"])
         metadata = body["metadata"]
         path = path_of(resource, metadata.get("namespace", namespace), metadata["name"])
@@ -184,7 +184,7 @@ class Api:
         grace: int | None = None,
         propagation: str = "Background",
     ) -> bool:
-        """False: there is none of this name. `grace` in seconds; 0 on a pod is `kubectl delete --force`."""
+        """Deletes an object; False if there was none of this name. `grace` in seconds; 0 on a pod is `kubectl delete --force`."""
         options: Json = {"propagationPolicy": propagation}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
@@ -207,7 +207,7 @@ class Api:
         until: Callable[[Json], object],
         timeout: float = 10.0,
     ) -> Json:
-        """The object, as soon as `until` says so of it; AssertionError with its last status otherwise."""
+        """Waits until the object satisfies `until` and returns it; otherwise raises AssertionError with its last status."""
 
         def look() -> Json:
             found = self.get(resource, name, namespace)
@@ -221,7 +221,7 @@ class Api:
         assert_eventually(lambda: self.get(resource, name, namespace) is None, timeout)
 
     def resource(self, api_version: str, kind: str) -> Resource:
-        """As the API server's discovery names it, asked once. LookupError: it does not serve this kind."""
+        """The resource of a kind from the API server's discovery, cached. Raises LookupError if it is not served."""
         known = self._resources.get((api_version, kind))
         if known is not None:
             return known

@@ -1,7 +1,7 @@
-"""The ledger as bytes in etcd, read behind the operator's back: what a test compares statuses, applications and outputs with.
+"""The ledger as bytes in etcd, read independently of the operator, for comparison with statuses, applications and outputs.
 
-Through etcd's JSON gateway and `json`, not through the store under test: an audit that read the ledger by the code that wrote it would
-believe what that code believes. Only the layout of keys is taken from there, and it is documented in `store/etcd_keys.py`.
+It uses etcd's JSON gateway and `json` instead of the store under test: an audit that read the ledger with the code that wrote it would
+share its mistakes. Only the layout of keys comes from the store; it is documented in `store/etcd/layout.py`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.etcd import Etcd
-from sparkonce.store.etcd_keys import ROOT
+from sparkonce.store.etcd.layout import BESIDE, ROOT
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One key: its parts below the install, what stands there, when it was written, and how often since it was created."""
+    """One key: its parts below the install, its value, the revision that wrote it, and its version."""
 
     parts: tuple[str, ...]
     value: Any
@@ -36,7 +36,7 @@ class Dump:
     records: Mapping[str, Entry]
     """By key hash."""
     events: Mapping[str, Sequence[Json]]
-    """By key hash, in the order in which they were written."""
+    """By key hash, in the order of writing."""
     results: Mapping[tuple[str, int], Entry]
     """By key hash and generation."""
     claims: Mapping[str, Json]
@@ -63,8 +63,15 @@ def entries(etcd: Etcd, install: str, kind: str) -> list[Entry]:
 
 
 def claims(etcd: Etcd, install: str) -> dict[str, Json]:
-    """Who owns what now, by key hash."""
+    """Current owners by key hash."""
     return {each.parts[2]: each.value for each in entries(etcd, install, "own")}
+
+
+def realm_of(etcd: Etcd, install: str, realm: str) -> dict[tuple[str, ...], tuple[int, Any]]:
+    """Everything that the ledger has of a realm: the revision and value of each key, by its parts."""
+    kinds = ("key", "own", "open", "gen", *BESIDE, "event", "exp")
+    found = [each for kind in kinds for each in entries(etcd, install, kind) if realm in each.parts]
+    return {each.parts: (each.revision, each.value) for each in found}
 
 
 def dump(etcd: Etcd, install: str) -> Dump:

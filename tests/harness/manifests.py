@@ -1,16 +1,16 @@
-"""Documents of IdempotentJobs for tests: one with nearly everything in it, and ways to change it."""
+"""Documents of IdempotentJobs for tests: one with nearly every field, and functions that change it."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from sparkonce.model.problems import Loc
 from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.validation import Loc
 
 
 def document() -> dict[str, Any]:
-    """A job with a field of every class, as parsed YAML. Fresh on each call."""
+    """A job with a field of every class, as parsed YAML; a new one on each call."""
     return {
         "apiVersion": "sparkonce.dev/v1alpha1",
         "kind": "IdempotentJob",
@@ -54,17 +54,17 @@ def document() -> dict[str, Any]:
 
 
 def job(changes: dict[Loc, Any] | None = None) -> IdempotentJob:
-    """The job of `document()`, after these changes."""
+    """The job of `document()` with these changes."""
     return IdempotentJob.of(changed(document(), changes or {}))
 
 
 def template(*loc: str | int) -> Loc:
-    """A place in the application's spec."""
+    """The path of a field in the application's spec."""
     return ("spec", "template", "spec", *loc)
 
 
 def changed(original: dict[str, Any], changes: dict[Loc, Any]) -> dict[str, Any]:
-    """A copy with other values at these places; maps on the way are made."""
+    """A copy with other values at these paths; missing maps are created."""
     result = copy.deepcopy(original)
     for loc, value in changes.items():
         place: Any = result

@@ -1,6 +1,6 @@
 """moto's S3 server as a program: `moto_server.py HOST:PORT [--ignore-if-none-match]`.
 
-With the flag it overwrites what a client asked it only to create, as S3-compatible servers did before they knew conditional writes.
+With the flag it overwrites objects that a client asked it only to create, as S3-compatible servers did before conditional writes.
 """
 
 from __future__ import annotations

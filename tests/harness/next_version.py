@@ -1,7 +1,7 @@
-"""The operator of a version to come, as far as its records show it: run this file instead of `python -m sparkonce`.
+"""The operator of a future version, as far as its records show it: run this file instead of `python -m sparkonce`.
 
-It writes schema + 1 with a field that this version does not know, and says that a reader of version MIN_READER is needed (1: any).
-Everything else is this version.
+It writes schema + 1 with a field that this version does not know, and requires readers of at least version MIN_READER (1: any).
+Everything else is as in this version.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparkonce.store.step import Seen
+    from sparkonce.store.rules import KeyState
 
 MIN_READER = "SPARKONCE_TEST_MIN_READER"
 FIELD, VALUE = "lineage", {"of": "a version to come", "since": 2}
 PROGRAM = (__file__,)
-"""What Python runs."""
+"""Python's arguments to run it."""
 
 
 def main() -> int:
     from sparkonce.cli import app
-    from sparkonce.engine import replica
+    from sparkonce.controller import controller
     from sparkonce.model import record as records
     from sparkonce.store import rules
 
     needed = int(os.environ.get(MIN_READER, "1"))
     records.READER = needed
-    replica.SCHEMA = records.SCHEMA + 1  # type: ignore[attr-defined]  # announced
+    controller.SCHEMA = records.SCHEMA + 1  # type: ignore[attr-defined]  # announced
     written = rules._written
 
-    def newer(seen: Seen, record: records.Record) -> records.Record:
+    def newer(seen: KeyState, record: records.Record) -> records.Record:
         change = {"schema_": records.SCHEMA + 1, "min_reader": needed, FIELD: VALUE}
         return written(seen, record).model_copy(update=change)
 

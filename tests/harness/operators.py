@@ -1,4 +1,4 @@
-"""Operator processes for tests: real ones, started as a user would, killed and frozen by pid."""
+"""Operator processes for tests, started as a user would start them, killed and frozen by pid."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness import planted
 from harness.child import free_port, freeze
 from harness.eventually import assert_eventually
+from harness.patience import cpu_of, stretched, until_ended
 
 PROGRAM = ("-m", "sparkonce")
-"""What Python runs."""
+"""Python's arguments to run it."""
 READY = 60.0
-"""Seconds: importing everything takes two of a free core, and 22 beside nine other test runs."""
+"""Seconds: importing everything takes two on a free core, and 22 beside nine other test runs."""
 
 
 @dataclass
 class OperatorProcess:
-    """`python -m sparkonce operator`; its log is in `log`."""
+    """A `python -m sparkonce operator` process; its log is the file `log`."""
 
     ledger: str
     install: str
@@ -34,7 +36,7 @@ class OperatorProcess:
     lease_seconds: int = 3
     sweep_seconds: float = 5.0
     settle: str = "operator"
-    """It shares its file system with the drivers of these tests."""
+    """"operator", since it shares its file system with the drivers of these tests."""
     options: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
@@ -73,6 +75,7 @@ class OperatorProcess:
             self.settle,
             *self.options,
         ]
+        planted.output(self.log)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **self.environment}
@@ -82,20 +85,28 @@ class OperatorProcess:
         return self
 
     def wait_ready(self, timeout: float = READY) -> None:
-        assert_eventually(self.ready, timeout=timeout, interval=0.1)
+        process = self.process
+        assert process is not None
+        assert_eventually(
+            lambda: process.poll() is not None or self.ready(),
+            timeout,
+            interval=0.1,
+            progress=lambda: cpu_of(process.pid),
+        )
+        assert process.poll() is None, f"{self.name} ended with {process.returncode}:\n{self.tail()}"
 
     def ready(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}:\n{self.tail()}"
         try:
-            return self._get("/readyz", timeout=2.0)[0] == 200
+            return self._get("/readyz", timeout=stretched(2.0))[0] == 200
         except (OSError, http.client.HTTPException):
             return False
 
     def said_ready(self) -> str:
-        """What /readyz says: `ok`, or what is missing; empty when nobody answers."""
+        """The answer of /readyz, `ok` or what is missing; empty if there is none."""
         try:
-            return self._get("/readyz", timeout=2.0)[1].strip()
+            return self._get("/readyz", timeout=stretched(2.0))[1].strip()
         except (OSError, http.client.HTTPException):
             return ""
 
@@ -103,14 +114,18 @@ class OperatorProcess:
         return self._get("/metrics", timeout=5.0)[1]
 
     def _get(self, path: str, *, timeout: float) -> tuple[int, str]:
-        """Status and text. Not by httpx, which reads all certificates of the machine for each new client: 40 ms of a busy core."""
+        """Status and text. Does not use httpx, which reads all certificates of the machine for each new client: 40 ms of a busy core."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            return answer.status, planted.said(f"{self.name} {path}", answer.read().decode())
         finally:
             connection.close()
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     def tail(self, lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -130,20 +145,20 @@ class OperatorProcess:
         self.send(signal.SIGCONT)
 
     def terminate(self, timeout: float = 20.0) -> float:
-        """Graceful stop; seconds that it took."""
+        """Stops it gracefully; returns the seconds that it took."""
         began = time.monotonic()
         self.send(signal.SIGTERM)
         self.terminated(timeout)
         return time.monotonic() - began
 
     def terminated(self, timeout: float = 20.0) -> None:
-        """It ends in time, as if nothing were wrong."""
+        """Stops it gracefully and checks that it ended in time."""
         assert self.process is not None
-        code = self.process.wait(timeout)
+        code = until_ended(self.process, timeout)
         assert code == 0, f"{self.name} ended with {code}:\n{self.tail()}"
 
     def end(self) -> None:
-        """Whatever state it is in."""
+        """Ends the process in whatever state it is."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -1,11 +1,11 @@
-"""A PostgreSQL of the tests' own, from the binaries of Debian's package, in a temporary folder and on a free port of loopback.
+"""A PostgreSQL for the tests, from the binaries of Debian's package, in a temporary folder and on a free port of loopback.
 
-Each pytest process has one, started when the first test asks and ended with the process. `postgres` refuses to run as root, so that
-root hands it to the user `postgres`, or `nobody`. Without fsync, since processes die in these tests and the machine does not; a server
-that is killed must come back with what it had answered, which the kernel sees to. Each test has a schema of its own.
+Each pytest process has its own, started by the first test that needs it and ended with the process. `postgres` refuses to run as root, so
+root runs it as the user `postgres` or `nobody`. It runs without fsync, since processes die in these tests and the machine does not; after
+a kill the server must still have everything that it acknowledged, which the kernel ensures. Each test has its own schema.
 
-Where the binaries are missing CI, as root, installs Debian's package; anybody else's run skips these tests and says what to install. A
-server that is there already was not taken: these tests kill and freeze theirs.
+If the binaries are missing, CI installs Debian's package as root; otherwise the tests are skipped with the command that installs it. An
+existing server was not taken, since these tests kill and freeze theirs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ import pytest
 
 from harness.child import REAP_TIMEOUT, Child, alive, free_port, freeze
 from harness.eventually import assert_eventually
+from harness.patience import cpu_of
 
 PACKAGE = "postgresql"
 USER, PASSWORD = "sparkonce", "pass/w@rd"
-"""With characters that must be percent-encoded in an address."""
+"""Contains characters that must be percent-encoded in an address."""
 URL_PASSWORD = "pass%2Fw%40rd"
 START_TIMEOUT = 60.0
 """Seconds: one on free cores."""
@@ -43,14 +44,14 @@ SETTINGS = {
     "full_page_writes": "off",
     "shared_buffers": "32MB",
     "max_connections": "200",
-    "autovacuum": "off",  # nothing here lives long enough, and it takes a core at odd times
+    "autovacuum": "off",  # nothing here lives long enough for it, and it uses a core at odd times
     "max_wal_size": "256MB",
     "lc_messages": "C",
 }
 
 
 def binaries() -> Path | None:
-    """The folder with `initdb` and `postgres`; Debian keeps them out of the PATH, one folder per version."""
+    """The folder with `initdb` and `postgres`; Debian keeps them outside of PATH, one folder per version."""
     on_path = shutil.which("initdb")
     if on_path and shutil.which("postgres"):
         return Path(on_path).resolve().parent
@@ -59,7 +60,7 @@ def binaries() -> Path | None:
 
 
 def required_binaries() -> Path:
-    """Installed if this is CI and root may; otherwise skips, saying what to install."""
+    """Installs the binaries in CI as root; otherwise skips the test with what to install."""
     found = binaries()
     if found is None and os.environ.get("CI") == "true" and os.geteuid() == 0 and shutil.which("apt-get"):
         _install()
@@ -80,7 +81,7 @@ def _install() -> None:
 
 
 class PostgresServer:
-    """One server and its data; its addresses stay the same over `kill` and `start`."""
+    """One server with its data; its addresses stay the same over `kill` and `start`."""
 
     def __init__(self, **settings: str) -> None:
         found = required_binaries()
@@ -125,7 +126,7 @@ class PostgresServer:
         return "postgres" if "postgres" in known else "nobody"
 
     def _prefix(self, *, dies_with_us: bool = False) -> list[str]:
-        """Changing the user forgets what `Child` asked the kernel for, so it is asked once more, after that."""
+        """Command prefix that repeats `Child`'s request to the kernel after the change of user, which would drop it."""
         if self._as_user is None:
             return []
         user = pwd.getpwnam(self._as_user)
@@ -137,7 +138,7 @@ class PostgresServer:
         assert done.returncode == 0, f"{command[0]} failed: {done.stdout}{done.stderr}"
 
     def start(self) -> None:
-        """Serving when this returns. A start that meets processes of a server that was just killed is repeated."""
+        """Starts the server; it serves when this returns. Retries if processes of a server that was just killed are still there."""
 
         def serves() -> bool:
             if not self.child.running:
@@ -149,7 +150,12 @@ class PostgresServer:
             return False
 
         try:
-            assert_eventually(serves, START_TIMEOUT, interval=0.05)
+            assert_eventually(
+                serves,
+                START_TIMEOUT,
+                interval=0.05,
+                progress=lambda: cpu_of(self.child.pid) if self.child.running else 0,
+            )
         except AssertionError as error:
             raise AssertionError(f"postgres did not start: {self.child.last_words()}") from error
 
@@ -157,9 +163,9 @@ class PostgresServer:
         return psycopg.connect(self.socket_url, autocommit=True, connect_timeout=5)
 
     def kill(self) -> None:
-        """SIGKILL to the server and all of its processes, which are gone with their connections when this returns."""
+        """SIGKILL to the server and all of its processes; they and their connections are gone when this returns."""
         family = [self.child.pid, *self._children()]
-        os.kill(self.child.pid, signal.SIGKILL)  # first: it would start others in place of those that die
+        os.kill(self.child.pid, signal.SIGKILL)  # first, since it would restart the others
         for pid in family[1:]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -172,7 +178,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """SIGSTOP to all of it for the length of the block: connections stay, nothing is answered."""
+        """Stops all of its processes with SIGSTOP during the block: connections stay open, nothing is answered."""
         family = [self.child.pid, *self._children()]
         for pid in family:
             freeze(pid)
@@ -198,7 +204,7 @@ class PostgresServer:
 
 @functools.cache
 def server() -> PostgresServer:
-    """This process's own, serving. Tests that kill or freeze one start another."""
+    """The server of this pytest process. Tests that kill or freeze a server start their own."""
     made, started_by = PostgresServer(), os.getpid()
     atexit.register(lambda: made.close() if os.getpid() == started_by else None)
     made.start()

@@ -1,7 +1,8 @@
-"""The operator of the commit before this one: its wheel, built from git and unpacked beside the checkout.
+"""The operator of the commit before this one: its wheel, built from git and unpacked outside the checkout.
 
-A wheel and no installation: it needs what is installed anyway, and `PYTHONPATH` puts it before the checkout. Where the history holds
-no earlier operator (the first commit that has one, a clone without history) the newest commit stands in: two processes of one version.
+It is a wheel and not an installation: its dependencies are installed anyway, and `PYTHONPATH` puts it before the checkout. If the history
+has no earlier operator (at the first commit that has one, or in a clone without history), the newest commit is used: two processes of one
+version.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "operator/sparkonce"
-OPERATOR = f"{PACKAGE}/kube/main.py"
+OPERATOR = f"{PACKAGE}/kube/operator.py"
 
 
 @dataclass(frozen=True)
 class Version:
     commit: str
     folder: Path
-    """Of the unpacked wheel."""
+    """Folder of the unpacked wheel."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -32,7 +33,7 @@ class Version:
 
 
 def previous(folder: Path) -> Version:
-    """Built into `folder`."""
+    """Builds the previous version into `folder`."""
     commit = _commit()
     source, wheel, unpacked = folder / "source", folder / "wheel", folder / "unpacked"
     with tarfile.open(fileobj=BytesIO(_git("archive", "--format=tar", commit))) as archive:

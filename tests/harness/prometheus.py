@@ -1,8 +1,8 @@
-"""A real Prometheus, Debian's, on loopback: what it scrapes, what it is asked, which alerts fire.
+"""A real Prometheus, Debian's, on loopback: its targets, queries and firing alerts.
 
-Targets are labelled as the Prometheus operator labels those of a release: by namespace, service and pod. They are read from a file, since
-an operator that is started again has another port. Rules come as the chart renders them, and run `SPEED` times as fast: windows of minutes
-and hours would have a test wait for them. What a rule compares with stays as it is.
+Targets have the labels that the Prometheus operator gives those of a release: namespace, service and pod. They are read from a file, since
+a restarted operator has another port. Rules are those that the chart renders, at `SPEED`: a test cannot wait for windows of minutes and
+hours. Thresholds are unchanged.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import yaml
 
 from harness.binaries import PartMissing, last_words, one_at_a_time, to_stderr
 from harness.child import Child, free_port
-from harness.eventually import assert_eventually
+from harness.patience import completed, stretched
 
 Json = dict[str, Any]
 
 INTERVAL = 1
-"""Seconds between two scrapes, and between two evaluations."""
+"""Seconds between scrapes and between evaluations."""
 SPEED = 60
-"""Ranges of queries are shortened so, but hold three samples at least; `for` is shortened five times as much, to a second at least."""
+"""Divisor of the ranges of queries, which keep at least three samples; `for` is divided by five times as much, to at least a second."""
 START_TIMEOUT = 60.0
 """Seconds: one on a free core."""
 APT_TIMEOUT = 600.0
-"""Seconds: half a minute where the mirror is near."""
+"""Seconds; half a minute from a fast mirror."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 PROGRAMS = ("prometheus", "promtool")
 
 
 def needed() -> None:
-    """Both programs are there afterwards. PartMissing."""
+    """Installs both programs if they are missing. Raises PartMissing."""
     if all(shutil.which(each) for each in PROGRAMS):
         return
     if os.geteuid() == 0 and shutil.which("apt-get"):
@@ -63,8 +63,8 @@ def _install() -> None:
 
 
 def check_rules(file: Path) -> str:
-    """What `promtool check rules` says. AssertionError: they are wrong."""
-    done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, timeout=60, check=False)
+    """The output of `promtool check rules`. Raises AssertionError if the rules are invalid."""
+    done = completed(["promtool", "check", "rules", str(file)], 60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -78,7 +78,7 @@ def faster(rule: Mapping[str, Any]) -> Json:
 
 
 def shorter(expr: str) -> str:
-    """A query whose ranges are shorter; the steps of subqueries are those of the evaluation."""
+    """A query with shorter ranges; the steps of subqueries are those of the evaluation."""
 
     def ranges(found: re.Match[str]) -> str:
         seconds = max(3 * INTERVAL, _seconds(found[1]) // SPEED)
@@ -92,10 +92,10 @@ def _seconds(duration: str) -> int:
 
 
 class Prometheus:
-    """Scrapes what `target` names."""
+    """Scrapes the targets added with `target`."""
 
     def __init__(self, folder: Path, groups: Sequence[Mapping[str, Any]]) -> None:
-        """`groups`: of rules, already as fast as they shall be."""
+        """`groups`: rule groups, already at their final speed."""
         self.address = f"127.0.0.1:{free_port()}"
         self._targets: dict[str, Json] = {}
         self._file = folder / "targets.json"
@@ -126,28 +126,27 @@ class Prometheus:
         self.child = Child("prometheus", command, folder / "prometheus.log")
 
     def start(self) -> None:
-        """It answers when this returns."""
+        """Starts it; it answers when this returns."""
         self.child.start()
 
         def ready() -> bool:
-            assert self.child.running, self.child.last_words()
             try:
-                with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=2) as reply:
+                with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=stretched(2)) as reply:
                     return bool(reply.status == 200)
             except OSError:
                 return False
 
-        assert_eventually(ready, START_TIMEOUT)
+        self.child.until(ready, START_TIMEOUT)
 
     def target(self, pod: str, address: str, **labels: str) -> None:
-        """Scraped from now on, or elsewhere than before."""
+        """Adds a target, or changes its address."""
         self._targets[pod] = {"targets": [address], "labels": {"pod": pod, **labels}}
         made = self._file.with_suffix(".new")
         made.write_text(json.dumps(list(self._targets.values())))
         made.replace(self._file)
 
     def query(self, expr: str) -> list[Json]:
-        """The series of an instant query, now. AssertionError: it is no query."""
+        """The series of an instant query now. Raises AssertionError if the query is invalid."""
         try:
             found: list[Json] = self._asked("query", query=expr)["result"]
         except urllib.error.HTTPError as refused:
@@ -161,26 +160,26 @@ class Prometheus:
             return data
 
     def value(self, expr: str) -> float:
-        """Of one series; 0 without one."""
+        """The value of a single series; 0 if there is none."""
         found = self.query(expr)
         return float(found[0]["value"][1]) if found else 0.0
 
     def firing(self) -> set[str]:
-        """Names of the alerts that fire now."""
+        """Names of the alerts that are firing now."""
         return {each["metric"]["alertname"] for each in self.query('ALERTS{alertstate="firing"}')}
 
     def fired(self, seconds: int) -> set[str]:
-        """Those that fired at some time in so many seconds."""
+        """Alerts that fired at any time in the last `seconds`."""
         found = self.query(f'count_over_time(ALERTS{{alertstate="firing"}}[{seconds}s])')
         return {each["metric"]["alertname"] for each in found}
 
     def annotations(self) -> dict[str, str]:
-        """What each alert that fires, or is about to, tells a person."""
+        """Annotations of each pending or firing alert."""
         alerts = self._asked("alerts")["alerts"]
         return {each["labels"]["alertname"]: " ".join(each["annotations"].values()) for each in alerts}
 
     def broken_rules(self) -> list[Json]:
-        """Those that could not be evaluated."""
+        """Rules that could not be evaluated."""
         groups = self._asked("rules")["groups"]
         return [rule for group in groups for rule in group["rules"] if rule["health"] == "err"]
 

@@ -1,9 +1,9 @@
-"""A TCP proxy in front of a server, which a test may tell to delay, hold or drop what goes through it, or to cut it off.
+"""A TCP proxy in front of a server that can delay, hold or drop data, or cut connections.
 
 It stands for the network between a client and etcd or an API server: requests that arrive and whose replies do not (`replies =
 DROP`), messages that arrive late (`requests = HOLD`, later PASS), a link on which nothing moves and nothing is closed (`both HOLD`), a
-connection that breaks (`cut`), an address where nobody listens (`refuse`). It never looks into the bytes, so it serves TLS as well.
-Its event loop runs in a thread of its own: the test may block.
+connection that breaks (`cut`), an address without a listener (`refuse`). It never looks into the bytes, so it works with TLS as well.
+Its event loop runs in its own thread, so the test may block.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
+from harness.eventually import assert_eventually
+
 TICK = 0.005
-"""Seconds between two looks of a pump that holds: short beside any timeout of a test."""
+"""Poll interval in seconds while data is held: short compared with any timeout of a test."""
 CHUNK = 65536
 ABORT = struct.pack("ii", 1, 0)
-"""SO_LINGER that turns a close into a reset: the other side gets an error at once instead of an orderly end."""
+"""SO_LINGER value that turns a close into a reset: the other side gets an error at once instead of an orderly end."""
 
 
 class Flow(StrEnum):
     PASS = "pass"
     HOLD = "hold"
-    """Kept here, in order, until it may pass: a message that is late."""
+    """Kept here, in order, until released: a late message."""
     DROP = "drop"
-    """Read and thrown away: a message that is lost. The connection is of no use afterwards."""
+    """Read and discarded: a lost message. The connection is useless afterwards."""
 
 
 class Proxy:
@@ -38,19 +40,19 @@ class Proxy:
         self.requests = Flow.PASS
         self.replies = Flow.PASS
         self.delay = 0.0
-        """Seconds that each chunk waits, in each direction."""
+        """Seconds of delay for each chunk, in each direction."""
         self.refuse = False
-        """New connections are reset at once."""
+        """Resets new connections at once."""
         self.cut_after: int | None = None
-        """Resets all connections once, when so many more bytes of replies have passed."""
+        """Resets all connections once, after this many more bytes of replies."""
         self.lose = 0
-        """So many of the next pieces of replies are thrown away, and their connections reset: answered, and nobody heard it."""
+        """Number of next pieces of replies to discard with a reset of their connections: replies that were sent and never received."""
         self.connections = 0
-        """How many were ever accepted."""
+        """Connections accepted so far."""
         self.requested = 0
-        """Bytes of requests that arrived here, whatever became of them."""
+        """Bytes of requests that arrived here, delivered or not."""
         self.dropped = 0
-        """Bytes of replies that were thrown away."""
+        """Bytes of replies that were discarded."""
         host, _, port = target.rpartition(":")
         self._target = (host.strip("[]"), int(port))
         self._open: set[asyncio.StreamWriter] = set()
@@ -67,20 +69,20 @@ class Proxy:
         self.requests = self.replies = Flow.HOLD
 
     def release_one(self) -> None:
-        """Of the requests that are held, the first piece arrives; what its sender said later (that it gave up) is lost."""
+        """Delivers the first piece of the held requests; what its sender sent later (that it gave up) is lost."""
         self._may_pass = True
 
     def strand(self) -> None:
-        """The connections of now carry nothing any more and are not closed; new ones work. For good: `heal` does not help them."""
+        """Silences the current connections for good without closing them (`heal` does not revive them); new ones work."""
         self._stranded.update(self._open)
 
     def heal(self) -> None:
-        """Everything passes, also what was held."""
+        """Lets everything pass, including held data."""
         self.requests = self.replies = Flow.PASS
         self.delay, self.refuse = 0.0, False
 
     def cut(self) -> None:
-        """Resets all connections of now; done when this returns."""
+        """Resets all current connections; they are reset when this returns."""
         self._run(self._cut())
 
     def close(self) -> None:
@@ -90,7 +92,9 @@ class Proxy:
         self._loop.close()
 
     def _run(self, step: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(step, self._loop).result(timeout=10)
+        done = asyncio.run_coroutine_threadsafe(step, self._loop)
+        assert_eventually(done.done, 10, interval=TICK)
+        return done.result()
 
     async def _close(self) -> None:
         self._server.close()
@@ -183,7 +187,7 @@ class Proxy:
 
 @contextmanager
 def in_front_of(target: str) -> Iterator[Proxy]:
-    """A proxy to `host:port`, gone afterwards."""
+    """A proxy to `host:port`, closed afterwards."""
     proxy = Proxy(target)
     try:
         yield proxy

@@ -1,7 +1,7 @@
-"""What the API server's own etcd remembers of custom resources: the events that the API server itself does not tell any more.
+"""Reads past changes of custom resources from the API server's etcd, when the API server itself no longer has their events.
 
-An API server that was just started knows no revision before its start, so whoever watched through it has missed what happened around
-its death. etcd has kept it all, custom resources are JSON there, and a resourceVersion is etcd's revision: nothing needs to be guessed.
+A restarted API server knows no revision before its start, so a watch through it has missed the changes around the crash. etcd has kept
+them all, custom resources are JSON there, and a resourceVersion is etcd's revision, so nothing needs to be guessed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparkonce.launch.kubernetes import Resource
 Json = dict[str, Any]
 
 PATIENCE = 20.0
-"""Seconds for etcd to say the next event, of which it has all."""
+"""Seconds for etcd to send the next event; it has them all already."""
 
 
 def replay(etcd: Etcd, resource: Resource, namespace: str, *, after: str, until: str) -> list[Json]:
@@ -30,7 +30,7 @@ def replay(etcd: Etcd, resource: Resource, namespace: str, *, after: str, until:
 
 
 def _last(etcd: Etcd, resource: Resource, namespace: str, until: str) -> int:
-    """The newest revision of what is there at `until`."""
+    """The latest revision of what exists at `until`."""
     found = etcd.members[0].post("kv/range", {**_range(resource, namespace), "revision": until, "keys_only": True})
     return max((int(kv["mod_revision"]) for kv in found.get("kvs", ())), default=0)
 

@@ -1,7 +1,7 @@
-"""A notebook's job on an S3-compatible server, with Spark's own connector: `s3a_job.py URL LEDGER FOLDER`. Prints what it saw as JSON.
+"""A notebook's job on an S3-compatible server, with Spark's own connector: `s3a_job.py URL LEDGER FOLDER`. Prints its observations as JSON.
 
-A process of its own, because the connector must be on the class path when the JVM starts. The server, and the credentials, are those
-of the environment; what Spark needs to be told besides is what docs/outputs.md says.
+It is a separate process, because the connector must be on the class path when the JVM starts. Server and credentials come from the
+environment; Spark's other settings are those of docs/outputs.md.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import sparkonce
 from harness.store_parts import s3a_resolved
 from sparkonce.blocking import run
-from sparkonce.sink.location import objects_at
+from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import SinkKey
 
 
 def session(folder: str) -> Any:
-    """Spark with S3A; its scratch is in `folder`."""
+    """Spark with S3A; its scratch files are in `folder`."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -29,7 +29,7 @@ def session(folder: str) -> Any:
         "spark.hadoop.fs.s3a.endpoint": os.environ["AWS_ENDPOINT_URL_S3"],
         "spark.hadoop.fs.s3a.endpoint.region": os.environ["AWS_REGION"],
         "spark.hadoop.fs.s3a.path.style.access": "true",
-        # In a folder of one write the quicker way to commit tasks is as safe; the other copies each file twice.
+        # In a folder with a single write the faster way to commit tasks is just as safe; the other one copies each file twice.
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         "spark.ui.enabled": "false",
         "spark.log.level": "OFF",

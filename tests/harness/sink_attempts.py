@@ -1,9 +1,8 @@
-"""Processes that write to one table at the same time, and what they were told.
+"""Processes that write to one table at the same time, and the answers that they got.
 
-Each process plays attempts of one token over many keys, as a driver would: look, stage (pyarrow instead of Spark), commit; some fence
-first, as an owner would; some discard, abort or sweep. What a verb answered is appended to a file in one write, so that a kill loses
-at most the last answer. Processes are forked from a server that has everything imported: a start costs milliseconds, so hundreds can
-be killed.
+Each process runs attempts of one token over many keys, as a driver would: look, stage (pyarrow instead of Spark), commit; some fence
+first, as an owner would; some discard, abort or sweep. Each answer of a verb is appended to a file in one write, so that a kill loses at
+most the last one. Processes are forked from a server that has everything imported: a start costs milliseconds, so hundreds can be killed.
 """
 
 from __future__ import annotations
@@ -28,34 +27,36 @@ import pytest
 from harness.arrow_stage import arrow_stage, table_of
 from sparkonce import failpoints
 from sparkonce.blocking import run
-from sparkonce.errors import Fenced, SparkonceError
+from sparkonce.errors import Fenced, OutputUnavailable, SparkonceError
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import Sink, SinkKey, Slot
 
 FINGERPRINT = "f"
 ROWS = 4
-"""Of each key: its number times ten, and the three that follow."""
+"""Rows of each key: ten times its number, and the three numbers after it."""
+SWEEPS = 3
+"""Times a sweep is tried; operators repeat it, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one process does."""
+    """The plan of one process."""
 
     folder: str
-    """Holds the answers and the log of failpoints, and the table unless `table` says otherwise."""
+    """Contains the answers and the log of failpoints, and the table unless `table` is given."""
     process: str
     token: int
     keys: tuple[str, ...]
     verb: str = "attempt"
-    """attempt (a random mixture), commit, fence, abort, sweep."""
+    """attempt (a random mixture), commit, fence, abort or sweep."""
     seed: int = 0
     failpoints: str = ""
     table: str = ""
     """URL or path of the table."""
     environment: tuple[tuple[str, str], ...] = ()
-    """Of the process: where its store is. The server that it is forked from has that of another day."""
+    """Environment of the process, with the address of its store. The fork server's own environment may be out of date."""
     doom: tuple[str, float] | None = None
-    """A key, and the seconds after its beginning at which the process is killed, unless something else kills it before."""
+    """A key, and the seconds after its beginning at which the process is killed unless something else kills it first."""
 
     @property
     def answers(self) -> str:
@@ -67,11 +68,11 @@ class Plan:
 
 
 def start(plan: Plan) -> ForkServerProcess:
-    """A process that carries the plan out."""
+    """Starts a process that carries out the plan."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.sink_attempts"])
     with pytest.MonkeyPatch.context() as patch:
-        # Before Python 3.13 the server does not get our sys.path, and would import nothing ahead.
+        # Before Python 3.13 the server does not get our sys.path and would preload nothing.
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()
     process = context.Process(target=carry_out, args=(plan,), daemon=True)
@@ -80,12 +81,12 @@ def start(plan: Plan) -> ForkServerProcess:
 
 
 def sink_in(folder: str) -> Sink:
-    """As `sink_at`, of the table in a test's folder."""
+    """The sink of the table in a test's folder, as `sink_at`."""
     return sink_at(f"{folder}/table")
 
 
 def sink_at(table: str) -> Sink:
-    """Without fsync: processes die in these tests, the machine does not."""
+    """A sink without fsync: processes die in these tests, the machine does not."""
     output = Declared(name="orders", kind="slotLog", location=table)
     return open_sink(output, base=None, stage=arrow_stage, durable=False)
 
@@ -96,18 +97,18 @@ def key_of(name: str) -> SinkKey:
 
 
 def rows_of(name: str) -> list[int]:
-    """What a commit of the key holds."""
+    """Rows of a commit of the key."""
     return [int(name[1:]) * 10 + row for row in range(ROWS)]
 
 
 def answers(plan: Plan) -> list[dict[str, Any]]:
-    """What the process was told, in order."""
+    """The process's answers, in order."""
     file = Path(plan.answers)
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def carry_out(plan: Plan) -> None:
-    """The process: one key after the other, in the order of the plan."""
+    """Runs in the child process: works on one key after the other, in the order of the plan."""
     os.environ.update(plan.environment)
     os.environ["SPARKONCE_FAILPOINTS"] = plan.failpoints
     os.environ["SPARKONCE_FAILPOINTS_LOG"] = plan.hits
@@ -119,11 +120,11 @@ def carry_out(plan: Plan) -> None:
 
 
 def keys_of(plan: Plan) -> Iterator[str]:
-    """In the order of the plan. A doomed process does not see their end."""
+    """The plan's keys in order. A doomed process is killed before they end."""
     for name in plan.keys:
         if plan.doom and plan.doom[0] == name:
             death = threading.Timer(plan.doom[1], os.kill, (os.getpid(), signal.SIGKILL))
-            death.daemon = True  # an error of the process comes out
+            death.daemon = True  # lets an error end the process
             death.start()
         yield name
     if plan.doom:
@@ -149,7 +150,7 @@ def _attempt(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
     except (
         SparkonceError,
         OSError,
-    ) as error:  # swept while it was written, by somebody who knew that it cannot be committed
+    ) as error:  # swept during the write, by a process that knew that it cannot be committed
         _tell(plan, name, "staging Fenced" if isinstance(error, Fenced) else "staging failed", None)
         return
     if dice.random() < 0.1:
@@ -182,5 +183,13 @@ def _abort(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
 
 
 def _sweep(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
-    run(sink.sweep(key_of(name)))
+    for left in reversed(range(SWEEPS)):
+        try:
+            run(sink.sweep(key_of(name)))
+            break
+        except (
+            OutputUnavailable
+        ):  # versitygw refuses to remove a folder into which an attempt writes that has just woken up
+            if left == 0:
+                raise
     _tell(plan, name, "swept", None)

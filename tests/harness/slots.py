@@ -1,16 +1,17 @@
-"""Slots without files, and a place whose create loses answers: for tests of who decides, where rows do not matter."""
+"""Slots without files, and a place that loses the answers of creates: for tests of ownership in which rows do not matter."""
 
 from __future__ import annotations
 
 from sparkonce.errors import OutputUnavailable
-from sparkonce.sink.objects import Objects
-from sparkonce.sink.protocol import OnRerun, SinkKey, Slot, SlotState
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.objects.protocol import TableObjects
+from sparkonce.sink.protocol import SinkKey, Slot, SlotState
 
 
 def committing(
     key: SinkKey, token: int, *, nonce: str | None = None, fingerprint: str = "f", on_rerun: OnRerun = OnRerun.REPLACE
 ) -> Slot:
-    """What an attempt would commit."""
+    """The slot that an attempt would commit."""
     return Slot(
         state=SlotState.COMMITTED,
         sink_key=str(key),
@@ -22,9 +23,9 @@ def committing(
 
 
 class Unanswered:
-    """Wraps a place: each create is sent `lands` or not, and `times` answers are lost."""
+    """Wraps a place: loses `times` answers of creates, which took effect if `lands` and otherwise not."""
 
-    def __init__(self, objects: Objects, *, times: int, lands: bool) -> None:
+    def __init__(self, objects: TableObjects, *, times: int, lands: bool) -> None:
         self._objects, self.times, self.lands, self.creates = objects, times, lands, 0
 
     def __getattr__(self, name: str) -> object:

@@ -1,10 +1,10 @@
-"""A namespace with operators, a Spark operator and a node, as a whole module of tests shares it; and what its tests say and look at.
+"""A namespace with operators, a Spark operator and a node, shared by all tests of a module, and the tests' requests and observations.
 
-Starting an operator costs seconds and a job fractions of one, so the tests of a module run one after the other on one stage, each with
-keys of its own. What an application shall do is said by key (`play`), not by its arguments: two manifests that differ under one key are
+Starting an operator costs seconds and a job fractions of one, so the tests of a module run one after the other on one stage, each with its
+own keys. The behaviour of applications is set by key (`play`), not by their arguments, since two manifests that differ under one key are
 what these tests are about.
 
-The sweep is set to minutes unless a test is about it: whatever is seen within seconds came by a watch.
+The sweep interval is minutes unless a test is about the sweep: whatever is seen within seconds came through a watch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -33,18 +33,19 @@ from harness.kubeflow import Driver, FakeKubeflow, Script
 from harness.kubeflow.kubelet import Run
 from harness.kubeflow.script import Code
 from harness.operators import OperatorProcess
-from sparkonce.launch.kubeflow import ROLE_LABEL
+from harness.patience import completed
+from sparkonce.launch.kubeflow.labels import ROLE_LABEL
 from sparkonce.launch.kubernetes import EVENTS, JOBS, NAMESPACES, PODS, SPARK_APPLICATIONS
-from sparkonce.model.key import explicit
+from sparkonce.model.identity import explicit
 
 Json = dict[str, Any]
 
 SOON = {"initial": "0.1s", "max": "0.2s"}
 """Backoff between attempts."""
 IN_TIME = 45.0
-"""Seconds for what takes one or two on a quiet machine."""
+"""Seconds for something that takes one or two on a quiet machine."""
 A_MOMENT = 1.0
-"""Seconds in which something that must not happen would have happened: a look takes a tenth of one."""
+"""Seconds in which something that must not happen would have happened: a reconciliation takes a tenth of one."""
 ENDS = ("Succeeded", "Failed", "Cancelled", "Held", "Mismatch", "Expired")
 
 
@@ -64,7 +65,7 @@ class Stage:
         return explicit(key, self.namespace).hash20
 
     def play(self, key: str, script: Script, *, attempt: str = "g*-a*") -> None:
-        """What applications of this key do; `attempt` is a pattern: "g1-a1", "g2-*"."""
+        """Sets the behaviour of this key's applications; `attempt` is a pattern: "g1-a1", "g2-*"."""
         self.kubeflow.on(script, name=f"so-{self.hash20(key)}-{attempt}")
 
     def job(self, name: str, key: str, *arguments: str, **spec: Any) -> Json:
@@ -75,12 +76,12 @@ class Stage:
         return self.cluster.api.apply({**body, "metadata": {**body["metadata"], "namespace": self.namespace}})
 
     def send(self, name: str, key: str, *arguments: str, **spec: Any) -> str:
-        """Applied; returns the name."""
+        """Applies the job; returns its name."""
         self.apply(self.job(name, key, *arguments, **spec))
         return name
 
     def flood(self, key: str, *, clients: int = 3, names: int = 5, times: int = 2) -> list[str]:
-        """The same job from so many clients, under so many names each, and each so many times: all at once. Returns the names."""
+        """Sends the same job from several clients at once, under several names each, several times each. Returns the names."""
         gate = threading.Barrier(clients * names * times)
         sent = [f"{key}-{client}-{number}" for client in range(clients) for number in range(names)]
         speaking = [self.cluster.server.client(user_agent=f"client-{number}") for number in range(clients)]
@@ -98,11 +99,11 @@ class Stage:
         return sent
 
     def edit(self, name: str, **spec: Any) -> None:
-        """A JSON merge patch of the spec."""
+        """Edits the spec with a JSON merge patch."""
         self.cluster.api.patch(JOBS, name, {"spec": spec}, namespace=self.namespace)
 
     def arguments(self, name: str, *arguments: str) -> None:
-        """An edit of a field that must match."""
+        """Edits a field that must match."""
         self.edit(name, template={"spec": {"arguments": list(arguments)}})
 
     def delete(self, name: str) -> None:
@@ -111,21 +112,18 @@ class Stage:
     def cli(
         self, *command: str, install: str | None = None, settle: str = "operator"
     ) -> subprocess.CompletedProcess[str]:
-        """`sparkonce …` on this stage's ledger."""
+        """Runs `sparkonce …` on this stage's ledger."""
         store = f"etcd://{self.etcd.one.address}"
-        return subprocess.run(
+        return completed(
             [sys.executable, "-m", "sparkonce", *command],
+            60,
             env={
                 **os.environ,
                 "SPARKONCE_STORE": store,
                 "SPARKONCE_INSTALL": self.install if install is None else install,
-                "SPARKONCE_SETTLE": settle,  # as a rule this machine is the drivers' own
+                "SPARKONCE_SETTLE": settle,  # by default this machine is that of the drivers
             },
-            capture_output=True,
-            text=True,
             stdin=subprocess.DEVNULL,
-            timeout=60,
-            check=False,
         )
 
     # what is seen
@@ -146,7 +144,7 @@ class Stage:
         return status
 
     def statuses(self, key: str) -> dict[str, Json]:
-        """By name, of all objects of a key."""
+        """Statuses of all objects of a key, by name."""
         listed = self.cluster.api.list(JOBS, self.namespace)
         return {
             each["metadata"]["name"]: each.get("status") or {}
@@ -166,7 +164,7 @@ class Stage:
         return assert_eventually(look, timeout, interval=0.1)
 
     def until(self, name: str, *phases: str, timeout: float = IN_TIME, **fields: Any) -> Json:
-        """The status, once its phase is one of these (or an end, without any) and its fields are so."""
+        """The status, once it is in one of these phases (without any, in a final one) and has these fields."""
 
         def look() -> Json:
             status = self.status(name)
@@ -178,7 +176,7 @@ class Stage:
         return assert_eventually(look, timeout)
 
     def record(self, key: str) -> Json:
-        """As `sparkonce keys show KEY --json` tells it."""
+        """The record, as `sparkonce keys show KEY --json` prints it."""
         done = self.cli("keys", "show", key, "--json")
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout)
@@ -194,7 +192,7 @@ class Stage:
         return assert_eventually(look, IN_TIME, interval=0.2)
 
     def settled(self, *names: str) -> None:
-        """Nothing of these objects moves any more: no status is written while a moment passes."""
+        """Waits until the statuses of these objects do not change for a moment."""
 
         def versions() -> list[str]:
             found = [self.object(name) for name in names]
@@ -212,19 +210,19 @@ class Stage:
         assert_eventually(quiet, IN_TIME)
 
     def condition(self, name: str, kind: str) -> Json:
-        """Empty when it was never said."""
+        """The condition; empty if it was never set."""
         listed = self.status(name).get("conditions") or []
         return next((each for each in listed if each["type"] == kind), {})
 
     def applications(self, key: str, *, placeholders: bool = False) -> list[Json]:
-        """Of this key, in the order of their names; without placeholders, which run nothing, or these alone."""
+        """Applications of this key, sorted by name; without placeholders, which run nothing, or only these."""
         prefix = f"so-{self.hash20(key)}-"
         listed = self.cluster.api.list(SPARK_APPLICATIONS, self.namespace)
         found = [each for each in listed if each["metadata"]["name"].startswith(prefix)]
         return [each for each in found if (ROLE_LABEL in (each["metadata"].get("labels") or {})) == placeholders]
 
     def attempts(self, key: str) -> list[str]:
-        """What `applications` found, as "g1-a1"."""
+        """The applications' attempts, as "g1-a1"."""
         return ["-".join(each["metadata"]["name"].split("-")[2:]) for each in self.applications(key)]
 
     def runs(self, key: str) -> list[Run]:
@@ -232,14 +230,14 @@ class Stage:
         return [run for run in self.kubeflow.runs if run.application.startswith(f"so-{self.hash20(key)}-")]
 
     def pods(self, application: str) -> list[str]:
-        """Of an application, that may still run."""
+        """Pods of an application that may still run."""
         listed = self.cluster.api.list(PODS, self.namespace, labels=f"sparkoperator.k8s.io/app-name={application}")
         return [
             each["metadata"]["name"] for each in listed if each.get("status", {}).get("phase") in ("Pending", "Running")
         ]
 
     def until_runs(self, key: str, count: int = 1, timeout: float = IN_TIME) -> list[Run]:
-        """Once so many drivers of this key have started."""
+        """The drivers of this key, once this many have started."""
 
         def look() -> list[Run]:
             runs = self.runs(key)
@@ -249,13 +247,13 @@ class Stage:
         return assert_eventually(look, timeout)
 
     def events(self, name: str) -> dict[str, Json]:
-        """The newest of each reason, about this object."""
+        """The latest event of each reason about this object."""
         selector = f"involvedObject.name={name},involvedObject.kind=IdempotentJob"
         listed = self.cluster.api.list(EVENTS, self.namespace, fields=selector)
         return {each["reason"]: each for each in listed}
 
     def until_event(self, name: str, reason: str) -> str:
-        """Its message."""
+        """The event's message."""
 
         def look() -> str:
             events = self.events(name)
@@ -264,8 +262,18 @@ class Stage:
 
         return assert_eventually(look, IN_TIME)
 
+    def until_history(self, key: str, what: str, count: int) -> None:
+        """Waits until the key's history, which unlike Kubernetes' Events loses nothing, has this many events of this kind."""
+
+        def look() -> None:
+            told = json.loads(self.cli("keys", "history", key, "--json").stdout)["events"]
+            found = [each["what"] for each in told]
+            assert found.count(what) >= count, f"{found}\n{self.logs()}"
+
+        assert_eventually(look, IN_TIME, interval=0.5)
+
     def until_events(self, name: str, reason: str, count: int) -> None:
-        """Once so many events of this reason were told about the object."""
+        """Waits until this many events of this reason about the object were counted."""
         assert_eventually(lambda: int(self.events(name).get(reason, {}).get("count", 0)) >= count, IN_TIME)
 
     def logs(self) -> str:
@@ -273,12 +281,12 @@ class Stage:
 
 
 def rows(folder: Path) -> list[Json]:
-    """spec.outputs: one table of the slot log."""
+    """`spec.outputs` with one table of the slot log."""
     return [{"name": "rows", "slotLog": {"path": str(folder)}}]
 
 
 def held(event: threading.Event, exit_code: int = 0) -> Code:
-    """A driver that runs until the test sets the event, or its pod is deleted."""
+    """A driver that runs until the test sets the event or its pod is deleted."""
 
     def code(driver: Driver) -> int:
         while not event.wait(0.02):
@@ -291,9 +299,16 @@ def held(event: threading.Event, exit_code: int = 0) -> Code:
 
 @contextmanager
 def staged(
-    cluster: Cluster, etcd: Etcd, folder: Path, *, operators: int = 1, sweep: float = 300.0, options: Sequence[str] = ()
+    cluster: Cluster,
+    etcd: Etcd,
+    folder: Path,
+    *,
+    operators: int = 1,
+    sweep: float = 300.0,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Stage]:
-    """A namespace and an install of its own; `operators` of them are ready."""
+    """A namespace with its own install, and `operators` ready operators. `environment`: of them, beside this process's."""
     namespace, install = f"t-{uuid.uuid4().hex[:10]}", f"i-{uuid.uuid4().hex[:10]}"
     cluster.api.create(NAMESPACES, {"metadata": {"name": namespace}})
     with ExitStack() as stack:
@@ -310,6 +325,7 @@ def staged(
                 name=f"operator-{number}",
                 sweep_seconds=sweep,
                 options=options,
+                environment=environment or {},
             )
             stack.callback(process.end)
             stage.operators.append(process.start(wait=False))

@@ -1,6 +1,6 @@
-"""Object stores of tests: import the fixtures into a folder's `conftest.py`.
+"""Object stores for tests; import the fixtures into a folder's `conftest.py`.
 
-One server of each kind per module; a module that wants only some says so: `pytestmark = only_on("versitygw")`.
+There is one server of each kind per module; a module that needs only some declares them: `pytestmark = only_on("versitygw")`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.store_servers import StoreServer
 
 
 def only_on(*names: str) -> pytest.MarkDecorator:
-    """For a test, or a module's `pytestmark`: on servers of these kinds."""
+    """Restricts a test, or as `pytestmark` a module, to servers of these kinds."""
     return pytest.mark.parametrize("running", names, indirect=True)
 
 
@@ -27,14 +27,14 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """An S3-compatible one, for whoever uses it beside other things."""
+    """An S3-compatible server for tests that use it beside other things."""
     with store_servers.versitygw(tmp_path_factory.mktemp("s3")) as server:
         yield server
 
 
 @pytest.fixture
 def server(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> StoreServer:
-    """The store of this process, found by its environment."""
+    """The store that this process finds through its environment."""
     store_servers.no_proxy(monkeypatch)
     running.use(monkeypatch)
     return running

@@ -1,9 +1,9 @@
-"""What the tests on object stores start: servers from their own registries, and Spark's connector for S3, kept outside the checkout.
+"""Programs for tests, kept outside the checkout: object stores from their own registries, Spark's connector for S3, Helm and a linter.
 
-As `binaries`, whose cache and locks these use: keyed by version, complete once they stand there, made by the first who asks, and made
-ahead by `scripts/cluster-parts`. The Go programs are modules' own commands (`go install`), so no module of ours is needed for them;
-Azurite comes from npm; Spark's S3A connector comes from Maven through Spark's own resolver, without the bundle of every AWS service
-(600 MB) that it asks for: the few modules it really loads are 18 MB.
+They use the cache and locks of `binaries`: keyed by version, moved into place when complete, made by the first process that needs them or
+in advance by `scripts/cluster-parts`. The Go programs are commands of their own modules (`go install`), so they need no module of ours;
+Azurite comes from npm; Spark's S3A connector comes from Maven through Spark's own resolver, without the bundle of every AWS service (600
+MB) that it depends on: the few modules that it really loads are 18 MB.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from harness.binaries import PartMissing, cache, find_go, last_words, one_at_a_t
 VERSITYGW = ("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 FAKE_GCS = ("github.com/fsouza/fake-gcs-server", "v1.56.1")
 HELM = ("helm.sh/helm/v3/cmd/helm", "v3.22.0")
+KUBE_SCORE = ("github.com/zegl/kube-score/cmd/kube-score", "v1.20.0")
 AZURITE = "3.35.0"
 AWS_SDK = "2.29.52"
-"""The version that this hadoop-aws asks for."""
+"""The version that this hadoop-aws requires."""
 AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 TIMEOUT = 1500.0
-"""Seconds: minutes on cores that are not free."""
+"""Seconds; it takes minutes on busy cores."""
 
 IVY = """<ivysettings>
   <settings defaultResolver="central"/>
   <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
 </ivysettings>
 """
-"""Maven Central alone: Spark's own settings ask a second place, which not every machine reaches."""
+"""Maven Central alone: Spark's default settings use a second repository, which not every machine reaches."""
 
 RESOLVE = """
 from pyspark.sql import SparkSession
@@ -45,12 +46,12 @@ builder.config("spark.jars.ivy", ivy).config("spark.jars.ivySettings", ivy + "/s
 
 
 def program(module: tuple[str, str]) -> Path:
-    """A Go module's own command. Skips the test where it cannot be had."""
+    """The command of a Go module. Skips the test if it cannot be had."""
     return or_skip(installed, module)
 
 
 def installed(module: tuple[str, str]) -> Path:
-    """As `program`, for callers outside a test. PartMissing."""
+    """As `program`, for callers outside a test. Raises PartMissing."""
     package, version = module
     name = package.rpartition("/")[2]
     place = cache() / f"{name}-{version}"
@@ -69,12 +70,12 @@ def installed(module: tuple[str, str]) -> Path:
 
 
 def azurite() -> list[str]:
-    """The command that starts Azurite's blob service. Skips the test where it cannot be had."""
+    """The command that starts Azurite's blob service. Skips the test if it cannot be had."""
     return or_skip(azurite_installed)
 
 
 def azurite_installed() -> list[str]:
-    """As `azurite`, for callers outside a test. PartMissing."""
+    """As `azurite`, for callers outside a test. Raises PartMissing."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None:
         raise PartMissing("Azurite runs on Node.js and there is none; install nodejs and npm")
@@ -92,12 +93,12 @@ def azurite_installed() -> list[str]:
 
 
 def s3a_jars() -> list[Path]:
-    """What Spark of this environment needs on its class path for `s3a://`. Skips the test where it cannot be had."""
+    """The jars for `s3a://` on the class path of this environment's Spark. Skips the test if they cannot be had."""
     return or_skip(s3a_resolved)
 
 
 def s3a_resolved() -> list[Path]:
-    """As `s3a_jars`, for callers outside a test. PartMissing."""
+    """As `s3a_jars`, for callers outside a test. Raises PartMissing."""
     hadoop = _hadoop_version()
     place = cache() / f"s3a-{hadoop}-{AWS_SDK}"
     if not place.is_dir():
@@ -119,7 +120,7 @@ def s3a_resolved() -> list[Path]:
 
 
 def _hadoop_version() -> str:
-    """Of the jars that PySpark brings."""
+    """The version of Hadoop among PySpark's own jars."""
     import pyspark
 
     found = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"))
@@ -154,7 +155,7 @@ def _do(command: list[str], folder: Path, more: dict[str, str]) -> None:
 
 def main() -> int:
     try:
-        programs = [installed(each) for each in (VERSITYGW, FAKE_GCS, HELM)]
+        programs = [installed(each) for each in (VERSITYGW, FAKE_GCS, HELM, KUBE_SCORE)]
         places = [*programs, Path(azurite_installed()[-1]), s3a_resolved()[0].parent]
     except PartMissing as missing:
         to_stderr(str(missing))

@@ -1,9 +1,9 @@
-"""Object stores on loopback, each with one empty bucket called `lake`: a store that is not trusted is started for the tests, not assumed.
+"""Object stores on loopback, each with one empty bucket called `lake`, started by the tests and not assumed to exist.
 
-Each is a process of its own that dies with us. What finds it is the environment that a user would set, and nothing else: `environment`
-is what a test, and each process it starts, must have. A test reaches the server through a proxy by `at(address)`.
+Each is a process that dies with the test run. It is found only through the environment that a user would set: `environment` is what a test,
+and each process that it starts, must have. A test reaches the server through a proxy by `at(address)`.
 
-`gcs` is fake-gcs-server behind `gcs_front`, because it does not speak the part of Google's API in which obstore writes.
+`gcs` is fake-gcs-server behind `gcs_front`, because it does not support the part of Google's API that obstore writes with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pathlib import Path
 import pytest
 
 from harness.child import Child, free_port
-from harness.eventually import assert_eventually
 from harness.store_parts import FAKE_GCS, VERSITYGW, azurite, program
 
 BUCKET = "lake"
@@ -32,9 +31,9 @@ ACCESS, SECRET = "harness", "harness-secret"
 S3_KEYS = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Azurite's, as its documentation gives them to everybody."""
+"""Azurite's well-known credentials, from its documentation."""
 START = 30.0
-"""Seconds for a server to answer; Node.js on a busy machine takes a few."""
+"""Seconds until a server answers; Node.js takes a few on a busy machine."""
 
 _NOT_OURS = (
     "AWS_PROFILE",
@@ -43,7 +42,7 @@ _NOT_OURS = (
     "AZURE_STORAGE_SAS_KEY",
     "GOOGLE_APPLICATION_CREDENTIALS",
 )
-"""Settings of whoever runs the tests, which would lead elsewhere."""
+"""Settings of the user who runs the tests, which would lead to another server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +52,9 @@ class StoreServer:
     address: str
     """host:port."""
     endpoint: str
-    """Name of the variable that says where it is."""
+    """Name of the variable with the server's address."""
     suffix: str = ""
-    """Of the endpoint's URL."""
+    """Suffix of the endpoint's URL."""
     credentials: Mapping[str, str] = field(default_factory=dict)
     child: Child | None = None
 
@@ -67,11 +66,11 @@ class StoreServer:
         return f"{self.scheme}://{BUCKET}/{table}"
 
     def at(self, address: str) -> StoreServer:
-        """The same server, reached at another address."""
+        """The same server at another address."""
         return replace(self, address=address)
 
     def use(self, patch: pytest.MonkeyPatch) -> None:
-        """Makes it the store of this process, and of those it starts."""
+        """Makes it the store of this process and of those that it starts."""
         for name in _NOT_OURS:
             patch.delenv(name, raising=False)
         for name, value in self.environment.items():
@@ -79,13 +78,13 @@ class StoreServer:
 
 
 def s3_environment(address: str) -> dict[str, str]:
-    """Of whoever uses the S3-compatible server at this address, started or not."""
+    """Environment for the S3-compatible server at this address, started or not."""
     return {**S3_KEYS, "AWS_ENDPOINT_URL_S3": f"http://{address}"}
 
 
 @contextmanager
 def versitygw(folder: Path, address: str = "") -> Iterator[StoreServer]:
-    """An S3-compatible server over a folder: the one on which create-if-absent of S3 is tried. On loopback, if no address is given."""
+    """An S3-compatible server over a folder, on which S3's create-if-absent is tested. On loopback if no address is given."""
     address = address or f"127.0.0.1:{free_port()}"
     data = folder / "versitygw"
     data.mkdir()
@@ -105,7 +104,7 @@ def versitygw(folder: Path, address: str = "") -> Iterator[StoreServer]:
 
 @contextmanager
 def moto(folder: Path, *, ignores_preconditions: bool = False) -> Iterator[StoreServer]:
-    """moto's S3, which can be told to misbehave as servers of years ago did."""
+    """moto's S3, which can ignore conditions as servers did in earlier years."""
     address = f"127.0.0.1:{free_port()}"
     flags = ["--ignore-if-none-match"] if ignores_preconditions else []
     command = [sys.executable, str(Path(__file__).with_name("moto_server.py")), address, *flags]
@@ -124,7 +123,7 @@ def moto(folder: Path, *, ignores_preconditions: bool = False) -> Iterator[Store
 
 @contextmanager
 def azure(folder: Path) -> Iterator[StoreServer]:
-    """Azurite, its blobs in memory."""
+    """Azurite, with its blobs in memory."""
     port = free_port()
     flags = ["--silent", "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
     command = [*azurite(), *flags, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
@@ -144,7 +143,7 @@ def azure(folder: Path) -> Iterator[StoreServer]:
 
 @contextmanager
 def gcs(folder: Path) -> Iterator[StoreServer]:
-    """fake-gcs-server, its objects in memory, behind our front."""
+    """fake-gcs-server behind our front, with its objects in memory."""
     behind, address = free_port(), f"127.0.0.1:{free_port()}"
     flags = ["-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", str(behind), "-log-level", "error"]
     command = [str(program(FAKE_GCS)), *flags, "-public-host", f"127.0.0.1:{behind}"]
@@ -177,19 +176,17 @@ def _running(name: str, command: Sequence[str], folder: Path) -> Iterator[Child]
 
 def _until_there(ask: Callable[[], None], child: Child) -> None:
     def answered() -> bool:
-        if not child.running:
-            raise RuntimeError(f"{child.name} ended: {child.last_words()}")
         try:
             ask()
         except OSError as error:
             raise AssertionError(str(error)) from None
         return True
 
-    assert_eventually(answered, START, interval=0.1)
+    child.until(answered, START, interval=0.1)
 
 
 def make_s3_bucket(server: StoreServer, bucket: str = BUCKET) -> None:
-    """OSError while it does not answer."""
+    """Creates the bucket. Raises OSError while the server does not answer."""
     import boto3  # type: ignore[import-untyped]
     from botocore.config import Config  # type: ignore[import-untyped]
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
@@ -212,7 +209,7 @@ def make_s3_bucket(server: StoreServer, bucket: str = BUCKET) -> None:
 
 
 def _make_container(server: StoreServer) -> None:
-    """Azure's client is not among our dependencies; this is the one signed request that needs it."""
+    """Creates the container with one signed request, since Azure's client is not among our dependencies."""
     now = dt.datetime.now(dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
     version = "2021-08-06"
     signed = (
@@ -241,11 +238,11 @@ def _send(request: urllib.request.Request) -> None:
     try:
         direct.open(request, timeout=5).close()
     except urllib.error.HTTPError as answer:
-        if answer.code != 409:  # it is there already: the first answer was late
+        if answer.code != 409:  # it exists already: the first answer came late
             raise OSError(f"{answer.code} {answer.read()[:300]!r}") from None
 
 
 def no_proxy(patch: pytest.MonkeyPatch) -> None:
-    """Loopback is reached directly, whatever proxy the machine has."""
+    """Reaches loopback directly, whatever proxy the machine has."""
     for name in ("NO_PROXY", "no_proxy"):
         patch.setenv(name, ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"])))

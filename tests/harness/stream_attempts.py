@@ -1,7 +1,7 @@
-"""Processes that write streams to one table at the same time, and what they were told.
+"""Processes that write streams to one table at the same time, and the answers that they got.
 
-As `sink_attempts`, for streams: each process plays drivers of one token over many streams (open, batch after batch, end), some settle
-first, as an owner would. Each starts with what it sees and goes on until it is refused or the stream has its end; nobody ever knows
+As `sink_attempts`, for streams: each process runs drivers of one token over many streams (open, batch after batch, end), some settle
+first, as an owner would. Each starts from the state that it finds and continues until it is refused or the stream has ended; none knows
 whether another one is dead.
 """
 
@@ -20,20 +20,21 @@ from harness.sink_attempts import FINGERPRINT, Plan, key_of
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.errors import Fenced, SparkonceError
+from sparkonce.model.spec import OnRerun
 from sparkonce.sink import stream
-from sparkonce.sink.protocol import AlreadyCommitted, Committed, OnRerun, Slot
+from sparkonce.sink.protocol import AlreadyCommitted, Committed, Slot
 from sparkonce.sink.stream import Chain, mark
 
 BATCHES = 5
 
 
 def rows_of(name: str, number: int) -> list[int]:
-    """What one batch of a stream holds, whoever writes it."""
+    """The rows of one batch of a stream, independent of its writer."""
     return [int(name[1:]) * 1000 + number * 10 + row for row in range(4)]
 
 
 def start(plan: Plan) -> ForkServerProcess:
-    """A process that carries the plan out; the server runs already."""
+    """Starts a process that carries out the plan; the fork server runs already."""
     process = multiprocessing.get_context("forkserver").Process(target=carry_out, args=(plan,), daemon=True)
     process.start()
     return process
@@ -54,7 +55,7 @@ def carry_out(plan: Plan) -> None:
 
 
 def _sink(plan: Plan) -> Any:
-    """Of whatever kind: a process that plays on tables has put its own way to open them there."""
+    """The sink, of any kind: a process for tables replaces the way to open them."""
     return sink_attempts.sink_at(plan.table)
 
 
@@ -73,7 +74,7 @@ def _tell(plan: Plan, name: str, what: str, slot: Slot | None, *, attempt: int =
 
 
 def _settle(plan: Plan, name: str, sink: Any, *, end: bool) -> None:
-    """As the owner of the attempt before this one."""
+    """Settles as the owner of the previous attempt."""
     key, attempt = key_of(name), plan.token - 1
     opening = run(sink.fence(key, attempt + 1, fingerprint=FINGERPRINT, by=plan.process))
     slot, ended = None, False
@@ -113,7 +114,7 @@ def _batch(plan: Plan, name: str, sink: Any, chain: Chain) -> Chain | None:
     place = stream.place(key, number)
     try:
         staged = sink.stage(table_of(*rows_of(name, number)), place, plan.token, fingerprint=FINGERPRINT)
-    except (SparkonceError, OSError) as error:  # swept while it was written, as hopeless
+    except (SparkonceError, OSError) as error:  # swept as hopeless during the write
         _tell(plan, name, "staging Fenced" if isinstance(error, Fenced) else "staging failed", None)
         return None
     slot = stream.batch_of(chain, number, staged, plan=f"{number}")

@@ -1,8 +1,8 @@
-"""A streaming DataFrame without a JVM: what Structured Streaming promises to `foreachBatch`, and no more.
+"""A streaming DataFrame without a JVM: exactly what Structured Streaming promises to `foreachBatch`.
 
 A checkpoint is a folder: `metadata` holds the query's id, `offsets/<n>` the plan of a batch (written before the batch is delivered, never
-changed), `commits/<n>` that it is done. After a crash the last planned batch is delivered again, with the same rows. The source is a list
-of lists of numbers, one list per batch. Everything from the function's call on is the code that Spark calls.
+changed), `commits/<n>` marks it as done. After a crash the last planned batch is delivered again, with the same rows. The source is a list
+of lists of numbers, one list per batch. From the call of the function on, the code is that which Spark calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparkonce.driver import stream
 
 
 class Source:
-    """Where a streaming DataFrame stands. `endless`: the query waits for more when all is delivered."""
+    """Takes the place of a streaming DataFrame. `endless`: the query waits for more data when all is delivered."""
 
     isStreaming = True  # noqa: N815 - Spark's name
     columns = ("n",)
@@ -67,7 +67,7 @@ class Writer:
 
 
 class Query:
-    """One run of a query, on a thread of its own."""
+    """One run of a query, in its own thread."""
 
     def __init__(self, source: Source, function: Callable[[Any, int], None], checkpoint: Path) -> None:
         self._source, self._function, self._checkpoint = source, function, checkpoint
@@ -94,7 +94,7 @@ class Query:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        done = [int(path.name) for path in (self._checkpoint / "commits").glob("[0-9]*")]  # not what somebody is at
+        done = [int(path.name) for path in (self._checkpoint / "commits").glob("[0-9]*")]  # not temporary files
         try:
             for number in range(max(done, default=-1) + 1, len(self._source.batches)):
                 if self._stop.is_set():
@@ -106,12 +106,12 @@ class Query:
                 once(self._checkpoint / "commits" / str(number), "")
             if self._source.endless:
                 self._stop.wait()
-        except BaseException as error:  # as Spark: a batch's error is the query's
+        except BaseException as error:  # as in Spark: a batch's error is the query's
             self._error.append(error)
 
 
 def once(path: Path, text: str) -> None:
-    """Creates the file whole, unless it is there."""
+    """Creates the complete file unless it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     temporary.write_text(text)
@@ -132,6 +132,6 @@ def plan_of(_: object, checkpoint: str, number: int) -> str:
 
 
 def installed(patch: pytest.MonkeyPatch) -> None:
-    """From here on streams read these checkpoints instead of Spark's."""
+    """Makes streams read these checkpoints instead of Spark's from here on."""
     patch.setattr(stream, "plan_of", plan_of)
     patch.setattr(stream, "stopped", lambda _: False)

@@ -1,4 +1,4 @@
-"""Processes that write streams to one Delta table, or to one Iceberg table: `stream_attempts`, with another sink."""
+"""Processes that write streams to one Delta or Iceberg table: `stream_attempts` with another sink."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OPEN = {"delta": delta_attempts.sink_at, "iceberg": iceberg_attempts.sink_at}
 
 
 def start(kind: str, plan: Plan) -> ForkServerProcess:
-    """A process that carries the plan out on a table of the kind."""
+    """Starts a process that carries out the plan on a table of this kind."""
     context = multiprocessing.get_context("forkserver")
-    # Imported and never used there: delta-rs's threads would not survive the fork.
+    # Imported ahead and never used in the server: delta-rs's threads would not survive the fork.
     context.set_forkserver_preload(["harness.stream_tables", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # as in sink_attempts
@@ -31,7 +31,7 @@ def start(kind: str, plan: Plan) -> ForkServerProcess:
 
 
 def carry_out(kind: str, plan: Plan) -> None:
-    """The process, whose memory is its own."""
+    """Runs in the child process, whose memory is its own."""
     use(sql_catalog(plan.folder))
     sink_attempts.sink_at = OPEN[kind]
     stream_attempts.carry_out(plan)

@@ -1,9 +1,9 @@
-"""Tasks that fail and tasks that run twice at a time, below every kind of table: `python -m harness.tasks_spark FOLDER`.
+"""Failed tasks and tasks that run twice at the same time, on every kind of table: `python -m harness.tasks_spark FOLDER`.
 
-Its Spark is a cluster of two workers with addresses of their own, because Spark runs no speculative copy on the host of the first one (so
-neither `local` nor `local-cluster` ever does). Each kind's table is written twice, once by a job
-one of whose tasks fails in the middle of its rows, twice, and once by a job one of whose tasks does not go on before a speculative copy
-runs beside it, so that both write. What came of it is printed into FOLDER/facts.json.
+Its Spark is a cluster of two workers with their own addresses, because Spark never runs a speculative copy on the host of the first one (so
+neither `local` nor `local-cluster` ever does). Each kind's table is written twice: by a job one of whose tasks fails twice in the middle of
+its rows, and by a job one of whose tasks waits until a speculative copy runs beside it, so that both write. The results are written to
+FOLDER/facts.json.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 from harness import iceberg_tables
 from harness.child import Child, free_port
 from sparkonce.blocking import run
+from sparkonce.model.spec import OnRerun
 from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import OnRerun, Sink, SinkKey
-from sparkonce.sink.table import Table
+from sparkonce.sink.protocol import Sink, SinkKey
+from sparkonce.sink.slotlog.snapshot import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DOUBLE = 60.0
-"""Seconds for Spark to start a speculative task; tenths of one on free cores."""
+"""Seconds for Spark to start a speculative task; it takes tenths of one on free cores."""
 
 
 WORKERS = ("127.0.0.2", "127.0.0.3")
@@ -36,7 +37,7 @@ WORKERS = ("127.0.0.2", "127.0.0.3")
 
 @contextlib.contextmanager
 def cluster(scratch: Path) -> Iterator[str]:
-    """The address of Spark's own cluster manager, with two workers of one core."""
+    """The address of Spark's own cluster manager, with two workers of one core each."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -82,7 +83,7 @@ def session(scratch: Path, master: str) -> SparkSession:
 
 
 def fails_twice(marks: str) -> Any:
-    """A UDF that fails in the middle of a partition, in two of its task's attempts."""
+    """A UDF that fails in the middle of a partition, in two attempts of its task."""
     from pyspark.sql.functions import udf
 
     def given(number: int) -> int:
@@ -97,7 +98,7 @@ def fails_twice(marks: str) -> Any:
 
 
 def waits_for_its_double(marks: str) -> Any:
-    """A UDF with which a task's first attempt does not go on before a speculative one runs beside it; then both write."""
+    """A UDF with which a task's first attempt waits until a speculative one runs beside it; then both write."""
     from pyspark.sql.functions import udf
 
     def given(number: int) -> int:
@@ -127,7 +128,7 @@ def opened(kind: str, folder: Path) -> Sink:
 
 
 def numbers(kind: str, folder: Path, spark: SparkSession) -> list[int]:
-    """As readers see them."""
+    """The numbers that readers see."""
     if kind == "iceberg":
         return sorted(iceberg_tables.rows())
     if kind == "delta":

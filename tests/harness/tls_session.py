@@ -1,7 +1,7 @@
-"""An aiohttp session to servers with our CA, which is really over when it is closed.
+"""An aiohttp session to servers with our CA that has closed all sockets when `close` returns.
 
-aiohttp hands connections to the event loop to end, and a loop that a thread closes right afterwards ends with open sockets, which
-Python then complains of in whichever test comes next. So this one knows its sockets and waits for them.
+aiohttp leaves connections to the event loop to end, and a loop that its thread closes right afterwards ends with open sockets, which Python
+then reports in a later, unrelated test. So this session knows its sockets and waits for them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 import aiohttp
 
 CLOSE_TIMEOUT = 2.0
-"""Seconds for connections to end; a frozen server does not say goodbye."""
+"""Seconds for connections to end; a frozen server never closes its side."""
 LOOK = 0.002
-"""Seconds between two looks at whether they have."""
+"""Poll interval in seconds."""
 
 
 @asynccontextmanager
@@ -42,5 +42,5 @@ async def tls_session(ca: Path, **options: Any) -> AsyncIterator[aiohttp.ClientS
             yield session
     finally:
         deadline = time.monotonic() + CLOSE_TIMEOUT
-        while any(each.fileno() != -1 for each in sockets) and time.monotonic() < deadline:  # noqa: ASYNC110 # nobody tells
+        while any(each.fileno() != -1 for each in sockets) and time.monotonic() < deadline:  # noqa: ASYNC110 # sockets have no event for it
             await asyncio.sleep(LOOK)

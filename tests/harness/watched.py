@@ -1,7 +1,7 @@
-"""A release without pods that is watched: two operators and a gateway, real processes, and a Prometheus that runs the chart's rules.
+"""A monitored release without pods: two operators and a gateway, real processes, and a Prometheus that runs the chart's rules.
 
-Prometheus scrapes each second and runs the rules at `harness.prometheus.SPEED`. Two alerts compare with tens of seconds and one with many
-takeovers, which `SOONER` lessens. The operators speak to the API server through a proxy that can fail, and have a ledger of their own.
+Prometheus scrapes each second and runs the rules at `harness.prometheus.SPEED`. `SOONER` lowers the thresholds of four alerts on tens of
+seconds and more, and of one on many takeovers. The operators reach the API server through a proxy that can fail, and have their own ledger.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from harness.kubeflow import FakeKubeflow, Script
 from harness.operators import OperatorProcess
 from harness.prometheus import Prometheus, faster
 from harness.stage import Stage
-from sparkonce.launch.kubernetes import NAMESPACES
+from sparkonce.launch.kubernetes import JOBS, NAMESPACES
 
 Json = dict[str, Any]
 
@@ -35,15 +36,17 @@ SOONER = {
     "SparkonceLookHangs": ("> 60", "> 2"),
     "SparkonceQueueOld": ("> 30", "> 1"),
     "SparkonceTakeoversFrequent": ("> 12", "> 5"),
+    "SparkonceJobsPending": ("> 3600", "> 2"),
+    "SparkonceJobsRunning": ("> 86400", "> 2"),
 }
-"""What they compare with, in the chart and here."""
+"""Thresholds in the chart and here."""
 PATIENT = "?timeout=4"
-"""Seconds the operators here wait for etcd, so that a look can be seen to hang."""
+"""Operators here wait four seconds for etcd, so that a reconciliation can be seen to hang."""
 SERVICE = f"{RELEASE}-sparkonce"
 
 
 def quick(groups: list[Json]) -> list[Json]:
-    """As fast as a test wants them."""
+    """The rules at test speed."""
 
     def each(rule: Json) -> Json:
         made = faster(rule)
@@ -61,19 +64,20 @@ class Scene:
     prometheus: Prometheus
     gateway: GatewayProcess
     rules: Mapping[str, Json]
-    """By the name of the alert or of what is recorded, as in the chart."""
+    """By the name of the alert or recording, as in the chart."""
 
     @property
     def operators(self) -> list[OperatorProcess]:
         return self.stage.operators
 
     def scraped(self) -> None:
-        """Everything is where Prometheus looks for it."""
+        """Prometheus scrapes all targets."""
         for each in self.operators:
             self.prometheus.target(
                 each.name, f"127.0.0.1:{each.port}", namespace=NAMESPACE, service=f"{SERVICE}-operator"
             )
         self.prometheus.target("gateway", self.gateway.address, namespace=NAMESPACE, service=f"{SERVICE}-gateway")
+        self.prometheus.target("etcd", self.stage.etcd.one.address, namespace=NAMESPACE, service=f"{SERVICE}-etcd")
 
     def restart(self, *operators: OperatorProcess) -> None:
         for each in operators:
@@ -86,7 +90,7 @@ class Scene:
         return f"{what}-{uuid.uuid4().hex[:6]}"
 
     def send(self, count: int, what: str, script: Script | None = None, **spec: Any) -> list[str]:
-        """So many jobs that do what the script says, each under a key of its own, which is its name."""
+        """Sends jobs that run this script, each under its own key, which is its name."""
         names = [self.key(what) for _ in range(count)]
         for name in names:
             if script is not None:
@@ -100,7 +104,7 @@ class Scene:
 
     @contextmanager
     def meanwhile(self, again: Callable[[], object], *, pause: float) -> Iterator[None]:
-        """Somebody does it again and again, with so many seconds between."""
+        """Repeats an action in the background, with this many seconds between."""
 
         def on(over: threading.Event) -> None:
             while not over.wait(pause):
@@ -112,7 +116,7 @@ class Scene:
     # alerts
 
     def until_fired(self, since: float, *alerts: str) -> None:
-        """Each was firing at some time since then (monotonic seconds)."""
+        """Waits until each of these alerts has fired since `since` (monotonic seconds)."""
 
         def look() -> None:
             missing = set(alerts) - self.prometheus.fired(max(1, int(time.monotonic() - since)))
@@ -124,17 +128,20 @@ class Scene:
         assert_eventually(lambda: not set(alerts) & self.prometheus.firing(), IN_TIME, interval=0.3)
 
     def about_now(self, *alerts: str) -> list[str]:
-        """Of these, those without a window: they end as soon as their fault does."""
+        """Those of these alerts that have no window: they end as soon as their fault does."""
         return [each for each in alerts if "increase(" not in self.rules[each]["expr"]]
 
     def state(self) -> str:
         said = "\n".join(line[:200] for line in self.stage.logs().splitlines()[-8:])
-        return f"firing: {self.prometheus.firing()}\n{said}"
+        jobs = self.stage.cluster.api.list(JOBS, self.stage.namespace)
+        told = Counter(str(each.get("status", {}).get("message"))[:200] for each in jobs)
+        last = "\n".join(f"{count} jobs: {text}" for text, count in told.items())
+        return f"firing: {self.prometheus.firing()}\n{said}\n{last}"
 
 
 @contextmanager
 def watched(cluster: Cluster) -> Iterator[Scene]:
-    """PartMissing: see `harness.prometheus.needed`, which is to be called before."""
+    """Raises PartMissing: see `harness.prometheus.needed`, which must be called first."""
     namespace, install = f"t-{uuid.uuid4().hex[:10]}", f"i-{uuid.uuid4().hex[:10]}"
     cluster.api.create(NAMESPACES, {"metadata": {"name": namespace}})
     with ExitStack() as stack:
@@ -147,7 +154,7 @@ def watched(cluster: Cluster) -> Iterator[Scene]:
         )
         stage = Stage(cluster, etcd, namespace, install, folder, kubeflow)
         ledger = f"http://{etcd.one.address}"
-        gateway = GatewayProcess(ledger, install, cluster.kubeconfig, folder)
+        gateway = GatewayProcess(ledger, install, cluster.kubeconfig, folder, accept_api_tokens=True)
         stack.callback(gateway.kill)
         gateway.start(wait=False)
         for number in (1, 2):

@@ -1,9 +1,9 @@
-"""Sees what the operators did to the API server, through watches of its own: every status an object ever had, every application ever made.
+"""Records what the operators did at the API server, through its own watches: every status of every object, and every application.
 
-A test that looked at the end only would not see a status that went back and came again, or a second application that was made and
-removed. So every event of both kinds is kept, in the order in which the API server committed them. The namespace is empty when the
-watching begins; a watch that ends is resumed where it was, and what an API server that was killed does not remember is read from its
-etcd. What etcd has not got, either, makes the witness useless, which it says (`missed`) instead of telling half a story.
+A test that looked only at the end would miss a status that went back and came again, or a second application that was created and removed.
+So every event of both kinds is kept, in the order in which the API server committed it. The namespace is empty when the watches begin; a
+watch that ends is resumed where it was, and changes that a killed API server no longer has are read from its etcd. If etcd has lost them,
+too, the witness is useless and reports that (`missed`) instead of an incomplete record.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from harness.apiserver import ADMIN, Cluster
 from harness.eventually import assert_eventually
 from harness.kube_api import path_of
 from harness.kubeflow.wire import PAUSE, Expired, NoAnswer, Wire
+from harness.patience import stretched
 from harness.replay import replay
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
 
@@ -30,20 +31,20 @@ START_TIMEOUT = 30.0
 """Seconds for two lists."""
 WHO = "witness"
 ENDS = frozenset({"Succeeded", "Failed", "Cancelled", "Held", "Mismatch", "Expired"})
-"""Phases in which nothing moves by itself any more."""
+"""Phases that no longer change by themselves."""
 
 
 class Witness:
-    """Use it in a `with` block, begun before the first job is applied."""
+    """Use it in a `with` block that begins before the first job is applied."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster, self._namespace = cluster, namespace
         self.jobs: dict[str, Json] = {}
-        """By name, as seen last; a deleted one stays."""
+        """Last seen objects by name, including deleted ones."""
         self.statuses: dict[str, list[Json]] = {}
-        """By UID: every status that differs from the one before it, the first one first."""
+        """By UID: every status that differs from the one before it, in order."""
         self.applications: dict[str, Json] = {}
-        """By UID, as created: also those that are gone since."""
+        """By UID, as created, including deleted ones."""
         self.missed = ""
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[None] | None = None
@@ -52,14 +53,14 @@ class Witness:
         self._failed: BaseException | None = None
 
     def phases(self) -> Counter[str]:
-        """How many objects show which phase now; "" is no status at all."""
+        """Number of objects in each phase; "" is without a status."""
         return Counter(self.phase(name) for name in list(self.jobs))
 
     def phase(self, name: str) -> str:
         return str((self.jobs.get(name, {}).get("status") or {}).get("phase", ""))
 
     def until_ended(self, names: Iterable[str], timeout: float, *, hint: Callable[[], str] = lambda: "") -> None:
-        """Every one of these objects shows an end; `hint` is asked when they do not."""
+        """Waits until all of these objects are in a final phase; `hint` adds to the message if they are not."""
         waited = set(names)
 
         def ended() -> None:
@@ -86,7 +87,7 @@ class Witness:
     ) -> None:
         if self._thread.is_alive() and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
-            self._thread.join(START_TIMEOUT)
+            self._thread.join(stretched(START_TIMEOUT))
         if self._failed is not None and value is None:
             raise self._failed
 
@@ -130,11 +131,11 @@ class Witness:
                 revision = await self._catch_up(wire, resource, heard, revision)
 
     async def _catch_up(self, wire: Wire, resource: Resource, heard: Callable[[Json], None], revision: str) -> str:
-        """From etcd. The revision from which the watch goes on."""
+        """Reads missed events from etcd; returns the revision from which the watch continues."""
         try:
             status, found = await wire.send("GET", path_of(resource, self._namespace), who=WHO)
         except NoAnswer:
-            return revision  # still expired: here again
+            return revision  # the revision expired again, so this is called again
         if status != 200:
             return revision
         until = str(found["metadata"]["resourceVersion"])

@@ -1,4 +1,4 @@
-"""What an answer of the API server means: every status code, every kind of body."""
+"""Interpretation of the API server's answers: every status code, every kind of body."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkonce.kube.answers import Answer, Asked, read
+from sparkonce.kube.answers import ApiRequest, ApiResponse, read
 from sparkonce.kube.client import path_of
 from sparkonce.launch.kubernetes import (
     JOBS,
@@ -22,32 +22,32 @@ from sparkonce.launch.kubernetes import (
     Json,
 )
 
-GET = Asked("get", JOBS, "etl", "night")
-CREATE = Asked("create", JOBS, "etl", "night")
-PATCH = Asked("patch", JOBS, "etl", "night")
-DELETE = Asked("delete", JOBS, "etl", "night")
-LIST = Asked("list", JOBS, "etl")
+GET = ApiRequest("get", JOBS, "etl", "night")
+CREATE = ApiRequest("create", JOBS, "etl", "night")
+PATCH = ApiRequest("patch", JOBS, "etl", "night")
+DELETE = ApiRequest("delete", JOBS, "etl", "night")
+LIST = ApiRequest("list", JOBS, "etl")
 VERBS = [GET, CREATE, PATCH, DELETE, LIST]
 
 
-def status(code: int, reason: str = "", *, details: Json | None = None, message: str = "because") -> Answer:
+def status(code: int, reason: str = "", *, details: Json | None = None, message: str = "because") -> ApiResponse:
     body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
-    return Answer(code, json.dumps(body | ({"details": details} if details else {})).encode())
+    return ApiResponse(code, json.dumps(body | ({"details": details} if details else {})).encode())
 
 
-def found(**more: Any) -> Answer:
-    return Answer(200, json.dumps({"kind": "IdempotentJob", "metadata": {"name": "night"}, **more}).encode())
+def found(**more: Any) -> ApiResponse:
+    return ApiResponse(200, json.dumps({"kind": "IdempotentJob", "metadata": {"name": "night"}, **more}).encode())
 
 
-def missing(name: str = "night", kind: str = "idempotentjobs") -> Answer:
+def missing(name: str = "night", kind: str = "idempotentjobs") -> ApiResponse:
     return status(404, "NotFound", details={"name": name, "kind": kind, "group": "sparkonce.dev"})
 
 
 def test_an_object_is_the_object() -> None:
-    """2xx with an object of the kind that was asked for is that object; a list has items; a deletion may answer with a Status."""
+    """2xx with an object of the requested kind is that object; a list has items; a deletion may answer with a Status."""
     assert read(found(), GET) == {"kind": "IdempotentJob", "metadata": {"name": "night"}}
-    assert read(Answer(200, b'{"kind": "IdempotentJobList", "metadata": {}, "items": []}'), LIST) is not None
-    assert read(Answer(200, b'{"kind": "Status", "status": "Success"}'), DELETE) is not None
+    assert read(ApiResponse(200, b'{"kind": "IdempotentJobList", "metadata": {}, "items": []}'), LIST) is not None
+    assert read(ApiResponse(200, b'{"kind": "Status", "status": "Success"}'), DELETE) is not None
     assert read(found(), DELETE) is not None
 
 
@@ -56,12 +56,12 @@ def test_an_object_is_the_object() -> None:
     [b"", b"<html>welcome</html>", b"[]", b"null", b'{"kind": "Pod", "metadata": {}}', b'{"kind": "IdempotentJob"}'],
 )
 @pytest.mark.parametrize("asked", VERBS)
-def test_success_that_cannot_be_read_proves_nothing(content: bytes, asked: Asked) -> None:
+def test_success_that_cannot_be_read_proves_nothing(content: bytes, asked: ApiRequest) -> None:
     """A page of a proxy, half an answer, another kind: a write may have been done, a read has found nothing out."""
     if asked is DELETE and b"IdempotentJob" in content:
-        return  # any object of the kind will do: what it says is not used
+        return  # any object of the kind is fine: its content is not used
     with pytest.raises(ApiUnavailable):
-        read(Answer(200, content), asked)
+        read(ApiResponse(200, content), asked)
 
 
 def test_absent_is_said_of_this_very_object() -> None:
@@ -74,8 +74,8 @@ def test_absent_is_said_of_this_very_object() -> None:
         status(404, "NotFound", message="the server could not find the requested resource"),
         status(404, "NotFound", details={}),
         status(404, "Gone", details={"name": "night", "kind": "idempotentjobs"}),
-        Answer(404, b"404 page not found\n"),
-        Answer(404, b'{"kind": "IdempotentJob", "metadata": {"name": "night"}}'),
+        ApiResponse(404, b"404 page not found\n"),
+        ApiResponse(404, b'{"kind": "IdempotentJob", "metadata": {"name": "night"}}'),
     ]
     for answer in unproved:
         with pytest.raises(ApiUnavailable, match="does not serve"):
@@ -85,13 +85,14 @@ def test_absent_is_said_of_this_very_object() -> None:
 
 
 def test_a_missing_namespace_is_a_refusal() -> None:
-    """A create that names a namespace which does not exist was answered, and the sentence says so; another namespace's 404 was not ours."""
+    """A create in a namespace that does not exist was answered, and the sentence names it; a 404 about another namespace does not concern
+    this request."""
     with pytest.raises(ApiRefused, match="there is no namespace etl") as refused:
         read(missing("etl", "namespaces"), CREATE)
     assert (refused.value.code, refused.value.invalid) == (404, False)
     with pytest.raises(ApiUnavailable):
         read(missing("other", "namespaces"), CREATE)
-    assert read(missing("etl", "namespaces"), Asked("get", NAMESPACES, None, "etl")) is None
+    assert read(missing("etl", "namespaces"), ApiRequest("get", NAMESPACES, None, "etl")) is None
 
 
 @pytest.mark.parametrize(
@@ -100,8 +101,8 @@ def test_a_missing_namespace_is_a_refusal() -> None:
         (status(400, "BadRequest"), CREATE, ApiRefused, True),
         (status(401, "Unauthorized"), CREATE, ApiRefused, False),
         (status(403, "Forbidden"), CREATE, ApiRefused, False),
-        (Answer(403, b"the proxy says no"), CREATE, ApiRefused, False),
-        (Answer(429, b"Too many requests, please try again later."), CREATE, ApiRefused, False),
+        (ApiResponse(403, b"the proxy says no"), CREATE, ApiRefused, False),
+        (ApiResponse(429, b"Too many requests, please try again later."), CREATE, ApiRefused, False),
         (status(409, "AlreadyExists"), CREATE, AlreadyExists, False),
         (status(409, "Conflict"), PATCH, ApiConflict, False),
         (status(422, "Invalid"), CREATE, ApiRefused, True),
@@ -111,7 +112,7 @@ def test_a_missing_namespace_is_a_refusal() -> None:
         (status(410, "Expired"), LIST, ApiRefused, False),
     ],
 )
-def test_what_is_refused(answer: Answer, asked: Asked, kind: type[ApiRefused], invalid: bool) -> None:
+def test_what_is_refused(answer: ApiResponse, asked: ApiRequest, kind: type[ApiRefused], invalid: bool) -> None:
     """Each refusal has its kind; only 400 and 422 are of the object itself."""
     with pytest.raises(ApiRefused) as refused:
         read(answer, asked)
@@ -126,16 +127,16 @@ def test_what_is_refused(answer: Answer, asked: Asked, kind: type[ApiRefused], i
     [
         status(500, "InternalError"),
         status(504, "Timeout"),
-        Answer(502, b"bad gateway"),
-        Answer(503, b""),
-        Answer(301, b""),
-        Answer(409, b"a proxy's conflict"),
-        Answer(422, b""),
-        Answer(400, b"<html>"),
-        Answer(100, b""),
+        ApiResponse(502, b"bad gateway"),
+        ApiResponse(503, b""),
+        ApiResponse(301, b""),
+        ApiResponse(409, b"a proxy's conflict"),
+        ApiResponse(422, b""),
+        ApiResponse(400, b"<html>"),
+        ApiResponse(100, b""),
     ],
 )
-def test_what_proves_nothing(answer: Answer, asked: Asked) -> None:
+def test_what_proves_nothing(answer: ApiResponse, asked: ApiRequest) -> None:
     """5xx, redirects and refusals in the words of a proxy are unknown for every verb."""
     with pytest.raises(ApiUnavailable, match=str(answer.status)):
         read(answer, asked)
@@ -148,12 +149,12 @@ def test_a_refusal_says_what_and_where() -> None:
         read(status(422, "Invalid", details={"causes": causes}), CREATE)
     assert str(refused.value) == "the API server refused to create IdempotentJob etl/night (422 Invalid): because"
     assert refused.value.fields == ("spec.template", "spec.outputs")
-    for answer in (Answer(429, b"", "7"), status(429, details={"retryAfterSeconds": 7})):
+    for answer in (ApiResponse(429, b"", "7"), status(429, details={"retryAfterSeconds": 7})):
         with pytest.raises(ApiRefused) as busy:
             read(answer, CREATE)
         assert busy.value.retry_after == 7
     with pytest.raises(ApiRefused) as never:
-        read(Answer(429, b"", "Wed, 21 Oct 2015 07:28:00 GMT"), CREATE)
+        read(ApiResponse(429, b"", "Wed, 21 Oct 2015 07:28:00 GMT"), CREATE)
     assert never.value.retry_after is None
 
 
@@ -177,10 +178,10 @@ bodies = st.binary(max_size=20) | st.fixed_dictionaries(
 
 
 @given(st.integers(100, 599), bodies, st.none() | st.text(max_size=4), st.sampled_from(VERBS))
-def test_any_answer_is_one_of_four(code: int, content: bytes, retry_after: str | None, asked: Asked) -> None:
-    """Whatever comes is the object, None, refused or unknown; None never comes with another code than 404; 5xx is always unknown."""
+def test_any_answer_is_one_of_four(code: int, content: bytes, retry_after: str | None, asked: ApiRequest) -> None:
+    """Any answer is the object, None, refused or unknown; None never comes with another code than 404; 5xx is always unknown."""
     try:
-        body = read(Answer(code, content, retry_after), asked)
+        body = read(ApiResponse(code, content, retry_after), asked)
     except ApiRefused:
         assert 400 <= code < 500
     except ApiUnavailable:
@@ -190,7 +191,7 @@ def test_any_answer_is_one_of_four(code: int, content: bytes, retry_after: str |
 
 
 def test_paths() -> None:
-    """Group, core and cluster-wide kinds; a name that would be another path is no name."""
+    """Namespaced, core and cluster-wide kinds; a name that would change the path is refused."""
     assert path_of(JOBS, "etl") == "/apis/sparkonce.dev/v1alpha1/namespaces/etl/idempotentjobs"
     assert path_of(JOBS, None) == "/apis/sparkonce.dev/v1alpha1/idempotentjobs"
     assert path_of(PODS, "etl") == "/api/v1/namespaces/etl/pods"

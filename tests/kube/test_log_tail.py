@@ -1,4 +1,4 @@
-"""Reading the end of a log over HTTP: what is asked, and what each answer means. A server on loopback plays the API server."""
+"""Reading the end of a log over HTTP: the request, and the interpretation of each answer. A server on loopback acts as the API server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparkonce.kube.client import LOG_BYTES, ApiClient
-from sparkonce.kube.login import Login
+from sparkonce.kube.login import KubeLogin
 from sparkonce.launch.kubernetes import ApiRefused, ApiUnavailable
 
 MISSING = {"kind": "Status", "status": "Failure", "reason": "NotFound", "details": {"kind": "pods", "name": "p"}}
@@ -66,7 +66,7 @@ def tail(folder: Path, status: int, content: bytes) -> tuple[str, list[str], lis
         path.write_text(json.dumps(document))
 
         async def scene() -> str:
-            client = ApiClient(Login(path), on_call=lambda *told: counted.append(told))
+            client = ApiClient(KubeLogin(path), on_call=lambda *told: counted.append(told))
             try:
                 return await client.log_tail("ns", "p", "c")
             finally:
@@ -75,13 +75,24 @@ def tail(folder: Path, status: int, content: bytes) -> tuple[str, list[str], lis
         return asyncio.run(scene()), asked, counted
 
 
+ASKED = "/api/v1/namespaces/ns/pods/p/log?container=c&tailLines={}&limitBytes=1048576"
+
+
 def test_lines_and_bytes_are_bounded_in_the_question(tmp_path: Path) -> None:
-    """The API server is asked for few lines of one container; more bytes than that are cut, and what is no text is replaced."""
+    """The request is for the last lines of one container, and bounded in bytes; invalid text is replaced."""
+    text, asked, counted = tail(tmp_path, 200, b"\xff begins\n")
+    assert (text, asked) == ("\ufffd begins\n", [ASKED.format(2000)])
+    assert counted == [("log", "Pod", "ok")]
+
+
+def test_a_log_that_does_not_fit_is_asked_for_again_with_fewer_lines(tmp_path: Path) -> None:
+    """The API server sends the beginning of what was asked for, so an answer as long as its limit may lack the log's end.
+    What a server sends beyond the limit is cut."""
     text, asked, counted = tail(tmp_path, 200, b"\xff begins\n" + b"x" * LOG_BYTES)
-    assert asked == ["/api/v1/namespaces/ns/pods/p/log?container=c&tailLines=40&limitBytes=65536"]
+    assert asked == [ASKED.format(2000), ASKED.format(200)]
     assert text.startswith("\ufffd begins\n")
     assert len(text) == LOG_BYTES
-    assert counted == [("log", "Pod", "ok")]
+    assert counted == [("log", "Pod", "ok")] * 2
 
 
 def test_a_pod_that_is_gone_has_no_log(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import trustme
 from kubernetes.aio.config import incluster_config
 
 from sparkonce.kube import login as login_module
-from sparkonce.kube.login import LOOK_AGAIN, NOT_SOONER, Access, Login, NoLogin
+from sparkonce.kube.login import LOOK_AGAIN, NOT_SOONER, Access, KubeLogin, NoLogin
 
 
 class Clock:
@@ -62,24 +62,24 @@ def kubeconfig(path: Path, ca: Path, user: dict[str, Any], **cluster: Any) -> Pa
     return path
 
 
-def access(login: Login) -> Access:
+def access(login: KubeLogin) -> Access:
     return asyncio.run(login.access())
 
 
 def test_a_kubeconfig_is_read(tmp_path: Path, ca: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Server, token and certificates come from the file that was named, or from KUBECONFIG."""
     path = kubeconfig(tmp_path / "k", ca, {"token": "t1"})
-    found = access(Login(path, clock=clock))
+    found = access(KubeLogin(path, clock=clock))
     assert (found.server, found.headers()) == ("https://k:6443", {"Authorization": "Bearer t1"})
     assert found.tls is not None
     monkeypatch.setenv("KUBECONFIG", str(path))
-    assert access(Login(clock=clock)).authorization == "Bearer t1"
+    assert access(KubeLogin(clock=clock)).authorization == "Bearer t1"
 
 
 def test_an_edited_file_is_read_after_a_minute(tmp_path: Path, ca: Path, clock: Clock) -> None:
-    """Within a minute nothing is read; then an edited kubeconfig counts; connections are kept when nothing but the time has changed."""
+    """Within a minute nothing is read; then an edited kubeconfig takes effect; connections are kept if only the file's time has changed."""
     path = kubeconfig(tmp_path / "k", ca, {"token": "t1"})
-    login = Login(path, clock=clock)
+    login = KubeLogin(path, clock=clock)
     first = access(login)
     kubeconfig(path, ca, {"token": "t2"})
     os.utime(path, ns=(1, 1))
@@ -96,7 +96,7 @@ def test_a_token_file_is_read_again(tmp_path: Path, ca: Path, clock: Clock) -> N
     """A kubeconfig that names a token's file follows that file, although the kubeconfig itself stays as it is."""
     token = tmp_path / "token"
     token.write_text("t1\n")
-    login = Login(kubeconfig(tmp_path / "k", ca, {"tokenFile": str(token)}), clock=clock)
+    login = KubeLogin(kubeconfig(tmp_path / "k", ca, {"tokenFile": str(token)}), clock=clock)
     assert access(login).authorization == "Bearer t1"
     token.write_text("t2\n")
     login.refused()
@@ -107,7 +107,7 @@ def test_a_token_file_is_read_again(tmp_path: Path, ca: Path, clock: Clock) -> N
 
 def test_a_renewed_certificate_is_a_new_connection(tmp_path: Path, ca: Path, clock: Clock) -> None:
     """A CA file with another content makes another TLS context."""
-    login = Login(kubeconfig(tmp_path / "k", ca, {"token": "t"}), clock=clock)
+    login = KubeLogin(kubeconfig(tmp_path / "k", ca, {"token": "t"}), clock=clock)
     first = access(login)
     trustme.CA().cert_pem.write_to_path(ca)
     clock.now += LOOK_AGAIN + 1
@@ -117,27 +117,27 @@ def test_a_renewed_certificate_is_a_new_connection(tmp_path: Path, ca: Path, clo
 def test_what_cannot_be_read_now_stays_as_it_was(tmp_path: Path, ca: Path, clock: Clock) -> None:
     """A file that is away for a moment, or half written, does not lose the login; without any reading before it is said in one sentence."""
     path = kubeconfig(tmp_path / "k", ca, {"token": "t1"})
-    login = Login(path, clock=clock)
+    login = KubeLogin(path, clock=clock)
     first = access(login)
     for spoil in (path.unlink, lambda: path.write_text("{"), lambda: path.write_text("apiVersion: v1")):
         spoil()
         clock.now += LOOK_AGAIN + 1
         assert access(login) == first
         with pytest.raises(NoLogin, match=str(path)):
-            access(Login(path, clock=clock))
+            access(KubeLogin(path, clock=clock))
 
 
 def test_nothing_to_log_in_with(tmp_path: Path, clock: Clock) -> None:
     """Without a kubeconfig and outside of a pod the sentence says what to do."""
     with pytest.raises(NoLogin, match="--kubeconfig"):
-        access(Login(clock=clock))
+        access(KubeLogin(clock=clock))
 
 
 def test_a_server_name_of_its_own_is_refused(tmp_path: Path, ca: Path, clock: Clock) -> None:
     """tls-server-name, which kopf cannot follow, is refused instead of being ignored by one half of the operator."""
     path = kubeconfig(tmp_path / "k", ca, {"token": "t"}, **{"tls-server-name": "other"})
     with pytest.raises(NoLogin, match="tls-server-name"):
-        access(Login(path, clock=clock))
+        access(KubeLogin(path, clock=clock))
 
 
 def test_a_pods_service_account(tmp_path: Path, ca: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_pods_service_account(tmp_path: Path, ca: Path, clock: Clock, monkeypa
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(ca))
-    login = Login(clock=clock)
+    login = KubeLogin(clock=clock)
     found = access(login)
     assert (found.server, found.authorization) == ("https://10.0.0.1:443", "bearer t1")
     token.write_text("t2\n")
@@ -169,7 +169,7 @@ def test_two_threads_are_the_same_to_the_api_server(tmp_path: Path, ca: Path, mo
         return made(configuration)
 
     monkeypatch.setattr(login_module, "RESTClientObject", slowly)
-    login = Login(path)
+    login = KubeLogin(path)
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.map(lambda _: access(login), range(2))
     assert one == other

@@ -1,4 +1,4 @@
-"""Merge patches: what they make of what is stored."""
+"""Merge patches and their effect on the stored object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkonce.kube.merge_patch import difference
+from sparkonce.kube.status import difference
 
 scalars = st.booleans() | st.integers(0, 2) | st.floats(0, 2) | st.sampled_from(["", "a", "b"])
 names = st.sampled_from("abcd")
@@ -34,13 +34,13 @@ def merged(stored: Any, patch: Any) -> Any:
 
 @given(objects, objects)
 def test_the_patch_makes_the_one_of_the_other(stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Applied to what is stored it gives exactly what is wanted; True and 1, which Python takes for the same, are told apart."""
+    """Applied to the stored object it gives exactly the wanted one; True and 1, which are equal in Python, are distinguished."""
     assert repr_of(merged(stored, difference(stored, wanted))) == repr_of(wanted)
 
 
 @given(objects)
 def test_the_same_needs_no_patch(stored: dict[str, Any]) -> None:
-    """Nothing to change is an empty patch, so that nothing is written."""
+    """Without a difference the patch is empty, so that nothing is written."""
     assert difference(stored, stored) == {}
 
 

@@ -1,4 +1,4 @@
-"""What an informer keeps is enough to see, and little."""
+"""An informer keeps enough of an object for an observation, and little more."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from launch.kubeflow_scene import ASSIGNMENT, NOTED, pod, stored
 from launch.kubeflow_tables import MARK, PODS, STATUS
 from launch.test_kubeflow_anything import records, some_application, some_pod
-from sparkonce.kube.prune import prune_application, prune_pod
-from sparkonce.launch.kubeflow_observe import observe, submission_over
+from sparkonce.kube.watch import prune_application, prune_pod
+from sparkonce.launch.kubeflow.observe import observe, submission_over
 from sparkonce.model.record import Application
 
 LONG = [f"driver container failed with ExitCode: 3, Reason: Error {'x' * 9000} the last words", "y" * 6000, "z" * 4096]
@@ -22,14 +22,14 @@ LONG = [f"driver container failed with ExitCode: 3, Reason: Error {'x' * 9000} t
 
 @given(some_application, st.lists(some_pod, max_size=2), records)
 def test_anything_is_seen_as_before(application: dict[str, Any], pods: list[Any], noted: Application | None) -> None:
-    """Whatever the API server returns, an observation of what is kept is the observation of the whole."""
+    """For any object of the API server, an observation of the kept part equals the observation of the whole."""
     pods = [each for each in pods if isinstance(each, dict)]
     whole = copy.deepcopy((application, pods))
     kept, kept_pods = prune_application(application), [prune_pod(each) for each in pods]
     assert observe(kept, kept_pods, ASSIGNMENT, noted) == observe(application, pods, ASSIGNMENT, noted)
     assert observe(kept, None, ASSIGNMENT, noted) == observe(application, None, ASSIGNMENT, noted)
     assert submission_over(kept, ASSIGNMENT) == submission_over(application, ASSIGNMENT)
-    assert (application, pods) == whole  # what it was given is the watch's
+    assert (application, pods) == whole  # the input belongs to the watch
 
 
 @pytest.mark.parametrize("change", [{}, MARK])

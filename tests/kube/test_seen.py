@@ -1,4 +1,4 @@
-"""What an informer holds: by name, and by one label."""
+"""An informer's cache: by name, and by one label."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkonce.kube.backoff import pauses
-from sparkonce.kube.seen import Seen
+from sparkonce.kube.watch import ObjectCache, pauses
 from sparkonce.launch.kubernetes import Json
 
 steps = st.lists(
@@ -20,7 +19,7 @@ steps = st.lists(
 @given(steps)
 def test_the_index_is_the_objects(history: list[tuple[str, str, str | None, bool]]) -> None:
     """After any history of objects put, relabelled and removed, each label's value finds exactly the objects that carry it now."""
-    seen = Seen("key")
+    seen = ObjectCache("key")
     there: dict[tuple[str, str], Json] = {}
     for namespace, name, value, removed in history:
         if removed:
@@ -42,9 +41,9 @@ def test_the_index_is_the_objects(history: list[tuple[str, str, str | None, bool
 
 
 def test_another_label_is_a_defect() -> None:
-    """Asking for a label that is not indexed raises: an empty answer would read as "there is none"."""
+    """A lookup by a label that is not indexed raises: an empty answer would mean absence."""
     with pytest.raises(ValueError, match="only key is indexed"):
-        Seen("key").labelled("a", "role", "driver")
+        ObjectCache("key").labelled("a", "role", "driver")
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])

@@ -1,4 +1,4 @@
-"""What kopf is told so that it stays a trigger."""
+"""kopf's settings, which keep it a mere trigger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkonce.kube.trigger import FINALIZER, quiet_settings
 
 
 def test_kopf_can_store_nothing() -> None:
-    """Its storages keep nothing, whatever it hands them; its finalizer is not the one that others' objects carry; it posts no events."""
+    """Its storages keep nothing of what it stores; its finalizer is not the one that other users' objects carry; it posts no events."""
     settings = quiet_settings()
     patch = kopf.Patch()
     body: Any = kopf.Body({"metadata": {"annotations": {"a": "b"}}, "spec": {"x": 1}})

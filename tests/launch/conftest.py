@@ -1,4 +1,4 @@
-"""A scene per test; whatever still runs of it afterwards is ended."""
+"""A scene per test; everything that it left running is ended afterwards."""
 
 from __future__ import annotations
 

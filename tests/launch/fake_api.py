@@ -1,9 +1,9 @@
-"""A Kubernetes API in memory, and clients of it to which everything bad can happen.
+"""A Kubernetes API in memory, and clients of it that can suffer every fault.
 
-`FakeApi` is the part that never lies: names are unique, a precondition that does not hold refuses, an object that changed has another
-resourceVersion, one whose spec changed another generation, a pod on a node goes when its kubelet says so. What reaches it, and what of
-its answer comes back, is the client's: a request may never arrive, arrive and lose its answer, or arrive long after; the caller may die
-before or after it, or be frozen there.
+`FakeApi` itself is always correct: names are unique, a failed precondition refuses, a changed object has another resourceVersion, one with
+a changed spec another generation, a pod on a node is removed when its kubelet reports so. The client decides which requests reach it and
+which answers come back: a request may never arrive, arrive and lose its answer, or arrive long after; the caller may die before or after
+it, or be frozen there.
 """
 
 from __future__ import annotations
@@ -16,15 +16,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from sparkonce.launch.kubernetes import (
-    PODS,
-    AlreadyExists,
-    ApiConflict,
-    ApiRefused,
-    ApiUnavailable,
-    Json,
-    Resource,
-)
+from sparkonce.launch.kubernetes import PODS, AlreadyExists, ApiConflict, ApiRefused, ApiUnavailable, Json, Resource
 
 Place = tuple[str, str, str]
 GRACE = 30
@@ -32,7 +24,7 @@ GRACE = 30
 
 
 class Died(BaseException):
-    """The process that called is no more; nothing catches it."""
+    """The calling process has died; no handler catches it."""
 
 
 class Fault(StrEnum):
@@ -50,9 +42,13 @@ class FakeApi:
         self.objects: dict[Place, Json] = {}
         self.namespaces: dict[str, Json] = {name: {"metadata": {"name": name}} for name in namespaces}
         self.refusing: Callable[[str, Resource, Mapping[str, Any]], ApiRefused | None] = lambda *_: None
-        """Of a verb, a resource and a body; what it returns is the answer."""
+        """Called with a verb, a resource and a body; a returned refusal is the answer."""
         self.made: list[tuple[str, str]] = []
         """Plural and name of everything that was ever created, in order."""
+        self.changes: list[tuple[str, Json]] = []
+        """ADDED, MODIFIED or DELETED, and the object as it was then."""
+        self.forgotten = 0
+        """The number of the oldest changes that the API server keeps no longer."""
         self.late: list[Callable[[], object]] = []
         self.clock = 1_800_000_000.0
         self._count = 0
@@ -60,6 +56,10 @@ class FakeApi:
     def fresh(self, word: str) -> str:
         self._count += 1
         return f"{word}-{self._count}"
+
+    def version(self) -> str:
+        """The resourceVersion of a list that is read now."""
+        return f"version-{self._count}"
 
     def stamp(self, later: float = 0.0) -> str:
         return datetime.fromtimestamp(self.clock + later, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -131,8 +131,9 @@ class FakeApi:
         return True
 
     def remove(self, resource: Resource, namespace: str, name: str) -> None:
-        """It is gone, whatever it was waiting for."""
-        del self.objects[resource.plural, namespace, name]
+        """Removes an object, whatever finalizer or kubelet it was waiting for."""
+        gone = self.objects.pop((resource.plural, namespace, name))
+        self.changes.append(("DELETED", _merged(gone, {"metadata": {"resourceVersion": self.fresh("version")}})))
 
     def collect(self) -> None:
         """One round of the garbage collector: what only the dead own is deleted."""
@@ -142,11 +143,33 @@ class FakeApi:
             if owners and alive.isdisjoint(owners):
                 self.delete(PODS if plural == "pods" else _other(plural), namespace, name)
 
+    def history(self, name: str, since: str, until: Mapping[str, Any]) -> Sequence[tuple[str, Json]] | None:
+        """Of the pods of this name, as `Kubernetes.history` tells it."""
+        if any(_number(each) > _number_of(since) for _, each in self.changes[: self.forgotten]):
+            return None
+        last = _number(until)
+        found: Sequence[tuple[str, Json]] = [
+            (kind, copy.deepcopy(each))
+            for kind, each in self.changes
+            if each["metadata"]["name"] == name and _number_of(since) < _number(each) <= last
+        ]
+        return found if found and _number(found[-1][1]) == last else None
+
     def _put(self, resource: Resource, document: Json) -> Json:
         metadata = document["metadata"]
         metadata["resourceVersion"] = self.fresh("version")
-        self.objects[resource.plural, metadata["namespace"], metadata["name"]] = document
+        place = (resource.plural, metadata["namespace"], metadata["name"])
+        self.changes.append(("MODIFIED" if place in self.objects else "ADDED", copy.deepcopy(document)))
+        self.objects[place] = document
         return copy.deepcopy(document)
+
+
+def _number(document: Mapping[str, Any]) -> int:
+    return _number_of(document["metadata"]["resourceVersion"])
+
+
+def _number_of(version: str) -> int:
+    return int(version.rpartition("-")[2])
 
 
 def _other(plural: str) -> Resource:
@@ -219,6 +242,15 @@ class FakeKubernetes:
         )
         return found
 
+    async def history(
+        self, resource: Resource, namespace: str, name: str, *, since: str, until: Mapping[str, Any]
+    ) -> Sequence[tuple[str, Json]] | None:
+        assert resource == PODS
+        found: Sequence[tuple[str, Json]] | None = await self._call(
+            f"history of {resource.plural}", lambda: self.api.history(name, since, until), reads=True
+        )
+        return found
+
     async def served(self, resource: Resource) -> bool:
         raise AssertionError(f"a launcher does not ask whether {resource.kind} is served")
 
@@ -259,7 +291,7 @@ class FakeKubernetes:
 
 
 class FakeWatched:
-    """`Watched` of one kind: what it saw when it last looked."""
+    """`Watched` of one kind, with the state of its last look."""
 
     def __init__(self, api: FakeApi, resource: Resource, *, synced: bool = True) -> None:
         self.api, self.resource, self._synced = api, resource, synced
@@ -268,6 +300,7 @@ class FakeWatched:
 
     def look(self) -> None:
         found = self.api.list(self.resource)
+        self._version = self.api.version()
         self._seen = {(each["metadata"]["namespace"], each["metadata"]["name"]): each for each in found}
 
     @property
@@ -280,6 +313,10 @@ class FakeWatched:
 
     def get(self, namespace: str, name: str) -> Json | None:
         return self._seen.get((namespace, name))
+
+    def version(self, namespace: str) -> str | None:
+        assert namespace
+        return self._version if self._synced else None
 
     def labelled(self, namespace: str, label: str, value: str) -> Sequence[Json]:
         raise AssertionError(f"a launcher knows names, and does not ask for {label}={value} in {namespace}")

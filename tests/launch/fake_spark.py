@@ -1,8 +1,8 @@
-"""The Spark operator and the kubelet over a `FakeApi`, one step at a time, with the faults that theirs have.
+"""The Spark operator and the kubelet over a `FakeApi`, one step at a time, with the known faults of the real ones.
 
-A submission is two steps apart from its application: it reads first, makes the pod later, writes the status last, and submits again
-when that write meets a conflict. What is suspended loses whatever has the driver pod's name, without a look at its UID. What statuses
-and pods look like is the harness's (`harness.kubeflow.states`), which the tests on a real API server use as well.
+A submission consists of separate steps: it reads first, creates the pod later, writes the status last, and submits again if that write
+meets a conflict. Suspending deletes whatever pod has the driver's name, without checking its UID. Statuses and pods come from the harness
+(`harness.kubeflow.states`), which the tests on a real API server use as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from harness.kubeflow import states
-from harness.kubeflow.states import State
+from harness.kubeflow.states import Action, Step
 from launch.fake_api import FakeApi
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, AlreadyExists, ApiConflict, ApiRefused, Json
 
@@ -29,7 +29,9 @@ class FakeSpark:
         self.in_flight: list[Json] = []
         """Applications as spark-submit read them."""
         self.drivers: list[str] = []
-        """UIDs of all driver pods that ever started, in order."""
+        """UIDs of all driver pods that were ever made, in order."""
+        self.ran: set[str] = set()
+        """UIDs of those whose container started."""
 
     def step(self) -> bool:
         """Something that may happen now; False: there is nothing."""
@@ -65,17 +67,13 @@ class FakeSpark:
         return [each["metadata"]["name"] for each in found if states.terminated(each) is None]
 
     def _wants(self, application: Json) -> bool:
-        state = states.state_of(application)
-        suspends = application["spec"].get("suspend", False)
         if application["metadata"].get("deletionTimestamp") or self._submitting(application):
             return False
-        if suspends and state not in states.NOT_SUSPENDED_AGAIN:
-            return True
-        if state is State.SUSPENDED:
-            return not suspends and self._driver(application) is None
-        if state in states.WITH_A_DRIVER:
-            return self._derived(application) is not None
-        return state not in states.ENDED
+        action = self._next(application).action
+        return action is not Action.NOTHING and (action is not Action.FOLLOW or self._derived(application) is not None)
+
+    def _next(self, application: Json) -> Step:
+        return states.next_step(application, driver_exists=self._driver(application) is not None)
 
     def _submitting(self, application: Json) -> bool:
         return any(each["metadata"]["uid"] == application["metadata"]["uid"] for each in self.in_flight)
@@ -88,26 +86,18 @@ class FakeSpark:
         return states.from_driver(application, self._driver(application), lie=None, grace=0.0)
 
     def _reconcile(self, application: Json) -> None:
-        state = states.state_of(application)
-        status = states.status_of(application)
-        match state:
-            case _ if application["spec"].get("suspend") and state not in states.NOT_SUSPENDED_AGAIN:
-                self._write(application, states.moved(status, State.SUSPENDING))
-            case State.NEW | State.RESUMING:
+        step = self._next(application)
+        match step.action:
+            case Action.SUBMIT:
                 self.in_flight.append(application)
-            case State.SUSPENDING:
-                self.api.delete(PODS, application["metadata"]["namespace"], states.driver_pod_name(application))
-                self._write(application, states.suspended(application))
-            case State.SUSPENDED:
-                self._write(application, states.said(status, State.RESUMING))
-            case State.SUCCEEDING:
-                self._write(application, states.moved(status, State.COMPLETED))
-            case State.FAILING | State.SUBMISSION_FAILED:
-                self._write(application, states.moved(status, State.FAILED))
-            case _:
+            case Action.FOLLOW:
                 derived = self._derived(application)
                 if derived is not None:
                     self._write(application, derived)
+            case Action.WRITE:
+                if step.deletes_driver:
+                    self.api.delete(PODS, application["metadata"]["namespace"], states.driver_pod_name(application))
+                self._write(application, step.status(application))
 
     def _land(self, application: Json) -> None:
         """spark-submit makes the pod and the Spark operator writes that it did; a conflict submits again."""
@@ -153,17 +143,15 @@ class FakeSpark:
     def _kubelet(self, pod: Json) -> None:
         metadata = pod["metadata"]
         if "deletionTimestamp" not in metadata:
-            running = {"name": states.CONTAINER, "ready": True, "restartCount": 0, "state": {"running": {}}}
-            self._status(pod, {"phase": "Running", "containerStatuses": [running]})
+            self.ran.add(metadata["uid"])
+            self._status(pod, states.pod_running(pod))
         elif states.terminated(pod) is None:
             self._terminated(pod, 143)
         else:
             self.api.remove(PODS, metadata["namespace"], metadata["name"])
 
     def _terminated(self, pod: Json, code: int) -> None:
-        ended = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": self.api.stamp()}
-        container = {"name": states.CONTAINER, "ready": False, "restartCount": 0, "state": {"terminated": ended}}
-        self._status(pod, {"phase": "Failed" if code else "Succeeded", "containerStatuses": [container]})
+        self._status(pod, states.pod_ended(pod, code, at=self.api.stamp()))
 
     def _status(self, pod: Json, status: Json) -> None:
         self.api.patch(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"], {"status": status})

@@ -1,4 +1,4 @@
-"""A job on kubeflow's Spark operator: what it is told, and objects as its API server would return them."""
+"""A job on kubeflow's Spark operator: its assignment, and objects as its API server would return them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from driver.granted import document
-from sparkonce.launch.kubeflow_spec import Wanting, application, placeholder
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.policy import OnDelete
-from sparkonce.model.record import Application, SpecBody
-from sparkonce.model.spec import IdempotentJob
+from sparkonce.launch.kubeflow.spec import Wanting, application, placeholder
+from sparkonce.model.record import Application, Assignment, SpecBody
+from sparkonce.model.spec import IdempotentJob, OnDelete
 
 NAMESPACE = "loads"
 UID = "app-uid"

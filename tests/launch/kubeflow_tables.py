@@ -1,4 +1,5 @@
-"""What the Spark operator says of an application and the kubelet of a driver pod, each with what it means: the research note's rows."""
+"""States of an application and of a driver pod, as written by the Spark operator and the kubelet, with their meaning: the research note's
+rows."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.kubeflow_scene import ASSIGNMENT, NOTED, UID, at, disrupted, pod
-from sparkonce.launch.kubeflow_observe import observe
-from sparkonce.launch.protocol import Phase, Seen
+from sparkonce.launch.kubeflow.observe import observe
+from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model.record import Application
 
 UNSEEN = Application(name="so", uid=UID)
@@ -56,8 +57,8 @@ STATUS = [
     ("FAILED", "", Phase.UNKNOWN, Phase.UNKNOWN),
     ("BRAND_NEW", "", Phase.ACCEPTED, Phase.ACCEPTED),
 ]
-LEAVING: dict[str, Any] = {"deletionTimestamp": at(35), "deletionGracePeriodSeconds": 30}  # asked at 12:00:05
-LEFT_LATER: dict[str, Any] = {"deletionTimestamp": at(50), "deletionGracePeriodSeconds": 30}  # asked at 12:00:20
+LEAVING: dict[str, Any] = {"deletionTimestamp": at(35), "deletionGracePeriodSeconds": 30}  # deleted at 12:00:05
+LEFT_LATER: dict[str, Any] = {"deletionTimestamp": at(50), "deletionGracePeriodSeconds": 30}  # deleted at 12:00:20
 TAINTED = disrupted("DeletionByTaintManager", second=5)
 GIVEN_UP: dict[str, Any] = {"conditions": [*TAINTED["conditions"], {"type": "Ready", "status": "False"}]}
 NO_TIMES = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "2026-05-01T12:00:50"]
@@ -76,7 +77,7 @@ PODS = [
     (pod("Running", **LEAVING), Phase.FINISHING, None),
     (pod("Succeeded", code=0), Phase.SUCCEEDED, 0),
     (pod("Succeeded", status={"containerStatuses": []}), Phase.SUCCEEDED, 0),
-    (pod("Running", code=0), Phase.SUCCEEDED, 0),  # a sidecar goes on
+    (pod("Running", code=0), Phase.SUCCEEDED, 0),  # a sidecar is still running
     (pod("Failed", code=0), Phase.SUCCEEDED, 0),  # a sidecar failed
     (pod("Failed", code=1), Phase.FAILED_KNOWN, 1),
     (pod("Failed", code=143), Phase.FAILED_KNOWN, 143),
@@ -108,7 +109,7 @@ PODS = [
 
 def seen(
     application: Mapping[str, Any] | None, pods: list[Any] | None = None, noted: Application | None = NOTED
-) -> Seen:
+) -> ApplicationState:
     made = observe(application, pods, ASSIGNMENT, noted)
     assert made is not None
     return made

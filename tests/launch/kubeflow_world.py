@@ -11,13 +11,12 @@ from harness.kubeflow import states
 from launch.fake_api import Died, FakeApi, FakeKubernetes, FakeWatched, Fault
 from launch.fake_spark import FakeSpark
 from launch.kubeflow_scene import NAMESPACE, assignment_of, job_of, wanting
-from sparkonce.launch.kubeflow import STOPPING
-from sparkonce.launch.kubeflow_launcher import KubeflowLauncher
-from sparkonce.launch.kubeflow_spec import Wanting
+from sparkonce.launch.kubeflow.labels import STOPPING
+from sparkonce.launch.kubeflow.launcher import KubeflowLauncher
+from sparkonce.launch.kubeflow.spec import Wanting
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable, Json
-from sparkonce.launch.protocol import Seen, StillThere, Stopped
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Application
+from sparkonce.launch.protocol import ApplicationState, StillThere, Stopped
+from sparkonce.model.record import Application, Assignment
 
 T = TypeVar("T")
 
@@ -38,14 +37,14 @@ class World:
         self.spark = FakeSpark(self.api, self.rng)
         self.slept: list[float] = []
         self.each_sleep: Callable[[], object] = self.spark.settle
-        """What goes on while a process sleeps."""
+        """Called while a process sleeps."""
 
     # processes
 
     def process(
         self, faults: Faults | None = None, *, watches: bool = False, meanwhile: Callable[[], object] = lambda: None
     ) -> tuple[KubeflowLauncher, FakeKubernetes]:
-        """A launcher and what it asks through."""
+        """A launcher and its client."""
         kubernetes = FakeKubernetes(self.api, faults, meanwhile=meanwhile)
 
         async def objects_of(_: Assignment) -> Sequence[Wanting]:
@@ -69,12 +68,12 @@ class World:
         return launcher, kubernetes
 
     def launch(self, assignment: Assignment) -> Json:
-        """By a process to which nothing happens; what is stored."""
+        """Launches from a process without faults; returns the stored application."""
         run(self.process()[0].launch(assignment))
         return self.application()
 
     def running(self, assignment: Assignment) -> Application:
-        """Launched, its driver runs; what a record would note."""
+        """Launches and runs the driver; returns what a record would note."""
         self.launch(assignment)
         self.spark.settle()
         return self.noted()
@@ -82,7 +81,7 @@ class World:
     def stop(self, assignment: Assignment, *, timeout: float = TIMEOUT) -> Stopped | StillThere:
         return run(self.process()[0].stop(assignment, timeout=timeout))
 
-    # what is there
+    # --- observations
 
     def application(self) -> Json:
         found = self.api.get(SPARK_APPLICATIONS, NAMESPACE, NAME)
@@ -108,7 +107,7 @@ class World:
         return states.state_of(self.application()).value
 
     def put(self, name: str, *, kind: str = "pods", **document: Any) -> Json:
-        """By somebody else."""
+        """Writes as another client."""
         metadata = {"name": name, **document.pop("metadata", {})}
         resource = PODS if kind == "pods" else SPARK_APPLICATIONS
         return self.api.create(resource, NAMESPACE, {"metadata": metadata, "spec": {}, **document})
@@ -127,14 +126,14 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def outcome(coroutine: Coroutine[Any, Any, T]) -> T | BaseException:
-    """What it returned, or what ended it: an error, or its process's death."""
+    """The call's result, or what ended it: an error, or its process's death."""
     try:
         return asyncio.run(coroutine)
     except (Exception, Died) as ended:
         return ended
 
 
-def ended(answer: Stopped | StillThere) -> Seen:
+def ended(answer: Stopped | StillThere) -> ApplicationState:
     assert isinstance(answer, Stopped), answer
     assert answer.seen is not None
     return answer.seen

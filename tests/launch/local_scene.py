@@ -12,10 +12,10 @@ from pathlib import Path
 
 from driver.granted import granted
 from sparkonce.launch.local import Command, LocalLauncher, _environment, _processes
-from sparkonce.launch.protocol import ENDED, Seen, StillThere, Stopped
-from sparkonce.model.assignment import NONCE_ENVIRONMENT, Assignment
+from sparkonce.launch.protocol import ENDED, ApplicationState, StillThere, Stopped
+from sparkonce.model.record import NONCE_ENVIRONMENT, Assignment
 
-PATIENCE = 20  # seconds; everything here takes well under one on an idle machine
+PATIENCE = 120  # seconds; everything here takes well under one on an idle machine, and twenty at a load of 15
 FOREVER = "while :; do sleep 0.05; done"
 UNTIL_GO = "while [ ! -e go ]; do sleep 0.05; done"
 
@@ -45,21 +45,21 @@ class LocalScene:
     def python(self, script: str) -> LocalLauncher:
         return self.launcher(sys.executable, "-c", script)
 
-    def launch(self, launcher: LocalLauncher) -> Seen:
+    def launch(self, launcher: LocalLauncher) -> ApplicationState:
         return asyncio.run(launcher.launch(self.assignment))
 
-    def look(self) -> Seen | None:
+    def look(self) -> ApplicationState | None:
         """As any other process sees it."""
         return asyncio.run(self.launcher("true").observe(self.assignment))
 
-    def seen(self) -> Seen:
+    def seen(self) -> ApplicationState:
         """There is one."""
         seen = self.look()
         assert seen is not None
         return seen
 
-    def ended(self) -> Seen:
-        """Nothing of it runs any more."""
+    def ended(self) -> ApplicationState:
+        """Waits until no process of the attempt runs."""
         seen = self.seen()
         assert seen.phase in ENDED, seen
         return seen
@@ -68,7 +68,7 @@ class LocalScene:
         return asyncio.run(self.launcher("true").stop(self.assignment, timeout=timeout))
 
     def written(self, name: str) -> str:
-        """What stands in a file of the job's folder; empty when there is none."""
+        """Content of a file in the job's folder; empty if it does not exist."""
         path = self.folder / name
         return path.read_text() if path.exists() else ""
 

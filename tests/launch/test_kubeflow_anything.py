@@ -19,7 +19,7 @@ from launch.kubeflow_tables import (
     UNSEEN,
     seen,
 )
-from sparkonce.launch.kubeflow_observe import observe, submission_over
+from sparkonce.launch.kubeflow.observe import observe, submission_over
 from sparkonce.launch.protocol import ENDED, Phase
 from sparkonce.model.record import Application
 
@@ -94,7 +94,7 @@ records = st.none() | st.sampled_from([NOTED, UNSEEN, Application(name="so", uid
 def test_whatever_the_api_server_returns_is_seen(
     application: dict[str, Any], pods: list[Any] | None, noted: Application | None
 ) -> None:
-    """No JSON raises; an exit code comes with a phase that it explains, and is told of nobody else's application."""
+    """No JSON raises; an exit code comes with a phase that it explains, and never from another application."""
     found = observe(application, pods, ASSIGNMENT, noted)
     submission_over(application, ASSIGNMENT)
 
@@ -113,6 +113,6 @@ ALIVE = [driver for driver, phase, _ in PODS if phase in {Phase.STARTING, Phase.
 def test_a_driver_that_may_run_is_never_called_ended(
     row: tuple[str | None, str, Phase, Phase], driver: dict[str, Any], noted: Application | None, marked: bool
 ) -> None:
-    """Whatever the status says, with or without our mark: a pod that is there and has not ended is no end."""
+    """Whatever the status shows, with or without our mark: an existing pod that has not ended is not an end."""
     application = stored(row[0], row[1], **(MARK if marked else {}))
     assert seen(application, [driver], noted).phase not in ENDED

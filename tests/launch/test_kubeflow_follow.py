@@ -1,4 +1,4 @@
-"""Looking at an application that somebody else started: what each of its states means, and that nothing is asked but to read it."""
+"""Observing a foreign application: the meaning of each of its states, by reads only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launch.kubeflow_scene import NAMESPACE
 from launch.kubeflow_world import OPAQUE, World, run
 from sparkonce.errors import LaunchUnavailable
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS, ApiUnavailable, Json
-from sparkonce.launch.protocol import ENDED, Phase, Seen
+from sparkonce.launch.protocol import ENDED, ApplicationState, Phase
 from sparkonce.model.record import Bound
 
 BOUND = Bound(application="nightly", uid="u1")
@@ -24,8 +24,8 @@ def foreign(state: str, message: str = "") -> Json:
     }
 
 
-def looked(world: World) -> tuple[Seen | None, list[str]]:
-    """What was seen, and what was asked of the API server for it."""
+def looked(world: World) -> tuple[ApplicationState | None, list[str]]:
+    """The observation, and the requests to the API server for it."""
     launcher, kubernetes = world.process(watches=True)
     return run(launcher.follow(OPAQUE, BOUND)), kubernetes.calls
 
@@ -67,7 +67,7 @@ def test_what_is_not_there_is_none() -> None:
 
 
 def test_no_answer_is_no_absence() -> None:
-    """An API server that does not answer says nothing of the application."""
+    """If the API server does not answer, nothing is known about the application."""
     launcher, _ = World().process({0: ApiUnavailable("no answer")})
     with pytest.raises(LaunchUnavailable, match=f"application nightly in namespace {NAMESPACE} cannot be looked at"):
         run(launcher.follow(OPAQUE, BOUND))

@@ -1,4 +1,4 @@
-"""Creating an attempt's application: one, whatever happens to the call and however many make it."""
+"""Creating an attempt's application: exactly one, whatever faults hit the call and however many processes make it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from launch.fake_api import Fault
 from launch.kubeflow_scene import JOB, NAMESPACE
 from launch.kubeflow_world import BOTH, DECLARED, NAME, OPAQUE, WANTING, World, outcome, run
 from sparkonce.errors import LaunchRefused, LaunchUnavailable
-from sparkonce.launch.kubeflow_spec import application
+from sparkonce.launch.kubeflow.spec import application
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS, ApiConflict, ApiRefused, ApiUnavailable
-from sparkonce.launch.protocol import Phase, Seen, Stopped
-from sparkonce.model.assignment import Assignment
+from sparkonce.launch.protocol import ApplicationState, Phase, Stopped
+from sparkonce.model.record import Assignment
 
 AGAIN = 10
 """Calls after which something would have to have been created."""
 
 
 def test_an_attempt_is_created_once_and_complete() -> None:
-    """One call, everything in it, owners where outputs are declared; what comes back is what is stored."""
+    """One call with everything in it, and owners if outputs are declared; the returned application is the stored one."""
     world = World()
     launcher, kubernetes = world.process()
 
@@ -37,18 +37,18 @@ def test_an_attempt_is_created_once_and_complete() -> None:
 
 
 def test_an_opaque_attempt_has_no_owners() -> None:
-    """A collected name is a freed name: nobody's deletion removes it."""
+    """Garbage collection would free the name, so no deletion of an object may remove it."""
     assert "ownerReferences" not in World().launch(OPAQUE)["metadata"]
 
 
 @pytest.mark.parametrize("fault", Fault)
 @pytest.mark.parametrize("assignment", BOTH)
 def test_whatever_happens_to_the_call_the_same_call_again_makes_it_one(assignment: Assignment, fault: Fault) -> None:
-    """Dead before or after, the request or its answer lost, late, frozen: somebody calls again, all that was under way lands, and there
-    is one application, ours, and one driver."""
+    """Dead before or after, the request or its answer lost, late, frozen: a process calls again, all pending requests take effect, and
+    there is one application, ours, and one driver."""
     world = World()
 
-    async def story() -> Seen:
+    async def story() -> ApplicationState:
         launcher, kubernetes = world.process({0: fault})
         first = asyncio.ensure_future(launcher.launch(assignment))
         await asyncio.wait([first, asyncio.ensure_future(kubernetes.frozen.wait())], return_when="FIRST_COMPLETED")
@@ -70,10 +70,10 @@ def test_whatever_happens_to_the_call_the_same_call_again_makes_it_one(assignmen
 
 
 def test_two_at_once_make_one() -> None:
-    """Both are told of the same application."""
+    """Both get the same application."""
     world = World()
 
-    async def both() -> list[Seen]:
+    async def both() -> list[ApplicationState]:
         return await asyncio.gather(*(world.process()[0].launch(OPAQUE) for _ in range(2)))
 
     one, other = run(both())
@@ -82,7 +82,7 @@ def test_two_at_once_make_one() -> None:
 
 
 def test_no_answer_is_unknown() -> None:
-    """Lost request and lost answer are told alike, and nothing is repeated here: that is the caller's, after it has looked."""
+    """A lost request and a lost answer give the same error, and nothing is retried here: the caller retries after a look."""
     for fault, made in ((Fault.LOST, 0), (Fault.ANSWER_LOST, 1)):
         world = World()
         launcher, kubernetes = world.process({0: fault})
@@ -108,7 +108,7 @@ def test_a_taken_name_is_told_by_its_nonce(theirs: str) -> None:
 
 
 def test_a_name_that_was_taken_and_is_free_again_is_tried_later() -> None:
-    """AlreadyExists, and then there is none: nobody can say what it was."""
+    """AlreadyExists, and then it does not exist: nothing is known about what it was."""
     world = World()
     world.put(NAME, kind="sparkapplications")
     looks = iter([None, lambda: world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)])
@@ -119,7 +119,7 @@ def test_a_name_that_was_taken_and_is_free_again_is_tried_later() -> None:
 
 @pytest.mark.parametrize("code", [400, 422])
 def test_an_invalid_application_is_refused_for_good_with_its_fields(code: int) -> None:
-    """The fields are told as the IdempotentJob has them."""
+    """The error has the fields' paths in the IdempotentJob."""
     refusal = ApiRefused(
         "spec.driver.cores: must be positive", code=code, reason="Invalid", fields=["spec.driver.cores"]
     )
@@ -129,7 +129,7 @@ def test_an_invalid_application_is_refused_for_good_with_its_fields(code: int) -
 
 @pytest.mark.parametrize("code", [401, 403, 404, 409, 413, 429])
 def test_every_other_refusal_is_for_now(code: int) -> None:
-    """No rights, a quota, no such namespace, too many requests: the same call after a while, when the API server says so."""
+    """Missing rights, a quota, a missing namespace, too many requests: the same call later, after the delay that the API server names."""
     refusal = (ApiConflict if code == 409 else ApiRefused)("not now", code=code, retry_after=7.0)
     world = World()
     with pytest.raises(LaunchUnavailable, match="not created in namespace loads: not now") as told:
@@ -139,7 +139,7 @@ def test_every_other_refusal_is_for_now(code: int) -> None:
 
 
 def test_a_namespace_that_is_being_deleted_or_gone_takes_nothing() -> None:
-    """Told as unavailable: it may come back."""
+    """It is unavailable, since it may come back."""
     world = World()
     world.api.namespaces[NAMESPACE]["metadata"]["deletionTimestamp"] = "now"
     assert isinstance(outcome(world.process()[0].launch(DECLARED)), LaunchUnavailable)
@@ -148,7 +148,7 @@ def test_a_namespace_that_is_being_deleted_or_gone_takes_nothing() -> None:
 
 
 def test_a_job_that_is_no_job_any_more_is_refused() -> None:
-    """An edit, or an older version's ledger, holds what this version does not launch: told once, before anything is sent."""
+    """After an edit, or with an older version's ledger, this version cannot launch the job: refused once, before anything is sent."""
     world = World()
     body = copy.deepcopy(DECLARED.spec.job)
     body["spec"]["template"]["spec"]["driver"] = {"podName": "mine"}
@@ -163,10 +163,10 @@ def test_a_job_that_is_no_job_any_more_is_refused() -> None:
 def test_a_create_that_a_zombie_sends_after_the_attempt_was_abandoned_meets_a_placeholder(
     assignment: Assignment,
 ) -> None:
-    """Frozen before its create, for an hour: it is told that the attempt is being stopped, and no driver ever starts."""
+    """Frozen before its create for an hour: it gets the answer that the attempt is being stopped, and no driver ever starts."""
     world = World()
 
-    async def story() -> Seen:
+    async def story() -> ApplicationState:
         launcher, kubernetes = world.process({0: Fault.FREEZES_BEFORE})
         zombie = asyncio.ensure_future(launcher.launch(assignment))
         await kubernetes.frozen.wait()

@@ -1,4 +1,4 @@
-"""Observing: a watch is believed for what it holds; what is not there, or ended unseen, is told after a look at the API server."""
+"""Observing: a watch's content is trusted; what it lacks, or an end that it missed, is confirmed at the API server first."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from launch.fake_api import FakeKubernetes, FakeWatched
 from launch.kubeflow_scene import NAMESPACE
 from launch.kubeflow_world import DECLARED, DRIVER, NAME, OPAQUE, World, run
 from sparkonce.errors import LaunchUnavailable
-from sparkonce.launch.kubeflow_launcher import KubeflowLauncher
+from sparkonce.launch.kubeflow.launcher import KubeflowLauncher
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable
-from sparkonce.launch.protocol import Phase, Seen
+from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model.record import Application
 
 LIVE_LOOK = ["get sparkapplications", "get pods"]
@@ -20,8 +20,8 @@ UNSEEN = Application(name=NAME, uid="uid-1")
 """As the record has it before a driver was seen; the world's first object is the application."""
 
 
-def looked(world: World, noted: Application | None = None) -> tuple[Seen | None, list[str]]:
-    """What a launcher with up-to-date watches says, and what it asked the API server for it."""
+def looked(world: World, noted: Application | None = None) -> tuple[ApplicationState | None, list[str]]:
+    """The observation of a launcher with current watches, and its requests to the API server."""
     launcher, kubernetes = world.process(watches=True)
     return run(launcher.observe(DECLARED, noted)), kubernetes.calls
 
@@ -65,7 +65,7 @@ def test_without_watches_or_while_they_are_behind_the_api_server_is_asked() -> N
 
 
 def test_none_is_said_by_the_api_server_alone() -> None:
-    """What the watches lack may be there: a lagging watch makes no attempt lost."""
+    """Objects that the watches lack may exist: a lagging watch makes no attempt lost."""
     world = World()
     launcher, kubernetes = stale(world, lambda: world.running(DECLARED))
     seen = run(launcher.observe(DECLARED, None))
@@ -87,7 +87,7 @@ def test_an_application_that_is_gone_is_seen_as_soon_as_the_watch_tells() -> Non
 
 
 def test_a_driver_has_vanished_only_where_the_api_server_says_so() -> None:
-    """Not in the watch and there: it runs. Not there, either: nobody saw how it ended."""
+    """Missing in the watch but existing: it runs. Missing at the API server, too: its end was not seen."""
     world = World()
     world.launch(DECLARED)
     launcher, kubernetes = stale(world, world.spark.settle)
@@ -104,7 +104,7 @@ def test_a_driver_has_vanished_only_where_the_api_server_says_so() -> None:
 
 @pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED_KNOWN)])
 def test_an_exit_code_that_a_watch_holds_is_final(code: int, phase: Phase) -> None:
-    """The pod may be gone by the time that anybody could look: what was seen is evidence, with and without the pod's watch lagging."""
+    """The pod may be gone before the next read: what the watch saw is evidence, with and without the pod's watch lagging."""
     world = World()
     noted = world.running(DECLARED)
     world.spark.finish(NAME, code)
@@ -138,7 +138,7 @@ def test_an_end_without_a_driver_to_prove_it_is_looked_at() -> None:
 
 
 def test_what_contradicts_the_record_is_looked_at() -> None:
-    """Another UID, or another nonce: the watch may remember what was there before ours."""
+    """Another UID, or another nonce: the watch may still hold an earlier object."""
     world = World()
     world.put(NAME, kind="sparkapplications")
 

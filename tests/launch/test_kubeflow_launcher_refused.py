@@ -1,4 +1,4 @@
-"""Stopping where the API server, or the Spark operator, does not let us: what is said, by when, and at what pace it is asked."""
+"""Stopping when the API server, or the Spark operator, does not allow it: the answers, their deadlines, and the pace of requests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from launch.fake_api import FakeWatched
 from launch.kubeflow_scene import NAMESPACE
 from launch.kubeflow_world import BOTH, NAME, OPAQUE, TIMEOUT, World, ended, marked, run, still_there
 from sparkonce.errors import LaunchRefused, LaunchUnavailable
-from sparkonce.launch.kubeflow_launcher import GLANCE, LONGEST_PAUSE
+from sparkonce.launch.kubeflow.launcher import GLANCE, LONGEST_PAUSE
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS, ApiRefused
 from sparkonce.launch.protocol import Stopped
-from sparkonce.model.assignment import Assignment
+from sparkonce.model.record import Assignment
 
 # --- refusals ---
 
@@ -50,7 +50,7 @@ def test_a_name_that_cannot_be_held_now_is_tried_again(code: int) -> None:
 
 
 def test_in_a_namespace_that_is_gone_nothing_runs() -> None:
-    """And while it is being deleted nothing can be created there by anybody: no stub is needed, and a placeholder waits."""
+    """Nothing can be created in it, nor in one that is being deleted: no stub is needed, and a placeholder waits."""
     world = World()
     world.launch(OPAQUE)
     world.api.namespaces[NAMESPACE]["metadata"]["deletionTimestamp"] = "now"
@@ -112,7 +112,7 @@ def test_a_status_that_keeps_changing_is_met_again_and_again() -> None:
 
 
 def test_looks_become_rare_and_a_watch_makes_them_prompt() -> None:
-    """Pauses grow to their limit; with watches each is cut into glances that ask nothing, and ends with what they see."""
+    """Pauses grow to their limit; with watches each is split into short checks without requests, and ends once the watches see a change."""
     world = World()
     world.running(OPAQUE)
     world.spark.cut_off = True

@@ -10,9 +10,9 @@ from launch.fake_api import Fault
 from launch.kubeflow_scene import NAMESPACE
 from launch.kubeflow_world import DECLARED, NAME, World, run
 from sparkonce.errors import LaunchUnavailable
-from sparkonce.launch.kubeflow import ROLE_LABEL, Role
+from sparkonce.launch.kubeflow.labels import ROLE_LABEL, Role
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS
-from sparkonce.launch.protocol import Phase, Seen, Stopped
+from sparkonce.launch.protocol import ApplicationState, Phase, Stopped
 
 RUN = DECLARED.model_copy(update={"run": 2})
 
@@ -49,7 +49,7 @@ def test_two_at_once_make_one() -> None:
     """Two operators that counted the same number cannot be, and would do no harm."""
     world = World()
 
-    async def both() -> list[Seen]:
+    async def both() -> list[ApplicationState]:
         return await asyncio.gather(*(world.process()[0].settle(RUN) for _ in range(2)))
 
     one, other = run(both())
@@ -58,7 +58,7 @@ def test_two_at_once_make_one() -> None:
 
 
 def test_stopping_the_attempt_leaves_its_settle_run_alone() -> None:
-    """The attempt is ended while somebody settles it, or after: the settle run's application and pod stay as they are."""
+    """The attempt is ended while a settle run works, or after: the settle run's application and pod stay as they are."""
     world = World()
     run(world.process()[0].launch(DECLARED))
     run(world.process()[0].settle(RUN))

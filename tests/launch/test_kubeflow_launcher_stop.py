@@ -1,6 +1,8 @@
-"""Stopping an attempt: nothing of it runs and nothing will, evidence stays, and what cannot be ended is said."""
+"""Stopping an attempt: none of it runs or will run, evidence stays, and anything that cannot be ended is reported."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -20,11 +22,12 @@ from launch.kubeflow_world import (
     still_there,
 )
 from sparkonce.errors import LaunchUnavailable
-from sparkonce.launch.kubeflow_launcher import LONGEST_PAUSE
-from sparkonce.launch.kubeflow_stop import COURTESY
-from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS
+from sparkonce.launch.kubeflow.labels import DRIVER_CONTAINER
+from sparkonce.launch.kubeflow.launcher import LONGEST_PAUSE
+from sparkonce.launch.kubeflow.stop import COURTESY
+from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable
 from sparkonce.launch.protocol import Phase, StillThere, Stopped
-from sparkonce.model.assignment import Assignment
+from sparkonce.model.record import Assignment
 
 # --- what may run ---
 
@@ -46,7 +49,7 @@ def test_a_running_attempt_is_suspended_with_our_mark_and_its_driver_deleted(ass
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_a_driver_that_was_ended_by_us_has_no_outcome(assignment: Assignment) -> None:
-    """What it exits with after our deletion proves nothing, whenever anybody looks."""
+    """Its exit code after our deletion proves nothing, at any time."""
     world = World()
     world.running(assignment)
     assert (ended(world.stop(assignment)).exit_code, ended(world.stop(assignment)).phase) == (None, Phase.UNKNOWN)
@@ -54,7 +57,7 @@ def test_a_driver_that_was_ended_by_us_has_no_outcome(assignment: Assignment) ->
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_an_attempt_that_was_never_created_gets_a_placeholder(assignment: Assignment) -> None:
-    """The name is taken by something that runs nothing, also when the Spark operator looks at it or somebody resumes it."""
+    """The placeholder that takes the name runs nothing, also when the Spark operator sees it or another client resumes it."""
     world = World()
 
     seen = ended(world.stop(assignment))
@@ -95,7 +98,7 @@ def test_a_submission_after_the_end_meets_the_stub() -> None:
 
 
 def test_while_the_spark_operator_is_down_an_opaque_attempt_is_not_over() -> None:
-    """ "No pod is left" ends nothing while it may still submit; the bound is kept, and the next call goes on."""
+    """ "No pod is left" does not complete the stop while it may still submit; the bound is kept, and the next call continues."""
     world = World()
     world.launch(OPAQUE)
     world.spark.submits = False
@@ -116,7 +119,7 @@ def test_with_declared_outputs_a_spark_operator_that_is_down_is_waited_for_brief
 
 
 def test_a_second_driver_and_executors_are_deleted_too() -> None:
-    """By our nonce or their owner, whatever their names; what has ended and what is not the attempt's stays."""
+    """By our nonce or their owner, whatever their names; ended pods, and those of others, stay."""
     world = World()
     noted = world.running(OPAQUE)
     app_name = {"labels": {"sparkoperator.k8s.io/app-name": NAME}}
@@ -149,7 +152,7 @@ def test_failed_is_no_end_while_its_driver_runs() -> None:
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_a_driver_outlives_its_application(assignment: Assignment) -> None:
-    """Somebody deleted the application: a placeholder has the name, and the driver, which is still ours by its nonce, is deleted."""
+    """The application was deleted: a placeholder has the name, and the driver, which is still ours by its nonce, is deleted."""
     world = World()
     noted = world.running(assignment)
     world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
@@ -162,7 +165,7 @@ def test_a_driver_outlives_its_application(assignment: Assignment) -> None:
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_a_driver_whose_node_is_out_of_reach_may_run_on(assignment: Assignment) -> None:
-    """Nothing is deleted by force: past the bound it is said, and the pod is as the API server has it."""
+    """Nothing is deleted by force: past the bound that is reported, and the pod stays as the API server has it."""
     world = World()
     world.running(assignment)
     world.spark.cut_off = True
@@ -185,7 +188,7 @@ def test_what_somebody_resumed_is_suspended_again() -> None:
 
 
 def test_what_a_queue_holds_is_marked_and_kept_from_starting() -> None:
-    """It was suspended already, by somebody who will resume it."""
+    """It was suspended already, by a queue that will resume it."""
     world = World()
     world.launch(OPAQUE)
     world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, {"spec": {"suspend": True}})
@@ -202,7 +205,7 @@ def test_what_a_queue_holds_is_marked_and_kept_from_starting() -> None:
 
 @pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED_KNOWN)])
 def test_a_driver_that_has_ended_is_evidence_and_stays(code: int, phase: Phase) -> None:
-    """The Spark operator is given time to say so, nothing is suspended or deleted, and the ended pod keeps its name."""
+    """The Spark operator has time to write the end, nothing is suspended or deleted, and the ended pod keeps its name."""
     world = World()
     noted = world.running(OPAQUE)
     world.spark.finish(NAME, code)
@@ -247,7 +250,7 @@ def test_an_attempt_that_has_ended_is_left_as_it_is(assignment: Assignment) -> N
     assert kubernetes.calls == ["get sparkapplications", "get pods", "list pods"]
 
 
-# --- somebody else's ---
+# --- foreign objects ---
 
 
 @pytest.mark.parametrize("assignment", BOTH)
@@ -270,7 +273,7 @@ def test_a_foreign_application_is_not_touched_and_what_is_left_of_ours_is(assign
 
 
 def test_an_attempt_that_the_ledger_does_not_know_is_not_stopped() -> None:
-    """The ledger is older than it was: nothing is ended for it."""
+    """The ledger is older than it was: nothing is stopped for it."""
     world = World()
     world.running(OPAQUE.model_copy(update={"nonce": "granted since"}))
     before = world.application()
@@ -294,3 +297,132 @@ def test_an_application_that_somebody_deletes_frees_its_name(assignment: Assignm
     world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
     world.spark.settle()
     assert ended(world.stop(assignment)).message.startswith("a placeholder")
+
+
+# --- what never ran
+
+
+def waiting(world: World, *, node: str | None = "node-1", reason: str = "ErrImagePull") -> None:
+    """The driver pod waits: without a node, or on one where its container does not start."""
+    driver = world.driver()
+    assert driver is not None
+    spec = {"nodeName": node, "containers": [{"name": DRIVER_CONTAINER}]}
+    container = {"name": DRIVER_CONTAINER, "restartCount": 0, "state": {"waiting": {"reason": reason}}}
+    status = {"phase": "Pending"} | ({"containerStatuses": [container]} if node else {})
+    world.api.patch(PODS, NAMESPACE, DRIVER, {"spec": spec, "status": status})
+
+
+def ended_by_its_kubelet(world: World, **terminated: Any) -> None:
+    """The pod's containers have the final state that a kubelet writes before it lets a pod go."""
+    state = {"terminated": {"reason": "ContainerStatusUnknown", "exitCode": 137} | terminated}
+    container = {"name": DRIVER_CONTAINER, "restartCount": 0, "state": state}
+    world.api.patch(PODS, NAMESPACE, DRIVER, {"status": {"phase": "Failed", "containerStatuses": [container]}})
+    world.api.remove(PODS, NAMESPACE, DRIVER)
+
+
+def submitted(world: World) -> None:
+    """The attempt's application is submitted, with the history of pods in its annotation; its driver pod waits."""
+    run(world.process(watches=True)[0].launch(OPAQUE))
+    while not world.spark.drivers:
+        world.spark.step()
+
+
+def test_a_submission_that_failed_never_ran() -> None:
+    """No pod ever had the driver's name, from before the application until the stub; without the history, which the API server keeps for
+    minutes, nothing is concluded, and neither where the application does not say from where to read it."""
+    world = World()
+    world.api.refusing = lambda verb, resource, body: (
+        ApiRefused("quota", code=403) if resource == PODS and verb == "create" and not is_stub(dict(body)) else None
+    )
+    run(world.process(watches=True)[0].launch(OPAQUE))
+    world.spark.settle()
+    assert world.state == "FAILED"
+    seen = ended(world.stop(OPAQUE))
+    assert (seen.phase, seen.never_ran, seen.unstarted) == (Phase.UNKNOWN, True, frozenset())
+    assert ended(world.stop(OPAQUE)).never_ran, "the stub is there: whoever stops it again comes to the same"
+
+    world.api.forgotten = len(world.api.changes)
+    assert not ended(world.stop(OPAQUE)).never_ran
+
+    other = World()
+    other.api.refusing = world.api.refusing
+    other.launch(OPAQUE)
+    other.spark.settle()
+    assert not ended(other.stop(OPAQUE)).never_ran
+
+
+def test_a_driver_that_ran_unseen_is_in_the_history() -> None:
+    """It ran and was deleted by force before anyone looked, and the Spark operator says that the submission failed."""
+    world = World()
+    run(world.process(watches=True)[0].launch(OPAQUE))
+    world.spark.forgets = 1
+    world.spark.settle()
+    assert (world.state, world.spark.alive()) == ("FAILED", [DRIVER])
+    world.api.remove(PODS, NAMESPACE, DRIVER)
+    seen = ended(world.stop(OPAQUE))
+    assert (seen.phase, seen.never_ran, is_stub(world.driver())) == (Phase.UNKNOWN, False, True)
+
+
+@pytest.mark.parametrize("ran", [False, True])
+def test_a_pod_that_was_never_bound_never_ran(ran: bool) -> None:
+    """Unschedulable, or its volume claim is missing: deleted without a node, it has run nothing. With a node it may have."""
+    world = World()
+    submitted(world)
+    waiting(world, node="node-1" if ran else None)
+    uid = world.spark.drivers[0]
+    world.api.remove(PODS, NAMESPACE, DRIVER)
+    seen = ended(world.stop(OPAQUE))
+    assert (seen.never_ran, seen.unstarted) == ((False, frozenset()) if ran else (True, frozenset({uid})))
+
+
+@pytest.mark.parametrize(
+    ("final", "never"),
+    [
+        ({}, True),
+        ({"containerID": "containerd://1"}, False),
+        ({"startedAt": "2026-05-01T12:00:00Z"}, False),
+    ],
+)
+def test_a_container_that_its_kubelet_never_started_never_ran(final: dict[str, str], never: bool) -> None:
+    """An image that cannot be pulled: the pod's final state says that its container had no ID; one that ran has one."""
+    world = World()
+    submitted(world)
+    waiting(world)
+    uid = world.spark.drivers[0]
+    ended_by_its_kubelet(world, **final)
+    seen = ended(world.stop(OPAQUE))
+    assert (seen.never_ran, seen.unstarted) == (never, frozenset({uid} if never else ()))
+
+
+@pytest.mark.parametrize(
+    "container", [{"state": {"running": {}}}, {"lastState": {"terminated": {}}}, {"restartCount": 1}, {"started": True}]
+)
+def test_a_container_that_started_once_ran(container: dict[str, Any]) -> None:
+    """Whatever the pod says later: one version in its history that shows a start, of an init container too, is enough."""
+    for kind in ("containerStatuses", "initContainerStatuses"):
+        world = World()
+        submitted(world)
+        waiting(world)
+        status = {"phase": "Pending", kind: [{"name": "any", "restartCount": 0, **container}]}
+        world.api.patch(PODS, NAMESPACE, DRIVER, {"status": status})
+        ended_by_its_kubelet(world)
+        assert not ended(world.stop(OPAQUE)).never_ran
+
+
+def test_an_api_server_that_does_not_answer_proves_nothing() -> None:
+    """Asking for the history again is left to the next call: until then the attempt is not over."""
+    world = World()
+    submitted(world)
+    waiting(world, node=None)
+    world.api.remove(PODS, NAMESPACE, DRIVER)
+    launcher, kubernetes = world.process()
+    ended(run(launcher.stop(OPAQUE, timeout=TIMEOUT)))
+    last = len(kubernetes.calls) - 1
+    assert kubernetes.calls[last] == "history of pods"
+    again = World()
+    submitted(again)
+    waiting(again, node=None)
+    again.api.remove(PODS, NAMESPACE, DRIVER)
+    with pytest.raises(LaunchUnavailable, match=r"not known whether pod .* ever ran"):
+        run(again.process({last: ApiUnavailable("no answer")})[0].stop(OPAQUE, timeout=TIMEOUT))
+    assert ended(again.stop(OPAQUE)).never_ran

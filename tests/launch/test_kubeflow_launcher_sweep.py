@@ -1,4 +1,4 @@
-"""What is found of an install's applications, and how one that has served its time is removed without its name becoming free."""
+"""Listing an install's applications, and removing one that is no longer needed without freeing its name."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from launch.fake_api import Died, Fault
 from launch.kubeflow_scene import JOB, NAMESPACE, job_of
 from launch.kubeflow_world import BOTH, DECLARED, DRIVER, NAME, OPAQUE, World, outcome, run
 from sparkonce.errors import LaunchUnavailable
-from sparkonce.launch.kubeflow_spec import application, settle_run
-from sparkonce.launch.kubeflow_sweep import Found, list_of, remove
+from sparkonce.launch.kubeflow.spec import application, settle_run
+from sparkonce.launch.kubeflow.sweep import FoundApplication, list_of, remove
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused
 from sparkonce.launch.protocol import Phase, Stopped
-from sparkonce.model.assignment import Assignment
+from sparkonce.model.record import Assignment
 
 
-def found(world: World, install: str = "east", **how: Any) -> list[Found]:
+def found(world: World, install: str = "east", **how: Any) -> list[FoundApplication]:
     return run(list_of(world.process()[1], install, how.get("namespaces")))
 
 
-def one(world: World) -> Found:
+def one(world: World) -> FoundApplication:
     [only] = found(world)
     return only
 
 
-def ended(world: World, assignment: Assignment) -> Found:
+def ended(world: World, assignment: Assignment) -> FoundApplication:
     """An attempt that has run to its end."""
     world.running(assignment)
     world.spark.finish(NAME, 0)
@@ -35,7 +35,7 @@ def ended(world: World, assignment: Assignment) -> Found:
     return one(world)
 
 
-# --- what is found ---
+# --- listing ---
 
 
 def test_an_application_says_whose_it_is() -> None:
@@ -64,7 +64,7 @@ def test_placeholders_and_settle_runs_are_told_apart() -> None:
 
 
 def test_what_is_not_of_this_install_is_not_found() -> None:
-    """Another install's, somebody else's, and one whose name and annotations do not fit; labels say nothing."""
+    """Another install's, a foreign one, and one whose name and annotations do not fit; labels prove nothing."""
     world = World()
     stored = world.launch(DECLARED)
     assert found(world, "west") == []
@@ -86,7 +86,7 @@ def test_namespaces_limit_what_is_listed() -> None:
 
 
 def test_what_cannot_be_listed_is_not_nothing() -> None:
-    """No rights: told as such."""
+    """Missing rights are an error, not an empty list."""
     with pytest.raises(LaunchUnavailable, match="cannot be listed"):
         run(list_of(World().process({0: ApiRefused("forbidden", code=403)})[1], "east", None))
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_listed_is_not_nothing() -> None:
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_an_application_is_removed_with_its_pods(assignment: Assignment) -> None:
-    """Of an opaque job a placeholder has the name from then on; asked again, nothing more is done."""
+    """For an opaque job a placeholder has the name from then on; a repeated call does nothing more."""
     world = World()
     listed = ended(world, assignment)
     keep = assignment is OPAQUE
@@ -117,7 +117,7 @@ def test_an_application_is_removed_with_its_pods(assignment: Assignment) -> None
 
 
 def test_a_late_create_after_the_removal_meets_the_placeholder() -> None:
-    """An hour later, a frozen owner's: it is told that the attempt is being stopped."""
+    """A frozen owner's create, an hour later, is answered that the attempt is being stopped."""
     world = World()
 
     async def story() -> bool:
@@ -139,7 +139,7 @@ def test_a_late_create_after_the_removal_meets_the_placeholder() -> None:
 
 
 def test_a_late_create_between_removal_and_placeholder_is_stopped_on_sight() -> None:
-    """The one gap that Kubernetes leaves: the application is suspended before anybody could have submitted it, and swept later."""
+    """The one gap that Kubernetes leaves: the application is suspended before it could have been submitted, and swept later."""
     world = World()
     listed = ended(world, OPAQUE)
     late = application(OPAQUE, job_of(), [], namespace=NAMESPACE)
@@ -160,7 +160,7 @@ def test_a_late_create_between_removal_and_placeholder_is_stopped_on_sight() -> 
 
 
 def test_what_may_still_be_submitted_is_not_removed() -> None:
-    """An opaque application that nobody has stopped: its name would be free while a submission is under way."""
+    """An opaque application that was not stopped: its name would become free during a submission."""
     world = World()
     world.running(OPAQUE)
     before = world.application()
@@ -171,7 +171,7 @@ def test_what_may_still_be_submitted_is_not_removed() -> None:
 
 
 def test_only_what_was_found_is_removed() -> None:
-    """By its UID: what has its name since then is nobody's to remove."""
+    """Removal is by UID: a later object of that name stays."""
     world = World()
     listed = ended(world, DECLARED)
     world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
@@ -183,7 +183,7 @@ def test_only_what_was_found_is_removed() -> None:
 
 
 def test_a_finalizer_delays_the_removal() -> None:
-    """It is asked to go, and the next sweep looks again."""
+    """It is asked to go, and the next sweep checks again."""
     world = World()
     listed = ended(world, OPAQUE)
     world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, {"metadata": {"finalizers": ["somebody.example/x"]}})

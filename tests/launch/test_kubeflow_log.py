@@ -7,16 +7,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from launch.kubeflow_scene import assignment_of, job_of
 from launch.kubeflow_world import DECLARED, DRIVER, NAME, World, run
-from sparkonce.launch import kubeflow_log
-from sparkonce.launch.kubeflow_log import LogTails
-from sparkonce.launch.kubeflow_pod import LOG_TAIL
+from sparkonce.launch.driver_log import LOG_TAIL
+from sparkonce.launch.kubeflow import log as kubeflow_log
+from sparkonce.launch.kubeflow.log import LogTails
 from sparkonce.launch.kubernetes import ApiRefused, ApiUnavailable
-from sparkonce.launch.protocol import Phase, Seen
+from sparkonce.launch.protocol import ApplicationState, Phase
 
 
 class Log:
-    """What the API server answers, and what it was asked for."""
+    """Answers of the API server, and the requests to it."""
 
     def __init__(self, answer: Callable[[], Awaitable[str]]) -> None:
         self.answer, self.asked = answer, list[tuple[str, ...]]()
@@ -26,8 +27,17 @@ class Log:
         return await self.answer()
 
 
+TRACE = """\
+Traceback (most recent call last):
+  File "/opt/job.py", line 1, in <module>
+    import gone
+ModuleNotFoundError: No module named 'gone'
+"""
+SHUTDOWN = "26/11/24 20:53:42 INFO MemoryStore: MemoryStore cleared\n"
+
+
 async def lines() -> str:
-    return "".join(f"line {number}\n" for number in range(1000)) + "ValueError: no rows\n"
+    return "".join(f"line {number}\n" for number in range(1000)) + TRACE + 50 * SHUTDOWN
 
 
 async def refused() -> str:
@@ -43,17 +53,17 @@ async def never() -> str:
     return "unreachable"
 
 
-def failed(**changes: object) -> Seen:
+def failed(**changes: object) -> ApplicationState:
     fields = {"name": "so-a", "uid": "u", "nonce": "n", "phase": Phase.FAILED_KNOWN, "driver": "d", "exit_code": 1}
-    return Seen(**{**fields, **changes})  # type: ignore[arg-type] # a test's table of fields
+    return ApplicationState(**{**fields, **changes})  # type: ignore[arg-type] # a test's table of fields
 
 
 def test_a_failed_drivers_log_is_read_once() -> None:
-    """Each later look has the same end of the log, a kibibyte at most, and asks nobody."""
+    """Each later observation has the same exception, at the end of its message too, without another request."""
     log = Log(lines)
     tails = LogTails(log)
-    seen = [run(tails.with_tail(failed(), namespace="ns")) for _ in range(3)]
-    assert {each.log_tail for each in seen} == {(run(lines()))[-LOG_TAIL:]}
+    seen = [run(tails.with_tail(failed(), DECLARED, namespace="ns")) for _ in range(3)]
+    assert {(each.log_tail, each.message) for each in seen} == {(TRACE.strip(), f": {TRACE.splitlines()[-1]}")}
     assert log.asked == [("ns", "so-a-driver", "spark-kubernetes-driver")]
 
 
@@ -61,12 +71,12 @@ def test_a_failed_drivers_log_is_read_once() -> None:
 def test_a_log_that_cannot_be_read_is_empty_and_changes_nothing_else(
     answer: Callable[[], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused, unanswered, or hanging: the observation is what it was, within a bounded time, and nobody asks again."""
+    """Refused, unanswered, or hanging: the observation stays the same, within a bounded time, and the log is not requested again."""
     monkeypatch.setattr(kubeflow_log, "PATIENCE", 0.05)
     log = Log(answer)
     tails = LogTails(log)
     for _ in range(2):
-        assert run(tails.with_tail(failed(), namespace="ns")) == failed()
+        assert run(tails.with_tail(failed(), DECLARED, namespace="ns")) == failed()
     assert len(log.asked) == 1
 
 
@@ -77,13 +87,13 @@ def test_a_log_that_cannot_be_read_is_empty_and_changes_nothing_else(
         {"phase": Phase.RUNNING, "exit_code": None},
         {"phase": Phase.UNKNOWN, "exit_code": None},
         {"driver": None},
-        {"log_tail": "it said so itself"},
+        {"log_tail": "it said so itself", "message": "exit code 1"},
     ],
 )
 def test_no_other_log_is_read(changes: dict[str, object]) -> None:
     """Of a driver that runs, succeeded, is gone, or left a termination message."""
     log = Log(lines)
-    assert run(LogTails(log).with_tail(failed(**changes), namespace="ns")) == failed(**changes)
+    assert run(LogTails(log).with_tail(failed(**changes), DECLARED, namespace="ns")) == failed(**changes)
     assert log.asked == []
 
 
@@ -94,7 +104,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     tails = LogTails(log)
 
     def look(driver: str) -> int:
-        run(tails.with_tail(failed(driver=driver), namespace="ns"))
+        run(tails.with_tail(failed(driver=driver), DECLARED, namespace="ns"))
         return len(log.asked)
 
     assert [look(driver) for driver in ("a", "b", "b", "c", "b", "a")] == [1, 2, 2, 3, 3, 4]
@@ -110,5 +120,48 @@ def test_the_launcher_adds_it_to_what_it_observes(*, watches: bool) -> None:
     launcher.logs = LogTails(log)
     seen = run(launcher.observe(DECLARED, noted))
     assert seen is not None
-    assert (seen.phase, seen.exit_code, seen.log_tail[-20:]) == (Phase.FAILED_KNOWN, 1, "ValueError: no rows\n")
+    assert (seen.phase, seen.exit_code, seen.log_tail) == (Phase.FAILED_KNOWN, 1, TRACE.strip())
+    assert seen.message.endswith(": ModuleNotFoundError: No module named 'gone'")
     assert [asked[1] for asked in log.asked] == [DRIVER]
+
+
+@pytest.mark.parametrize("own", [SHUTDOWN, TRACE[-100:] + 20 * SHUTDOWN])
+def test_a_termination_message_that_was_cut_from_the_log_is_not_enough(own: str) -> None:
+    """One that holds Spark's messages is the end of the log: the log is read, and the message used only if that cannot be read."""
+    seen = run(LogTails(Log(lines)).with_tail(failed(log_tail=own), DECLARED, namespace="ns"))
+    assert seen.log_tail == TRACE.strip()
+    kept = run(LogTails(Log(refused)).with_tail(failed(log_tail=own), DECLARED, namespace="ns"))
+    assert kept.log_tail and len(kept.log_tail) <= LOG_TAIL
+
+
+def test_a_secret_at_a_cut_is_hidden() -> None:
+    """What the job holds is hidden before the log is cut: half a password in an excerpt would not be recognised."""
+    secret = "correct horse battery staple " * 20
+
+    async def log() -> str:
+        return f"job: cannot log in with {secret}at all\n"
+
+    assignment = assignment_of(job_of("orders", template={"driver": {"env": [{"name": "PASSWORD", "value": secret}]}}))
+    seen = run(LogTails(Log(log)).with_tail(failed(), assignment, namespace="ns"))
+    assert seen.log_tail == "job: cannot log in with ***at all"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "template", "said"),
+    [
+        (1, {}, True),
+        (2, {}, False),
+        (1, {"volumes": [{"name": "code", "emptyDir": {}}]}, False),
+        (1, {"driver": {"volumeMounts": [{"name": "code", "mountPath": "/opt"}]}}, False),
+        (1, {"driver": {"configMaps": [{"name": "code", "path": "/opt"}]}}, False),
+        (1, {"driver": {"template": {"spec": {}}}}, False),
+        (1, {"sparkConf": {"spark.kubernetes.driver.volumes.nfs.code.mount.path": "/opt"}}, False),
+        (1, {"sparkConf": {"spark.kubernetes.driver.podTemplateFile": "/opt/pod.yaml"}}, False),
+        (1, {"driver": {"cores": 1}, "sparkConf": {"spark.eventLog.enabled": "false"}}, True),
+    ],
+)
+def test_an_error_of_the_script_is_one_of_its_image(attempt: int, template: dict[str, object], said: bool) -> None:
+    """In a first attempt whose driver mounts nothing. A module may be missing from a volume now and be there later, and an earlier attempt
+    that got further shows that the script is not what fails."""
+    assignment = assignment_of(job_of("orders", template=template), attempt=attempt)
+    assert run(LogTails(Log(lines)).with_tail(failed(), assignment, namespace="ns")).script_error is said

@@ -1,4 +1,5 @@
-"""What the Spark operator and the kubelet can say of an attempt, in neutral words: one line per row of the research note, and lies."""
+"""An attempt's states at the Spark operator and the kubelet, in neutral words: one test per row of the research note, and false
+statements."""
 
 from __future__ import annotations
 
@@ -21,10 +22,11 @@ from launch.kubeflow_tables import (
     UNSEEN,
     seen,
 )
-from sparkonce.launch.kubeflow import rewound
-from sparkonce.launch.kubeflow_observe import observe, submission_over
-from sparkonce.launch.kubeflow_pod import LOG_TAIL
-from sparkonce.launch.kubeflow_spec import settle_run, stub_pod
+from sparkonce.launch.driver_log import LOG_TAIL
+from sparkonce.launch.kubeflow.labels import rewound
+from sparkonce.launch.kubeflow.observe import observe, submission_over
+from sparkonce.launch.kubeflow.pod import TERMINATION
+from sparkonce.launch.kubeflow.spec import settle_run, stub_pod
 from sparkonce.launch.protocol import ENDED, Phase
 from sparkonce.model.record import Application
 
@@ -39,12 +41,12 @@ def test_no_application_is_none() -> None:
 
 @pytest.mark.parametrize(("state", "message", "unseen", "vanished"), STATUS)
 def test_what_the_status_alone_says(state: str | None, message: str, unseen: Phase, vanished: Phase) -> None:
-    """Only COMPLETED and an exit code are ends that somebody saw; any other FAILED is an unknown outcome."""
+    """Only COMPLETED and an exit code are observed ends; any other FAILED is an unknown outcome."""
     application = stored(state, message)
     assert seen(application, [], UNSEEN).phase is unseen
     assert seen(application, [], None).phase is unseen
     assert seen(application, [], NOTED).phase is vanished
-    unlooked = seen(application, None, NOTED)  # nobody looked for the pod: it may be alive
+    unlooked = seen(application, None, NOTED)  # the pod was not read: it may be alive
     assert (unlooked.phase, unlooked.exit_code) == (Phase.FINISHING if unseen in ENDED else unseen, None)
 
 
@@ -72,7 +74,7 @@ LAGGING = ["", "SUBMITTED", "RUNNING", "UNKNOWN", "SUCCEEDING", "FAILING", "SUBM
 def test_the_pod_is_right_whatever_a_lagging_status_says(
     driver: dict[str, Any], phase: Phase, code: int | None
 ) -> None:
-    """In every state that is no end, and where FAILED speaks of a submission: the attempt is what its driver pod is."""
+    """In every state that is not an end, and where FAILED is about a submission, the driver pod decides."""
     for state, message in [*((state, "") for state in LAGGING), ("FAILED", EXISTS), ("FAILED", NOT_FOUND)]:
         for noted in (NOTED, UNSEEN, None):
             found = seen(stored(state, message), [driver], noted)
@@ -85,7 +87,8 @@ def test_the_pod_is_right_whatever_a_lagging_status_says(
 def test_an_end_in_the_status_waits_for_the_pods_own(
     state: str, message: str, driver: dict[str, Any], phase: Phase, code: int | None
 ) -> None:
-    """The Spark operator saw an end that our view of the pod has not: Finishing. What has ended is told by the pod, a lie or not."""
+    """The status has an end that our view of the pod lacks: Finishing. The pod shows what has ended, whether the status is right or
+    wrong."""
     found = seen(stored(state, message), [driver])
     assert (found.phase, found.exit_code) == ((phase, code) if phase in ENDED else (Phase.FINISHING, None))
 
@@ -101,6 +104,30 @@ def test_what_a_driver_waits_for_is_told() -> None:
         == "the driver container waits: ErrImagePull: no such image"
     )
     assert "0/3 nodes" in seen(stored("SUBMITTED"), [pod("Pending", status=full)]).message
+    assert seen(stored("SUBMITTED"), [pod("Pending", status=full)]).waits.startswith(
+        "no node takes its driver pod (Unschedulable): 0/3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause", "hopeless"),
+    [
+        ("ErrImagePull", "its image cannot be pulled (ErrImagePull): why", False),
+        ("ImagePullBackOff", "its image cannot be pulled (ImagePullBackOff): why", False),
+        ("InvalidImageName", "its image has an invalid name (InvalidImageName): why", True),
+        ("CreateContainerConfigError", "its container cannot be configured (CreateContainerConfigError): why", False),
+        ("ContainerCreating", "", False),
+        ("PodInitializing", "", False),
+    ],
+)
+def test_why_a_driver_waits_is_named(reason: str, cause: str, hopeless: bool) -> None:
+    """The cause in words, the kubelet's reason and message; nothing for what every start goes through, nor once it runs."""
+    waiting = {"waiting": {"reason": reason, "message": "why"}}
+    status = {"containerStatuses": [{"name": "spark-kubernetes-driver", "state": waiting}]}
+    found = seen(stored("SUBMITTED"), [pod("Pending", status=status)])
+    assert (found.waits, found.hopeless) == (cause, hopeless)
+    running = seen(stored("RUNNING"), [pod("Running")])
+    assert (running.waits, running.hopeless) == ("", False)
 
 
 def conditions(*, made: str, placed: str = "True", second: str = at(7)) -> dict[str, Any]:
@@ -115,8 +142,8 @@ def conditions(*, made: str, placed: str = "True", second: str = at(7)) -> dict[
 
 @pytest.mark.parametrize("message", [EXISTS, SUBMIT, ""])
 def test_a_submission_that_failed_half_way_is_told(message: str) -> None:
-    """The Spark operator died between the driver pod and its ConfigMaps, and its successor says FAILED: the driver may start and is
-    awaited, and since when its node waits for what it mounts is told with both reasons."""
+    """The Spark operator died between the driver pod and its ConfigMaps, and its successor writes FAILED: the driver may start and is
+    awaited; the observation has both reasons and since when its node waits for the mounts."""
     waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
     found = seen(stored("FAILED", message), [pod("Pending", status={**conditions(made="False"), **waiting})], UNSEEN)
     assert (found.phase, found.driver, found.exit_code) == (Phase.STARTING, DRIVER, None)
@@ -132,23 +159,23 @@ def test_a_submission_that_failed_half_way_is_told(message: str) -> None:
         ("FAILED", pod("Pending", status=conditions(made="True"))),  # it pulls its image
         ("FAILED", pod("Pending", status=conditions(made="False", placed="False"))),
         ("FAILED", pod("Pending", status=conditions(made="False", second="soon"))),
-        ("FAILED", pod("Pending")),  # a kubelet that says nothing of it
+        ("FAILED", pod("Pending")),  # a kubelet without a reason
         ("FAILED", pod("Running", status=conditions(made="False"))),
         ("FAILED", pod("Failed", code=1, status=conditions(made="False"))),
         ("FAILED", pod("Pending", status={"conditions": [{"type": {}}, {"type": ["PodScheduled"]}, 3]})),
     ],
 )
 def test_what_is_no_submission_half_made(state: str, driver: dict[str, Any]) -> None:
-    """A submission that has not failed, a pod without a node, one that pulls its image or runs, one of which nobody says since when."""
+    """A submission that has not failed, a pod without a node, one that pulls its image or runs, or one without a time."""
     assert seen(stored(state, EXISTS if state == "FAILED" else ""), [driver], UNSEEN).half_made is None
 
 
-def test_the_termination_message_is_the_log_tail() -> None:
-    """Its end, at most 1 KiB."""
+def test_the_termination_message_is_read() -> None:
+    """Its end, at most what a kubelet stores."""
     driver = pod("Failed", code=1)
     driver["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = "x" * 5000 + "ValueError: boom"
     tail = seen(stored("RUNNING"), [driver]).log_tail
-    assert tail.endswith("ValueError: boom") and len(tail) == LOG_TAIL
+    assert tail.endswith("ValueError: boom") and len(tail) == TERMINATION
 
 
 # --- which pod, which driver ---
@@ -156,19 +183,19 @@ def test_the_termination_message_is_the_log_tail() -> None:
 
 @pytest.mark.parametrize("state", ["", "SUBMITTED", "RUNNING", "COMPLETED", "FAILED"])
 def test_an_exit_code_counts_only_for_the_noted_driver(state: str) -> None:
-    """Another driver under the noted one's name: its UID is told, its exit code is not."""
+    """Another driver under the noted one's name: the observation has its UID and not its exit code."""
     found = seen(stored(state, EXITED if state == "FAILED" else ""), [pod("Succeeded", code=0, uid="another")])
     assert (found.phase, found.exit_code, found.driver) == (Phase.UNKNOWN, None, "another")
 
 
 def test_a_driver_noted_for_another_application_is_none_of_this_one() -> None:
-    """The record names an application that was deleted and created again: nothing of this one has vanished."""
+    """The record names an application that was deleted and created again: no driver of this one has vanished."""
     deleted = Application(name="so", uid="another", driver=DRIVER)
     assert seen(stored("RUNNING"), [], deleted).phase is Phase.RUNNING
 
 
 def test_two_drivers_are_a_repetition() -> None:
-    """Whichever of them is listed first, the one that the record does not name is told."""
+    """In either order of the list, the one that the record does not name is reported."""
     pods = [pod("Failed", code=1), pod("Running", uid="another")]
     for each in (pods, pods[::-1]):
         found = seen(stored("RUNNING"), each)
@@ -216,7 +243,7 @@ STUB["metadata"]["uid"] = "stub-uid"
     ],
 )
 def test_whose_driver_pod_it_is(driver: Any, ours: bool) -> None:
-    """By owner UID and nonce, labels only where no owner was written; a stub under the name is no driver."""
+    """By owner UID and nonce, and by labels only without a written owner; a stub under the name is not a driver."""
     found = seen(stored("FAILED", EXISTS), [driver], UNSEEN)
     assert (found.phase, found.driver) == ((Phase.RUNNING, DRIVER) if ours else (Phase.UNKNOWN, None))
 
@@ -242,13 +269,13 @@ def test_whose_driver_pod_it_is(driver: Any, ours: bool) -> None:
     ],
 )
 def test_under_our_mark(state: str, pods: list[Any], phase: Phase) -> None:
-    """It is being stopped whatever the record says; an end counts when the noted driver's pod shows it, or when nothing can come."""
+    """It is being stopped whatever the record contains; an end counts if the noted driver's pod shows it, or if no driver can come."""
     found = seen(stored(state, EXITED if state == "FAILED" else "", **MARK), pods)
     assert (found.phase, found.stopping, found.repeated) == (phase, True, False)
 
 
 def test_an_exit_code_that_was_never_noted_proves_nothing_after_our_mark() -> None:
-    """Nobody can say that it is not of a second driver."""
+    """It may be a second driver's."""
     found = seen(stored("COMPLETED", **MARK), [pod("Succeeded", code=0)], UNSEEN)
     assert (found.phase, found.exit_code) == (Phase.UNKNOWN, None)
 
@@ -263,7 +290,7 @@ def test_an_exit_code_that_was_never_noted_proves_nothing_after_our_mark() -> No
         ({"generation": 3, "labels": {"kueue.x-k8s.io/queue-name": "q"}}, True),
         ({**MARK}, False),
         ({**MARK, "generation": 3}, True),
-        ({**MARK, "suspend": False}, True),  # somebody resumed what we stopped
+        ({**MARK, "suspend": False}, True),  # another client resumed what we stopped
         ({"generation": None}, False),
     ],
 )
@@ -326,7 +353,7 @@ def test_a_settle_run_is_observed_by_its_own_name() -> None:
     "state", [None, "", "SUBMITTED", "RUNNING", "SUSPENDING", "SUBMISSION_FAILED", "PENDING_RERUN"]
 )
 def test_a_submission_is_over_only_when_the_spark_operator_says_so(state: str | None) -> None:
-    """Before that, "no pod is left" may be followed by a driver; a suspend that was taken back is none."""
+    """Before that, "no pod is left" may be followed by a driver; a suspend that was reverted does not count."""
     assert not submission_over(stored(state, **MARK), ASSIGNMENT)
     assert not submission_over(stored("SUSPENDED", **{**MARK, "suspend": False}), ASSIGNMENT)
     assert all(submission_over(stored(over, **MARK), ASSIGNMENT) for over in ("SUSPENDED", "COMPLETED", "FAILED"))

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.kubeflow_scene import ASSIGNMENT, JOB, NAMESPACE, UID, assignment_of, job_of, wanting
-from sparkonce.driver import attempt
+from sparkonce.driver import current as attempt
 from sparkonce.errors import LaunchRefused
-from sparkonce.launch.kubeflow import OBJECTS, nonce_of
-from sparkonce.launch.kubeflow_spec import (
+from sparkonce.launch.kubeflow.labels import OBJECTS, nonce_of
+from sparkonce.launch.kubeflow.speaker import has_token
+from sparkonce.launch.kubeflow.spec import (
     ASSIGNMENT_LIMIT,
     OBJECTS_LIMIT,
     Wanting,
@@ -25,10 +26,9 @@ from sparkonce.launch.kubeflow_spec import (
     stub_pod,
     suspend_patch,
 )
-from sparkonce.model.policy import OnDelete
-from sparkonce.model.problems import InvalidJob
-from sparkonce.model.record import Intent
-from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.record import Intent, gateway_audience
+from sparkonce.model.spec import IdempotentJob, OnDelete
+from sparkonce.model.validation import InvalidJob
 
 GOLDEN = Path(__file__).parent / "golden"
 DRIVER_ENVIRONMENT = "spark.kubernetes.driverEnv.SPARKONCE_ASSIGNMENT"
@@ -82,7 +82,7 @@ def told(document: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_golden_documents(name: str) -> None:
-    """What is created is known to the letter: a change here changes applications in clusters."""
+    """Created documents are known exactly: a change here changes applications in clusters."""
     assert DOCUMENTS[name]() == json.loads((GOLDEN / f"kubeflow_{name}.json").read_text())
 
 
@@ -130,7 +130,7 @@ def test_any_text_survives_the_way_to_the_driver(text: str) -> None:
 
 
 def test_a_spec_too_large_for_an_environment_is_refused_in_one_sentence() -> None:
-    """At the limit it is told whole, beyond it nothing is created; a large template is no reason."""
+    """At the limit it is passed completely, beyond it nothing is created; a large template does not count."""
     intent = Intent(token=3, slots={"orders": {"files": ["x" * ASSIGNMENT_LIMIT]}})
     with pytest.raises(LaunchRefused, match="fit into its environment; shorten") as refused:
         settle_run(ASSIGNMENT.model_copy(update={"run": 1, "settle": intent}), JOB, namespace=NAMESPACE)
@@ -149,13 +149,59 @@ def test_a_spec_too_large_for_an_environment_is_refused_in_one_sentence() -> Non
     ],
 )
 def test_what_could_let_two_drivers_in_is_no_job(template: dict[str, Any], field: str) -> None:
-    """One name of the driver pod per attempt is what the Spark operator's own exclusion rests on: another never gets to a launcher."""
+    """The Spark operator's own exclusion relies on one driver pod name per attempt: another name never reaches a launcher."""
     with pytest.raises(InvalidJob, match=field):
         job_of("orders", template=template)
 
 
+def test_a_recorded_spec_is_launched_without_what_contradicts_the_attempt() -> None:
+    """A job of an earlier version: its next attempt and its settle run are in their namespace, and the account that it names stays."""
+    account = "spark.kubernetes.authenticate.driver.serviceAccountName"
+    job = job_of(
+        "orders",
+        template={
+            "sparkConf": {
+                "spark.kubernetes.namespace": "other",
+                "spark.kubernetes.namespace=other#": "",
+                "spark.kubernetes.authenticate.driver.clientKeyFile": "/var/run/secrets/token",
+                "spark.kubernetes.driver.master": "local[2]",
+                account: "loader",
+            },
+            "driver": {
+                "kubernetesMaster": "https://elsewhere",
+                "template": {
+                    "metadata": {"namespace": "other", "labels": {"sparkonce.dev/key": "forged", "team": "sales"}},
+                    "spec": {"serviceAccountName": "loader"},
+                },
+                "serviceLabels": {"sparkoperator.k8s.io/app-name": "forged"},
+            },
+        },
+    )
+    attempt, settle = (
+        make["spec"]
+        for make in (
+            application(assignment_of(job), job, [], namespace=NAMESPACE),
+            settle_run(assignment_of(job).model_copy(update={"run": 1}), job, namespace=NAMESPACE),
+        )
+    )
+    for spec in (attempt, settle):
+        given = {name for name in spec["sparkConf"] if name.startswith("spark.kubernetes.") and "Env." not in name}
+        assert given == {"spark.kubernetes.driver.master", account}
+        assert "kubernetesMaster" not in spec["driver"]
+        assert spec["driver"]["template"]["metadata"] == {"labels": {"team": "sales"}}
+        assert spec["driver"]["template"]["spec"]["serviceAccountName"] == "loader"
+        assert spec["driver"]["serviceLabels"] == {}
+
+
+def test_a_main_file_that_is_an_option_is_never_launched() -> None:
+    """spark-submit would take it, and the arguments behind it, for its own options."""
+    job = job_of("orders", template={"mainApplicationFile": "--conf=spark.kubernetes.namespace=other"})
+    with pytest.raises(LaunchRefused, match=r"^spec.template.spec.mainApplicationFile: must not begin with '-'"):
+        application(assignment_of(job), job, [], namespace=NAMESPACE)
+
+
 def test_executors_carry_the_nonce() -> None:
-    """Whoever stops an attempt knows all of its pods by what cannot be guessed, and keeps the user's own annotations."""
+    """Stopping an attempt identifies all of its pods by a value that cannot be guessed, and the user's own annotations stay."""
     job = job_of("orders", template={"executor": {"annotations": {"team": "loads"}}})
     made = application(ASSIGNMENT, job, [], namespace=NAMESPACE)["spec"]
     assert made["driver"]["annotations"] == {"sparkonce.dev/nonce": ASSIGNMENT.nonce}
@@ -175,7 +221,7 @@ def test_executors_carry_the_nonce() -> None:
     ids=["all", "none live", "detach", "another namespace", "too many", "opaque"],
 )
 def test_owners_are_all_objects_of_the_key_or_none(job: IdempotentJob, objects: list[Wanting], owned: int) -> None:
-    """Collected only when nobody wants it any more; every object is named in the annotation all the same."""
+    """Garbage-collected only when no object wants it any more; the annotation names every object in any case."""
     metadata = application(assignment_of(job), job, objects, namespace=NAMESPACE)["metadata"]
     assert len(metadata.get("ownerReferences", [])) == owned
     assert len([uid for uid in metadata["annotations"][OBJECTS].split(",") if uid]) == min(
@@ -184,7 +230,7 @@ def test_owners_are_all_objects_of_the_key_or_none(job: IdempotentJob, objects: 
 
 
 def test_placeholders_and_settle_runs_have_no_owners() -> None:
-    """A collected name is a freed name, and what was done is settled whoever is deleted."""
+    """Garbage collection would free the name, and settling must finish whichever object is deleted."""
     objects = [wanting("a")]
     settle = settle_run(ASSIGNMENT.model_copy(update={"run": 1}), JOB, namespace=NAMESPACE, objects=objects)
     for made in (placeholder(ASSIGNMENT, namespace=NAMESPACE, objects=objects), settle):
@@ -252,7 +298,7 @@ def test_a_settle_run_replaces_what_runs_and_keeps_where_it_runs() -> None:
 def test_defaults_of_the_webhook_are_filled_in(
     template: dict[str, Any], instances: int | None, cores: int | None
 ) -> None:
-    """The Spark operator's webhook may be off; what the job says itself, in either way, is left alone."""
+    """The Spark operator's webhook may be off; values that the job sets, in either way, are left alone."""
     job = job_of("orders", template=template)
     spec = application(assignment_of(job), job, [], namespace=NAMESPACE)["spec"]
     assert (spec["executor"].get("instances"), spec["driver"].get("cores")) == (instances, cores)
@@ -260,7 +306,7 @@ def test_defaults_of_the_webhook_are_filled_in(
 
 
 def test_a_document_shares_nothing_with_the_job() -> None:
-    """Whoever changes one on the way to the API server changes no later attempt."""
+    """A change of a document on the way to the API server changes no later attempt."""
     job = job_of("orders", template={"volumes": [{"name": "keys"}], "driver": {"template": {"spec": {"x": [1]}}}})
     made = application(assignment_of(job), job, [], namespace=NAMESPACE)
     settle = settle_run(assignment_of(job).model_copy(update={"run": 1}), job, namespace=NAMESPACE)
@@ -334,3 +380,46 @@ def test_no_template_can_break_the_rules_of_creation(template: dict[str, Any]) -
     assert nonce_of(made, ASSIGNMENT) == ASSIGNMENT.nonce
     assert job.document() == before
     json.dumps(made)
+
+
+def projected(document: dict[str, Any]) -> dict[str, Any]:
+    return dict(document["spec"]["driver"].get("template", {}).get("spec", {}))
+
+
+@pytest.mark.parametrize("settles", [False, True], ids=["driver", "settle run"])
+def test_a_driver_gets_a_token_for_the_gateway_alone(*, settles: bool) -> None:
+    """With a gateway, driver and settle run have a token of its audience that lives for an hour, mounted read-only into Spark's container,
+    and the variable that names it. What the job's template has stays; a volume or variable of our names does not."""
+    given = {
+        "metadata": {"labels": {"kept": "yes"}},
+        "spec": {
+            "volumes": [{"name": "data", "emptyDir": {}}, {"name": "sparkonce-token", "emptyDir": {}}],
+            "containers": [
+                {"name": "other"},
+                {"name": "spark-kubernetes-driver", "env": [{"name": "SPARKONCE_TOKEN_FILE", "value": "/forged"}]},
+            ],
+        },
+    }
+    job = job_of("orders", template={"driver": {"template": given}})
+    told = assignment_of(job).model_copy(update={"gateway": "https://gateway:8080", "run": 1})
+    made = settle_run(told, job, namespace=NAMESPACE) if settles else application(told, job, [], namespace=NAMESPACE)
+    pod = projected(made)
+    [container] = [each for each in pod["containers"] if each["name"] == "spark-kubernetes-driver"]
+    assert [each["name"] for each in pod["volumes"]] == ["data", "sparkonce-token"]
+    token = {"audience": f"gateway.sparkonce.dev/{told.install}", "expirationSeconds": 3600, "path": "token"}
+    assert pod["volumes"][1] == {"name": "sparkonce-token", "projected": {"sources": [{"serviceAccountToken": token}]}}
+    folder = "/var/run/secrets/sparkonce.dev"
+    assert container["env"] == [{"name": "SPARKONCE_TOKEN_FILE", "value": f"{folder}/token"}]
+    assert container["volumeMounts"] == [{"name": "sparkonce-token", "mountPath": folder, "readOnly": True}]
+    assert has_token({"spec": pod}, gateway_audience(told.install))
+    assert not has_token({"spec": pod}, gateway_audience("another"))
+    assert job.spec.template.spec["driver"] == {"template": given}, "the job itself was changed"
+    executor = made["spec"]["executor"]
+    assert "sparkonce-token" not in json.dumps(executor)
+
+
+def test_without_a_gateway_there_is_no_token() -> None:
+    """Nothing is added to a job whose drivers do not call a gateway."""
+    document = application(assignment_of(RICH), RICH, [], namespace=NAMESPACE)
+    assert "template" not in document["spec"]["driver"]
+    assert not has_token({"spec": projected(document)}, gateway_audience(ASSIGNMENT.install))

@@ -1,4 +1,4 @@
-"""Stopping: after it nothing of the attempt runs and nothing will, and nothing else was touched."""
+"""Stopping: afterwards none of the attempt runs or will run, and nothing else was touched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkonce.launch.protocol import Phase, StillThere, Stopped
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of somebody else, in a group of its own."""
+    """A foreign process, in a group of its own."""
     process = subprocess.Popen(["sleep", "60"], start_new_session=True)
     yield process
     process.kill()
@@ -34,7 +34,7 @@ def seen_after(answer: Stopped | StillThere) -> Phase:
 
 
 def test_an_attempt_that_was_never_seen_gets_a_placeholder(scene: LocalScene) -> None:
-    """A late create of a frozen owner meets a taken name: it starts nothing and is told that the attempt is being stopped."""
+    """A late create of a frozen owner meets a taken name: it starts nothing and gets the answer that the attempt is being stopped."""
     assert seen_after(scene.stop()) is Phase.UNKNOWN
 
     late = scene.launch(scene.shell("touch ran"))
@@ -48,7 +48,7 @@ def test_a_launcher_that_was_frozen_before_it_spawned_starts_nothing_after_a_sto
     """It had placed the folder: its wrapper sees the mark and ends before the command."""
     lock = place(scene.attempt, scene.assignment, stopped=False)
     assert lock is not None
-    assert isinstance(scene.stop(timeout=0.1), StillThere)  # whoever may still spawn holds the lock
+    assert isinstance(scene.stop(timeout=0.1), StillThere)  # a process that may still spawn holds the lock
 
     command = Command(["/bin/sh", "-c", "touch ran"], {}, str(scene.folder))
     scene.launcher("true")._spawn(scene.attempt, scene.assignment, command, lock)
@@ -60,7 +60,7 @@ def test_a_launcher_that_was_frozen_before_it_spawned_starts_nothing_after_a_sto
 
 
 def test_a_command_is_asked_once_to_end_and_its_exit_code_is_kept(scene: LocalScene) -> None:
-    """SIGTERM, one: who cleans up is not disturbed, and what it ends with is known afterwards."""
+    """One SIGTERM: a clean-up is not disturbed, and its exit code is known afterwards."""
     scene.launch(scene.shell("trap 'echo asked >> asked; sleep 0.3; exit 4' TERM; touch ready; " + FOREVER))
     assert_eventually((scene.folder / "ready").exists, PATIENCE)
 
@@ -115,7 +115,7 @@ time.sleep(60)
 
 
 def test_a_pid_that_was_reused_hits_nobody(scene: LocalScene, bystander: subprocess.Popen[bytes]) -> None:
-    """The recorded leader's number belongs to somebody else by now: no member is found, and the attempt counts as stopped."""
+    """The recorded leader's pid belongs to another process by now: no member is found, and the attempt counts as stopped."""
     lock = place(scene.attempt, scene.assignment, stopped=False)
     assert lock is not None
     os.close(lock)
@@ -152,9 +152,9 @@ def test_a_process_that_is_owner_and_driver_at_once_is_not_ended(scene: LocalSce
 
 
 def test_a_job_may_be_stopped_by_another_process_than_its_launcher(scene: LocalScene) -> None:
-    """The launcher died: whoever comes next ends its command."""
+    """The launcher died: its successor ends its command."""
     ready = scene.folder / "ready"
-    code = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"  # what is to be stopped
+    code = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"  # the command to stop
     scene.launch(scene.launcher(sys.executable, "-c", code))
     assert_eventually(ready.exists, PATIENCE)  # one that is stopped before its command began has no exit code
     assert isinstance(scene.stop(), Stopped)

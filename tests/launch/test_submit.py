@@ -1,4 +1,4 @@
-"""From a template to a command line: what spark-submit is told, and from where."""
+"""From a template to a command line: spark-submit's options, and their source."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from driver.granted import granted
 from sparkonce.errors import InvalidInput
 from sparkonce.launch import submit
 from sparkonce.launch.local import Command
-from sparkonce.launch.submit import absolute, command_for, spark_submit
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.local_template import LocalTemplate
+from sparkonce.launch.submit import LocalTemplate, absolute, command_for, spark_submit
+from sparkonce.model.record import Assignment
 from sparkonce.model.spec import IdempotentJob
 
 
@@ -52,7 +51,7 @@ def test_paths_are_relative_to_the_job_file(tmp_path: Path) -> None:
 
 
 def test_packages_repositories_and_exclusions_are_passed_on(tmp_path: Path) -> None:
-    """What a template may say about dependencies is either passed on or named as skipped; these are passed on."""
+    """Each field of a template about dependencies is either passed on or named as skipped; these are passed on."""
     deps = {"packages": ["g:a:1", "g:b:1"], "excludePackages": ["g:c"], "repositories": ["https://host/maven"]}
     made = command(tmp_path, deps=deps)
 
@@ -135,7 +134,7 @@ def test_absolute_paths(path: str, expected: str) -> None:
 
 
 def test_the_stand_in_for_spark_submit_understands_every_option_of_ours(tmp_path: Path) -> None:
-    """The crash tests run the very command line: the stand-in finds its main file and arguments."""
+    """The crash tests run this very command line: the stand-in finds its main file and arguments."""
     deps = {
         each: ["x"] for each in ("pyFiles", "jars", "files", "archives", "packages", "excludePackages", "repositories")
     }

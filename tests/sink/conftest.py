@@ -1,4 +1,4 @@
-"""What the tests of the slot log share: a Spark, and a table on either kind of place."""
+"""Fixtures for the tests of the slot log: a Spark, and a table on each kind of place."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from harness.iceberg_fixtures import iceberg_server, iceberg_sink, sql_sink
 from harness.spark import spark
 from harness.store_fixtures import running, s3_server, server
 from sparkonce import failpoints
-from sparkonce.sink.folder_objects import FolderObjects
-from sparkonce.sink.objects import Objects, StoreObjects
-from sparkonce.sink.protocol import OnRerun, SinkKey
-from sparkonce.sink.slots import SlotLog
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.objects.protocol import StoreObjects, TableObjects
+from sparkonce.sink.protocol import SinkKey
+from sparkonce.sink.slotlog.sink import SlotLogSink
 
 __all__ = ["iceberg_server", "iceberg_sink", "running", "s3_server", "server", "spark", "sql_sink"]
 
@@ -36,19 +37,19 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sink(table: Path) -> SlotLog:
+def sink(table: Path) -> SlotLogSink:
     """On a local folder, durable; stages pyarrow tables."""
-    return SlotLog(FolderObjects(table), name="orders", stage=arrow_stage)
+    return SlotLogSink(FolderObjects(table), name="orders", stage=arrow_stage)
 
 
 @pytest.fixture
-def appending(table: Path) -> SlotLog:
+def appending(table: Path) -> SlotLogSink:
     """The same table, for a job that says `onRerun: Append`."""
-    return SlotLog(FolderObjects(table), name="orders", on_rerun=OnRerun.APPEND, stage=arrow_stage)
+    return SlotLogSink(FolderObjects(table), name="orders", on_rerun=OnRerun.APPEND, stage=arrow_stage)
 
 
 @pytest.fixture(params=["folder", "store"])
-def objects(request: pytest.FixtureRequest, table: Path) -> Objects:
+def objects(request: pytest.FixtureRequest, table: Path) -> TableObjects:
     """Each kind of place: a local folder, and a store that has create-if-absent of its own."""
     if request.param == "folder":
         return FolderObjects(table)
@@ -70,7 +71,7 @@ def failpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]
 
 @pytest.fixture
 def started() -> Iterator[list[ForkServerProcess]]:
-    """Processes that end with the test, whatever their state."""
+    """Processes that are ended with the test, in whatever state they are."""
     processes: list[ForkServerProcess] = []
     yield processes
     for process in processes:

@@ -16,10 +16,10 @@ from harness.delta_tables import idem_commits, later, sink_on, staged
 from harness.slots import Unanswered
 from sparkonce.blocking import run
 from sparkonce.errors import OutputUnavailable
-from sparkonce.sink import delta_evidence as evidence
-from sparkonce.sink import delta_log
-from sparkonce.sink.delta import RESENDS, DeltaTableSink, digest_of
-from sparkonce.sink.objects import Objects
+from sparkonce.sink.delta import evidence
+from sparkonce.sink.delta import log as delta_log
+from sparkonce.sink.delta.sink import RESENDS, DeltaTableSink, digest_of
+from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
     Committed,
@@ -67,7 +67,7 @@ def test_a_table_is_created_by_the_first_commit_only(delta: DeltaTableSink, key:
 
 
 def test_a_fence_with_token_1_writes_nothing(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """There is no token below it: a first attempt leaves no trace before it has something to commit."""
+    """Token 1 has no lower token: a first attempt leaves no trace before it has something to commit."""
     assert run(delta.fence(key, 1, fingerprint="f", by="attempt 1")) is None
     assert not table.exists()
 
@@ -83,7 +83,7 @@ def test_commit_twice_is_one_commit(delta: DeltaTableSink, key: SinkKey, table: 
 
 
 def test_a_lower_token_is_told_of_the_commit_of_a_higher_one(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """After token 4's commit nobody commits the key: whoever tries is told whose rows stand."""
+    """After token 4's commit every further attempt to commit the key is refused, with the commit that exists."""
     low, high = staged(delta, key, 2, 7), staged(delta, key, 4, 7)
     run(delta.commit(key, high))
     assert run(delta.commit(key, low)) == AlreadyCommitted(high)
@@ -92,7 +92,7 @@ def test_a_lower_token_is_told_of_the_commit_of_a_higher_one(delta: DeltaTableSi
 
 
 def test_two_writes_of_one_attempt_commit_once(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Twins share the token and not the nonce: the second is told of the first, and is not taken for it."""
+    """Twins have the same token and different nonces: the second gets the first one's commit and does not take it for its own."""
     first, second = staged(delta, key, 1, 1), staged(delta, key, 1, 1)
     run(delta.commit(key, first))
     assert run(delta.commit(key, second)) == AlreadyCommitted(first)
@@ -151,7 +151,7 @@ def test_fences_never_fall(delta: DeltaTableSink, key: SinkKey, table: Path) -> 
 
 @pytest.mark.parametrize("token", [1, 2, 3, 9])
 def test_fence_returns_the_commit_of_any_token(delta: DeltaTableSink, key: SinkKey, token: int) -> None:
-    """A commit that landed, of a lower or a higher token, is the fence's answer, however often it is asked."""
+    """A commit that took effect, of a lower or a higher token, is the fence's answer, at every call."""
     slot = staged(delta, key, 2, 1)
     run(delta.commit(key, slot))
     for _ in range(2):
@@ -183,8 +183,8 @@ def test_a_twin_that_committed_and_swept_in_between_is_found(
 def test_a_slot_that_was_swept_between_two_looks_at_it_is_no_other_slot(
     delta: DeltaTableSink, key: SinkKey, monkeypatch: pytest.MonkeyPatch, table: Path
 ) -> None:
-    """Overtaken once by a stranger, the attempt puts its slot again; a twin commits and sweeps after the store has said that the slot is
-    there. What the attempt reads then is nothing, and the answer is the twin's commit."""
+    """Overtaken once by another writer, the attempt puts its slot again; a twin commits and sweeps after the store has answered that the
+    slot exists. The attempt then reads no slot, and answers with the twin's commit."""
     write_deltalake(str(table), table_of(100))
     mine, others = staged(delta, key, 1, 1), staged(delta, key, 1, 1)
     create, twin = delta._objects.create, sink_on(table)
@@ -217,7 +217,7 @@ def test_abort_closes_and_deletes(delta: DeltaTableSink, key: SinkKey, table: Pa
 
 
 def test_abort_after_the_commit_landed_keeps_the_data(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A commit whose reply was lost may be followed by an abort: what is committed stays, whole."""
+    """An abort may follow a commit whose reply was lost: the committed rows stay complete."""
     slot = staged(delta, key, 1, 1, 2)
     run(delta.commit(key, slot))
     assert run(delta.abort(key, slot)) == slot
@@ -256,7 +256,7 @@ def test_a_lost_answer_is_resolved(key: SinkKey, table: Path, times: int, lands:
         write_deltalake(str(table), table_of(100))
     slot = staged(sink, key, 1, 1, 2)
     lossy = Unanswered(sink._objects, times=0, lands=lands)
-    sink._objects = sink._log.objects = cast("Objects", lossy)
+    sink._objects = sink._log.objects = cast("TableObjects", lossy)
     run(evidence.put_slot(sink._objects, slot))
     lossy.times = times
     with contextlib.suppress(
@@ -285,7 +285,7 @@ def test_a_step_that_fails_once_is_repeated(
 def test_a_fence_that_fails_once_is_repeated(
     delta: DeltaTableSink, key: SinkKey, table: Path, point: str, failpoint: Callable[[str], None]
 ) -> None:
-    """A failure before or after the entry of a fence changes nothing about what it bars."""
+    """A failure before or after the entry of a fence does not change what it bars."""
     write_deltalake(str(table), table_of(100))
     failpoint(f"{point}=1*raise->off")
     assert run(delta.fence(key, 2, fingerprint="f", by="settle")) is None
@@ -294,7 +294,7 @@ def test_a_fence_that_fails_once_is_repeated(
 
 
 def test_no_answer_at_all_is_unknown(delta: DeltaTableSink, key: SinkKey, failpoint: Callable[[str], None]) -> None:
-    """After a bounded number of tries the caller is told that the commit may still have landed, in one sentence."""
+    """After a bounded number of attempts the caller gets one sentence that the commit may still have taken effect."""
     slot = staged(delta, key, 1, 1)
     failpoint("sink.delta.commit.before=raise")
     with pytest.raises(
@@ -333,7 +333,7 @@ def test_an_entry_that_lands_where_a_cleaned_log_has_room_again_is_no_commit(
 def test_evidence_and_fences_survive_checkpoints_and_the_end_of_the_log(
     delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """When every entry that told of them is cleaned up, both are still found: in checkpoints, and beside the table."""
+    """When every entry that recorded them is cleaned up, both are still found: in checkpoints, and beside the table."""
     fenced = later(key, 2)
     slot = staged(delta, key, 1, 1)
     run(delta.commit(key, slot))
@@ -363,7 +363,7 @@ def test_a_checkpoint_is_written_when_it_is_due(delta: DeltaTableSink, key: Sink
 def test_a_checkpoint_that_fails_is_no_failure(
     delta: DeltaTableSink, key: SinkKey, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit stands; the next one tries again."""
+    """The commit is done; the next one tries to write a checkpoint again."""
     write_deltalake(str(table), table_of(100), configuration={"delta.checkpointInterval": "1"})
     monkeypatch.setattr(DeltaTable, "create_checkpoint", lambda self: (_ for _ in ()).throw(OSError("disk full")))
     slot = staged(delta, key, 1, 1)

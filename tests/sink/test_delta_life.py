@@ -1,4 +1,5 @@
-"""What reruns, other engines and time do to a Delta output, and what is said of it then: replaced, rewritten, dropped, vacuumed, swept."""
+"""The effects of reruns, other engines and time on a Delta output, and what is reported then: replaced, rewritten, dropped, vacuumed,
+swept."""
 
 from __future__ import annotations
 
@@ -14,24 +15,15 @@ from harness.delta_stage import delta_stage, numbers_in
 from harness.delta_tables import later, sink_on, staged
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputCorrupt, OutputUnsafe, OutputUnsupported
-from sparkonce.model.record import Intent
-from sparkonce.model.result import Verdict
-from sparkonce.sink import delta_evidence as evidence
-from sparkonce.sink import delta_log
-from sparkonce.sink.delta import DeltaTableSink, digest_of, open_delta
-from sparkonce.sink.delta_inventory import staging_folder
-from sparkonce.sink.folder_objects import FolderObjects
+from sparkonce.model.record import Intent, Verdict
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.delta import evidence
+from sparkonce.sink.delta import log as delta_log
+from sparkonce.sink.delta.inventory import staging_folder
+from sparkonce.sink.delta.sink import DeltaTableSink, digest_of, open_delta
+from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import (
-    Committed,
-    DataFile,
-    Evidence,
-    OnRerun,
-    SinkKey,
-    Slot,
-    SlotState,
-    Stuck,
-)
+from sparkonce.sink.protocol import Committed, DataFile, Evidence, SinkKey, Slot, SlotState, Stuck
 from sparkonce.sink.transaction import intent_of, settle
 
 
@@ -56,7 +48,7 @@ def test_replace_removes_the_older_rows_in_the_same_entry(delta: DeltaTableSink,
 
 
 def test_append_keeps_the_older_rows(key: SinkKey, table: Path) -> None:
-    """`onRerun: Append` adds; a later Replace removes all that stands."""
+    """`onRerun: Append` adds rows; a later Replace removes all earlier ones."""
     appending, replacing = sink_on(table, OnRerun.APPEND), sink_on(table)
     for generation in (1, 2):
         each = later(key, generation)
@@ -94,7 +86,7 @@ def test_replace_after_optimize_is_refused_before_the_rows_run(
 def test_optimize_between_staging_and_commit_makes_a_replacing_slot_stuck(
     delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """Never both generations, never neither: nothing of the new one becomes visible."""
+    """Never both generations, never neither: none of the new rows becomes visible."""
     run(delta.commit(key, staged(delta, key, 1, 1, 2)))
     slot = staged(delta, later(key, 2), 1, 3)
     DeltaTable(str(table)).optimize.compact()
@@ -133,7 +125,8 @@ def test_a_table_that_was_dropped_is_stuck(delta: DeltaTableSink, key: SinkKey, 
 
 
 def test_staged_files_that_vanished_are_stuck(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """VACUUM without retention deletes what no version names: then nothing is committed, rather than rows that cannot be read."""
+    """VACUUM without retention deletes files that no version references: then nothing is committed, rather than rows that cannot be
+    read."""
     write_deltalake(str(table), table_of(100))
     slot = staged(delta, key, 1, 1, 2)
     DeltaTable(str(table)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
@@ -162,7 +155,7 @@ def test_vacuum_leaves_evidence_and_committed_rows(delta: DeltaTableSink, key: S
 def test_a_sealed_slot_is_rolled_forward_or_stuck(
     delta: DeltaTableSink, key: SinkKey, table: Path, dropped: bool, verdict: Verdict
 ) -> None:
-    """Whoever settles commits what the driver had sealed; a table that is not there any more ends in a sentence, not in a new table."""
+    """Settling commits what the driver had sealed; if the table no longer exists, it ends with a sentence and not with a new table."""
     write_deltalake(str(table), table_of(100))
     sealed = intent_of(1, {"orders": staged(delta, key, 1, 1, 2)})
     if dropped:
@@ -190,7 +183,7 @@ def test_a_sealed_slot_is_rolled_forward_or_stuck(
 
 
 def test_probe_sees_what_is_there(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Present: the slot with the recorded digest, and its files, live and whole; nothing is written."""
+    """Present means the slot with the recorded digest, and its files, live and complete; nothing is written."""
     slot = staged(delta, key, 1, 1, 2, 3)
     assert run(delta.probe(key, None)) is Evidence.GONE
     run(delta.commit(key, slot))
@@ -213,7 +206,8 @@ def test_probe_misses_what_is_lost(delta: DeltaTableSink, key: SinkKey, table: P
 
 
 def test_probe_tells_rewritten_rows_from_deleted_ones(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """OPTIMIZE moves rows and the result stands; a DELETE or an overwrite takes them; past the log's memory nobody knows."""
+    """OPTIMIZE moves rows and the result stays present; a DELETE or an overwrite removes them; beyond the log's retention the answer is
+    unknown."""
     slot = staged(delta, key, 1, 1, 2, 3)
     run(delta.commit(key, slot))
     DeltaTable(str(table)).optimize.compact()
@@ -232,7 +226,7 @@ def test_probe_tells_rewritten_rows_from_deleted_ones(delta: DeltaTableSink, key
 
 
 def test_sweep_deletes_only_what_can_never_be_committed(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """While nothing is committed: files of barred tokens go, those of an open one stay; after a commit only its own stay."""
+    """Before any commit, files of barred tokens are deleted and those of an open one stay; after a commit only its own stay."""
     fenced, open_, newer = (staged(delta, key, token, 1, 2) for token in (1, 2, 3))
     assert run(delta.sweep(key)).folders == 0
     run(delta.fence(key, 2, fingerprint="f", by="settle"))
@@ -246,7 +240,7 @@ def test_sweep_deletes_only_what_can_never_be_committed(delta: DeltaTableSink, k
 
 
 def test_inventory_names_effects_staging_and_live_files(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """What an audit compares: commits with their files and whether they are seen, folders of writes, and every live file."""
+    """The input of an audit: commits with their files and visibility, folders of writes, and every live file."""
     write_deltalake(str(table), table_of(100))
     first, lost = staged(delta, key, 1, 1, 2), staged(delta, key, 1, 1, 2)
     run(delta.commit(key, first))
@@ -277,7 +271,7 @@ def test_many_files_stand_in_a_list_that_vacuum_leaves(
     delta: DeltaTableSink, key: SinkKey, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of a slot's files lies beside the table, not among the files that VACUUM looks through."""
-    monkeypatch.setattr("sparkonce.sink.listing.FILES_IN_SLOT", 1)
+    monkeypatch.setattr("sparkonce.sink.slotlog.layout.FILES_IN_SLOT", 1)
     slot = staged(delta, key, 1, 1, 2)
     assert slot.listing is not None
     run(delta.commit(key, slot))
@@ -325,7 +319,7 @@ def test_open_sink_knows_delta(tmp_path: Path) -> None:
 
 
 def test_without_deltalake_the_sentence_says_what_to_install(tmp_path: Path) -> None:
-    """The core imports without the extra, and a job that declares a Delta output is told what is missing, with its field."""
+    """The core imports without the extra, and a job that declares a Delta output is refused with the field and what to install."""
     code = (
         "import sys; sys.modules['deltalake'] = None\n"
         "from sparkonce.sink.open import Declared, open_sink\n"
@@ -353,7 +347,7 @@ def test_a_path_with_odd_characters_works(tmp_path: Path, key: SinkKey) -> None:
 
 
 def test_slots_without_rows_are_committed(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A stream's opening has no columns and no files: it stands in the log, and the first rows say what the table's columns are."""
+    """A stream's opening has no columns and no files: it is in the log, and the first rows define the table's columns."""
     opening = Slot(state=SlotState.COMMITTED, sink_key=str(key), token=1, nonce="a1", fingerprint="f")
     assert run(delta.commit(key, opening)) == Committed(opening)
     batch = key.model_copy(update={"batch": 0})

@@ -16,9 +16,11 @@ from harness.delta_stage import entries, rows_in
 from harness.delta_tables import later, sink_on
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputUnsupported
-from sparkonce.sink import delta_fit, delta_log
-from sparkonce.sink.delta import DeltaTableSink
-from sparkonce.sink.protocol import Committed, DataFile, Decision, OnRerun, SinkKey, Stuck, WriteOptions
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.delta import log as delta_log
+from sparkonce.sink.delta import schema as delta_fit
+from sparkonce.sink.delta.sink import DeltaTableSink
+from sparkonce.sink.protocol import CommitOutcome, Committed, DataFile, SinkKey, Stuck, WriteOptions
 
 STRANGE_TEXTS = ["a b", "x:y/%=", "ü", "100%25", "{[^]}", "q\"'s", "+&?#", None]
 
@@ -30,7 +32,7 @@ def delta(table: Path) -> DeltaTableSink:
 
 def write(
     sink: DeltaTableSink, key: SinkKey, rows: dict[str, Any], *, partition_by: tuple[str, ...] = (), merge: bool = False
-) -> Decision:
+) -> CommitOutcome:
     options = WriteOptions(partition_by=partition_by, merge_schema=merge)
     frame: Any = pa.table(rows)
     return run(sink.commit(key, sink.stage(frame, key, 1, fingerprint="f", options=options)))
@@ -94,7 +96,7 @@ def test_new_columns_need_merge_schema(delta: DeltaTableSink, key: SinkKey, tabl
 
 
 def test_a_roll_forward_merges_as_its_driver_would_have(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """The sealed slot alone says that columns may be added, and the ones somebody added meanwhile are not added twice."""
+    """Only the sealed slot allows new columns, and columns that another writer added meanwhile are not added twice."""
     write_deltalake(str(table), pa.table({"n": [0]}))
     frame: Any = pa.table({"n": [1], "a": ["x"], "b": ["y"]})
     slot = delta.stage(frame, key, 1, fingerprint="f", options=WriteOptions(merge_schema=True))
@@ -134,7 +136,7 @@ def test_missing_columns_are_null(delta: DeltaTableSink, key: SinkKey, table: Pa
 def test_rows_that_do_not_fit_are_refused_before_they_run(
     delta: DeltaTableSink, key: SinkKey, table: Path, rows: dict[str, Any], why: str
 ) -> None:
-    """One sentence with the column and the remedy; nothing is staged."""
+    """One sentence names the column and the remedy; nothing is staged."""
     write_deltalake(str(table), pa.table({"n": [0], "s": [{"x": 1}]}))
     with pytest.raises(InvalidInput, match=f"output orders does not fit the Delta table .*{why}"):
         write(delta, key, rows, merge=True)
@@ -255,7 +257,7 @@ def test_ordinary_tables_are_written() -> None:
     ],
 )
 def test_tables_that_demand_more_are_refused(change: dict[str, Any], why: str) -> None:
-    """Each by the name of what it demands."""
+    """Each refusal names what the table demands."""
     assert why in (delta_fit.unwritable(**(plain() | change)) or "")
 
 
@@ -280,7 +282,7 @@ def test_columns_that_writers_must_compute_are_refused(name: str, why: str, deep
 def test_a_refused_table_is_refused_at_start_and_before_the_rows(
     delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """One sentence with the table; nothing is staged, and a fence still bars."""
+    """One sentence names the table; nothing is staged, and a fence still bars."""
     write_deltalake(str(table), pa.table({"n": [0]}))
     DeltaTable(str(table)).alter.add_constraint({"positive": "n >= 0"})
     with pytest.raises(OutputUnsupported, match=r"the Delta table file:.* cannot be written: it has the constraint"):
@@ -305,7 +307,7 @@ def test_an_append_only_table_takes_rows_and_no_replacement(delta: DeltaTableSin
 
 
 def test_an_entry_is_golden() -> None:
-    """Paths are encoded as URIs over what stands on disk, values are not; every line is one action."""
+    """Paths are URI-encoded from the names on disk, values are not; every line is one action."""
     file = DataFile(
         path="so-k-o-g1/0000000001-a/d=x%3Ay%2F%25/n=__HIVE_DEFAULT_PARTITION__/p ü#.parquet",
         rows=2,
@@ -323,7 +325,7 @@ def test_an_entry_is_golden() -> None:
 
 
 def test_paths_are_spelled_as_java_spells_them() -> None:
-    """Delta's VACUUM compares texts: what the URIs of Java escape is escaped, and nothing else."""
+    """Delta's VACUUM compares texts: exactly the characters that Java's URIs escape are escaped."""
     assert delta_log.log_path('a b/c%d#e?f[g]{h}^i`j|k"l<m>n\\o') == (
         "a%20b/c%25d%23e%3Ff%5Bg%5D%7Bh%7D%5Ei%60j%7Ck%22l%3Cm%3En%5Co"
     )

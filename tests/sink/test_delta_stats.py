@@ -1,4 +1,4 @@
-"""What the log of a Delta table says of each file, and that readers which skip files by it miss no row."""
+"""Statistics of each file in the log of a Delta table, with which readers that skip files miss no row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 from harness.delta_stage import entries
 from harness.delta_tables import later, sink_on
 from sparkonce.blocking import run
-from sparkonce.sink.delta_stats import TEXT
+from sparkonce.sink.delta.log import TEXT
 from sparkonce.sink.protocol import Committed, SinkKey
 
 NAN = math.nan
@@ -83,7 +83,7 @@ def test_what_engines_order_differently_has_no_bounds(stats: list[dict[str, Any]
 def test_a_reader_that_skips_files_finds_the_same_rows(
     stats: list[dict[str, Any]], table: Path, condition: str, rows: int
 ) -> None:
-    """delta-rs's engine with a filter finds what it finds without one and then counts."""
+    """delta-rs's engine finds the same rows with a filter as without one, filtered afterwards."""
     del stats
     query = QueryBuilder().register("t", DeltaTable(str(table)))
     found = pa.table(query.execute(f"SELECT tiny FROM t WHERE {condition}"))

@@ -20,8 +20,8 @@ from harness.iceberg_tables import (
     written,
 )
 from sparkonce.blocking import run
-from sparkonce.sink.iceberg import IcebergTable
-from sparkonce.sink.iceberg_evidence import standing
+from sparkonce.sink.iceberg.evidence import evidence_of
+from sparkonce.sink.iceberg.sink import IcebergTableSink
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
     Committed,
@@ -36,7 +36,7 @@ from sparkonce.sink.protocol import (
 # --- the facts of the slot log, on a table ----------------------------------------------------------------------------
 
 
-def test_commit_then_find(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_commit_then_find(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """A committed slot is found, by any later call, whole; its rows are in the table, and nothing was there before."""
     assert run(iceberg_sink.find(key)) is None
     slot = staged(iceberg_sink, key, 1, 1, 2, 3)
@@ -46,7 +46,7 @@ def test_commit_then_find(iceberg_sink: IcebergTable, key: SinkKey) -> None:
     assert rows() == [1, 2, 3]
 
 
-def test_commit_twice_is_one_commit(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_commit_twice_is_one_commit(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """A commit that is sent again (a lost reply, a roll-forward from a sealed slot's JSON) recognises itself by its nonce."""
     slot = written(iceberg_sink, key, 1, 1)
     assert run(iceberg_sink.commit(key, slot)) == Committed(slot)
@@ -54,8 +54,8 @@ def test_commit_twice_is_one_commit(iceberg_sink: IcebergTable, key: SinkKey) ->
     assert rows() == [1]
 
 
-def test_a_commit_bars_every_lower_token(iceberg_sink: IcebergTable, key: SinkKey) -> None:
-    """Rule R: after a commit of token 4 the tokens below it are told that they are closed."""
+def test_a_commit_bars_every_lower_token(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
+    """Rule R: after a commit of token 4, lower tokens are refused as closed."""
     low = [staged(iceberg_sink, key, token, 9) for token in (1, 3)]
     written(iceberg_sink, key, 4, 1)
     for slot in low:
@@ -63,7 +63,7 @@ def test_a_commit_bars_every_lower_token(iceberg_sink: IcebergTable, key: SinkKe
     assert rows() == [1]
 
 
-def test_commit_above_a_committed_slot_is_already_committed(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_commit_above_a_committed_slot_is_already_committed(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """A lower commit decides a higher attempt's; twins with one token meet in it, too."""
     later, twin = staged(iceberg_sink, key, 3, 9), staged(iceberg_sink, key, 1, 8)
     first = written(iceberg_sink, key, 1, 1)
@@ -73,20 +73,20 @@ def test_commit_above_a_committed_slot_is_already_committed(iceberg_sink: Iceber
 
 
 @pytest.mark.parametrize("token", [1, 2])
-def test_commit_of_another_job_is_a_conflict(sql_sink: IcebergTable, key: SinkKey, token: int) -> None:
-    """What was committed under another fingerprint is never taken for this job's result."""
+def test_commit_of_another_job_is_a_conflict(sql_sink: IcebergTableSink, key: SinkKey, token: int) -> None:
+    """A commit under another fingerprint is never taken for this job's result."""
     foreign = written(sql_sink, key, 1, 1)
     assert run(sql_sink.commit(key, staged(sql_sink, key, token, 2, fingerprint="other"))) == Conflicting(foreign)
 
 
-def test_commit_under_another_key_is_refused(sql_sink: IcebergTable, key: SinkKey) -> None:
+def test_commit_under_another_key_is_refused(sql_sink: IcebergTableSink, key: SinkKey) -> None:
     """A slot says which key it belongs to; it cannot be committed for another by mistake."""
     slot = staged(sql_sink, key, 1, 1)
-    with pytest.raises(ValueError, match="is no commit of a1b2-orders-g2"):
+    with pytest.raises(ValueError, match="is not a commit of a1b2-orders-g2"):
         run(sql_sink.commit(generation(key, 2), slot))
 
 
-def test_fence_bars_what_is_below(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_fence_bars_what_is_below(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """A fence that answers None bars every lower token at the table; it never lowers; readers see no change."""
     zombie, next_one = staged(iceberg_sink, key, 2, 9), staged(iceberg_sink, key, 3, 1)
     head = iceberg_tables.table().current_snapshot()
@@ -100,21 +100,22 @@ def test_fence_bars_what_is_below(iceberg_sink: IcebergTable, key: SinkKey) -> N
     assert rows() == [1]
 
 
-def test_fence_returns_the_commit_of_any_token(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_fence_returns_the_commit_of_any_token(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """A commit is the answer of every fence after it, also below its own token (attempts count anew after a wiped store)."""
     slot = written(iceberg_sink, key, 5, 1)
     for token in (1, 2, 6, 9):
         assert run(iceberg_sink.fence(key, token, fingerprint="f", by="settle")) == slot
 
 
-def test_the_fence_of_token_1_bars_nobody_and_writes_nothing(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_the_fence_of_token_1_bars_nobody_and_writes_nothing(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """The first attempt's look makes no table."""
     assert run(iceberg_sink.fence(key, 1, fingerprint="f", by="attempt 1")) is None
     assert not iceberg_tables.catalog().table_exists(iceberg_tables.TABLE)
 
 
-def test_a_fence_on_a_table_that_does_not_exist_bars(iceberg_sink: IcebergTable, key: SinkKey) -> None:
-    """It makes the table, without columns, so that it can: a zombie that comes to make it is told. The first commit gives it columns."""
+def test_a_fence_on_a_table_that_does_not_exist_bars(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
+    """The fence creates the table, without columns, so that it can bar: a zombie that tries to create it is refused. The first commit adds
+    the columns."""
     assert run(iceberg_sink.fence(key, 2, fingerprint="f", by="settle")) is None
     assert iceberg_tables.table().schema().fields == ()
     assert isinstance(run(iceberg_sink.commit(key, staged(iceberg_sink, key, 1, 9))), FencedOff)
@@ -122,7 +123,7 @@ def test_a_fence_on_a_table_that_does_not_exist_bars(iceberg_sink: IcebergTable,
     assert rows() == [1]
 
 
-def test_abort_bars_the_token_and_deletes_the_files(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_abort_bars_the_token_and_deletes_the_files(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """An aborted write can never be committed, and its files are gone; the next attempt may."""
     slot = staged(iceberg_sink, key, 1, 1)
     assert len(folders()) == 1
@@ -132,25 +133,27 @@ def test_abort_bars_the_token_and_deletes_the_files(iceberg_sink: IcebergTable, 
     written(iceberg_sink, key, 2, 2)
 
 
-def test_abort_after_the_commit_landed_keeps_the_data(iceberg_sink: IcebergTable, key: SinkKey) -> None:
-    """A commit whose reply was lost may be followed by an abort: what is committed stays, whole."""
+def test_abort_after_the_commit_landed_keeps_the_data(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
+    """An abort may follow a commit whose reply was lost: the committed rows stay complete."""
     slot = written(iceberg_sink, key, 1, 1, 2)
     assert run(iceberg_sink.abort(key, slot)) == slot
     assert run(iceberg_sink.probe(key, digest_of(slot))) is Evidence.PRESENT
     assert rows() == [1, 2]
 
 
-def test_abort_bars_before_it_deletes(sql_sink: IcebergTable, key: SinkKey, failpoint: Callable[[str], None]) -> None:
+def test_abort_bars_before_it_deletes(
+    sql_sink: IcebergTableSink, key: SinkKey, failpoint: Callable[[str], None]
+) -> None:
     """A process that dies inside an abort has barred its token and deleted nothing: never the other way round."""
     slot = staged(sql_sink, key, 1, 1)
     failpoint("driver.abort.closed=raise")
     with pytest.raises(RuntimeError, match=r"driver\.abort\.closed"):
         run(sql_sink.abort(key, slot))
-    assert standing(iceberg_tables.table().metadata, key).barred_below == 2
+    assert evidence_of(iceberg_tables.table().metadata, key).barred_below == 2
     assert len(folders()) == 1
 
 
-def test_discard_deletes_the_files_and_decides_nothing(sql_sink: IcebergTable, key: SinkKey) -> None:
+def test_discard_deletes_the_files_and_decides_nothing(sql_sink: IcebergTableSink, key: SinkKey) -> None:
     """A write that never sent a commit leaves no files and no mark: its attempt may write again."""
     slot = staged(sql_sink, key, 1, 1)
     run(sql_sink.discard(key, slot))

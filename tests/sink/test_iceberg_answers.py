@@ -1,4 +1,4 @@
-"""Answers of an Iceberg catalog that do not come, come late, or come after somebody else was there."""
+"""Answers of an Iceberg catalog that do not come, come late, or come after another writer's commit."""
 
 from __future__ import annotations
 
@@ -24,15 +24,10 @@ from harness.iceberg_tables import (
 )
 from sparkonce.blocking import run
 from sparkonce.errors import OutputUnavailable
-from sparkonce.sink.iceberg import IcebergTable
-from sparkonce.sink.iceberg_catalog import Place
-from sparkonce.sink.protocol import (
-    Committed,
-    FencedOff,
-    SinkKey,
-    SlotState,
-)
-from sparkonce.sink.slots import RESEND_AFTER
+from sparkonce.sink.iceberg.catalog import CatalogTable
+from sparkonce.sink.iceberg.sink import IcebergTableSink
+from sparkonce.sink.protocol import Committed, FencedOff, SinkKey, SlotState
+from sparkonce.sink.slotlog.sink import RESEND_AFTER
 
 STEPS = (
     "sink.iceberg.commit.before", "sink.iceberg.commit.after", "sink.iceberg.fence.before", "sink.iceberg.fence.after",
@@ -44,7 +39,7 @@ STEPS = (
 
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("times", [1, len(RESEND_AFTER)])
-def test_a_lost_answer_is_resolved(iceberg_sink: IcebergTable, key: SinkKey, times: int, lands: bool) -> None:
+def test_a_lost_answer_is_resolved(iceberg_sink: IcebergTableSink, key: SinkKey, times: int, lands: bool) -> None:
     """Whether the commit had landed or not: the table is read, the commit sent again if it is not there, and the rows are there once."""
     slot = staged(iceberg_sink, key, 1, 1, 2)
     catalog = lossy(iceberg_sink, times=times, lands=lands)
@@ -54,7 +49,7 @@ def test_a_lost_answer_is_resolved(iceberg_sink: IcebergTable, key: SinkKey, tim
 
 
 @pytest.mark.parametrize("lands", [True, False])
-def test_a_lost_answer_of_a_fence_is_resolved(iceberg_sink: IcebergTable, key: SinkKey, lands: bool) -> None:
+def test_a_lost_answer_of_a_fence_is_resolved(iceberg_sink: IcebergTableSink, key: SinkKey, lands: bool) -> None:
     """The fence is read back, or set again."""
     zombie = staged(iceberg_sink, key, 1, 9)
     lossy(iceberg_sink, times=1, lands=lands)
@@ -62,8 +57,9 @@ def test_a_lost_answer_of_a_fence_is_resolved(iceberg_sink: IcebergTable, key: S
     assert isinstance(run(opened().commit(key, zombie)), FencedOff)
 
 
-def test_no_answer_at_all_is_unknown(sql_sink: IcebergTable, key: SinkKey) -> None:
-    """After a bounded number of tries the caller is told that the commit may still have landed, in one sentence; an abort then decides."""
+def test_no_answer_at_all_is_unknown(sql_sink: IcebergTableSink, key: SinkKey) -> None:
+    """After a bounded number of attempts the caller gets one sentence that the commit may still have taken effect; an abort then
+    decides."""
     slot = staged(sql_sink, key, 1, 1)
     catalog = lossy(sql_sink, times=99, lands=False)
     with pytest.raises(
@@ -74,7 +70,7 @@ def test_no_answer_at_all_is_unknown(sql_sink: IcebergTable, key: SinkKey) -> No
     assert run(opened().abort(key, slot)).state is SlotState.CLOSED
 
 
-def test_a_commit_that_arrives_after_its_successor_is_refused(sql_sink: IcebergTable, key: SinkKey) -> None:
+def test_a_commit_that_arrives_after_its_successor_is_refused(sql_sink: IcebergTableSink, key: SinkKey) -> None:
     """A request that hung in the network, and lands when the key was fenced or committed since, is refused by the catalog itself."""
     held: list[tuple[Any, ...]] = []
 
@@ -97,7 +93,7 @@ def test_a_commit_that_arrives_after_its_successor_is_refused(sql_sink: IcebergT
 
 @pytest.mark.parametrize("point", STEPS)
 def test_a_step_that_fails_once_is_repeated(
-    sql_sink: IcebergTable, key: SinkKey, point: str, failpoint: Callable[[str], None]
+    sql_sink: IcebergTableSink, key: SinkKey, point: str, failpoint: Callable[[str], None]
 ) -> None:
     """A failure before or after either change changes nothing about its outcome."""
     failpoint(f"{point}=1*raise->off")
@@ -106,8 +102,8 @@ def test_a_step_that_fails_once_is_repeated(
     assert rows() == [1]
 
 
-def test_foreign_appends_come_in_between(iceberg_sink: IcebergTable, key: SinkKey) -> None:
-    """Somebody else's commit between our look and our commit costs another look, and neither loses a row."""
+def test_foreign_appends_come_in_between(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
+    """Another writer's commit between our look and our commit costs another look, and neither loses a row."""
     written(iceberg_sink, key, 1, 1)
     slot = staged(iceberg_sink, generation(key, 2), 1, 2)
     left = [3]
@@ -123,7 +119,7 @@ def test_foreign_appends_come_in_between(iceberg_sink: IcebergTable, key: SinkKe
     assert rows() == [2, 3]
 
 
-def test_what_was_sent_and_never_answered_is_not_called_stuck(sql_sink: IcebergTable, key: SinkKey) -> None:
+def test_what_was_sent_and_never_answered_is_not_called_stuck(sql_sink: IcebergTableSink, key: SinkKey) -> None:
     """The staged files go after a commit was sent: that one may still land, so the outcome is unknown, never "it cannot be"."""
     slot = staged(sql_sink, key, 1, 1)
 
@@ -138,9 +134,9 @@ def test_what_was_sent_and_never_answered_is_not_called_stuck(sql_sink: IcebergT
 
 
 class Overtaken:
-    """A catalog before each of whose next commits somebody else fences another key, which moves neither `main` nor a tag of ours."""
+    """A catalog in which another key is fenced before each of the next commits, which moves neither `main` nor one of our tags."""
 
-    def __init__(self, sink: IcebergTable, *, times: int) -> None:
+    def __init__(self, sink: IcebergTableSink, *, times: int) -> None:
         self._catalog, self.times = sink._place.catalog, times
 
     def __getattr__(self, name: str) -> Any:
@@ -154,8 +150,8 @@ class Overtaken:
         return self._catalog.commit_table(*given)
 
 
-def test_others_that_come_in_between_are_no_lost_answers(iceberg_sink: IcebergTable, key: SinkKey) -> None:
-    """However often a commit is overtaken, it is sent again: nothing of it is unknown, and the rows are there once."""
+def test_others_that_come_in_between_are_no_lost_answers(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
+    """However often a commit is overtaken, it is sent again: its outcome is never unknown, and the rows are there once."""
     slot = staged(iceberg_sink, key, 1, 1, 2)
     overtaken = Overtaken(iceberg_sink, times=len(RESEND_AFTER) + 3)
     iceberg_sink._place.__dict__["catalog"] = overtaken
@@ -181,5 +177,5 @@ def test_a_new_sql_catalog_that_somebody_else_opens_at_the_same_time(
 
     with monkeypatch.context() as patch:
         patch.setattr(SqlCatalogBaseTable.metadata, "create_all", somebody_was_faster)
-        assert Place(CATALOG, ("sales", "orders")).load() is None
+        assert CatalogTable(CATALOG, ("sales", "orders")).load() is None
     assert len(others) == 1

@@ -1,4 +1,4 @@
-"""What becomes of an Iceberg table between our commits, and what is refused from the start."""
+"""Changes of an Iceberg table between our commits, and tables that are refused from the start."""
 
 from __future__ import annotations
 
@@ -26,20 +26,15 @@ from harness.iceberg_tables import (
 )
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputCorrupt, OutputUnavailable, OutputUnsafe, OutputUnsupported
-from sparkonce.sink.iceberg import IcebergTable
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.iceberg.sink import IcebergTableSink
 from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import (
-    Evidence,
-    FencedOff,
-    OnRerun,
-    SinkKey,
-    Stuck,
-)
+from sparkonce.sink.protocol import Evidence, FencedOff, SinkKey, Stuck
 
 # --- what becomes of a table -------------------------------------------------------------------------------------------
 
 
-def test_expiry_of_snapshots_keeps_the_evidence_and_nothing_else(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_expiry_of_snapshots_keeps_the_evidence_and_nothing_else(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """All snapshots but the last are expired: commit and fence are still known, and no old snapshot with files is held back by a tag."""
     slot = written(iceberg_sink, key, 1, 1)
     assert run(iceberg_sink.fence(generation(key, 3), 2, fingerprint="f", by="settle")) is None
@@ -62,7 +57,7 @@ def test_expiry_of_snapshots_keeps_the_evidence_and_nothing_else(iceberg_sink: I
     assert rows() == [2]
 
 
-def test_rerun_replaces_in_one_commit(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_rerun_replaces_in_one_commit(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """Generation 2 takes generation 1's files out in the commit that brings its own; other keys' and foreign rows stay."""
     other = SinkKey(key_hash="c3d4", output="orders", generation=1)
     first = written(iceberg_sink, key, 1, 1, 2)
@@ -78,7 +73,7 @@ def test_rerun_replaces_in_one_commit(iceberg_sink: IcebergTable, key: SinkKey) 
     assert rows() == [4, 10, 20]
 
 
-def test_rerun_appends(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_rerun_appends(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """With `onRerun: Append` both generations stay; a later Replace takes out both."""
     appending = opened(on_rerun=OnRerun.APPEND)
     first = written(appending, key, 1, 1)
@@ -89,8 +84,8 @@ def test_rerun_appends(iceberg_sink: IcebergTable, key: SinkKey) -> None:
     assert rows() == [3]
 
 
-def test_a_late_commit_of_a_replaced_generation_is_stuck(sql_sink: IcebergTable, key: SinkKey) -> None:
-    """Generation 1 wakes after generation 2 is committed: its rows can never come to stand beside those that replaced them."""
+def test_a_late_commit_of_a_replaced_generation_is_stuck(sql_sink: IcebergTableSink, key: SinkKey) -> None:
+    """Generation 1 wakes after generation 2 is committed: its rows can never appear beside those that replaced them."""
     late = staged(sql_sink, key, 1, 1)
     written(sql_sink, generation(key, 2), 1, 2)
     decision = run(sql_sink.commit(key, late))
@@ -99,8 +94,8 @@ def test_a_late_commit_of_a_replaced_generation_is_stuck(sql_sink: IcebergTable,
     assert rows() == [2]
 
 
-def test_what_was_rewritten_cannot_be_replaced(sql_sink: IcebergTable, key: SinkKey) -> None:
-    """After somebody changed the earlier generation's files a rerun is refused, before any row is written; Append goes on."""
+def test_what_was_rewritten_cannot_be_replaced(sql_sink: IcebergTableSink, key: SinkKey) -> None:
+    """After another user changed the earlier generation's files a rerun is refused before any row is written; Append continues."""
     slot = written(sql_sink, key, 1, 1, 2)
     iceberg_tables.table().delete("n = 1")
     with pytest.raises(InvalidInput, match=r"no longer in lake\.sales\.orders as it wrote them"):
@@ -110,8 +105,8 @@ def test_what_was_rewritten_cannot_be_replaced(sql_sink: IcebergTable, key: Sink
     assert rows() == [2, 3]
 
 
-def test_a_dropped_table_is_stuck_and_so_is_one_made_anew(iceberg_sink: IcebergTable, key: SinkKey) -> None:
-    """A slot was staged for one table: another of the same name never gets its rows, and what it had is gone."""
+def test_a_dropped_table_is_stuck_and_so_is_one_made_anew(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
+    """A slot staged for one table is never committed to another table of the same name, and its earlier rows are gone."""
     first = written(iceberg_sink, key, 1, 1)
     slot = staged(iceberg_sink, generation(key, 2), 1, 2)
     iceberg_tables.catalog().drop_table(iceberg_tables.TABLE)
@@ -122,7 +117,7 @@ def test_a_dropped_table_is_stuck_and_so_is_one_made_anew(iceberg_sink: IcebergT
     iceberg_tables.catalog().create_table(iceberg_tables.TABLE, schema=pa.schema([("n", pa.int64())]))
     decision = run(iceberg_sink.commit(generation(key, 2), slot))
     assert isinstance(decision, Stuck)
-    assert "made anew" in decision.why
+    assert "recreated" in decision.why
     assert rows() == []
     run(iceberg_sink.fence(key, 2, fingerprint="f", by="settle"))
     run(iceberg_sink.sweep(key))
@@ -131,8 +126,8 @@ def test_a_dropped_table_is_stuck_and_so_is_one_made_anew(iceberg_sink: IcebergT
     )
 
 
-def test_a_table_that_changed_under_the_rows_is_stuck(sql_sink: IcebergTable, key: SinkKey) -> None:
-    """A column was dropped, or retyped, between staging and commit: nothing is visible, and the sentence names the column."""
+def test_a_table_that_changed_under_the_rows_is_stuck(sql_sink: IcebergTableSink, key: SinkKey) -> None:
+    """A column was dropped or retyped between staging and commit: nothing is visible, and the sentence names the column."""
     written(sql_sink, key, 1, 1)
     slot = staged(sql_sink, generation(key, 2), 1, 2)
     with iceberg_tables.table().update_schema() as schema:
@@ -142,8 +137,8 @@ def test_a_table_that_changed_under_the_rows_is_stuck(sql_sink: IcebergTable, ke
     assert "no column n" in decision.why
 
 
-def test_staged_files_that_vanished_are_stuck(sql_sink: IcebergTable, key: SinkKey) -> None:
-    """A staged file was deleted, or cut short: Stuck, and the commit of another attempt goes on."""
+def test_staged_files_that_vanished_are_stuck(sql_sink: IcebergTableSink, key: SinkKey) -> None:
+    """A staged file was deleted or truncated: Stuck, and the commit of another attempt proceeds."""
     for slot, damage in ((staged(sql_sink, key, 1, 1), "delete"), (staged(sql_sink, key, 2, 2), "cut")):
         file = iceberg_tables.folder_of() / slot.files[0].path
         if damage == "delete":
@@ -157,7 +152,7 @@ def test_staged_files_that_vanished_are_stuck(sql_sink: IcebergTable, key: SinkK
 
 
 @pytest.mark.parametrize("damage", ["delete", "change"])
-def test_a_slot_that_is_gone_is_not_an_empty_one(sql_sink: IcebergTable, key: SinkKey, damage: str) -> None:
+def test_a_slot_that_is_gone_is_not_an_empty_one(sql_sink: IcebergTableSink, key: SinkKey, damage: str) -> None:
     """The tag says that the key is committed: without the slot's bytes that is an error, never "nothing"; the probe says gone."""
     slot = written(sql_sink, key, 1, 1)
     file = next(iceberg_tables.folder_of().glob("data/so-*/*/_slot-*.json"))
@@ -172,7 +167,7 @@ def test_a_slot_that_is_gone_is_not_an_empty_one(sql_sink: IcebergTable, key: Si
     assert len(run(sql_sink.inventory()).unreadable) == 1
 
 
-def test_a_tag_of_ours_that_somebody_moved_is_an_error(sql_sink: IcebergTable, key: SinkKey) -> None:
+def test_a_tag_of_ours_that_somebody_moved_is_an_error(sql_sink: IcebergTableSink, key: SinkKey) -> None:
     """A tag `idem.<key>` on a snapshot without evidence is not taken for an open key."""
     written(sql_sink, generation(key, 2), 1, 1)
     table = iceberg_tables.table()
@@ -188,7 +183,7 @@ def test_a_tag_of_ours_that_somebody_moved_is_an_error(sql_sink: IcebergTable, k
 
 
 @pytest.mark.parametrize("damage", ["delete", "cut"])
-def test_probe_misses_a_file(sql_sink: IcebergTable, key: SinkKey, damage: str) -> None:
+def test_probe_misses_a_file(sql_sink: IcebergTableSink, key: SinkKey, damage: str) -> None:
     """A file that is missing, or has another size, makes the result gone; and so does another digest."""
     slot = written(sql_sink, key, 1, 1, 2, 3)
     assert run(sql_sink.probe(key, "0" * 64)) is Evidence.GONE
@@ -200,7 +195,7 @@ def test_probe_misses_a_file(sql_sink: IcebergTable, key: SinkKey, damage: str) 
     assert run(sql_sink.probe(key, digest_of(slot))) is Evidence.GONE
 
 
-def test_probe_of_a_table_that_does_not_exist_makes_none(iceberg_sink: IcebergTable, key: SinkKey) -> None:
+def test_probe_of_a_table_that_does_not_exist_makes_none(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
     """A look at a deleted table says gone, and does not bring it back; neither do find, sweep, inventory and check."""
     assert run(iceberg_sink.probe(key, None)) is Evidence.GONE
     assert run(iceberg_sink.find(key)) is None
@@ -210,8 +205,8 @@ def test_probe_of_a_table_that_does_not_exist_makes_none(iceberg_sink: IcebergTa
     assert not iceberg_tables.catalog().table_exists(iceberg_tables.TABLE)
 
 
-def test_sweep_deletes_only_what_can_never_be_committed(sql_sink: IcebergTable, key: SinkKey) -> None:
-    """While nothing is committed files of barred tokens go; after a commit all but its own."""
+def test_sweep_deletes_only_what_can_never_be_committed(sql_sink: IcebergTableSink, key: SinkKey) -> None:
+    """Before any commit, files of barred tokens are deleted; after a commit, all but its own."""
     for token in (1, 2, 3):
         staged(sql_sink, key, token, token)
     assert run(sql_sink.sweep(key)).folders == 0
@@ -224,8 +219,8 @@ def test_sweep_deletes_only_what_can_never_be_committed(sql_sink: IcebergTable, 
     assert rows() == [4]
 
 
-def test_inventory_names_effects_staging_and_live_files(iceberg_sink: IcebergTable, key: SinkKey) -> None:
-    """Effects with their files, visible or replaced; staging that nobody can commit; foreign rows are not ours to list."""
+def test_inventory_names_effects_staging_and_live_files(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
+    """Effects with their files, visible or replaced, and staging that can never be committed; foreign rows are not listed."""
     first = written(iceberg_sink, key, 1, 1)
     second = written(iceberg_sink, generation(key, 2), 1, 2)
     hopeless = staged(iceberg_sink, key, 2, 9)
@@ -240,10 +235,10 @@ def test_inventory_names_effects_staging_and_live_files(iceberg_sink: IcebergTab
     assert found.unreadable == ()
 
 
-# --- what is refused ---------------------------------------------------------------------------------------------------
+# --- refused tables and locations ---------------------------------------------------------------------------------------
 
 
-def test_a_catalog_that_ignores_requirements_is_refused(sql_sink: IcebergTable, key: SinkKey) -> None:
+def test_a_catalog_that_ignores_requirements_is_refused(sql_sink: IcebergTableSink, key: SinkKey) -> None:
     """At start, and when the table is made: one sentence, before anything is staged."""
 
     class Careless(Lossy):
@@ -257,8 +252,8 @@ def test_a_catalog_that_ignores_requirements_is_refused(sql_sink: IcebergTable, 
         run(sql_sink.check())
 
 
-def test_evidence_that_would_expire_is_refused(sql_sink: IcebergTable, key: SinkKey) -> None:
-    """A tag of ours whose retention somebody shortened is found at start."""
+def test_evidence_that_would_expire_is_refused(sql_sink: IcebergTableSink, key: SinkKey) -> None:
+    """A tag of ours whose retention another user shortened is detected at the start."""
     written(sql_sink, key, 1, 1)
     table = iceberg_tables.table()
     name = f"idem.{key}"
@@ -279,7 +274,7 @@ def test_a_catalog_that_is_not_configured_is_one_sentence(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("location", ["lake", "lake.orders", "lake..orders", ".sales.orders"])
 def test_a_location_without_a_namespace_is_refused(location: str) -> None:
-    """A table has a catalog, a namespace and a name; opening asks nobody."""
+    """A table has a catalog, a namespace and a name; opening contacts no catalog."""
     with pytest.raises(InvalidInput, match=r"spec\.outputs\[orders\]\.iceberg"):
         open_sink(Declared(name="orders", kind="iceberg", location=location), base=None)
 
@@ -293,7 +288,7 @@ def test_a_catalog_that_does_not_answer_is_unavailable(monkeypatch: pytest.Monke
             run(verb)
 
 
-def test_a_format_version_that_cannot_be_written_is_refused(sql_sink: IcebergTable, key: SinkKey) -> None:
+def test_a_format_version_that_cannot_be_written_is_refused(sql_sink: IcebergTableSink, key: SinkKey) -> None:
     """Version 1 tables have no sequence numbers: refused at start and before rows are written."""
     iceberg_tables.catalog().create_namespace("sales")
     iceberg_tables.catalog().create_table(
@@ -307,7 +302,7 @@ def test_a_format_version_that_cannot_be_written_is_refused(sql_sink: IcebergTab
 
 def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """An Iceberg output without pyiceberg: the sentence says what to install."""
-    for name in [name for name in sys.modules if name == "pyiceberg" or name.startswith("sparkonce.sink.iceberg")]:
+    for name in [name for name in sys.modules if name == "pyiceberg" or name.startswith("sparkonce.sink.iceberg.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import random
 import signal
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
-from harness import iceberg_attempts, iceberg_tables
+from harness import effort, iceberg_attempts, iceberg_tables
 from harness.arrow_stage import table_of
 from harness.contest import frozen, wake
 from harness.eventually import assert_eventually
-from harness.iceberg_contest import COMMIT_POINTS, FENCE_POINTS, POINTS, IcebergContest, commits
-from harness.iceberg_rest import rest_server
-from harness.iceberg_tables import opened, rest_catalog, rows, sql_catalog
+from harness.iceberg_contest import COMMIT_POINTS, FENCE_POINTS, IcebergContest, commits
+from harness.iceberg_tables import opened, rows, sql_catalog
+from harness.patience import until_ended
 from harness.sink_attempts import FINGERPRINT, Plan, answers, key_of, rows_of
 from sparkonce.blocking import run
 from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
 
 LONG = 60  # seconds: a process of these tests needs a second; only a defect takes this long
-KEYS = 60
 TOKENS = (1, 2, 3, 4, 5, 6)
 
 
@@ -47,12 +44,12 @@ def staged() -> list[Path]:
 def test_a_writer_that_stops_at_a_step_then_a_fence(
     point: str, fault: str, lake: Path, started: list[ForkServerProcess]
 ) -> None:
-    """Attempt 2 dies, or freezes, at the step; the fence's answer is final: nobody changes it later, not even the one who wakes, and
+    """Attempt 2 dies, or freezes, at the step; the fence's answer is final: it never changes later, not even when the attempt wakes, and
     duplicates get the same."""
     plan = Plan(folder=str(lake), process="p", token=2, keys=("k1",), verb="commit", failpoints=f"{point}={fault}")
     started.append(process := iceberg_attempts.start(plan))
     if fault == "kill":
-        process.join(LONG)
+        until_ended(process, LONG)
         assert process.exitcode == -signal.SIGKILL
     else:
         assert_eventually(lambda: frozen(process), LONG)
@@ -61,7 +58,7 @@ def test_a_writer_that_stops_at_a_step_then_a_fence(
     assert (verdict is not None) == (point == "sink.iceberg.commit.after")
     if fault != "kill":
         wake(process)
-        process.join(LONG)
+        until_ended(process, LONG)
         assert [each["what"] for each in answers(plan)] == ["begin", "Committed" if verdict else "FencedOff"]
     for token in (1, 2):
         slot = Slot(
@@ -86,13 +83,13 @@ def test_a_fence_killed_at_a_step_is_repeated(point: str, lake: Path, started: l
     """An owner that dies inside a fence, or while it makes the table for one, leaves nothing half done: the next owner's fence bars."""
     plan = Plan(folder=str(lake), process="p", token=3, keys=("k1",), verb="fence", failpoints=f"{point}=kill")
     started.append(process := iceberg_attempts.start(plan))
-    process.join(LONG)
+    until_ended(process, LONG)
     assert process.exitcode == -signal.SIGKILL
     sink, key = opened(), key_of("k1")
     assert run(sink.fence(key, 3, fingerprint=FINGERPRINT, by="settle")) is None
     late = Plan(folder=str(lake), process="q", token=2, keys=("k1",), verb="commit")
     started.append(process := iceberg_attempts.start(late))
-    process.join(LONG)
+    until_ended(process, LONG)
     assert [each["what"] for each in answers(late)] == ["begin", "FencedOff"]
 
 
@@ -102,7 +99,7 @@ def test_an_abort_killed_at_its_step_leaves_nothing_to_commit(lake: Path, starte
         folder=str(lake), process="p", token=1, keys=("k1",), verb="abort", failpoints="driver.abort.closed=kill"
     )
     started.append(process := iceberg_attempts.start(plan))
-    process.join(LONG)
+    until_ended(process, LONG)
     assert process.exitcode == -signal.SIGKILL
     sink, key = opened(), key_of("k1")
     assert len(staged()) == 1
@@ -121,14 +118,15 @@ def test_processes_that_meet_at_a_table_that_does_not_exist_make_one(
     processes = [iceberg_attempts.start(plan) for plan in plans]
     started += processes
     for process in processes:
-        process.join(LONG)
+        until_ended(process, LONG)
     assert [answers(plan)[-1]["what"] for plan in plans] == ["Committed"] * 6
     assert rows() == sorted(row for number in range(1, 7) for row in rows_of(f"k{number}"))
     assert len(list((lake / "warehouse").glob("*/*"))) == 1
 
 
 def test_two_drivers_of_one_attempt_meet_at_the_commit(lake: Path, started: list[ForkServerProcess]) -> None:
-    """Both staged, both looked, both are about to send their change: one commits, the other is told of that one, and its files can go."""
+    """Both have staged and looked, and are about to send their change: one commits, the other gets that commit, and its files can be
+    deleted."""
     first = opened()
     run(first.commit(key_of("k9"), first.stage(table_of(0), key_of("k9"), 1, fingerprint="f")))
     plans = [
@@ -140,7 +138,7 @@ def test_two_drivers_of_one_attempt_meet_at_the_commit(lake: Path, started: list
     for process in started:
         wake(process)
     for process in started:
-        process.join(LONG)
+        until_ended(process, LONG)
         assert process.exitcode == 0
     told = [answers(plan)[-1] for plan in plans]
     assert sorted(each["what"] for each in told) == ["AlreadyCommitted", "Committed"]
@@ -186,7 +184,7 @@ def test_check_then_append_commits_thrice_and_ours_once(ours: bool, lake: Path) 
     for racer in racers:
         racer.start()
     for racer in racers:
-        racer.join(LONG)
+        until_ended(racer, LONG)
         assert racer.exitcode == 0
     assert commits()[str(key_of("k1"))] == (1 if ours else 3)
 
@@ -195,37 +193,6 @@ def test_check_then_append_commits_thrice_and_ours_once(ours: bool, lake: Path) 
 
 
 def contest_in(folder: Path, started: list[ForkServerProcess], *, keys: int, processes: int) -> IcebergContest:
-    seed = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
-    print(f"SPARKONCE_TEST_SEED={seed}")
+    seed = effort.seed("iceberg races")
+    print(f"SEED={effort.base()}")
     return IcebergContest(folder, "", started, seed=seed, keys=keys, processes=processes)
-
-
-def test_six_processes_race_for_60_keys(lake: Path, started: list[ForkServerProcess]) -> None:
-    """Under kills and freezes at random moments and at every step, each key has at most one commit; whoever was told of one was told of
-    that one; a fence that said "nothing" stays right; and the table holds each committed row once."""
-    contest = contest_in(lake, started, keys=KEYS, processes=len(TOKENS))
-    contest.run()
-    outcome = contest.judge()
-    hits = contest.hits()
-    print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
-    reached = {point: sum(count for hit, count in hits.items() if hit.partition("=")[0] == point) for point in POINTS}
-    seldom = "driver.abort.closed"  # where an abort wins: some five times, so that luck alone may leave it out
-    assert all(count >= 3 for point, count in reached.items() if point != seldom), reached
-    assert contest.faults["died"] >= 10
-    assert all(outcome[what] > 0 for what in ("Committed", "AlreadyCommitted", "FencedOff", "found", "fence none"))
-
-
-def test_processes_race_on_a_rest_catalog(
-    tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[ForkServerProcess]
-) -> None:
-    """The same on Apache Iceberg's own REST catalog server, which takes commits of several clients at once, with fewer keys."""
-    with rest_server(tmpfs_path) as url:
-        (tmpfs_path / iceberg_attempts.REST_URL).write_text(url)
-        for name, value in rest_catalog(url).items():
-            monkeypatch.setenv(name, value)
-        contest = contest_in(tmpfs_path, started, keys=12, processes=4)
-        contest.run()
-        outcome = contest.judge()
-    print(f"{dict(contest.faults)} {dict(outcome)}")
-    assert outcome["Committed"] > 0
-    assert contest.faults["died"] >= 3

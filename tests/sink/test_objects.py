@@ -17,11 +17,11 @@ from harness.arrow_stage import arrow_stage, table_of
 from harness.slots import committing
 from sparkonce.blocking import run
 from sparkonce.errors import OutputUnavailable, OutputUnsafe
-from sparkonce.sink import layout
-from sparkonce.sink.folder_objects import FolderObjects
-from sparkonce.sink.objects import Listed, Objects, Tail
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.objects.protocol import Listed, TableObjects, Tail
 from sparkonce.sink.protocol import Committed, SinkKey
-from sparkonce.sink.slots import SlotLog
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.sink import SlotLogSink
 
 NOBODY = 65534
 
@@ -39,7 +39,7 @@ def unprivileged() -> Iterator[None]:
             os.seteuid(0)
 
 
-def test_create_is_once(objects: Objects) -> None:
+def test_create_is_once(objects: TableObjects) -> None:
     """The second create of a path answers False and changes nothing."""
     assert run(objects.create("_idem/k/1.json", b"first")) is True
     assert run(objects.create("_idem/k/1.json", b"second")) is False
@@ -63,8 +63,8 @@ def test_create_leaves_nothing_else(table: Path, monkeypatch: pytest.MonkeyPatch
     assert [path.name for path in (table / "_idem/k").iterdir()] == ["1.json"]
 
 
-def test_create_by_many_threads_has_one_winner(objects: Objects) -> None:
-    """Of 8 simultaneous creates of one path exactly one answers True, and its content is what stands."""
+def test_create_by_many_threads_has_one_winner(objects: TableObjects) -> None:
+    """Of 8 simultaneous creates of one path exactly one answers True, and its content is stored."""
     for turn in range(25):
         start = threading.Barrier(8)
 
@@ -78,7 +78,7 @@ def test_create_by_many_threads_has_one_winner(objects: Objects) -> None:
         assert run(objects.get(f"_idem/k/{turn}.json")) == str(answers.index(True)).encode()
 
 
-def test_what_is_not_there(objects: Objects) -> None:
+def test_what_is_not_there(objects: TableObjects) -> None:
     """Absence is an answer of each read, no error, and no delete minds it."""
     assert run(objects.get("a/b")) is None
     assert run(objects.tail("a/b", 10)) is None
@@ -88,7 +88,7 @@ def test_what_is_not_there(objects: Objects) -> None:
     run(objects.delete_folder("a"))
 
 
-def test_listing(objects: Objects) -> None:
+def test_listing(objects: TableObjects) -> None:
     """Listings are by folder (never by the beginning of a name), with sizes, in order."""
     for path in ("d/k10/f", "d/k1/b", "d/k1/sub/c", "d/k1/a"):
         run(objects.create(path, path.encode()))
@@ -99,7 +99,7 @@ def test_listing(objects: Objects) -> None:
     assert run(objects.list("")) == (Listed("d/k10/f", 7),)
 
 
-def test_tail(objects: Objects) -> None:
+def test_tail(objects: TableObjects) -> None:
     """The end of an object comes with the size of the whole."""
     run(objects.create("f", b"0123456789"))
     assert run(objects.tail("f", 4)) == Tail(b"6789", 10)
@@ -107,7 +107,7 @@ def test_tail(objects: Objects) -> None:
 
 
 def test_temporary_files_of_the_dead_are_not_objects(table: Path) -> None:
-    """A process killed inside create leaves `<name>#<digits>`: it is no slot, blocks none, and goes with its folder."""
+    """A process killed inside create leaves `<name>#<digits>`: it is not a slot, blocks none, and is deleted with its folder."""
     objects = FolderObjects(table)
     run(objects.create("_data/k/0000000001.json", b"x"))
     (table / "_data/k/0000000002.json#42").write_bytes(b"half")
@@ -118,7 +118,7 @@ def test_temporary_files_of_the_dead_are_not_objects(table: Path) -> None:
 
 
 def test_a_table_is_never_deleted_as_a_whole(table: Path) -> None:
-    """An empty prefix is a mistake of the caller, not a wish."""
+    """An empty prefix is a mistake of the caller, not a request."""
     with pytest.raises(ValueError, match="never deleted as a whole"):
         run(FolderObjects(table).delete_folder(""))
 
@@ -129,7 +129,7 @@ def name_of(descriptor: int) -> str:
 
 
 class Disk:
-    """Records what is flushed, and when names appear."""
+    """Records flushes, and when names appear."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -169,9 +169,9 @@ def test_create_is_durable_before_it_is_visible(table: Path, monkeypatch: pytest
 def test_what_another_process_created_is_flushed_before_it_decides(
     table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its creator may have died before its fsync: who relies on a slot that stands there flushes it first."""
-    sink = SlotLog(FolderObjects(table), name="orders")
-    run(SlotLog(FolderObjects(table, durable=False), name="orders").commit(key, committing(key, 1)))
+    """The creator may have died before its fsync: a process that relies on an existing slot flushes it first."""
+    sink = SlotLogSink(FolderObjects(table), name="orders")
+    run(SlotLogSink(FolderObjects(table, durable=False), name="orders").commit(key, committing(key, 1)))
     slot = f"{table}/{layout.slot_path(key, 1)}"
     for verb in (
         lambda: sink.commit(key, committing(key, 1)),
@@ -186,7 +186,9 @@ def test_what_another_process_created_is_flushed_before_it_decides(
             assert {slot, str(Path(slot).parent), str(table)} <= disk.flushed()
 
 
-def test_staged_files_are_flushed(sink: SlotLog, table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_files_are_flushed(
+    sink: SlotLogSink, table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before a slot can name them, the files and all folders above them are on disk."""
     disk = Disk(monkeypatch)
     slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
@@ -198,7 +200,7 @@ def test_staged_files_are_flushed(sink: SlotLog, table: Path, key: SinkKey, monk
 def test_durability_can_be_switched_off(table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
     """A benchmark of something else waits for no disk."""
     disk = Disk(monkeypatch)
-    sink = SlotLog(FolderObjects(table, durable=False), name="orders", stage=arrow_stage)
+    sink = SlotLogSink(FolderObjects(table, durable=False), name="orders", stage=arrow_stage)
     slot = sink.stage(table_of(1, 2), key, 2, fingerprint="f")
     assert run(sink.commit(key, slot)) == Committed(slot)
     assert disk.flushed() == set()
@@ -207,7 +209,7 @@ def test_durability_can_be_switched_off(table: Path, key: SinkKey, monkeypatch: 
 def test_a_flush_that_fails_is_unknown_and_then_repeated(
     table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An I/O error after the link: the slot stands, and is called committed only once a flush succeeded."""
+    """An I/O error after the link: the slot exists, and is reported as committed only once a flush succeeded."""
     fsync, fails = os.fsync, [True] * 4
 
     def flaky(descriptor: int) -> None:
@@ -216,7 +218,7 @@ def test_a_flush_that_fails_is_unknown_and_then_repeated(
             raise OSError(errno.EIO, "Input/output error")
         fsync(descriptor)
 
-    sink, slot = SlotLog(FolderObjects(table), name="orders"), committing(key, 1)
+    sink, slot = SlotLogSink(FolderObjects(table), name="orders"), committing(key, 1)
     run(sink.check())
     monkeypatch.setattr(os, "fsync", flaky)
     assert run(sink.commit(key, slot)) == Committed(slot)
@@ -229,19 +231,19 @@ def test_a_flush_that_fails_is_unknown_and_then_repeated(
 
 
 def test_a_file_system_without_hard_links_is_refused(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without link(2) nothing is created only if it is absent; the probe says so instead of guessing."""
+    """Without link(2) a create-if-absent is impossible; the probe reports that instead of guessing."""
 
     def refuse(source: Path, target: Path) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(OutputUnsafe, match="file system without hard links"):
-        run(SlotLog(FolderObjects(table), name="orders").check())
+        run(SlotLogSink(FolderObjects(table), name="orders").check())
 
 
 def sentences(folder: Path, key: SinkKey) -> list[str]:
-    """What the verbs that write say about a folder they cannot write to."""
-    sink, said = SlotLog(FolderObjects(folder), name="orders"), []
+    """Errors of the writing verbs on a folder without write permission."""
+    sink, said = SlotLogSink(FolderObjects(folder), name="orders"), []
     for verb in (
         sink.check,
         lambda: sink.commit(key, committing(key, 1)),
@@ -273,16 +275,16 @@ def test_a_path_that_is_a_file_is_one_sentence(tmp_path: Path, key: SinkKey) -> 
     (tmp_path / "file").write_text("not a table")
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper" / "table"):
         assert all("a part of that path is a file, not a folder" in each for each in sentences(folder, key))
-        sink = SlotLog(FolderObjects(folder), name="orders")
+        sink = SlotLogSink(FolderObjects(folder), name="orders")
         with pytest.raises(OutputUnavailable, match="a part of that path is a file, not a folder"):
             run(sink.find(key))
     assert (tmp_path / "file").read_text() == "not a table"
 
 
 def test_a_slot_that_is_a_folder_is_never_empty(table: Path, key: SinkKey) -> None:
-    """Somebody made a folder under a slot's name: it is neither open nor decided, and nobody commits around it."""
+    """A folder under a slot's name is neither open nor decided, and no commit passes it."""
     (table / layout.slot_path(key, 1)).mkdir(parents=True)
-    sink = SlotLog(FolderObjects(table), name="orders")
+    sink = SlotLogSink(FolderObjects(table), name="orders")
     with pytest.raises(OutputUnavailable, match="is unknown"):
         run(sink.commit(key, committing(key, 2)))
     with pytest.raises(OutputUnavailable, match="is unknown"):
@@ -314,7 +316,7 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
 def test_a_full_disk_at_commit_loses_nothing(full_disk: tuple[Path, Callable[[], None]], key: SinkKey) -> None:
     """No room for the slot: one sentence, no half slot; with room the same commit lands."""
     folder, make_room = full_disk
-    sink, slot = SlotLog(FolderObjects(folder), name="orders"), committing(key, 1)
+    sink, slot = SlotLogSink(FolderObjects(folder), name="orders"), committing(key, 1)
     with pytest.raises(OutputUnavailable, match="no space is left there"):
         run(sink.commit(key, slot))
     assert run(sink.find(key)) is None

@@ -1,4 +1,4 @@
-"""From a declared output to its sink: what is refused, and with which sentence."""
+"""From a declared output to its sink: refused declarations, and the sentences of the refusals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparkonce.errors import InvalidInput, OutputUnsupported
+from sparkonce.model.spec import OnRerun
 from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import OnRerun
 
 
 def declared(location: str, *, kind: str = "slotLog", name: str = "orders") -> Declared:
@@ -61,7 +61,7 @@ def test_opening_touches_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_places_on_stores(location: str, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each spelling of a place is one URI, the one that Hadoop's connectors read; no store is asked for it."""
+    """Each spelling of a place gives one URI, the one that Hadoop's connectors read; no store is contacted for it."""
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")
     assert open_sink(declared(location), base="/jobs").uri == uri
@@ -71,7 +71,7 @@ def test_places_on_stores(location: str, uri: str, monkeypatch: pytest.MonkeyPat
 def test_other_schemes_are_refused(location: str) -> None:
     """They are refused by the name of their field, with those that there are; never taken for a relative path."""
     with pytest.raises(
-        OutputUnsupported, match=r"^spec\.outputs\[orders\]\.slotLog\.path: `\w+:` is no place .* s3://"
+        OutputUnsupported, match=r"^spec\.outputs\[orders\]\.slotLog\.path: unsupported scheme `\w+:`; .* s3://"
     ):
         open_sink(declared(location), base="/jobs")
 
@@ -82,9 +82,9 @@ def test_other_schemes_are_refused(location: str) -> None:
         ("s3://", "name of a bucket alone"),
         ("s3://KEY:SECRET@bucket/o", "name of a bucket alone"),
         ("s3://bucket?token=SECRET", "name of a bucket alone"),
-        ("gs://bucket/o?token=SECRET", "must be without '\\?'"),
-        ("s3://bucket/a%20b", "must be without '%'"),
-        ("s3://bucket/{revision}", "must be without '{'"),
+        ("gs://bucket/o?token=SECRET", "must not contain '\\?'"),
+        ("s3://bucket/a%20b", "must not contain '%'"),
+        ("s3://bucket/{revision}", "must not contain '{'"),
         ("s3://bucket/a//b", "empty, `.` or `..` part"),
         ("s3://bucket/a/../b", "empty, `.` or `..` part"),
         ("az://container/o", "names no storage account"),
@@ -125,7 +125,7 @@ def test_bad_locations(location: str, why: str) -> None:
 
 
 def test_a_relative_path_needs_a_job_file() -> None:
-    """Without one, nobody knows what it is relative to: another process might take another folder."""
+    """Without a job file a relative path has no base: another process might resolve it to another folder."""
     with pytest.raises(InvalidInput, match="orders is relative and there is no job file"):
         open_sink(declared("orders"), base=None)
 

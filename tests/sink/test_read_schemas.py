@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkonce.errors import InvalidInput
-from sparkonce.sink.schemas import merged
+from sparkonce.sink.slotlog.reader import merged
 
 
 def struct(**fields: Any) -> dict[str, Any]:

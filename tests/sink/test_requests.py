@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 
 from harness.arrow_stage import arrow_stage, table_of
-from sparkonce.audit.places import Place
-from sparkonce.audit.sweeping import sweep
+from sparkonce.audit.cleanup import sweep
+from sparkonce.audit.places import AuditedTable
 from sparkonce.blocking import run
-from sparkonce.sink import layout, stream
-from sparkonce.sink.folder_objects import FolderObjects
-from sparkonce.sink.objects import Objects
+from sparkonce.sink import stream
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import Committed, Evidence, SinkKey
-from sparkonce.sink.slots import SlotLog, digest_of
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.sink import SlotLogSink, digest_of
+from sparkonce.sink.slotlog.snapshot import SNAPSHOT_AFTER, write_snapshot
 from sparkonce.sink.stream import Chain
-from sparkonce.sink.table import SNAPSHOT_AFTER, write_snapshot
 
 
 class Asked:
-    """Wraps a place: requests are counted by verb and path."""
+    """Wraps a place and counts requests by verb and path."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: TableObjects) -> None:
         self._objects, self.counts = objects, Counter[tuple[str, str]]()
 
     def __getattr__(self, name: str) -> Any:
@@ -48,35 +49,35 @@ class Asked:
 
 @pytest.fixture
 def objects(table: Path) -> FolderObjects:
-    """Stagers of tests write to folders; how often a place is asked is the same on any."""
+    """Test stagers write to folders; the number of requests is the same on any place."""
     return FolderObjects(table, durable=False)
 
 
-def opened(objects: Objects) -> tuple[SlotLog, Asked]:
+def opened(objects: TableObjects) -> tuple[SlotLogSink, Asked]:
     asked = Asked(objects)
-    return SlotLog(asked, name="orders", stage=arrow_stage), asked
+    return SlotLogSink(asked, name="orders", stage=arrow_stage), asked
 
 
 @pytest.mark.parametrize("keys", [2, 12])
-def test_a_sweep_lists_the_log_once(objects: Objects, keys: int) -> None:
-    """However many keys have something to sweep: the slot log is listed once for what is there and once for the snapshot; no slot is read
-    that belongs to a key without orphans."""
-    sink = SlotLog(objects, name="orders", stage=arrow_stage)
+def test_a_sweep_lists_the_log_once(objects: TableObjects, keys: int) -> None:
+    """However many keys need a sweep, the slot log is listed once for its content and once for the snapshot; slots of keys without orphans
+    are not read."""
+    sink = SlotLogSink(objects, name="orders", stage=arrow_stage)
     for number in range(20):
         key = SinkKey(key_hash=f"k{number}", output="orders", generation=1)
         assert isinstance(run(sink.commit(key, sink.stage(table_of(number), key, 1, fingerprint="f"))), Committed)
         if number < keys:
             sink.stage(table_of(number), key, 2, fingerprint="f")
     counted, asked = opened(objects)
-    [done] = sweep([Place(counted)], dry_run=False)
+    [done] = sweep([AuditedTable(counted)], dry_run=False)
     assert (done.folders, done.problems) == (keys, ())
     assert asked.lists(layout.SLOTS) == 2
-    assert asked.slots_read <= 20 + 2 * keys  # the inventory; then those of the keys themselves
+    assert asked.slots_read <= 20 + 2 * keys  # the inventory, then the slots of the keys themselves
 
 
-def test_what_is_only_counted_is_not_read(objects: Objects, key: SinkKey) -> None:
+def test_what_is_only_counted_is_not_read(objects: TableObjects, key: SinkKey) -> None:
     """Whether a snapshot is worth its write is known from one listing: no slot of another key is read for it."""
-    sink = SlotLog(objects, name="orders", stage=arrow_stage)
+    sink = SlotLogSink(objects, name="orders", stage=arrow_stage)
     for number in range(SNAPSHOT_AFTER - 1):
         other = SinkKey(key_hash=f"k{number}", output="orders", generation=1)
         run(sink.fence(other, 2, fingerprint="f", by="test"))
@@ -86,7 +87,7 @@ def test_what_is_only_counted_is_not_read(objects: Objects, key: SinkKey) -> Non
     assert asked.slots_read <= 2
 
 
-def streamed(sink: SlotLog, key: SinkKey, batches: int) -> Chain:
+def streamed(sink: SlotLogSink, key: SinkKey, batches: int) -> Chain:
     """A stream that ended, each of whose batches has rows."""
     first = stream.opening_of(key, 1, query_id="q", first_batch=0, fingerprint="f", on_rerun=sink.on_rerun)
     assert run(sink.commit(key, first)) == Committed(first)
@@ -100,10 +101,10 @@ def streamed(sink: SlotLog, key: SinkKey, batches: int) -> Chain:
 
 
 @pytest.mark.parametrize("batches", [3, 40])
-def test_a_probe_of_a_stream_takes_a_few_requests(objects: Objects, key: SinkKey, batches: int) -> None:
+def test_a_probe_of_a_stream_takes_a_few_requests(objects: TableObjects, key: SinkKey, batches: int) -> None:
     """With a snapshot, which every long stream has: the same few requests for three batches and for forty; and it is still a probe: a
     batch's slot or file that is gone is seen."""
-    sink = SlotLog(objects, name="orders", stage=arrow_stage)
+    sink = SlotLogSink(objects, name="orders", stage=arrow_stage)
     end = streamed(sink, key, batches).last
     assert run(write_snapshot(objects, after=0))
     counted, asked = opened(objects)
@@ -121,9 +122,9 @@ def test_a_probe_of_a_stream_takes_a_few_requests(objects: Objects, key: SinkKey
     assert run(counted.probe(key, digest_of(end))) is Evidence.GONE
 
 
-def test_a_short_stream_in_a_large_table(objects: Objects, key: SinkKey) -> None:
+def test_a_short_stream_in_a_large_table(objects: TableObjects, key: SinkKey) -> None:
     """Where the stream is little of the table, only its own folders are listed."""
-    sink = SlotLog(objects, name="orders", stage=arrow_stage)
+    sink = SlotLogSink(objects, name="orders", stage=arrow_stage)
     end = streamed(sink, key, 2).last
     for number in range(250):
         run(sink.fence(SinkKey(key_hash=f"k{number}", output="orders", generation=1), 2, fingerprint="f", by="test"))

@@ -16,27 +16,27 @@ from harness.arrow_stage import arrow_stage, table_of
 from harness.slots import Unanswered, committing
 from sparkonce.blocking import run
 from sparkonce.errors import OutputCorrupt, OutputUnavailable, OutputUnsafe
-from sparkonce.sink import layout
-from sparkonce.sink.folder_objects import FolderObjects
-from sparkonce.sink.objects import Objects, StoreObjects
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.objects.protocol import StoreObjects, TableObjects
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
     Committed,
     Conflicting,
     Evidence,
     FencedOff,
-    OnRerun,
     SinkKey,
     Slot,
     SlotState,
 )
-from sparkonce.sink.slots import RESEND_AFTER, SlotLog, digest_of
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.sink import RESEND_AFTER, SlotLogSink, digest_of
 
 STEPS = ("sink.slots.create.before", "sink.slots.create.after", "sink.slots.close.before", "sink.slots.close.after")
 
 
-def states(objects: Objects, key: SinkKey) -> dict[int, str]:
-    """Token -> what stands in its slot."""
+def states(objects: TableObjects, key: SinkKey) -> dict[int, str]:
+    """State of each token's slot."""
     found = {}
     for each in run(objects.list(layout.slots_folder(key))):
         data = run(objects.get(each.path))
@@ -45,11 +45,11 @@ def states(objects: Objects, key: SinkKey) -> dict[int, str]:
     return found
 
 
-def log_on(objects: Objects) -> SlotLog:
-    return SlotLog(objects, name="orders")
+def log_on(objects: TableObjects) -> SlotLogSink:
+    return SlotLogSink(objects, name="orders")
 
 
-def test_commit_then_find(objects: Objects, key: SinkKey) -> None:
+def test_commit_then_find(objects: TableObjects, key: SinkKey) -> None:
     """A committed slot is found, by any later call, with the very bytes that were committed."""
     sink, slot = log_on(objects), committing(key, 1)
     assert run(sink.find(key)) is None
@@ -58,7 +58,7 @@ def test_commit_then_find(objects: Objects, key: SinkKey) -> None:
     assert run(objects.get("_idem/a1b2-orders-g1/0000000001.json")) == layout.encode(slot)
 
 
-def test_commit_twice_is_one_commit(objects: Objects, key: SinkKey) -> None:
+def test_commit_twice_is_one_commit(objects: TableObjects, key: SinkKey) -> None:
     """A commit that is sent again (a lost reply, a roll-forward) recognises itself by its nonce."""
     sink, slot = log_on(objects), committing(key, 1)
     run(sink.commit(key, slot))
@@ -66,8 +66,8 @@ def test_commit_twice_is_one_commit(objects: Objects, key: SinkKey) -> None:
     assert run(sink.commit(key, Slot.model_validate(slot.dump()))) == Committed(slot)
 
 
-def test_rule_r_closes_every_lower_slot_first(objects: Objects, key: SinkKey) -> None:
-    """A commit in slot 4 leaves slots 1 to 3 closed, so that none of them can be committed later."""
+def test_rule_r_closes_every_lower_slot_first(objects: TableObjects, key: SinkKey) -> None:
+    """A commit in slot 4 closes slots 1 to 3, so that none of them can be committed later."""
     sink = log_on(objects)
     run(sink.commit(key, committing(key, 4)))
     assert states(objects, key) == {1: "closed", 2: "closed", 3: "closed", 4: "committed"}
@@ -75,7 +75,7 @@ def test_rule_r_closes_every_lower_slot_first(objects: Objects, key: SinkKey) ->
         assert isinstance(run(sink.commit(key, committing(key, token))), FencedOff)
 
 
-def test_commit_above_a_committed_slot_is_already_committed(objects: Objects, key: SinkKey) -> None:
+def test_commit_above_a_committed_slot_is_already_committed(objects: TableObjects, key: SinkKey) -> None:
     """A lower commit decides a higher attempt's, whose own slot stays empty."""
     sink, first = log_on(objects), committing(key, 1)
     run(sink.commit(key, first))
@@ -83,29 +83,29 @@ def test_commit_above_a_committed_slot_is_already_committed(objects: Objects, ke
     assert states(objects, key) == {1: "committed"}
 
 
-def test_two_writes_of_one_attempt_commit_once(objects: Objects, key: SinkKey) -> None:
-    """Twins share the token and not the nonce: the second is told of the first, and is not taken for it."""
+def test_two_writes_of_one_attempt_commit_once(objects: TableObjects, key: SinkKey) -> None:
+    """Twins have the same token and different nonces: the second gets the first one's commit and does not take it for its own."""
     sink, first = log_on(objects), committing(key, 1, nonce="a")
     run(sink.commit(key, first))
     assert run(sink.commit(key, committing(key, 1, nonce="b"))) == AlreadyCommitted(first)
 
 
 @pytest.mark.parametrize("token", [1, 2])
-def test_commit_of_another_job_is_a_conflict(objects: Objects, key: SinkKey, token: int) -> None:
+def test_commit_of_another_job_is_a_conflict(objects: TableObjects, key: SinkKey, token: int) -> None:
     """A slot that was committed under another fingerprint is never taken for this job's result."""
     sink, foreign = log_on(objects), committing(key, 1, fingerprint="other")
     run(sink.commit(key, foreign))
     assert run(sink.commit(key, committing(key, token, nonce="mine"))) == Conflicting(foreign)
 
 
-def test_commit_under_another_key_is_refused(objects: Objects, key: SinkKey) -> None:
+def test_commit_under_another_key_is_refused(objects: TableObjects, key: SinkKey) -> None:
     """A slot says which key it belongs to; it cannot be committed for another by mistake."""
     other = key.model_copy(update={"generation": 2})
-    with pytest.raises(ValueError, match="is no commit of a1b2-orders-g2"):
+    with pytest.raises(ValueError, match="is not a commit of a1b2-orders-g2"):
         run(log_on(objects).commit(other, committing(key, 1)))
 
 
-def test_fence_closes_what_is_open_and_bars_it(objects: Objects, key: SinkKey) -> None:
+def test_fence_closes_what_is_open_and_bars_it(objects: TableObjects, key: SinkKey) -> None:
     """A fence that answers None has closed every lower slot: a zombie's commit is refused at the output."""
     sink = log_on(objects)
     assert run(sink.fence(key, 3, fingerprint="f", by="settle of attempt 2")) is None
@@ -116,22 +116,22 @@ def test_fence_closes_what_is_open_and_bars_it(objects: Objects, key: SinkKey) -
     assert isinstance(run(sink.commit(key, committing(key, 3))), Committed)
 
 
-def test_fence_returns_the_commit_of_any_lower_token(objects: Objects, key: SinkKey) -> None:
-    """A commit that landed before the fence is its answer, however often it is asked."""
+def test_fence_returns_the_commit_of_any_lower_token(objects: TableObjects, key: SinkKey) -> None:
+    """A commit that took effect before the fence is its answer, at every call."""
     sink, slot = log_on(objects), committing(key, 2)
     run(sink.commit(key, slot))
     for token in (3, 4, 9):
         assert run(sink.fence(key, token, fingerprint="f", by="settle")) == slot
 
 
-def test_fence_looks_above(objects: Objects, key: SinkKey) -> None:
+def test_fence_looks_above(objects: TableObjects, key: SinkKey) -> None:
     """After a wiped store attempts count from 1 again: a commit of token 5 is found by the fence of attempt 1."""
     sink, slot = log_on(objects), committing(key, 5)
     run(sink.commit(key, slot))
     assert run(sink.fence(key, 2, fingerprint="f", by="settle")) == slot
 
 
-def test_abort_closes_the_slot_and_deletes_the_files(sink: SlotLog, key: SinkKey, table: Path) -> None:
+def test_abort_closes_the_slot_and_deletes_the_files(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
     """An aborted write can never be committed, and its files are gone."""
     slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
     assert (table / slot.files[0].path).exists()
@@ -140,8 +140,8 @@ def test_abort_closes_the_slot_and_deletes_the_files(sink: SlotLog, key: SinkKey
     assert isinstance(run(sink.commit(key, slot)), FencedOff)
 
 
-def test_abort_after_the_commit_landed_keeps_the_data(sink: SlotLog, key: SinkKey, table: Path) -> None:
-    """A commit whose reply was lost may be followed by an abort: what is committed stays, whole."""
+def test_abort_after_the_commit_landed_keeps_the_data(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
+    """An abort may follow a commit whose reply was lost: the committed rows stay complete."""
     slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
     run(sink.commit(key, slot))
     assert run(sink.abort(key, slot)) == slot
@@ -149,7 +149,7 @@ def test_abort_after_the_commit_landed_keeps_the_data(sink: SlotLog, key: SinkKe
 
 
 def test_abort_closes_before_it_deletes(
-    sink: SlotLog, key: SinkKey, table: Path, failpoint: Callable[[str], None]
+    sink: SlotLogSink, key: SinkKey, table: Path, failpoint: Callable[[str], None]
 ) -> None:
     """A process that dies inside an abort has closed its slot and deleted nothing: never the other way round."""
     slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
@@ -160,7 +160,7 @@ def test_abort_closes_before_it_deletes(
     assert all((table / file.path).exists() for file in slot.files)
 
 
-def test_discard_deletes_the_files_and_decides_nothing(sink: SlotLog, key: SinkKey, table: Path) -> None:
+def test_discard_deletes_the_files_and_decides_nothing(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
     """A write that never sent a commit leaves no files and no slot: its attempt may write again."""
     slot = sink.stage(table_of(1), key, 1, fingerprint="f")
     run(sink.discard(key, slot))
@@ -172,33 +172,33 @@ def test_discard_deletes_the_files_and_decides_nothing(sink: SlotLog, key: SinkK
 
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("times", [1, 2, len(RESEND_AFTER)])
-def test_a_lost_answer_is_resolved(objects: Objects, key: SinkKey, times: int, lands: bool) -> None:
+def test_a_lost_answer_is_resolved(objects: TableObjects, key: SinkKey, times: int, lands: bool) -> None:
     """Whether the create had landed or not: the slot is read, sent again if empty, and ends as one's own commit."""
-    sink, slot = log_on(cast("Objects", Unanswered(objects, times=times, lands=lands))), committing(key, 1)
+    sink, slot = log_on(cast("TableObjects", Unanswered(objects, times=times, lands=lands))), committing(key, 1)
     assert run(sink.commit(key, slot)) == Committed(slot)
     assert run(log_on(objects).find(key)) == slot
 
 
-def test_a_lost_answer_of_a_create_that_landed_is_not_sent_again(objects: Objects, key: SinkKey) -> None:
+def test_a_lost_answer_of_a_create_that_landed_is_not_sent_again(objects: TableObjects, key: SinkKey) -> None:
     """One look at the slot is enough: the nonce proves that it is ours."""
     lossy = Unanswered(objects, times=99, lands=True)
-    assert isinstance(run(log_on(cast("Objects", lossy)).commit(key, committing(key, 1))), Committed)
+    assert isinstance(run(log_on(cast("TableObjects", lossy)).commit(key, committing(key, 1))), Committed)
     assert lossy.creates == 1
 
 
-def test_no_answer_at_all_is_unknown(objects: Objects, key: SinkKey) -> None:
-    """After a bounded number of tries the caller is told that the commit may still have landed, in one sentence."""
+def test_no_answer_at_all_is_unknown(objects: TableObjects, key: SinkKey) -> None:
+    """After a bounded number of attempts the caller gets one sentence that the commit may still have taken effect."""
     lossy = Unanswered(objects, times=99, lands=False)
     with pytest.raises(
         OutputUnavailable, match=r"no answer; whether slot 1 of a1b2-orders-g1 is committed is unknown$"
     ):
-        run(log_on(cast("Objects", lossy)).commit(key, committing(key, 1)))
+        run(log_on(cast("TableObjects", lossy)).commit(key, committing(key, 1)))
     assert lossy.creates == len(RESEND_AFTER) + 1
 
 
 @pytest.mark.parametrize("point", STEPS)
 def test_a_step_that_fails_once_is_repeated(
-    objects: Objects, key: SinkKey, point: str, failpoint: Callable[[str], None]
+    objects: TableObjects, key: SinkKey, point: str, failpoint: Callable[[str], None]
 ) -> None:
     """A failure before or after either create of a commit changes nothing about its outcome."""
     failpoint(f"{point}=1*raise->off")
@@ -207,8 +207,8 @@ def test_a_step_that_fails_once_is_repeated(
     assert states(objects, key) == {1: "closed", 2: "committed"}
 
 
-def test_probe_sees_what_is_there(sink: SlotLog, key: SinkKey, table: Path) -> None:
-    """Present: the slot with the recorded digest, and each of its files with the recorded size; nothing is read or written."""
+def test_probe_sees_what_is_there(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
+    """Present means the slot with the recorded digest, and each of its files with the recorded size; nothing is read or written."""
     slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
     assert run(sink.probe(key, None)) is Evidence.GONE
     run(sink.commit(key, slot))
@@ -217,7 +217,7 @@ def test_probe_sees_what_is_there(sink: SlotLog, key: SinkKey, table: Path) -> N
     assert run(sink.probe(key, "0" * 64)) is Evidence.GONE
 
 
-def test_probe_of_a_table_that_does_not_exist_makes_none(sink: SlotLog, key: SinkKey, table: Path) -> None:
+def test_probe_of_a_table_that_does_not_exist_makes_none(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
     """A look at a deleted table says gone, and does not bring its folder back."""
     assert run(sink.probe(key, None)) is Evidence.GONE
     assert run(sink.find(key)) is None
@@ -225,7 +225,7 @@ def test_probe_of_a_table_that_does_not_exist_makes_none(sink: SlotLog, key: Sin
 
 
 @pytest.mark.parametrize("damage", ["delete", "shorten"])
-def test_probe_misses_a_file(sink: SlotLog, key: SinkKey, table: Path, damage: str) -> None:
+def test_probe_misses_a_file(sink: SlotLogSink, key: SinkKey, table: Path, damage: str) -> None:
     """A file that is missing, or has another size, makes the result gone."""
     slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
     run(sink.commit(key, slot))
@@ -237,7 +237,7 @@ def test_probe_misses_a_file(sink: SlotLog, key: SinkKey, table: Path, damage: s
     assert run(sink.probe(key, digest_of(slot))) is Evidence.GONE
 
 
-def test_probe_sees_a_replacement(sink: SlotLog, appending: SlotLog, key: SinkKey) -> None:
+def test_probe_sees_a_replacement(sink: SlotLogSink, appending: SlotLogSink, key: SinkKey) -> None:
     """A later generation replaces when it says Replace and is committed: not before, and not when it appends."""
     slot = sink.stage(table_of(1), key, 1, fingerprint="f")
     run(sink.commit(key, slot))
@@ -259,8 +259,8 @@ def folder_of(slot: Slot) -> str:
     return f"{slot.token:010d}-{slot.nonce}"
 
 
-def test_sweep_deletes_only_what_can_never_be_committed(sink: SlotLog, key: SinkKey, table: Path) -> None:
-    """While nothing is committed: files of closed slots go, those of an open slot stay."""
+def test_sweep_deletes_only_what_can_never_be_committed(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
+    """Before any commit, files of closed slots are deleted and those of an open slot stay."""
     fenced, undecided, later = (sink.stage(table_of(1, 2), key, token, fingerprint="f") for token in (1, 2, 3))
     assert run(sink.sweep(key)).folders == 0
     run(sink.fence(key, 2, fingerprint="f", by="settle"))
@@ -270,7 +270,7 @@ def test_sweep_deletes_only_what_can_never_be_committed(sink: SlotLog, key: Sink
     assert run(sink.sweep(key)).folders == 0
 
 
-def test_sweep_after_a_commit_leaves_only_its_files(sink: SlotLog, key: SinkKey, table: Path) -> None:
+def test_sweep_after_a_commit_leaves_only_its_files(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
     """Rule R bars every other write of the key, of a lower, the same and a higher token: none can be committed any more."""
     lower, twin, winner, higher = (sink.stage(table_of(1, 2), key, token, fingerprint="f") for token in (1, 2, 2, 3))
     run(sink.commit(key, winner))
@@ -281,8 +281,8 @@ def test_sweep_after_a_commit_leaves_only_its_files(sink: SlotLog, key: SinkKey,
     assert run(sink.probe(key, digest_of(winner))) is Evidence.PRESENT
 
 
-def test_sweep_leaves_strangers_alone(sink: SlotLog, key: SinkKey, table: Path) -> None:
-    """A folder whose name is not of ours is not deleted, whatever the slots say."""
+def test_sweep_leaves_strangers_alone(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
+    """A folder whose name is not one of ours is never deleted, whatever the slots contain."""
     run(sink.fence(key, 2, fingerprint="f", by="settle"))
     stranger = table / layout.DATA / str(key) / "backup"
     stranger.mkdir(parents=True)
@@ -290,7 +290,7 @@ def test_sweep_leaves_strangers_alone(sink: SlotLog, key: SinkKey, table: Path) 
     assert stranger.exists()
 
 
-def test_check_leaves_nothing_behind(objects: Objects) -> None:
+def test_check_leaves_nothing_behind(objects: TableObjects) -> None:
     """A good place passes the start-up probe, again and again, and holds no object of it afterwards."""
     for _ in range(3):
         run(log_on(objects).check())
@@ -314,7 +314,7 @@ def test_check_refuses_a_store_that_ignores_create_if_absent(mode: Literal["over
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b'"committed"', b'{"schema":1}', b'{"state":"closed"}', b"\xff\xfe"]
 )
-def test_a_slot_that_does_not_parse_is_not_empty(objects: Objects, key: SinkKey, content: bytes) -> None:
+def test_a_slot_that_does_not_parse_is_not_empty(objects: TableObjects, key: SinkKey, content: bytes) -> None:
     """Each verb that meets it stops with one sentence; none takes the slot for open, closed or committed."""
     sink = log_on(objects)
     run(objects.create(layout.slot_path(key, 1), content))
@@ -331,22 +331,22 @@ def test_a_slot_that_does_not_parse_is_not_empty(objects: Objects, key: SinkKey,
     assert run(objects.get(layout.slot_path(key, 1))) == content
 
 
-def test_a_slot_of_a_later_version_asks_for_an_upgrade(objects: Objects, key: SinkKey) -> None:
-    """A schema above ours is left alone, whatever else the slot says."""
+def test_a_slot_of_a_later_version_asks_for_an_upgrade(objects: TableObjects, key: SinkKey) -> None:
+    """A slot of a later schema is left alone, whatever its other fields contain."""
     body = committing(key, 1).dump() | {"schema": 4, "state": "delegated"}
     run(objects.create(layout.slot_path(key, 1), json.dumps(body).encode()))
     with pytest.raises(OutputCorrupt, match="has schema 4 and this version reads up to 3; upgrade sparkonce"):
         run(log_on(objects).fence(key, 2, fingerprint="f", by="settle"))
 
 
-def test_a_slot_in_the_wrong_place_is_corrupt(objects: Objects, key: SinkKey) -> None:
+def test_a_slot_in_the_wrong_place_is_corrupt(objects: TableObjects, key: SinkKey) -> None:
     """A slot that was copied under another token, or another key, decides nothing there."""
     run(objects.create(layout.slot_path(key, 1), layout.encode(committing(key, 7))))
     with pytest.raises(OutputCorrupt, match="it is the slot of a1b2-orders-g1, token 7"):
         run(log_on(objects).find(key))
 
 
-def test_unknown_fields_of_a_slot_survive_a_roll_forward(objects: Objects, key: SinkKey) -> None:
+def test_unknown_fields_of_a_slot_survive_a_roll_forward(objects: TableObjects, key: SinkKey) -> None:
     """An intent that a newer version sealed is committed with its own bytes, by an older one too."""
     body = committing(key, 1).dump() | {"partitions": ["2024-01"]}
     slot = Slot.model_validate(body)
@@ -356,7 +356,7 @@ def test_unknown_fields_of_a_slot_survive_a_roll_forward(objects: Objects, key: 
     assert json.loads(stands) == body
 
 
-def test_a_sink_knows_how_reruns_are_meant(sink: SlotLog, appending: SlotLog, key: SinkKey) -> None:
+def test_a_sink_knows_how_reruns_are_meant(sink: SlotLogSink, appending: SlotLogSink, key: SinkKey) -> None:
     """`onRerun` of the declared output travels in the slot: readers need no job file."""
     assert sink.stage(table_of(1), key, 1, fingerprint="f").on_rerun is OnRerun.REPLACE
     assert appending.stage(table_of(1), key, 1, fingerprint="f").on_rerun is OnRerun.APPEND
@@ -365,7 +365,7 @@ def test_a_sink_knows_how_reruns_are_meant(sink: SlotLog, appending: SlotLog, ke
 def test_a_path_with_odd_characters_works(tmp_path: Path, key: SinkKey) -> None:
     """Spaces, percent signs, hashes, colons and letters beyond ASCII in a folder's name are nothing special."""
     folder = tmp_path / "my lake %20 #1" / "a:b=c~ü" / "orders"
-    sink = SlotLog(FolderObjects(folder), name="orders", stage=arrow_stage)
+    sink = SlotLogSink(FolderObjects(folder), name="orders", stage=arrow_stage)
     run(sink.check())
     slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
     run(sink.commit(key, slot))

@@ -1,4 +1,4 @@
-"""Staging without Spark: footers, digests, the row check, and what is left when it fails."""
+"""Staging without Spark: footers, digests, the row check, and cleanup after a failure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pyarrow import parquet
 from harness.arrow_stage import arrow_stage, table_of
 from sparkonce.blocking import run
 from sparkonce.errors import Fenced, OutputUnsupported, RowsLost
-from sparkonce.sink.folder_objects import FolderObjects
+from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.protocol import SinkKey, Slot
-from sparkonce.sink.slots import SlotLog
-from sparkonce.sink.staging import FOOTER_GUESS, Stager, Written, staged_files
+from sparkonce.sink.slotlog.sink import SlotLogSink
+from sparkonce.sink.staging import FOOTER_GUESS, StagedRows, Stager, staged_files
 
 
-def sink_with(table: Path, stage: Stager) -> SlotLog:
-    return SlotLog(FolderObjects(table), name="orders", stage=stage)
+def sink_with(table: Path, stage: Stager) -> SlotLogSink:
+    return SlotLogSink(FolderObjects(table), name="orders", stage=stage)
 
 
-def stage(sink: SlotLog, key: SinkKey, *numbers: int) -> Slot:
+def stage(sink: SlotLogSink, key: SinkKey, *numbers: int) -> Slot:
     return sink.stage(table_of(*numbers), key, 1, fingerprint="f")
 
 
-def test_a_staged_slot_says_what_is_there(sink: SlotLog, key: SinkKey, table: Path) -> None:
+def test_a_staged_slot_says_what_is_there(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
     """Token, nonce, fingerprint, rows, and of each file its path in the table, rows, and size."""
     slot = stage(sink, key, 1, 2, 3)
     assert (slot.sink_key, slot.token, slot.fingerprint, slot.rows) == ("a1b2-orders-g1", 1, "f", 3)
@@ -40,14 +40,14 @@ def test_a_staged_slot_says_what_is_there(sink: SlotLog, key: SinkKey, table: Pa
     assert '"name": "n"' in slot.data_schema
 
 
-def test_each_write_has_its_own_folder(sink: SlotLog, key: SinkKey) -> None:
+def test_each_write_has_its_own_folder(sink: SlotLogSink, key: SinkKey) -> None:
     """Two writes of one attempt share nothing."""
     one, other = stage(sink, key, 1), stage(sink, key, 1)
     assert one.nonce != other.nonce
     assert {file.path for file in one.files}.isdisjoint(file.path for file in other.files)
 
 
-def test_the_digest_is_of_the_footer(sink: SlotLog, key: SinkKey, table: Path) -> None:
+def test_the_digest_is_of_the_footer(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
     """Golden: SHA-256 over the footer's bytes and the file's size as eight bytes, most significant first."""
     file = stage(sink, key, 1, 2, 3).files[0]
     data = (table / file.path).read_bytes()
@@ -55,7 +55,7 @@ def test_the_digest_is_of_the_footer(sink: SlotLog, key: SinkKey, table: Path) -
     assert file.digest == "parquet-footer-sha256:" + hashlib.sha256(footer + len(data).to_bytes(8, "big")).hexdigest()
 
 
-def test_other_rows_have_another_digest(sink: SlotLog, key: SinkKey) -> None:
+def test_other_rows_have_another_digest(sink: SlotLogSink, key: SinkKey) -> None:
     """The footer holds statistics and places: other content shows."""
     assert stage(sink, key, 1, 2).files[0].digest != stage(sink, key, 5, 6).files[0].digest
     assert stage(sink, key, 1, 2).files[0].digest == stage(sink, key, 1, 2).files[0].digest
@@ -64,11 +64,11 @@ def test_other_rows_have_another_digest(sink: SlotLog, key: SinkKey) -> None:
 def test_a_footer_larger_than_the_first_read(table: Path, key: SinkKey) -> None:
     """Thousands of columns make a footer that one read of the usual size does not hold."""
 
-    def wide(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
+    def wide(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         path = Path(folder.removeprefix("file://"))
         path.mkdir(parents=True)
         parquet.write_table(pa.table({f"column{n}": [1, 2, 3] for n in range(1500)}), path / "part-0.parquet")
-        return Written(rows=3, data_schema="{}")
+        return StagedRows(rows=3, data_schema="{}")
 
     slot = stage(sink_with(table, wide), key, 1)
     data = (table / slot.files[0].path).read_bytes()
@@ -77,9 +77,9 @@ def test_a_footer_larger_than_the_first_read(table: Path, key: SinkKey) -> None:
 
 
 def test_only_data_counts(table: Path, key: SinkKey) -> None:
-    """Markers, checksums and a committer's leftovers are no files of the table, whatever they hold."""
+    """Markers, checksums and a committer's leftovers are not files of the table, whatever they contain."""
 
-    def littering(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
+    def littering(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         written = arrow_stage(frame, folder)
         path = Path(folder.removeprefix("file://"))
         for name in (
@@ -97,7 +97,7 @@ def test_only_data_counts(table: Path, key: SinkKey) -> None:
 
 
 def damaged(damage: Callable[[Path], object]) -> Stager:
-    def stage(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
+    def stage(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         written = arrow_stage(frame, folder)
         damage(Path(folder.removeprefix("file://")))
         return written
@@ -144,9 +144,9 @@ def test_an_encrypted_footer_is_refused(table: Path, key: SinkKey) -> None:
 
 
 def test_an_error_of_the_stager_passes_through(table: Path, key: SinkKey) -> None:
-    """The job's own error reaches the job as it is; what it had written is gone."""
+    """The job's own error reaches the job unchanged; files written so far are deleted."""
 
-    def failing(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
+    def failing(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         arrow_stage(frame, folder)
         raise ZeroDivisionError("the job's own")
 
@@ -155,10 +155,10 @@ def test_an_error_of_the_stager_passes_through(table: Path, key: SinkKey) -> Non
     assert list((table / "_data" / str(key)).iterdir()) == []
 
 
-def test_a_write_that_was_swept_under_says_fenced(sink: SlotLog, table: Path, key: SinkKey) -> None:
-    """A zombie whose slot was closed and whose files were swept while it wrote is told so, and not that rows were lost."""
+def test_a_write_that_was_swept_under_says_fenced(sink: SlotLogSink, table: Path, key: SinkKey) -> None:
+    """A zombie whose slot was closed and whose files were swept during the write gets Fenced, and not an error about lost rows."""
 
-    def overtaken(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
+    def overtaken(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         written = arrow_stage(frame, folder)
         run(sink.fence(key, 2, fingerprint="f", by="settle"))
         assert run(sink.sweep(key)).folders == 1
@@ -172,8 +172,8 @@ def test_a_write_that_was_swept_under_says_fenced(sink: SlotLog, table: Path, ke
 def test_no_rows_and_no_files_is_a_write(table: Path, key: SinkKey) -> None:
     """An empty result is a result: its slot names no file."""
 
-    def nothing(frame: Any, folder: str, _: Sequence[str] = ()) -> Written:
-        return Written(rows=0, data_schema="{}")
+    def nothing(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
+        return StagedRows(rows=0, data_schema="{}")
 
     slot = stage(sink_with(table, nothing), key)
     assert (slot.rows, slot.files) == (0, ())

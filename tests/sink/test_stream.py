@@ -1,4 +1,4 @@
-"""The chain of a stream's slots, place by place: how its end is found, what bars whom, and what readers see of it."""
+"""The chain of a stream's slots, place by place: how its end is found, which tokens are barred, and what readers see."""
 
 from __future__ import annotations
 
@@ -11,27 +11,20 @@ import pytest
 from harness.arrow_stage import table_of
 from harness.slots import committing
 from sparkonce.blocking import run
-from sparkonce.sink import layout, stream
-from sparkonce.sink.objects import Objects
-from sparkonce.sink.protocol import (
-    STREAM_SCHEMA,
-    AlreadyCommitted,
-    Committed,
-    FencedOff,
-    OnRerun,
-    SinkKey,
-    Slot,
-    StreamPart,
-)
-from sparkonce.sink.slots import SlotLog
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink import stream
+from sparkonce.sink.objects.protocol import TableObjects
+from sparkonce.sink.protocol import STREAM_SCHEMA, AlreadyCommitted, Committed, FencedOff, SinkKey, Slot, StreamPart
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.sink import SlotLogSink
+from sparkonce.sink.slotlog.snapshot import Table, decided, visible, write_snapshot
 from sparkonce.sink.stream import Chain, mark
-from sparkonce.sink.table import Table, decided, visible, write_snapshot
 
 BY: dict[str, Any] = {"fingerprint": "f", "by": "settle"}
 
 
 def opened(
-    sink: SlotLog, key: SinkKey, token: int = 1, *, first: int = 0, on_rerun: OnRerun = OnRerun.REPLACE
+    sink: SlotLogSink, key: SinkKey, token: int = 1, *, first: int = 0, on_rerun: OnRerun = OnRerun.REPLACE
 ) -> Chain:
     slot = stream.opening_of(key, token, query_id="q", first_batch=first, fingerprint="f", on_rerun=on_rerun)
     decision = run(sink.commit(key, slot))
@@ -39,7 +32,7 @@ def opened(
     return Chain(slot, slot)
 
 
-def committed(sink: SlotLog, key: SinkKey, chain: Chain, token: int, *, batches: int = 1) -> Chain:
+def committed(sink: SlotLogSink, key: SinkKey, chain: Chain, token: int, *, batches: int = 1) -> Chain:
     """The chain with more batches, which have no rows."""
     for _ in range(batches):
         slot = stream.empty_batch(chain, key, chain.next, token, plan=f"plan {chain.next}")
@@ -48,7 +41,7 @@ def committed(sink: SlotLog, key: SinkKey, chain: Chain, token: int, *, batches:
     return chain
 
 
-def ended(sink: SlotLog, key: SinkKey, chain: Chain, token: int) -> Chain:
+def ended(sink: SlotLogSink, key: SinkKey, chain: Chain, token: int) -> Chain:
     chain, barred = run(stream.finish(sink, key, chain, token, by="test"))
     assert barred is None
     return chain
@@ -57,7 +50,7 @@ def ended(sink: SlotLog, key: SinkKey, chain: Chain, token: int) -> Chain:
 class Counted:
     """A sink whose looks are counted."""
 
-    def __init__(self, sink: SlotLog) -> None:
+    def __init__(self, sink: SlotLogSink) -> None:
         self._sink, self.looks = sink, Counter[str]()
 
     def __getattr__(self, name: str) -> Any:
@@ -69,9 +62,9 @@ class Counted:
 
 
 @pytest.mark.parametrize("batches", [0, 1, 2, 3, 4, 7, 8, 9, 100])
-def test_the_last_batch_is_found_in_a_few_looks(objects: Objects, key: SinkKey, batches: int) -> None:
+def test_the_last_batch_is_found_in_a_few_looks(objects: TableObjects, key: SinkKey, batches: int) -> None:
     """By doubling and halving: right for every length, and 100 batches cost a dozen looks."""
-    sink = SlotLog(objects, name="orders")
+    sink = SlotLogSink(objects, name="orders")
     chain = committed(sink, key, opened(sink, key, first=5), 1, batches=batches)
     counted: Any = Counted(sink)
 
@@ -82,7 +75,7 @@ def test_the_last_batch_is_found_in_a_few_looks(objects: Objects, key: SinkKey, 
     assert counted.looks["find"] <= 2 * batches.bit_length() + 2
 
 
-def test_an_end_is_found_as_the_last_place(sink: SlotLog, key: SinkKey) -> None:
+def test_an_end_is_found_as_the_last_place(sink: SlotLogSink, key: SinkKey) -> None:
     """What settling, probing and the next attempt see is the end, with the totals of all batches."""
     chain = ended(sink, key, committed(sink, key, opened(sink, key), 1, batches=3), 1)
 
@@ -91,8 +84,8 @@ def test_an_end_is_found_as_the_last_place(sink: SlotLog, key: SinkKey) -> None:
     assert run(stream.finish(sink, key, chain, 1, by="again")) == (chain, None)
 
 
-def test_a_batch_follows_only_a_batch_of_no_higher_token(sink: SlotLog, key: SinkKey) -> None:
-    """The chain rule: the place is open to token 1, and it is refused by the place before it; token 3 may go on."""
+def test_a_batch_follows_only_a_batch_of_no_higher_token(sink: SlotLogSink, key: SinkKey) -> None:
+    """The chain rule: the place is open to token 1, but the place before it refuses token 1; token 3 may continue."""
     first = committed(sink, key, opened(sink, key), 2)
     late = stream.empty_batch(first, key, 1, 1, plan="p")
 
@@ -101,8 +94,8 @@ def test_a_batch_follows_only_a_batch_of_no_higher_token(sink: SlotLog, key: Sin
     assert committed(sink, key, first, 3).last.token == 3
 
 
-def test_closing_bars_a_token_in_the_next_place_and_goes_on_past_a_commit(sink: SlotLog, key: SinkKey) -> None:
-    """Batch 1 is committed while somebody who saw only batch 0 closes the stream: the answer has it, and batch 2 is closed."""
+def test_closing_bars_a_token_in_the_next_place_and_goes_on_past_a_commit(sink: SlotLogSink, key: SinkKey) -> None:
+    """Batch 1 is committed while a process that saw only batch 0 closes the stream: its answer includes batch 1, and batch 2 is closed."""
     chain = committed(sink, key, opened(sink, key), 1, batches=2)
     seen = Chain(chain.opening, run(sink.find(stream.place(key, 0))))  # type: ignore[arg-type]  # it was committed
     assert seen.batches == 1
@@ -115,7 +108,7 @@ def test_closing_bars_a_token_in_the_next_place_and_goes_on_past_a_commit(sink: 
 
 
 def test_slots_are_closed_where_an_attempt_takes_over_and_nowhere_else(
-    sink: SlotLog, key: SinkKey, table: Path
+    sink: SlotLogSink, key: SinkKey, table: Path
 ) -> None:
     """Attempt 9 after attempt 1: eight closed slots in its first batch, none in those that follow: many attempts stay cheap."""
     chain = committed(sink, key, opened(sink, key), 1)
@@ -126,8 +119,8 @@ def test_slots_are_closed_where_an_attempt_takes_over_and_nowhere_else(
     assert names == [1, 9, 1, 1, 1]
 
 
-def test_twins_of_one_token_meet_in_one_slot(sink: SlotLog, key: SinkKey) -> None:
-    """One of two commits of a batch stands; the other is told which."""
+def test_twins_of_one_token_meet_in_one_slot(sink: SlotLogSink, key: SinkKey) -> None:
+    """Of two commits of a batch one succeeds; the other gets its slot."""
     chain = opened(sink, key)
     one, two = (stream.empty_batch(chain, key, 0, 1, plan="p") for _ in range(2))
 
@@ -135,7 +128,7 @@ def test_twins_of_one_token_meet_in_one_slot(sink: SlotLog, key: SinkKey) -> Non
     assert run(stream.commit(sink, key, chain, two)) == AlreadyCommitted(one)
 
 
-def test_a_slot_of_another_place_is_no_batch_that_follows(sink: SlotLog, key: SinkKey) -> None:
+def test_a_slot_of_another_place_is_no_batch_that_follows(sink: SlotLogSink, key: SinkKey) -> None:
     """A number that leaves a gap, or comes after the end, is a defect of the caller: nothing is sent."""
     chain = opened(sink, key)
     gap = committing(stream.place(key, 3), 1)
@@ -144,12 +137,12 @@ def test_a_slot_of_another_place_is_no_batch_that_follows(sink: SlotLog, key: Si
     over = ended(sink, key, committed(sink, key, chain, 1), 1)
     with pytest.raises(ValueError, match="does not follow"):
         run(stream.commit(sink, key, over, committing(stream.place(key, 2), 1)))
-    with pytest.raises(ValueError, match="is no part of a stream"):
+    with pytest.raises(ValueError, match="is not part of a stream"):
         mark(gap)
 
 
-def test_an_end_bars_a_driver_of_the_same_token(sink: SlotLog, key: SinkKey) -> None:
-    """A cancel writes the end in the attempt's own place, where its next batch would come: that comes too late, and the end stands."""
+def test_an_end_bars_a_driver_of_the_same_token(sink: SlotLogSink, key: SinkKey) -> None:
+    """A cancel writes the end in the attempt's own place, where its next batch would be: that batch comes too late, and the end stays."""
     chain = committed(sink, key, opened(sink, key), 1)
     slot, over = run(stream.settled(sink, key, chain.opening, 1, fingerprint="f", by="owner", end=True))
     assert over
@@ -162,7 +155,9 @@ def test_an_end_bars_a_driver_of_the_same_token(sink: SlotLog, key: SinkKey) -> 
     assert run(stream.recorded(sink, key, chain.opening)) == (chain.last, slot)
 
 
-def test_an_end_that_is_wanted_after_the_attempt_was_closed_takes_the_next_place(sink: SlotLog, key: SinkKey) -> None:
+def test_an_end_that_is_wanted_after_the_attempt_was_closed_takes_the_next_place(
+    sink: SlotLogSink, key: SinkKey
+) -> None:
     """It was settled once without an end, which closed the attempt's place; the cancel that follows ends the stream nevertheless."""
     chain = committed(sink, key, opened(sink, key), 1)
     told: dict[str, Any] = {"fingerprint": "f", "by": "owner"}
@@ -175,7 +170,7 @@ def test_an_end_that_is_wanted_after_the_attempt_was_closed_takes_the_next_place
 
 @pytest.mark.parametrize("batches", [0, 1])
 def test_a_settler_that_wakes_up_late_ends_nothing_of_the_next_attempt(
-    sink: SlotLog, key: SinkKey, batches: int
+    sink: SlotLogSink, key: SinkKey, batches: int
 ) -> None:
     """A cancel was held half done and a person retried; the settler of attempt 1, frozen all the while, meets what attempt 2 committed."""
     chain = opened(sink, key)
@@ -190,7 +185,7 @@ def test_a_settler_that_wakes_up_late_ends_nothing_of_the_next_attempt(
     assert committed(sink, key, chain, 2).batches == batches + 2
 
 
-def test_a_settle_whose_own_token_is_closed_does_not_say_that_it_ended(sink: SlotLog, key: SinkKey) -> None:
+def test_a_settle_whose_own_token_is_closed_does_not_say_that_it_ended(sink: SlotLogSink, key: SinkKey) -> None:
     """Another owner is further on: the stream is left as it is, without an end, and never called complete."""
     chain = committed(sink, key, opened(sink, key), 1)
     run(stream.close(sink, key, chain.opening, 3, **BY))
@@ -200,8 +195,8 @@ def test_a_settle_whose_own_token_is_closed_does_not_say_that_it_ended(sink: Slo
     assert (slot, over) == (chain.last, False)
 
 
-def test_totals_are_carried_along_the_chain(sink: SlotLog, key: SinkKey) -> None:
-    """Rows, bytes and files of all batches so far stand in each slot, with their number."""
+def test_totals_are_carried_along_the_chain(sink: SlotLogSink, key: SinkKey) -> None:
+    """Each slot has the rows, bytes and files of all batches so far, and their number."""
     chain = opened(sink, key)
     for number, rows in enumerate([(1, 2), (3,), (4, 5, 6)]):
         staged = sink.stage(table_of(*rows), stream.place(key, number), 1, fingerprint="f")
@@ -215,7 +210,7 @@ def test_totals_are_carried_along_the_chain(sink: SlotLog, key: SinkKey) -> None
     assert told.bytes == sum(Path(file.removeprefix("file://")).stat().st_size for file in files)
 
 
-def test_slots_of_a_stream_are_refused_by_versions_that_do_not_know_streams(sink: SlotLog, key: SinkKey) -> None:
+def test_slots_of_a_stream_are_refused_by_versions_that_do_not_know_streams(sink: SlotLogSink, key: SinkKey) -> None:
     """Opening, batch and end have a schema of their own: read one by one they would be taken for tables of their own."""
     chain = ended(sink, key, committed(sink, key, opened(sink, key), 1), 1)
     slots = (chain.opening, *run(stream.recorded(sink, key, chain.opening)))
@@ -226,7 +221,7 @@ def test_slots_of_a_stream_are_refused_by_versions_that_do_not_know_streams(sink
 # --- which checkpoint may begin a stream ----------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_of_its_own_begins_with_batch_0(sink: SlotLog, key: SinkKey) -> None:
+def test_a_checkpoint_of_its_own_begins_with_batch_0(sink: SlotLogSink, key: SinkKey) -> None:
     """Streams of other queries, plain writes and openings without a batch do not matter."""
     other = key.model_copy(update={"key_hash": "c3d4"})
     slots = [committing(key, 1), *run_chain(sink, other, batches=2)]
@@ -234,7 +229,7 @@ def test_a_checkpoint_of_its_own_begins_with_batch_0(sink: SlotLog, key: SinkKey
     assert stream.begins_with([opened(sink, key.model_copy(update={"key_hash": "e5f6"})).opening], key, "q") == 0
 
 
-def test_a_checkpoint_goes_on_after_the_streams_of_other_keys(sink: SlotLog, key: SinkKey) -> None:
+def test_a_checkpoint_goes_on_after_the_streams_of_other_keys(sink: SlotLogSink, key: SinkKey) -> None:
     """After the highest last batch of all that used it; one that has not ended, or that a rerun replaces, is refused by name."""
     monday, tuesday = (key.model_copy(update={"key_hash": name}) for name in ("c3d4", "e5f6"))
     done = [*run_chain(sink, monday, batches=2), *run_chain(sink, tuesday, batches=3, first=2)]
@@ -245,7 +240,7 @@ def test_a_checkpoint_goes_on_after_the_streams_of_other_keys(sink: SlotLog, key
         stream.begins_with(done, monday.model_copy(update={"generation": 2}), "q")
 
 
-def run_chain(sink: SlotLog, key: SinkKey, *, batches: int, first: int = 0) -> list[Slot]:
+def run_chain(sink: SlotLogSink, key: SinkKey, *, batches: int, first: int = 0) -> list[Slot]:
     chain = ended(sink, key, committed(sink, key, opened(sink, key, first=first), 1, batches=batches), 1)
     return [chain.opening, *run(stream.recorded(sink, key, chain.opening))]
 
@@ -270,7 +265,7 @@ def generation_of(
 
 
 def seen(*generations: list[Slot]) -> list[str]:
-    """What is visible: generation and batch."""
+    """Visible generation and batch."""
     found = visible(slot for slots in reversed(generations) for slot in slots)
     return [slot.sink_key.rpartition("orders-")[2] for slot in found]
 
@@ -300,7 +295,7 @@ def test_a_rerun_replaces_a_plain_write_when_it_ends_and_the_other_way_round(key
 
 
 def test_a_stream_that_never_had_a_batch_hides_nothing(key: SinkKey) -> None:
-    """An opening alone is no generation for readers; the one after it grows as a first one does."""
+    """An opening alone is not a generation for readers; the next generation grows as a first one does."""
     opening = generation_of(key, 1, batches=0, end=False)
     assert seen(opening, generation_of(key, 2, batches=1, end=False)) == ["g2-b0"]
 
@@ -313,14 +308,14 @@ def test_appending_streams_are_all_seen(key: SinkKey) -> None:
 
 
 def test_a_stream_that_ended_without_rows_is_an_empty_table_with_columns(key: SinkKey) -> None:
-    """Its end stands for it: it has the schema, and it replaces what was before it."""
+    """The end slot represents the stream: it has the schema, and replaces what was before it."""
     old = generation_of(key, 1, batches=3, end=True)
     assert seen(old, generation_of(key, 2, batches=0, end=True)) == ["g2-b0"]
 
 
-def test_snapshots_hold_streams(objects: Objects, key: SinkKey) -> None:
+def test_snapshots_hold_streams(objects: TableObjects, key: SinkKey) -> None:
     """The same batches with a snapshot and without, and after it was written more of them."""
-    sink = SlotLog(objects, name="orders")
+    sink = SlotLogSink(objects, name="orders")
     chain = committed(sink, key, opened(sink, key), 1, batches=3)
     before = run(decided(objects)).committed
     assert run(write_snapshot(objects, after=0))

@@ -1,14 +1,13 @@
 """The chain of a stream under thousands of random schedules: the real code, one request to the store at a time, in any order.
 
-Drivers (two of one token at times), settlers and zombies run as coroutines over a store whose every request can be delayed for ever,
-lost before or after it took effect, and whose listings may lack what was just created. After each schedule the slots themselves are
-asked. The same schedules must find the defect when one rule is taken out.
+Drivers (at times two of one token), settlers and zombies run as coroutines over a store whose every request can be delayed for ever, lost
+before or after it took effect, and whose listings may miss newly created objects. After each schedule the slots themselves are checked.
+The same schedules must find the defect when one rule is removed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 from collections import Counter
 from collections.abc import Coroutine, Iterable
@@ -17,27 +16,23 @@ from typing import Any
 
 import pytest
 
+from harness import effort
 from harness.slots import committing
 from sparkonce.errors import OutputUnavailable
-from sparkonce.sink import layout, slots, stream
-from sparkonce.sink.objects import Listed, Tail
-from sparkonce.sink.protocol import (
-    AlreadyCommitted,
-    Committed,
-    OnRerun,
-    SinkKey,
-    Slot,
-    SlotState,
-    StreamPart,
-)
-from sparkonce.sink.slots import SlotLog
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink import stream
+from sparkonce.sink.objects.protocol import Listed, Tail
+from sparkonce.sink.protocol import AlreadyCommitted, Committed, SinkKey, Slot, SlotState, StreamPart
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog import sink as slots
+from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.sink.stream import Chain, mark
 
 KEY = SinkKey(key_hash="a1b2", output="orders", generation=1)
 FINGERPRINT = "f"
 BATCHES = 4
 TOKENS = 4
-SCHEDULES = 400
+SCHEDULES = effort.size("stream schedules")
 PARTS: dict[str, Any] = {"fingerprint": FINGERPRINT}
 
 
@@ -102,7 +97,7 @@ class Store:
 
 @dataclass
 class Verdict:
-    """What a settler was told, and when."""
+    """A settler's answer, and when it got it."""
 
     attempt: int
     at: int
@@ -123,14 +118,14 @@ class World:
     running: list[Running] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     told: list[Slot] = field(default_factory=list)
-    """Slots that somebody was told are committed."""
+    """Slots that were reported as committed to some process."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.store = Store(self.dice)
 
-    def sink(self) -> SlotLog:
-        return SlotLog(self.store, name="orders")
+    def sink(self) -> SlotLogSink:
+        return SlotLogSink(self.store, name="orders")
 
     # --- who acts ---
 
@@ -182,7 +177,7 @@ class World:
     # --- the schedule ---
 
     def play(self) -> None:
-        """Attempts one after the other, each begun after the one before was settled; none of them is ever known to be dead."""
+        """Runs attempts one after the other, each begun after the one before was settled; none of them is ever known to be dead."""
         token, settling = 1, False
         self._begin(token)
         while self.running:
@@ -271,14 +266,14 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def seed() -> int:
-    drawn = int(os.environ.get("SPARKONCE_TEST_SEED") or random.randrange(2**32))
-    print(f"SPARKONCE_TEST_SEED={drawn}")
+    drawn = effort.seed("stream model")
+    print(f"SEED={effort.base()}")
     return drawn
 
 
 def test_no_schedule_breaks_the_chain(seed: int) -> None:
-    """Whatever is lost, delayed or killed: one commit per place, no gap, tokens that never fall, nothing after the end, and nothing of an
-    attempt, in any place, after it was settled."""
+    """Whatever is lost, delayed or killed: one commit per place, no gap, tokens that never decrease, nothing after the end, and nothing of
+    an attempt, in any place, after it was settled."""
     counts: Counter[str] = Counter()
     for number in range(SCHEDULES):
         world = played(seed + number)

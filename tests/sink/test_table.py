@@ -1,4 +1,4 @@
-"""What a reader sees: a function of the slots, and of nothing else; snapshots save reads and change no answer."""
+"""A reader's view: a function of the slots alone; snapshots save reads and change no answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from harness.arrow_stage import table_of
 from harness.slots import committing
 from sparkonce.blocking import run
 from sparkonce.errors import OutputCorrupt
-from sparkonce.sink import layout
-from sparkonce.sink.folder_objects import FolderObjects
-from sparkonce.sink.objects import Objects, StoreObjects
-from sparkonce.sink.protocol import OnRerun, SinkKey, Slot, SlotState
-from sparkonce.sink.slots import SlotLog
-from sparkonce.sink.table import (
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.objects.protocol import StoreObjects, TableObjects
+from sparkonce.sink.protocol import SinkKey, Slot, SlotState
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.sink import SlotLogSink
+from sparkonce.sink.slotlog.snapshot import (
     SNAPSHOTS_KEPT,
     Decided,
     Table,
@@ -66,7 +67,7 @@ def by_the_book(slots: list[Slot]) -> set[str]:
 
 @given(TABLES)
 def test_visible_is_the_rule(slots: list[Slot]) -> None:
-    """Over all mixtures of lineages, generations, states and rerun policies, `visible` says what the definition says."""
+    """For all mixtures of lineages, generations, states and rerun policies, `visible` agrees with the definition."""
     assert {slot.sink_key for slot in visible(slots)} == by_the_book(slots)
 
 
@@ -100,7 +101,7 @@ def test_outputs_and_keys_do_not_replace_each_other() -> None:
 class Counted:
     """A place that counts the slots that were read."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: TableObjects) -> None:
         self._objects, self.slots_read = objects, 0
 
     def __getattr__(self, name: str) -> object:
@@ -111,34 +112,34 @@ class Counted:
         return await self._objects.get(path)
 
 
-def memory() -> Objects:
+def memory() -> TableObjects:
     return StoreObjects(MemoryStore(), "t", uri="memory:///t")
 
 
 def commit(
-    objects: Objects, lineage: str, generation: int = 1, *, token: int = 1, on_rerun: OnRerun = OnRerun.REPLACE
+    objects: TableObjects, lineage: str, generation: int = 1, *, token: int = 1, on_rerun: OnRerun = OnRerun.REPLACE
 ) -> None:
     key = SinkKey(key_hash=lineage, output="orders", generation=generation)
     run(
-        SlotLog(objects, name="orders").commit(
+        SlotLogSink(objects, name="orders").commit(
             key, committing(key, token, nonce=f"{lineage}{generation}", on_rerun=on_rerun)
         )
     )
 
 
-def seen(objects: Objects) -> list[Slot]:
+def seen(objects: TableObjects) -> list[Slot]:
     return visible(run(committed_slots(objects)))
 
 
-def without_snapshots(objects: Objects) -> list[Slot]:
-    """What the slots themselves say, read one by one."""
-    return visible(run(committed_slots(cast("Objects", Blind(objects)))))
+def without_snapshots(objects: TableObjects) -> list[Slot]:
+    """The table from the slots alone, read one by one."""
+    return visible(run(committed_slots(cast("TableObjects", Blind(objects)))))
 
 
 class Blind:
     """A place that shows no snapshots."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: TableObjects) -> None:
         self._objects = objects
 
     def __getattr__(self, name: str) -> object:
@@ -148,21 +149,21 @@ class Blind:
         return tuple(each for each in await self._objects.list(prefix) if not each.path.startswith(layout.SNAPSHOTS))
 
 
-def test_a_snapshot_saves_the_reads(objects: Objects) -> None:
-    """A reader that finds a snapshot reads none of the slots it names, committed or closed, and sees the same table."""
+def test_a_snapshot_saves_the_reads(objects: TableObjects) -> None:
+    """A reader that finds a snapshot reads none of the slots in it, committed or closed, and sees the same table."""
     for number in range(10):
         commit(objects, f"k{number}", token=2)
     before = seen(objects)
     assert run(write_snapshot(objects, after=19))
     commit(objects, "late")
     counted = Counted(objects)
-    after = seen(cast("Objects", counted))
+    after = seen(cast("TableObjects", counted))
     assert counted.slots_read == 1
     assert [slot for slot in after if not slot.sink_key.startswith("late")] == before
     assert len(before) == 10
 
 
-def test_a_snapshot_is_written_when_it_is_worth_it(objects: Objects) -> None:
+def test_a_snapshot_is_written_when_it_is_worth_it(objects: TableObjects) -> None:
     """Not for as many slots as the limit, but for one more; and then not again until as many are new."""
     for number in range(3):
         commit(objects, f"k{number}")
@@ -172,16 +173,16 @@ def test_a_snapshot_is_written_when_it_is_worth_it(objects: Objects) -> None:
     assert [layout.numbered(each.path) for each in run(objects.list(layout.SNAPSHOTS))] == [1]
 
 
-def test_sweep_writes_snapshots(objects: Objects, key: SinkKey) -> None:
-    """Whoever sweeps a key of a table with more than 64 loose slots leaves a snapshot to its readers."""
+def test_sweep_writes_snapshots(objects: TableObjects, key: SinkKey) -> None:
+    """A sweep of a key in a table with more than 64 loose slots leaves a snapshot for readers."""
     for number in range(65):
         commit(objects, f"k{number}")
-    run(SlotLog(objects, name="orders").sweep(key))
+    run(SlotLogSink(objects, name="orders").sweep(key))
     assert len(run(objects.list(layout.SNAPSHOTS))) == 1
     assert run(decided(objects)).unlisted == 0
 
 
-def test_old_snapshots_go(objects: Objects) -> None:
+def test_old_snapshots_go(objects: TableObjects) -> None:
     """The table does not fill with lists of itself."""
     for number in range(8):
         commit(objects, f"k{number}")
@@ -192,8 +193,8 @@ def test_old_snapshots_go(objects: Objects) -> None:
 
 
 @pytest.mark.parametrize("later", [0, 1, 6])
-def test_a_snapshot_of_a_process_that_was_frozen_is_harmless(objects: Objects, later: int) -> None:
-    """It looked, froze for `later` snapshots of others, and then writes what it saw: no reader sees anything else."""
+def test_a_snapshot_of_a_process_that_was_frozen_is_harmless(objects: TableObjects, later: int) -> None:
+    """A process looks, freezes during `later` snapshots of others, and then writes what it saw: no reader's view changes."""
     commit(objects, "a")
     old = run(decided(objects))
     commit(objects, "a", 2)
@@ -208,8 +209,8 @@ def test_a_snapshot_of_a_process_that_was_frozen_is_harmless(objects: Objects, l
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b'{"schema":2,"committed":[],"closed":[]}', b'{"schema":1,"committed":[{}]}']
 )
-def test_a_snapshot_that_cannot_be_read_is_passed_over(objects: Objects, content: bytes) -> None:
-    """It is only a list of facts that stand elsewhere; the next snapshot is written beside it."""
+def test_a_snapshot_that_cannot_be_read_is_passed_over(objects: TableObjects, content: bytes) -> None:
+    """A snapshot only repeats facts that are stored in the slots; the next one is written beside it."""
     commit(objects, "a")
     run(write_snapshot(objects, after=0))
     commit(objects, "b")
@@ -238,7 +239,7 @@ STEPS = st.lists(
 @given(STEPS)
 @settings(max_examples=300)
 def test_snapshots_never_change_the_table(steps: list[tuple[object, ...]]) -> None:
-    """Commits, fences and snapshot writers that looked at any earlier moment, in any order: readers see what the slots say."""
+    """Commits, fences and snapshot writers that looked at any earlier moment, in any order: a reader's view is that of the slots."""
     objects = memory()
     looks: list[Decided] = []
     for step in steps:
@@ -247,7 +248,7 @@ def test_snapshots_never_change_the_table(steps: list[tuple[object, ...]]) -> No
                 commit(objects, lineage, generation, token=token, on_rerun=on_rerun)
             case ("fence", str(lineage), int(generation), int(token)):
                 key = SinkKey(key_hash=lineage, output="orders", generation=generation)
-                run(SlotLog(objects, name="orders").fence(key, token, fingerprint="f", by="settle"))
+                run(SlotLogSink(objects, name="orders").fence(key, token, fingerprint="f", by="settle"))
             case ("look",):
                 looks.append(run(decided(objects)))
             case ("write", int(which)) if looks:
@@ -258,7 +259,7 @@ def test_snapshots_never_change_the_table(steps: list[tuple[object, ...]]) -> No
 # --- the table ---------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_those_of_the_slots(sink: SlotLog, appending: SlotLog, key: SinkKey, table: Path) -> None:
+def test_files_are_those_of_the_slots(sink: SlotLogSink, appending: SlotLogSink, key: SinkKey, table: Path) -> None:
     """Staged, fenced and replaced files lie in the same folder and are not in the table."""
     second, third = (key.model_copy(update={"generation": g}) for g in (2, 3))
     first = sink.stage(table_of(1), key, 1, fingerprint="f")
@@ -280,7 +281,7 @@ def test_a_table_that_does_not_exist_is_empty(table: Path) -> None:
     assert not table.exists()
 
 
-def test_a_corrupt_slot_stops_readers(objects: Objects, key: SinkKey) -> None:
+def test_a_corrupt_slot_stops_readers(objects: TableObjects, key: SinkKey) -> None:
     """Rows that may be committed are not left out in silence."""
     commit(objects, "a")
     run(objects.create(layout.slot_path(key, 1), b"{"))
@@ -288,22 +289,22 @@ def test_a_corrupt_slot_stops_readers(objects: Objects, key: SinkKey) -> None:
         seen(objects)
 
 
-def test_another_keys_corrupt_slot_does_not_stop_a_sweep(objects: Objects, key: SinkKey) -> None:
+def test_another_keys_corrupt_slot_does_not_stop_a_sweep(objects: TableObjects, key: SinkKey) -> None:
     """Only the snapshot is left out, which is a cache."""
     run(objects.create(layout.slot_path("b-orders-g1", 1), b"{"))
     run(objects.create(f"{layout.staging_folder(key, 1, 'aa')}/part-0.parquet", b"data"))
-    sink = SlotLog(objects, name="orders")
+    sink = SlotLogSink(objects, name="orders")
     run(sink.fence(key, 2, fingerprint="f", by="settle"))
     assert run(sink.sweep(key)).bytes == 4
 
 
-def test_the_probe_object_is_no_slot(objects: Objects) -> None:
+def test_the_probe_object_is_no_slot(objects: TableObjects) -> None:
     """A start-up probe of another process, under way, is invisible to readers."""
     run(objects.create(f"{layout.SLOTS}/_probe-1234.json", b"1"))
     assert run(committed_slots(objects)) == []
 
 
-def test_missing_files(sink: SlotLog, key: SinkKey, table: Path) -> None:
+def test_missing_files(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
     """Each file that is gone or has another size is named; the others are not."""
     slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
     objects = FolderObjects(table)
@@ -314,10 +315,10 @@ def test_missing_files(sink: SlotLog, key: SinkKey, table: Path) -> None:
     assert run(missing_files(objects, [slot])) == [file.path for file in slot.files]
 
 
-def test_a_snapshot_holds_whole_slots_and_names(objects: Objects, key: SinkKey) -> None:
-    """Its JSON: schema, committed slots as they stand, and the paths of closed ones."""
+def test_a_snapshot_holds_whole_slots_and_names(objects: TableObjects, key: SinkKey) -> None:
+    """Its JSON has the schema, the committed slots unchanged, and the paths of closed ones."""
     slot = committing(key, 2)
-    run(SlotLog(objects, name="orders").commit(key, slot))
+    run(SlotLogSink(objects, name="orders").commit(key, slot))
     run(write_snapshot(objects, after=0))
     data = run(objects.get("_idem/_snapshot/0000000001.json"))
     assert data is not None

@@ -15,15 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from harness.memory_store import MemoryLease, MemoryStore
 from harness.postgres import server
 from sparkonce.blocking import run
 from sparkonce.errors import StoreUnavailable
 from sparkonce.model.record import Address
-from sparkonce.store.lease_files import FileLease
-from sparkonce.store.memory import MemoryLease, MemoryStore
-from sparkonce.store.postgres import PostgresStore
+from sparkonce.store.postgres.store import PostgresStore
 from sparkonce.store.protocol import IdempotencyStore, Lease
-from sparkonce.store.sql import SqlStore
+from sparkonce.store.sqlite.lease import FileLease
+from sparkonce.store.sqlite.store import SqliteStore
 from store.etcd_backend import Etcd
 
 
@@ -55,7 +55,7 @@ class Backend(Protocol):
         ...
 
     def forget_removals(self) -> None:
-        """`watch` knows no longer what was removed, but for the newest two at most; nothing to do where that is `tombstones`."""
+        """Makes `watch` forget removals, except for the newest two at most; no-op where the setting `tombstones` controls this."""
         ...
 
     def close(self) -> None: ...
@@ -101,17 +101,17 @@ class Sqlite:
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
         self.path = folder / "ledger.db"
-        self._open: list[SqlStore] = []
+        self._open: list[SqliteStore] = []
 
-    def open(self, **options: Any) -> SqlStore:
+    def open(self, **options: Any) -> SqliteStore:
         """Without fsync: processes die in these tests, the machine does not."""
         defaults: dict[str, Any] = {"clock": self.clock, "poll": 0.01, "synchronous": "OFF"}
-        store = SqlStore(self.path, **(defaults | options))
+        store = SqliteStore(self.path, **(defaults | options))
         self._open.append(store)
         return store
 
-    def opening(self, **options: Any) -> Callable[[], SqlStore]:
-        return partial(SqlStore, self.path, **({"synchronous": "OFF"} | options))
+    def opening(self, **options: Any) -> Callable[[], SqliteStore]:
+        return partial(SqliteStore, self.path, **({"synchronous": "OFF"} | options))
 
     def expire(self, lease: Lease) -> None:
         assert isinstance(lease, FileLease)
@@ -189,7 +189,7 @@ BACKENDS: dict[str, Callable[[Path], Backend]] = {"memory": Memory, **DURABLE}
 
 
 class LostReplies:
-    """A store whose requests or replies get lost: the verb happens and the caller is told nothing, or it does not happen."""
+    """A store that loses requests or replies: the verb takes effect and the caller gets no answer, or it does not take effect."""
 
     def __init__(self, store: IdempotencyStore, rng: random.Random, *, of: tuple[str, ...]) -> None:
         self._store, self._rng, self._of = store, rng, of

@@ -1,4 +1,4 @@
-"""What the store's tests share: the backends."""
+"""Fixtures for the tests of stores: the backends."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def durable(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Durabl
 
 @pytest.fixture
 def neighbours(durable: Durable) -> Iterator[list[Worker]]:
-    """Four other processes on the same store; they end with the test, whatever their state."""
-    durable.open()  # what is there once is there before anybody is timed
+    """Four other processes on the same store; they end with the test, in whatever state they are."""
+    durable.open()  # initialised once before the timed processes start
     made = [Worker(durable.opening()) for _ in range(4)]
     yield made
     for neighbour in made:

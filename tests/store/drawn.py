@@ -37,7 +37,6 @@ CARRIED_OUT = (
     ("heartbeat", "Updated"),
     ("update", "Updated"),
     ("finalize", "Finalized"),
-    ("release", "Gone"),
     ("reopen", "Owned"),
     ("attach", "Attached"),
     ("request_stop", "Updated"),
@@ -95,7 +94,7 @@ class Step:
     lease: int
     variant: int
     old: bool
-    """Uses a record and a claim that this caller saw some time ago, perhaps of another key, instead of those that stand."""
+    """Uses a record and a claim that this caller saw some time ago, perhaps of another key, instead of the current ones."""
 
 
 def pick(choices: Any, number: int) -> Any:
@@ -103,7 +102,7 @@ def pick(choices: Any, number: int) -> Any:
 
 
 def asked(step: Step) -> Request:
-    """Of few nonces, openers and fingerprints, so that repetitions, duplicates and mismatches are common."""
+    """A request with one of few nonces, openers and fingerprints, so that repetitions, duplicates and mismatches are common."""
     nonce = f"n{step.variant % 7}"
     by = Opener(nonce=nonce) if step.variant % 3 else Opener(uid="u", number=step.variant % 2, fingerprint="f")
     fingerprint = "other" if step.variant % 11 == 5 else "same"
@@ -118,7 +117,7 @@ def lease(side: Side, step: Step) -> Lease:
 
 
 def floor(side: Side, step: Step) -> int:
-    """As it stands, or as it was."""
+    """The current floor, or an earlier one."""
     return run(side.store.load(address_of(pick(KEYS, step.key)))).floor - step.old
 
 
@@ -145,7 +144,6 @@ VERBS: dict[str, Callable[[Side, Step, Record, Claim], Any]] = {
     "finalize": lambda s, t, r, c: s.store.finalize(
         r, c, result(r.generation, outcome=pick(list(Outcome), t.variant // 4)), retention=t.variant % 4
     ),
-    "release": lambda s, t, r, c: s.store.release(r, c),
     "reopen": lambda s, t, r, c: s.store.reopen(
         r, dataclasses.replace(asked(t), address=r.address, key=r.key), lease=lease(s, t)
     ),
@@ -168,7 +166,7 @@ VERBS: dict[str, Callable[[Side, Step, Record, Claim], Any]] = {
     "forget": lambda s, t, r, c: s.store.forget(r, Event(what="Forgotten", by="x")),
 }
 LEASES = ("open", "open", "expire", "revoke", "keep_alive")
-WEIGHTS = {"reserve": 6, "update": 5, "finalize": 5, "take_over": 4, "reopen": 5, "forget": 3, "release": 1}
+WEIGHTS = {"reserve": 6, "update": 5, "finalize": 5, "take_over": 4, "reopen": 5, "forget": 3}
 """How often, where it is not 2."""
 
 
@@ -185,7 +183,7 @@ def drawn(seed: int) -> list[Step]:
 
 
 def answer(side: Side, step: Step) -> Any:
-    """What the store says, errors included."""
+    """The store's answer, errors included."""
     if step.verb in LEASES:
         return leased(side, step)
     view = run(side.store.load(address_of(pick(KEYS, step.key))))

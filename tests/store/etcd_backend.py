@@ -20,8 +20,8 @@ from typing import Any
 from harness import etcd
 from sparkonce.blocking import run
 from sparkonce.model.record import Address
-from sparkonce.store.etcd import EtcdStore
-from sparkonce.store.etcd_keys import Layout
+from sparkonce.store.etcd.layout import Layout
+from sparkonce.store.etcd.store import EtcdStore
 from sparkonce.store.protocol import IdempotencyStore, Lease
 from sparkonce.store.threaded import threaded
 

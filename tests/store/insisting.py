@@ -14,7 +14,7 @@ PATIENCE = 20.0
 
 
 def answered(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """What the store says once it can be reached again."""
+    """The store's answer once it can be reached again."""
 
     def ask() -> list[Any]:
         try:

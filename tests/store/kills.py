@@ -1,6 +1,6 @@
-"""What is killed in the middle: each verb that writes, on a key that is ready for it, carried out by another process.
+"""The calls that are killed midway: each verb that writes, on a key that is ready for it, carried out by another process.
 
-After a kill the store is looked at by this process, which then repeats the call, as a caller must who was told nothing.
+After a kill this process reads the store and repeats the call, as a caller without an answer must.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNLIKE = {"keyHash", "key", "nonce", "openers", "createdAt", "grantedAt", "final
 
 @dataclass(frozen=True)
 class Borrowed(HeldLease):
-    """The lease of the process that started this one, which goes on when this one is killed."""
+    """The lease of the process that started this one, which lives on when this one is killed."""
 
     id: str
     owner: str
@@ -52,7 +52,7 @@ class Borrowed(HeldLease):
 
 @dataclass(frozen=True)
 class Call:
-    """What a process is told: the key as its caller knows it, and what a repetition must say again."""
+    """The input of the other process: the key as its caller knows it, and what a repetition must repeat."""
 
     verb: str
     record: Record
@@ -66,9 +66,9 @@ class Case:
     prepare: Callable[[Key], object]
     carry_out: Callable[[IdempotencyStore, Call], Coroutine[Any, Any, Any]]
     done: Any
-    """What the verb answers: its type, or the value."""
+    """The verb's answer: its type, or the value."""
     again: Any = None
-    """What it answers when it is repeated after it was done, if that is something else."""
+    """The answer to a repetition after it was done, if that differs."""
 
 
 def nothing(key: Key) -> None:
@@ -120,7 +120,6 @@ CASES: dict[str, Case] = {
     "finalize": Case(
         nothing, lambda store, call: store.finalize(call.record, call.claim, result(), retention=1.0), Finalized
     ),
-    "release": Case(nothing, lambda store, call: store.release(call.record, call.claim), Gone, again=NotFound),
     "reopen": Case(ended, lambda store, call: store.reopen(call.record, call.asked, lease=call.lease), Owned),
     "attach": Case(nothing, lambda store, call: store.attach(call.record, "follower"), Attached),
     "request_stop": Case(nothing, lambda store, call: store.request_stop(call.record, STOP), Updated),
@@ -157,7 +156,7 @@ def prepared(store: IdempotencyStore, verb: str) -> Call:
 
 
 def standing(store: IdempotencyStore, call: Call) -> dict[str, Any]:
-    """Everything that is known of the key."""
+    """Everything that the store has about the key."""
     address = call.record.address
     view = run(store.load(address))
     beside = {

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """What the calls return, made by one thread each from one starting gun."""
+    """Results of the calls, each made by its own thread at the same moment."""
     gun = threading.Barrier(len(calls))
     returned: dict[int, T] = {}
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sparkonce.blocking import run
-from sparkonce.model.record import Address, Intent, Opener, Outcome, Record, SpecBody
-from sparkonce.model.result import OutputResult, Result
-from sparkonce.store.protocol import Claim, Finalized, IdempotencyStore, Lease, Owned, Request, View
+from sparkonce.model.record import Address, Event, Intent, Opener, Outcome, OutputResult, Record, Result, SpecBody
+from sparkonce.store.protocol import Claim, Finalized, Gone, IdempotencyStore, Lease, Owned, Request, View
 
 T = TypeVar("T")
 
@@ -89,7 +88,7 @@ class Key:
         return run(self.store.load(self.address))
 
     def now(self) -> Record:
-        """What stands there."""
+        """The key's current state."""
         record = self.view().record
         assert record is not None
         return record
@@ -105,6 +104,12 @@ class Key:
         done = run(self.store.finalize(self.record, self.claim, outcome, retention=retention))
         assert isinstance(done, Finalized), done
         return self._keep(done)
+
+    def remove(self) -> None:
+        """Finalized and forgotten: the generation floor and the events stay."""
+        self.finalize()
+        done = run(self.store.forget(self.record, Event(what="Forgotten", by="a test")))
+        assert isinstance(done, Gone), done
 
     def reopen(self, **change: Any) -> Key:
         asked = request(self.record.key, realm=self.record.realm, **change)

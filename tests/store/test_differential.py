@@ -1,6 +1,6 @@
-"""Memory, SQLite and PostgreSQL answer any sequence of calls alike: outcomes, records, what stands beside them, history, and changes.
+"""Memory, SQLite and PostgreSQL answer any sequence of calls alike: outcomes, records, values beside them, history, and changes.
 
-An answer of one store is compared with that of the other; only lease ids are unlike, and are replaced by their numbers.
+Each answer is compared with that of the other store; only lease ids differ, and are replaced by numbers.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import effort
+from harness.memory_store import MemoryLease, MemoryStore
 from sparkonce.blocking import run
-from sparkonce.store.lease_files import FileLease
 from sparkonce.store.ledger import Changes, Ledger
-from sparkonce.store.memory import MemoryLease, MemoryStore
 from sparkonce.store.protocol import Lease
-from sparkonce.store.sql import SqlStore
+from sparkonce.store.sqlite.lease import FileLease
+from sparkonce.store.sqlite.store import SqliteStore
 from store.backends import Postgres
 from store.drawn import CARRIED_OUT, KEYS, Side, Step, answer, drawn, everything, known, pick
 
-EXAMPLES = {"sqlite": 80, "postgres": 15}
-"""Of up to 60 calls each: some seconds."""
+EXAMPLES = {
+    "sqlite": effort.size("differential examples"),
+    "postgres": effort.size("differential examples on servers"),
+}
 MORE = 60
 """Examples at most, beyond those, until every verb has been carried out."""
 
 
 def sqlite_side(folder: Path, limits: dict[str, Any]) -> tuple[Side, Callable[[], None]]:
-    store = SqlStore(folder / "ledger.db", stale_after=1e9, synchronous="OFF", **limits)
+    store = SqliteStore(folder / "ledger.db", stale_after=1e9, synchronous="OFF", **limits)
     return Side(store, FileLease.let_go), lambda: run(store.close())
 
 
@@ -42,7 +45,7 @@ def postgres_side(folder: Path, limits: dict[str, Any]) -> tuple[Side, Callable[
 
     def expire(lease: Lease) -> None:
         backend.expire(lease)
-        run(lease.keep_alive())  # it is told, as the others are
+        run(lease.keep_alive())  # its holder learns that it ended, as in the other stores
 
     return Side(backend.open(**limits), expire), backend.close
 
@@ -51,7 +54,7 @@ SIDES = {"sqlite": sqlite_side, "postgres": postgres_side}
 
 
 def changes(side: Side, since: int) -> Changes:
-    """But for what only a store with a clock for its leases can tell."""
+    """Changes without those that only a store with a clock for its leases can report."""
     assert isinstance(side.store, Ledger)
     return replace(side.store._changes(since), unowned=frozenset(), ended=frozenset())
 
@@ -84,7 +87,7 @@ def compare(folder: Path, name: str, calls: list[Step], reached: Counter[tuple[s
 
 @pytest.mark.parametrize("name", SIDES)
 def test_both_stores_answer_alike(tmpfs_path: Path, name: str) -> None:
-    """Whatever is called in whatever order, both stores give the same answers and hold the same; and every verb has been carried out."""
+    """For any calls in any order, both stores give the same answers and have the same content; and every verb has been called."""
     reached: Counter[tuple[str, str]] = Counter()
     numbers = itertools.count()
 

@@ -10,9 +10,10 @@ import pytest
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
 from sparkonce.etcd.client import Tls
-from sparkonce.store.etcd import EtcdStore
-from sparkonce.store.etcd_address import PASSWORD, parsed
+from sparkonce.store.etcd.address import PASSWORD, parsed
+from sparkonce.store.etcd.store import EtcdStore
 from sparkonce.store.open import open_blocking, open_store
+from sparkonce.store.sqlite.store import SqliteStore
 
 SECRET = {PASSWORD: "secret"}
 
@@ -37,7 +38,7 @@ SECRET = {PASSWORD: "secret"}
     ],
 )
 def test_what_an_address_says(url: str, environment: dict[str, str], options: dict[str, Any]) -> None:
-    """Endpoints stand in the address, files and numbers are its options, and the password comes from the environment alone."""
+    """The address has the endpoints, with files and numbers as its options; the password comes from the environment alone."""
     assert parsed(url, environment) == options
 
 
@@ -49,26 +50,26 @@ def test_what_an_address_says(url: str, environment: dict[str, str], options: di
         ("etcd://a:1/secret", {}, "write etcd://HOST:PORT"),
         ("etcd://[secret", {}, "write etcd://HOST:PORT"),
         ("etcd://a:1?password=secret", {}, "no option 'password'; it knows ca, "),
-        ("etcd://a:1?user=ann", {}, "wants a user and a password"),
-        ("etcd://a:1", SECRET, "wants a user and a password"),
+        ("etcd://a:1?user=ann", {}, "needs both a user and a password"),
+        ("etcd://a:1", SECRET, "needs both a user and a password"),
         ("etcd://a:1?cert=x", {}, "cert=FILE and key=FILE"),
         ("etcd://a:1?tls=maybe", {}, "true or false"),
-        ("etcd://a:1?tls=false&ca=x", {}, "leave one of them out"),
+        ("etcd://a:1?tls=false&ca=x", {}, "remove one of them"),
         ("etcd://a:1?ttl=1", {}, "from 2 to 3600"),
         ("etcd://a:1?ttl=soon", {}, "from 2 to 3600"),
         ("etcd://a:1?timeout=nan", {}, "from 0.1 to 60"),
     ],
 )
 def test_an_address_that_cannot_work(url: str, environment: dict[str, str], says: str) -> None:
-    """One sentence says what to write instead, without repeating a secret; what is misspelt is never taken for a default."""
+    """One sentence says what to write instead, without repeating a secret; a misspelt option is never ignored."""
     with pytest.raises(InvalidInput, match=says) as refused:
         parsed(url, environment)
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_an_etcd_store_is_opened_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is asked of etcd before the first verb, and the store's own url shows its endpoints and nothing else."""
+def test_an_etcd_store_is_opened_by_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """etcd is not contacted before the first verb, and the store's own url shows only its endpoints."""
     monkeypatch.setenv(PASSWORD, "secret")
     store = open_store("ETCD://a:1,b:2?user=ann", install="prod")
     assert isinstance(store, EtcdStore)
@@ -77,6 +78,8 @@ def test_an_etcd_store_is_opened_by_its_address(monkeypatch: pytest.MonkeyPatch)
     blocking = open_blocking("etcd://a:1")
     assert blocking.url == "etcd://a:1"
     run(blocking.close())
-    assert open_blocking("memory:").url == "memory:"
+    local = open_blocking(str(tmp_path / "ledger.db"))
+    assert isinstance(local, SqliteStore)  # blocks by itself: no thread around it
+    run(local.close())
     with pytest.raises(InvalidInput, match="host:port"):
         open_store("etcd://a")

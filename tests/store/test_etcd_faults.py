@@ -1,4 +1,4 @@
-"""etcd is killed, its replies get lost, owners freeze, the disk fills up: what was committed is compared with what callers were told."""
+"""etcd is killed, its replies get lost, owners freeze, the disk fills up: compares the committed state with the callers' answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from harness import etcd, proxy
+from harness import effort, etcd, proxy
 from harness.ballast import FLAGS, QUOTA, fill, fill_up, make_room
 from harness.eventually import assert_eventually
+from harness.patience import stretched
 from sparkonce.blocking import run
 from sparkonce.errors import StoreFull, StoreUnavailable
 from sparkonce.model.record import State, StopWanted, Why
@@ -40,12 +41,14 @@ from store.racing import at_once
 from store.samples import Key, address_of, fresh, request, reserved, result, taken
 from store.worker import Worker
 
-KEYS = 200
+KEYS = effort.size("lossy keys")
 CALLERS = 3
+ROUNDS = 20
+"""At most: each loses a few replies."""
 SHORT = 0.4
 """Seconds of a request in tests that lose replies: each loss costs one."""
 SOON = 20.0
-"""Seconds: what is waited for takes a few; only a defect, or a machine that stands still, takes this long."""
+"""Seconds for something that takes a few; only a defect, or a stalled machine, takes this long."""
 
 
 @pytest.fixture
@@ -73,7 +76,7 @@ def behind_a_proxy(etcd: Etcd, **options: Any) -> Iterator[tuple[IdempotencyStor
 
 @dataclass(frozen=True)
 class Told:
-    """What one caller was told of one key."""
+    """One caller's answer about one key."""
 
     key: str
     nonce: str
@@ -87,12 +90,10 @@ def lease_of(store: IdempotencyStore, lease: Lease) -> str:
     return lease.id
 
 
-def reserve_all(store: IdempotencyStore, lease: Lease, caller: int) -> list[Told]:
-    """Every key, in an order of this caller's own, each asked for until there is an answer."""
-    numbers = list(range(KEYS))
-    random.Random(caller).shuffle(numbers)
+def reserve_all(store: IdempotencyStore, lease: Lease, keys: tuple[int, ...], caller: int) -> list[Told]:
+    """Reserves every key in this caller's own order, each repeated until there is an answer."""
     told = []
-    for number in numbers:
+    for number in random.Random(caller).sample(keys, len(keys)):
         asked = request(f"key-{number}", nonce=f"{caller}-{number}")
         done, unanswered = None, 0
         while done is None:
@@ -100,7 +101,7 @@ def reserve_all(store: IdempotencyStore, lease: Lease, caller: int) -> list[Told
                 done = run(store.reserve(asked, lease=lease, floor=0))
             except StoreUnavailable:
                 unanswered += 1
-                time.sleep(0.01)  # as whoever repeats does
+                time.sleep(0.01)  # the pause of a caller that retries
         assert isinstance(done, Owned | Duplicate), done
         owner = done.claim.nonce if done.claim else "nobody"
         told.append(Told(asked.key, asked.nonce, isinstance(done, Owned), owner, unanswered))
@@ -108,7 +109,7 @@ def reserve_all(store: IdempotencyStore, lease: Lease, caller: int) -> list[Told
 
 
 def spoil(line: proxy.Proxy, member: etcd.Member, over: threading.Event) -> None:
-    """Replies vanish, connections break, etcd is killed and comes back, again and again, until everybody has an answer."""
+    """Drops replies, breaks connections, and kills and restarts etcd, again and again, until every caller has its answers."""
     for number in count():
         line.delay = 0.002  # a line on which something is always under way
         if over.wait(0.2):
@@ -131,10 +132,14 @@ def listen(callers: list[Worker], told: list[Told], over: threading.Event) -> No
 
 @pytest.mark.slow
 def test_no_reserve_is_reported_lost_when_it_won(tmpfs_path: Path, say: Callable[[str], None]) -> None:
-    """Three processes reserve the same 200 keys while replies are dropped and etcd is killed: every key has one owner, who was told so;
-    nobody else was; everybody was shown the claim that stands; and each key has exactly one event."""
+    """Three processes reserve the same keys while replies are dropped and etcd is killed: every key has one owner, which got that answer
+    and no other caller did; every caller was shown the current claim; and each key has exactly one event.
+
+    How many replies are lost depends on how fast the machine is: there are more keys until three were won by a call that was repeated.
+    """
     install = fresh_install()
-    over = threading.Event()
+    told: list[Told] = []
+    unknown_wins = first = 0
     with ExitStack() as stack:
         cluster = stack.enter_context(etcd.running(tmpfs_path))
         line = stack.enter_context(proxy.in_front_of(cluster.one.address))
@@ -143,18 +148,21 @@ def test_no_reserve_is_reported_lost_when_it_won(tmpfs_path: Path, say: Callable
         for caller in callers:
             stack.callback(caller.end)
         for caller in callers:
-            caller.do(lease_of)  # nothing is spoilt before everybody is there
-        for number, caller in enumerate(callers):
-            caller.ask(reserve_all, number)
-        told: list[Told] = []
-        listener = threading.Thread(target=listen, args=(callers, told, over))
-        listener.start()
-        spoil(line, cluster.one, over)  # here: the kernel ends etcd with the thread that started it
-        listener.join()
+            caller.do(lease_of)  # faults begin only when all callers are ready
+        for first in range(0, ROUNDS * KEYS, KEYS):
+            over = threading.Event()
+            for number, caller in enumerate(callers):
+                caller.ask(reserve_all, tuple(range(first, first + KEYS)), number)
+            listener = threading.Thread(target=listen, args=(callers, told, over))
+            listener.start()
+            spoil(line, cluster.one, over)  # here: the kernel ends etcd with the thread that started it
+            listener.join()
+            unknown_wins = sum(one.owned and one.unanswered > 0 for one in told)
+            if unknown_wins >= 3:
+                break
         store = opened(cluster.endpoints, install, timeout=SOON)
         stack.callback(lambda: run(store.close()))
-        unknown_wins = sum(one.owned and one.unanswered > 0 for one in told)
-        for number in range(KEYS):
+        for number in range(first + KEYS):
             of_key = [one for one in told if one.key == f"key-{number}"]
             view = run(store.load(address_of(f"key-{number}")))
             assert view.record is not None and view.claim is not None
@@ -162,7 +170,7 @@ def test_no_reserve_is_reported_lost_when_it_won(tmpfs_path: Path, say: Callable
             assert {one.owner for one in of_key} == {view.claim.nonce}
             assert len(run(store.events(address_of(f"key-{number}")))) == 1
     unanswered = sum(one.unanswered for one in told)
-    say(f"{unanswered} calls unanswered; {unknown_wins} of {KEYS} keys won by a call that was repeated")
+    say(f"{unanswered} calls unanswered; {unknown_wins} of {first + KEYS} keys won by a call that was repeated")
     assert unanswered >= 5, "nothing was lost: the test proved nothing"
     assert unknown_wins >= 3, "hardly anybody won without being told at first"
 
@@ -183,8 +191,8 @@ LOST: dict[str, tuple[Callable[[Key], Coroutine[Any, Any, Any]], Any]] = {
 
 @pytest.mark.parametrize("verb", LOST)
 def test_a_lost_reply_is_asked_for_again(shared: Etcd, verb: str) -> None:
-    """etcd did it and the reply vanished: the caller is told that nothing is known, and the same call again is answered as the first would
-    have been; it was done once."""
+    """etcd carried out the call and the reply was lost: the caller gets "unknown", and repeating the call gives the answer that the first
+    would have had; it was done once."""
     call, answer = LOST[verb]
     with behind_a_proxy(shared) as (store, line):
         key = reserved(store)
@@ -202,7 +210,7 @@ def test_a_lost_reply_is_asked_for_again(shared: Etcd, verb: str) -> None:
 
 
 def test_a_lost_claim_is_asked_for_again(shared: Etcd) -> None:
-    """Of reserve and take_over, whose replies were lost, the repetition owns what the first call took, and another caller does not."""
+    """After lost replies to reserve and take_over, the repetition owns what the first call took, and another caller does not."""
     with behind_a_proxy(shared) as (store, line):
         lease = run(store.open_lease(owner="me"))
         reserved(store, lease)
@@ -247,14 +255,15 @@ def test_a_revoked_lease_ends_the_doubt(shared: Etcd) -> None:
 
 
 def test_many_reserves_fail_together(shared: Etcd) -> None:
-    """While etcd does not answer, twenty callers who also want to know whether there is room are told within the time of a few requests."""
+    """While etcd does not answer, twenty callers that also need to know whether there is room get their error within the time of a few
+    requests."""
     with behind_a_proxy(shared) as (store, line):
         lease = run(store.open_lease(owner="me"))
         line.black_hole()
         calls = [partial(unanswered_reserve, store, lease, f"key-{number}") for number in range(20)]
         since = time.monotonic()
         assert at_once(calls) == [True] * 20
-        assert time.monotonic() - since < 10 * SHORT  # one after the other it would be 20 of them
+        assert time.monotonic() - since < stretched(10 * SHORT)  # one after the other it would be 20 of them
 
 
 def unanswered_reserve(store: IdempotencyStore, lease: Lease, key: str) -> bool:
@@ -287,8 +296,8 @@ def writes_of(store: IdempotencyStore, lease: Lease, owned: Owned) -> list[str]:
 
 
 def test_an_owner_that_was_paused_past_its_lease(shared: Etcd) -> None:
-    """An owner that stands still for longer than its lease lives is replaced; woken, it knows at once that its time is over, and nothing
-    that it writes lands."""
+    """An owner that is frozen for longer than its lease is replaced; when it wakes, it knows at once that its lease is over, and none of
+    its writes takes effect."""
     store = shared.open()
     owner = Worker(shared.opening(ttl=2))
     try:
@@ -310,7 +319,7 @@ def test_an_owner_that_was_paused_past_its_lease(shared: Etcd) -> None:
 
 
 def test_a_killed_owner_is_replaced_within_its_ttl(shared: Etcd) -> None:
-    """Nobody revokes the lease of a process that was killed: etcd ends its claims within the TTL and a second."""
+    """The lease of a killed process is not revoked: etcd ends its claims within the TTL and a second."""
     store = shared.open()
     owner = Worker(shared.opening(ttl=2))
     owned = owner.do(reserve_here, "precious")
@@ -321,7 +330,7 @@ def test_a_killed_owner_is_replaced_within_its_ttl(shared: Etcd) -> None:
 
 
 def test_a_lease_is_honoured_at_least_as_long_as_it_says(shared: Etcd) -> None:
-    """The deadline lies ahead while etcd answers, stands still when it does not, and is over for ever once it has passed."""
+    """The deadline is in the future while etcd answers, no longer moves when it does not, and is final once it has passed."""
     with behind_a_proxy(shared, ttl=2) as (store, line):
         lease = run(store.open_lease(owner="me"))
         first = lease.deadline
@@ -359,7 +368,7 @@ def test_finalize_lands_near_the_quota(tmpfs_path: Path) -> None:
         assert keys[0].finalize().state is State.FINALIZED
 
         fill_up(cluster)
-        blind = opened(cluster.endpoints, "full", quota=QUOTA * 100, timeout=SOON)  # told of a quota that is not true
+        blind = opened(cluster.endpoints, "full", quota=QUOTA * 100, timeout=SOON)  # configured with a wrong quota
         stack.callback(lambda: run(blind.close()))
         with pytest.raises(StoreFull, match="quota"):
             run(blind.reserve(request("new"), lease=keys[1].lease, floor=0))

@@ -1,4 +1,4 @@
-"""Where things stand in etcd, what a verb costs, what is cut, what is told: the parts that other stores do not have."""
+"""The parts that only the etcd store has: the layout of keys, the cost of each verb, compaction, and watch events."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from harness.patience import within
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.errors import StoreFull
 from sparkonce.model.record import Address, Beat, Event, HeldReason, Report, State, StopWanted, Why
-from sparkonce.store.etcd_keys import Layout
-from sparkonce.store.protocol import Change, IdempotencyStore, Query
+from sparkonce.store.etcd.layout import Layout
+from sparkonce.store.protocol import IdempotencyStore, KeyChange, Query
 from store.backends import Clock
 from store.etcd_backend import Etcd
 from store.samples import Key, fresh, intent, request, reserved, taken
@@ -34,7 +35,7 @@ def etcd() -> Iterator[Etcd]:
 
 @pytest.mark.parametrize("realm", ["team-a", "a/b", "a", "ümlaut %", ""])
 def test_a_key_says_whose_it_is(realm: str) -> None:
-    """Every kind of key that is told of or listed gives back its realm and hash, whatever the realm is called."""
+    """Every kind of key that appears in watches or listings gives back its realm and hash, for any name of the realm."""
     layout, address = Layout("prod/1"), Address(realm=realm, key_hash="ab" * 32)
     keys = [layout.record(address), layout.claim(address), layout.open(address), layout.expiry(address, 1e9)]
     keys.append(layout.report(address, 1, 2, "driver/1"))
@@ -81,11 +82,11 @@ def test_what_is_left_of_a_key(etcd: Etcd) -> None:
     key.record = key.now()
     run(store.report(key.address, 1, Report(attempt=1, reporter="d", kind="values")))
     run(store.renew(key.address, 1, Beat(attempt=1, nonce=key.record.nonce, by="driver")))
-    assert kinds(etcd) == {"key", "own", "open", "spec", "intent", "report", "beat", "event"}
+    assert kinds(etcd) == {"key", "own", "open", "spec", "intent", "report", "size", "beat", "event"}
     key.finalize()
-    assert kinds(etcd) == {"key", "exp", "spec", "intent", "report", "beat", "event", "result"}
+    assert kinds(etcd) == {"key", "exp", "spec", "intent", "report", "size", "beat", "event", "result"}
     key = key.reopen()
-    assert kinds(etcd) == {"key", "own", "open", "spec", "intent", "report", "beat", "event", "result"}
+    assert kinds(etcd) == {"key", "own", "open", "spec", "intent", "report", "size", "beat", "event", "result"}
     key.finalize()
     run(store.purge(key.record, now=1e12))
     assert kinds(etcd) == {"gen", "event"}
@@ -147,7 +148,7 @@ def test_the_history_is_cut_in_etcd_too(etcd: Etcd) -> None:
 
 @pytest.fixture
 def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
-    """How many requests were sent since the last time it was asked."""
+    """Number of requests sent since the last call."""
     log = tmp_path / "hits"
     log.touch()
     monkeypatch.setenv("SPARKONCE_FAILPOINTS_LOG", str(log))
@@ -165,9 +166,10 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 
 def test_what_each_verb_costs(etcd: Etcd, requests: Callable[[], int]) -> None:
-    """In the good case every verb of a running key is one request, and so is every look; only what is rare looks before it writes."""
-    store = etcd.open(monotonic=lambda: 0.0)  # counts and sizes are asked for once in some seconds
+    """Normally every verb of a running key is one request, and so is every read; only rare cases read before they write."""
+    store = etcd.open(monotonic=lambda: 0.0)  # counts and sizes are read once every few seconds
     warm = reserved(store)
+    run(store.report(warm.address, 1, Report(attempt=1, reporter="d", kind="values")))
     requests()
     lease = warm.lease
     costs: dict[str, int] = {}
@@ -233,12 +235,13 @@ def test_a_hundred_reserves_are_a_hundred_requests(etcd: Etcd, requests: Callabl
 # --- what only etcd sees
 
 
-async def told(changes: Any, number: int) -> list[Change]:
-    return [await asyncio.wait_for(anext(changes), 10.0) for _ in range(number)]
+async def told(changes: Any, number: int) -> list[KeyChange]:
+    return [await within(anext(changes), 10.0) for _ in range(number)]
 
 
 def test_watch_says_who_waits_for_an_owner(etcd: Etcd) -> None:
-    """Claims that end by themselves or are dropped are told as such, all of a lease at once; an owner that held or finished is not."""
+    """Claims that end by themselves or are dropped are reported as such, all of a lease at once; the claim of a held or finished key is
+    not."""
     store = etcd.open()
     lease = run(store.open_lease(owner="me"))
     orphans = [reserved(store, lease) for _ in range(3)]
@@ -268,7 +271,7 @@ def test_watch_says_who_waits_for_an_owner(etcd: Etcd) -> None:
 
 
 def test_compaction_under_a_watch_is_told(etcd: Etcd) -> None:
-    """Whoever asks from a revision that is compacted is told of a gap, and sees everything after it; a watch that is up loses nothing."""
+    """A watch from a compacted revision reports a gap, and then everything after it; a running watch loses nothing."""
     store = etcd.open()
     early = reserved(store)
     for _ in range(3):
@@ -289,7 +292,8 @@ def test_compaction_under_a_watch_is_told(etcd: Etcd) -> None:
 
 
 def test_ages_begin_anew_for_another_reader(etcd: Etcd) -> None:
-    """A process that has just taken over gives a driver the whole period, whatever the clocks say; then it counts by its own."""
+    """A process that has just taken over gives a driver the whole period, whatever the clocks show; from then on it counts by its own
+    clock."""
     seconds = [100.0, 5000.0]
     writer, reader = (etcd.open(monotonic=lambda n=n: seconds[n]) for n in (0, 1))
     key = reserved(writer)
@@ -315,7 +319,7 @@ def test_another_process_sees_a_ceiling_within_seconds(etcd: Etcd) -> None:
     reserved(store, mine)
     for _ in range(9):
         reserved(other, theirs)
-    reserved(store, mine)  # one too many: nobody has looked since
+    reserved(store, mine)  # one too many: the count was not read meanwhile
     seconds += 11.0
 
     with pytest.raises(StoreFull):

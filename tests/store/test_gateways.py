@@ -11,7 +11,7 @@ import pytest
 
 from sparkonce.blocking import run
 from sparkonce.store.protocol import IdempotencyStore, Lease
-from sparkonce.store.roster import SILENT, Gateway, Gateways, Roster, Service
+from sparkonce.store.roster import SILENT, Gateway, Gateways, GatewayUptime, Roster
 from store.backends import BACKENDS, Backend
 
 ONE = Gateway(nonce="n1", owner="gateway-1", served=0.0)
@@ -33,11 +33,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def service(clock: Clock) -> Service:
-    return Service(clock)
+def service(clock: Clock) -> GatewayUptime:
+    return GatewayUptime(clock)
 
 
-def served(service: Service, clock: Clock, *, seconds: float, entry: Gateway, step: float = 2.0) -> float | None:
+def served(service: GatewayUptime, clock: Clock, *, seconds: float, entry: Gateway, step: float = 2.0) -> float | None:
     """The gateway announces itself every `step` seconds, and each entry is read as it is written."""
     found: float | None = None
     for passed in range(int(seconds / step) + 1):
@@ -47,7 +47,7 @@ def served(service: Service, clock: Clock, *, seconds: float, entry: Gateway, st
     return found
 
 
-def test_service_counts_from_the_first_look(service: Service, clock: Clock) -> None:
+def test_service_counts_from_the_first_look(service: GatewayUptime, clock: Clock) -> None:
     """What this process has not seen it does not count, however long the gateway says that it has served."""
     assert service.serving_for([]) is None
     assert service.serving_for([replace(ONE, served=86_400.0)]) == 0.0
@@ -55,7 +55,7 @@ def test_service_counts_from_the_first_look(service: Service, clock: Clock) -> N
     assert service.serving_for([replace(ONE, served=86_439.0)]) == 40.0
 
 
-def test_an_entry_that_nobody_renews_is_no_service(service: Service, clock: Clock) -> None:
+def test_an_entry_that_nobody_renews_is_no_service(service: GatewayUptime, clock: Clock) -> None:
     """A lease that etcd prolongs after its own outage keeps an entry, but not the service; a look a minute apart sees that, too."""
     assert served(service, clock, seconds=60.0, entry=ONE) == 60.0
     clock.now += SILENT
@@ -65,7 +65,7 @@ def test_an_entry_that_nobody_renews_is_no_service(service: Service, clock: Cloc
     assert service.serving_for([replace(ONE, served=62.0)]) is not None, "a look that came before a late entry"
 
 
-def test_a_new_stretch_begins_anew(service: Service, clock: Clock) -> None:
+def test_a_new_stretch_begins_anew(service: GatewayUptime, clock: Clock) -> None:
     """A gateway that came back draws a new nonce; the time before its gap does not count."""
     served(service, clock, seconds=100.0, entry=ONE)
     again = replace(ONE, nonce="n2", served=1.0)
@@ -75,8 +75,8 @@ def test_a_new_stretch_begins_anew(service: Service, clock: Clock) -> None:
     assert service.serving_for([replace(ONE, served=102.0)]) == 0.0, "who was gone is not remembered"
 
 
-def test_the_longest_that_serves_counts(service: Service, clock: Clock) -> None:
-    """One gateway without a gap is enough, whatever the others do."""
+def test_the_longest_that_serves_counts(service: GatewayUptime, clock: Clock) -> None:
+    """The gateway that has served longest without a gap decides, whatever the others do."""
     other = replace(ONE, nonce="n2")
     service.serving_for([ONE])
     clock.now += 10.0
@@ -102,7 +102,7 @@ def announce(store: IdempotencyStore, entry: Gateway, lease: Lease) -> None:
 
 
 def test_a_gateway_serves_while_its_lease_lives(backend: Backend) -> None:
-    """It is there as long as its lease, however that ends, and is no replica of the operator."""
+    """It is listed exactly as long as its lease lives, and is not a replica of the operator."""
     store = backend.open()
     assert run(gateways(store).gateways_serving_for()) is None
     leases = [run(store.open_lease(owner=f"gateway-{n}")) for n in range(2)]

@@ -1,4 +1,4 @@
-"""Leases as file locks: held by one process, seen by all, and never kept alive by anybody else."""
+"""Leases as file locks: held by one process, visible to all, and never kept alive by another process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from harness.eventually import assert_eventually
 from sparkonce.blocking import run
-from sparkonce.store import lease_files
-from sparkonce.store.lease_files import FileLease, LeaseFiles
 from sparkonce.store.protocol import Lease
-from sparkonce.store.sql import SqlStore
+from sparkonce.store.sqlite import lease as lease_files
+from sparkonce.store.sqlite.lease import FileLease, LeaseFiles
+from sparkonce.store.sqlite.store import SqliteStore
 from store.backends import Sqlite
 from store.racing import at_once
 from store.samples import reserved
@@ -28,7 +28,7 @@ def opened(leases: LeaseFiles) -> FileLease:
 
 
 def test_a_lease_is_held_until_it_is_let_go(tmp_path: Path) -> None:
-    """Its own process sees it held, too; afterwards nobody does, for ever; one that never was is not held."""
+    """Its own process also sees it as held; after the release it is never held again; one that never existed is not held."""
     leases = LeaseFiles(tmp_path / "leases")
     lease = opened(leases)
     assert leases.held(lease.id)
@@ -101,8 +101,8 @@ def test_a_forked_child_keeps_no_lease(sqlite: Sqlite, worker: Worker) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def fork_and_stay(store: SqlStore, lease: Lease) -> tuple[int, object]:
-    """The child says through a pipe whether it saw its parent's lease as held by somebody else, and stays."""
+def fork_and_stay(store: SqliteStore, lease: Lease) -> tuple[int, object]:
+    """The child reports through a pipe whether it saw its parent's lease as held by another process, and stays."""
     key = reserved(store, lease)
     ours, theirs = os.pipe()
     child = os.fork()
@@ -127,7 +127,7 @@ def test_a_child_by_exec_keeps_no_lease(sqlite: Sqlite, worker: Worker) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def spawn_and_stay(store: SqlStore, lease: Lease) -> tuple[int, object]:
+def spawn_and_stay(store: SqliteStore, lease: Lease) -> tuple[int, object]:
     key = reserved(store, lease)
     child = os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)
     assert_eventually(lambda: Path(f"/proc/{child}/comm").read_text(encoding="ascii").strip() == "sleep", 10.0)
@@ -143,7 +143,7 @@ def test_leases_of_one_process_are_apart(sqlite: Sqlite) -> None:
 
 
 def test_a_claim_of_another_boot_is_dead(sqlite: Sqlite, worker: Worker) -> None:
-    """After a reboot the row is there and the lock is not; should an id come back, the boot id still tells."""
+    """After a reboot the row exists and the lock does not; if an id is reused, the boot id still distinguishes them."""
     store = sqlite.open()
     key = reserved(store)
     with store._database.writing() as transaction:

@@ -1,4 +1,4 @@
-"""A metered store is the store itself, and tells of every request how it was answered."""
+"""A metered store behaves as the store itself, and reports the result of every request."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
+from harness.memory_store import MemoryStore
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, StoreUnavailable
 from sparkonce.model.record import Address, Report, SpecBody
-from sparkonce.store.memory import MemoryStore
-from sparkonce.store.metered import metered
+from sparkonce.store.instrumented import metered
 from sparkonce.store.protocol import IdempotencyStore, View
 from store.samples import address_of, request, reserved, result
 
@@ -22,7 +22,7 @@ def counted(store: IdempotencyStore) -> tuple[IdempotencyStore, Counter[tuple[st
 
 
 def test_each_request_is_told_once_with_its_answer() -> None:
-    """Outcomes by their names, reads as ok, a refusal as False; what is answered is the store's own answer."""
+    """Outcomes are reported by name, reads as ok, a refusal as False; the caller gets the store's own answer."""
     plain = MemoryStore()
     store, told = counted(plain)
     key = reserved(store)
@@ -57,8 +57,8 @@ class Gone(MemoryStore):
 
 
 def test_errors_are_told_and_stay_errors() -> None:
-    """The name of the error is told, the same for all that means no answer; the error itself reaches the caller. A request nobody waited
-    for is told as cancelled."""
+    """The error's name is reported, the same one for every lost answer; the error itself reaches the caller. A request that was abandoned
+    is reported as cancelled."""
     store, told = counted(Gone())
     with pytest.raises(StoreUnavailable, match="it is gone"):
         run(store.load(address_of("any")))
@@ -76,7 +76,7 @@ def test_errors_are_told_and_stay_errors() -> None:
 
 
 def test_what_a_store_has_besides_is_there() -> None:
-    """Its url, its watch and whatever else it offers pass through; what it has not, the metered one has not."""
+    """Its url, its watch and all other attributes pass through; attributes that it lacks are missing from the metered one, too."""
     plain = MemoryStore(poll=0.01)
     store, told = counted(plain)
     assert store.url == "memory:"

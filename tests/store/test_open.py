@@ -1,4 +1,4 @@
-"""Opening a store by what a person writes."""
+"""Opening a store by the address that a user writes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
-from sparkonce.store.memory import MemoryStore
 from sparkonce.store.open import ENVIRONMENT, default_url, open_store, redacted
-from sparkonce.store.sql import SqlStore
+from sparkonce.store.sqlite.store import SqliteStore
 
 
 @pytest.mark.parametrize(
@@ -21,23 +20,14 @@ def test_a_ledger_has_several_spellings(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     store = open_store(spelling.format(tmp_path / "ledger.db"))
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, SqliteStore)
     assert store.path == (tmp_path / "ledger.db").resolve()
     assert store.url == f"sqlite:///{store.path}"
     again = open_store(store.url)
-    assert isinstance(again, SqlStore)
+    assert isinstance(again, SqliteStore)
     assert again.path == store.path
     run(store.close())
     run(again.close())
-
-
-def test_memory_is_a_store_of_its_own() -> None:
-    """Each `memory:` is another store."""
-    one, other = open_store("memory:"), open_store("memory:")
-    assert isinstance(one, MemoryStore)
-    assert isinstance(other, MemoryStore)
-    assert one is not other
-    assert one.url == "memory:"
 
 
 @pytest.mark.parametrize(
@@ -50,6 +40,7 @@ def test_memory_is_a_store_of_its_own() -> None:
         ("postgresql://host/db?pasword=secret", "cannot be read"),
         ("postgresql://[secret", "cannot be read"),
         ("redis://localhost", "is no store; use sqlite:///PATH, a plain path, "),
+        ("memory:", "is no store"),
         ("sqlite://ledger.db", "is no store"),
         ("sqlite:ledger.db", "is no store"),
         ("file:///tmp/ledger.db", "is no store"),
@@ -59,7 +50,7 @@ def test_memory_is_a_store_of_its_own() -> None:
     ],
 )
 def test_what_is_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, says: str) -> None:
-    """One sentence says what exists, without repeating a password, and nothing is created."""
+    """One sentence lists the valid forms, without repeating a password, and nothing is created."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match=says) as refused:
         open_store(url)
@@ -74,11 +65,14 @@ def test_the_default_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     assert default_url() == f"sqlite:///{tmp_path}/sparkonce/ledger.db"
     store = open_store()
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, SqliteStore)
     assert store.path == tmp_path.resolve() / "sparkonce" / "ledger.db"
     run(store.close())
-    monkeypatch.setenv(ENVIRONMENT, "memory:")
-    assert isinstance(open_store(), MemoryStore)
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "named.db"))
+    named = open_store()
+    assert isinstance(named, SqliteStore)
+    assert named.path == tmp_path.resolve() / "named.db"
+    run(named.close())
 
 
 @pytest.mark.parametrize(
@@ -88,7 +82,6 @@ def test_the_default_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("postgresql://host/db", "postgresql://host/db"),
         ("sqlite:////data/a?b@c.db", "sqlite:////data/a"),
         ("plain/path@home", "plain/path@home"),
-        ("memory:", "memory:"),
     ],
 )
 def test_what_may_be_printed(url: str, shown: str) -> None:

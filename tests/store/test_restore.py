@@ -13,16 +13,16 @@ from harness import proxy
 from sparkonce.blocking import run
 from sparkonce.errors import StoreUnavailable, StoreUnusable
 from sparkonce.model.record import Event, HeldReason, Record, Settling, SpecBody, State, Why
-from sparkonce.store.etcd import EtcdStore
+from sparkonce.store.etcd.store import EtcdStore
 from sparkonce.store.protocol import Changed, Gone, IdempotencyStore, LostOwnership, NotFound, Owned, Query
-from sparkonce.store.restore import Shown
+from sparkonce.store.restore import NewestAttempt
 from store.backends import Clock
 from store.etcd_backend import Etcd, opened
 from store.insisting import answered
 from store.samples import Key, address_of, fresh, request, reserved, taken
 
 TOLD = SpecBody(job={"kind": "IdempotentJob", "told": "to a driver"})
-"""What a driver was told of the job: less than a record has."""
+"""The part of the job that a driver received, which is less than a record has."""
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def store(etcd: Etcd) -> IdempotencyStore:
 
 
 def restorable(store: IdempotencyStore) -> EtcdStore:
-    """Its verbs, through whatever stands before it."""
+    """The store's verbs, through whatever is in front of it."""
     return cast(EtcdStore, store)
 
 
-def shown(key: str, generation: int, attempt: int, **change: Any) -> Shown:
-    made = Shown(
+def shown(key: str, generation: int, attempt: int, **change: Any) -> NewestAttempt:
+    made = NewestAttempt(
         address=address_of(key),
         key=key,
         generation=generation,
@@ -57,7 +57,7 @@ def shown(key: str, generation: int, attempt: int, **change: Any) -> Shown:
     return replace(made, **change)
 
 
-def rebuilt(store: IdempotencyStore, what: Shown) -> bool:
+def rebuilt(store: IdempotencyStore, what: NewestAttempt) -> bool:
     return run(restorable(store).rebuild(what, by="ann"))
 
 
@@ -72,7 +72,7 @@ def retried(key: Key) -> Record:
 
 
 def test_a_key_that_nobody_remembers(store: IdempotencyStore) -> None:
-    """It is in progress at the attempt that its application shows, with that nonce and without an owner; whoever comes takes it over."""
+    """It is in progress at the attempt that its application shows, with that nonce and without an owner; the next process takes it over."""
     what = shown("lost", 3, 2, objects=("uid/etl/one",))
     assert rebuilt(store, what)
     view = run(store.load(what.address))
@@ -87,8 +87,8 @@ def test_a_key_that_nobody_remembers(store: IdempotencyStore) -> None:
 
 
 def test_an_older_attempt(store: IdempotencyStore) -> None:
-    """What the record knew of the generation stays, also what this version does not know; its owner's time is over; and what was
-    recorded of the job is not replaced by the less that a driver was told."""
+    """The record's data of the generation stays, including fields that this version does not know; its owner's claim is over; the recorded
+    job is not replaced by the smaller part that a driver received."""
     key = reserved(store, key="lost", objects=("uid/etl/one",))
     key.record = run(store.load(key.address)).record or key.record
     change = key.record.model_copy(update={"future": "kept"}).changed(uncounted=1, phase="Running")
@@ -121,7 +121,7 @@ def test_an_older_generation(store: IdempotencyStore) -> None:
 
 
 def test_held_before_it_went_on(store: IdempotencyStore) -> None:
-    """The backup is from before a person resolved it: the attempt that was granted then goes on."""
+    """The backup is from before a person resolved the key: the attempt that was granted then continues."""
     key = reserved(store, key="lost")
     key.change(settling=Settling(attempt=1, why=Why.LOST))
     key.change(state=State.HELD, held=HeldReason.UNKNOWN, note="who knows")
@@ -165,8 +165,8 @@ def test_a_key_that_was_forgotten(store: IdempotencyStore) -> None:
 
 
 def test_a_name_that_is_only_kept_taken(store: IdempotencyStore) -> None:
-    """Nothing ran under it, or nobody knows what: a generation that is known goes on after it, and one that is not is not made up, but
-    who asks for the key anew meets none of its names."""
+    """The placeholder ran nothing, or its run is unknown: a known generation continues after it, an unknown one is not invented, but a new
+    request for the key meets none of its names."""
     key = reserved(store, key="known")
     spec = run(store.spec(key.address, 1))
     assert rebuilt(store, shown("known", 1, 2, spec=None))
@@ -186,7 +186,7 @@ def test_a_name_that_is_only_kept_taken(store: IdempotencyStore) -> None:
 
 
 def test_lost_replies_and_a_second_person(etcd: Etcd) -> None:
-    """Whoever repeats it finds what was done, once; and so does another who does the same at the same time."""
+    """A repetition finds that it was done, once; so does another caller that does the same at the same time."""
     other = etcd.open()
     run(other.load(address_of("lost")))
     with proxy.in_front_of(etcd.cluster.one.address) as line:
@@ -219,8 +219,8 @@ def test_lost_replies_and_a_second_person(etcd: Etcd) -> None:
 
 
 def test_the_epoch(store: IdempotencyStore) -> None:
-    """It goes up by one for each time that a person has accepted, whoever repeats it; what is written from then on says so; and an epoch
-    that nobody has seen is no ground to raise another one."""
+    """It rises by one for each restore that a person accepted, however often that is repeated; later writes carry it; and an epoch that was
+    never seen is no reason to raise another one."""
     key = reserved(store)
     assert key.record.epoch == 1
     raised = restorable(store).raise_epoch

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 
@@ -42,9 +43,23 @@ def test_a_replica_is_listed_while_its_lease_lives(backend: Backend) -> None:
     assert list(run(roster.replicas())) == [later]
 
 
+def test_an_entry_of_an_earlier_version(tmpfs_path: Path) -> None:
+    """A process that announces no version of statuses writes version 0 of them; one that announces a version is listed with it."""
+    backend = BACKENDS["etcd"](tmpfs_path)
+    assert isinstance(backend, Etcd)
+    store = backend.open()
+    roster = cast(Roster, store)
+    newer = replace(ONE, statuses=3)
+    run(roster.announce(newer, lease=run(store.open_lease(owner="pod-1"))))
+    earlier = {name: value for name, value in asdict(replace(ONE, nonce="n2")).items() if name != "statuses"}
+    backend.cluster.put(backend.layout.replica("n2"), json.dumps(earlier).encode())
+    assert [each.statuses for each in run(roster.replicas())] == [3, 0]
+    backend.close()
+
+
 @pytest.mark.parametrize("entry", [b"", b"{", b"[]", b'{"nonce": "n2"}', b'{"nonce":"n","owner":"o","clock":"soon"}'])
 def test_an_entry_that_cannot_be_read_is_left_out(tmpfs_path: Path, entry: bytes) -> None:
-    """A hint of another make hides nobody else."""
+    """An invalid entry hides no other one."""
     backend = BACKENDS["etcd"](tmpfs_path)
     assert isinstance(backend, Etcd)
     store = backend.open()

@@ -1,7 +1,7 @@
 """SIGKILL before and after every statement of every verb that writes: the store holds the state before or the state after, never between.
 
-A case prepares a key; another process carries the verb out and is killed at the K-th point, for K = 0, 1, ... until the verb gets through.
-After each kill the store is looked at by this process, which then repeats the call, as a caller must who was told nothing.
+A case prepares a key; another process carries out the verb and is killed at the K-th point, for K = 0, 1, ... until the verb completes.
+After each kill this process reads the store and repeats the call, as a caller without an answer must.
 """
 
 from __future__ import annotations

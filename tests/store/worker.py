@@ -14,12 +14,13 @@ from typing import Any
 
 from harness.child import frozen
 from harness.eventually import assert_eventually
+from harness.patience import Patience, cpu_of
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.store.protocol import IdempotencyStore, Lease
 
 LONG = 30.0
-"""Seconds: what is asked here takes milliseconds; only a defect takes this long."""
+"""Seconds: these calls take milliseconds; only a defect takes this long."""
 
 Opening = Callable[[], IdempotencyStore]
 """Opens the store; of functions and values that can be named to another process."""
@@ -37,7 +38,7 @@ class Worker:
     def __init__(self, opening: Opening, *, mortal: bool = False) -> None:
         """`opening`: how the other process opens the store; a backend's `opening(...)`."""
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["sparkonce.store.sql"])
+        context.set_forkserver_preload(["sparkonce.store.sqlite.store"])
         self._ours, theirs = context.Pipe()
         serve = _serve_by_children if mortal else _serve
         self._process = context.Process(target=serve, args=(opening, theirs), daemon=True)
@@ -54,9 +55,11 @@ class Worker:
         self._ours.send((job, args, fail))
 
     def answer(self, timeout: float = LONG) -> Any:
-        """Of what was asked first; an error is raised here: Killed for a mortal that died of it, EOFError for another."""
-        if not self._ours.poll(timeout):
-            raise AssertionError(f"the process {self.pid} did not answer")
+        """The answer to the first call; raises its error here: Killed for a mortal that died of it, EOFError for another."""
+        patience = Patience(timeout, progress=lambda: cpu_of(self.pid))
+        while not self._ours.poll(patience.pause):
+            if patience.over():
+                raise AssertionError(f"the process {self.pid} did not answer")
         done, value = self._ours.recv()
         if not done:
             raise value
@@ -72,7 +75,7 @@ class Worker:
         self._process.join()
 
     def freeze(self) -> None:
-        """SIGSTOP, and it stands still."""
+        """SIGSTOP; the process has stopped when this returns."""
         os.kill(self.pid, signal.SIGSTOP)
         self.wait_until_frozen()
 

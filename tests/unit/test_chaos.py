@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.node.chaos import wanted
-from harness.node.chaos_cases import ANSWERED, CASES
-from harness.node.chaos_runs import Arm, BadLine, Run, Task, append, line_of, missing, read, rounds
-from harness.node.chaos_table import JOINED, document, printed, table
+from chaos_cases import ANSWERED, CASES
+from chaos_runs import Arm, BadLine, Run, Task, append, line_of, missing, read, rounds
+from chaos_session import wanted
+from chaos_table import JOINED, document, printed, table
 from harness.node.faults import FAULTS as FAULTS_OF_TESTS
 
 OURS = Run(
@@ -65,14 +65,14 @@ FAULTS = {"label": Fault("A label is patched.", tuple(Arm)), "ours only": Fault(
     ],
 )
 def test_a_run_is_judged_by_its_rows_and_its_state(run: Run, verdict: str) -> None:
-    """A row twice is a duplicate, a row that is missing a loss; a final state that denies what is in the table, or none at all, is wrong;
-    ours is also wrong when it is not the state that the fault's description asks for."""
+    """A row that is there twice is a duplicate, a missing row a loss; a final state that contradicts the table, or none, is wrong; ours is
+    also wrong if it is not the state that the fault expects."""
     assert run.verdict == verdict
     assert run.right is (verdict == "right")
 
 
 def test_runs_come_back_from_their_file(tmp_path: Path) -> None:
-    """What was appended is read as it was; a session that was killed in the middle of a line left no run, and the next line is whole."""
+    """Appended runs are read unchanged; a session killed in the middle of a line left no run, and the next line is complete."""
     path = tmp_path / "chaos.jsonl"
     assert read(path) == []
     append(path, OURS)
@@ -84,7 +84,7 @@ def test_runs_come_back_from_their_file(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_no_run_is_named(tmp_path: Path) -> None:
-    """A whole line that is no run is an error with its number, and never skipped: its run would be made again, and counted twice."""
+    """A complete line that is not a run is an error with its number, and never skipped: its run would be made again, and counted twice."""
     path = tmp_path / "chaos.jsonl"
     for line in ("{", '{"arm": "another"}', "{}", '{"arm": "never"}'):
         path.write_text(f"{line_of(OURS)}\n{line}\n")
@@ -93,7 +93,7 @@ def test_a_line_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_missing() -> None:
-    """Runs that are there count, of any seed and commit and in that arm alone; more than asked for are no reason to run."""
+    """Existing runs count, of any seed and commit, and for their arm only; more than requested is not a reason to run."""
     asked = {"label": [Arm.SPARKONCE, Arm.NEVER], "ours only": [Arm.SPARKONCE]}
     there = [OURS, replace(OURS, number=2, seed=7, commit="other"), PLAIN, *[replace(OURS, fault="ours only")] * 4]
     found = [(task.fault, task.arm, task.number) for task in missing(asked, there, runs=3)]
@@ -144,7 +144,7 @@ def test_what_is_asked_for() -> None:
 
 def test_every_fault_can_be_run() -> None:
     """Each has a sentence and an arm, and a strike for each of its arms. Every fault of the tests on a real cluster is among them; two of
-    them strike harder here (the API server is away for 30 s, the Spark operator is killed with what it started)."""
+    them are stronger here (the API server is down for 30 s, the Spark operator is killed with its child)."""
     struck = {case.ours for case in CASES.values()}
     assert {name for name, fault in FAULTS_OF_TESTS.items() if fault.strike not in struck} == {
         "API server killed",

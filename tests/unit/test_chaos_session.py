@@ -11,9 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness.node import chaos
-from harness.node.chaos_cases import CASES
-from harness.node.chaos_runs import Arm, Run, Task, read
+import chaos_session as chaos
+from chaos_cases import CASES
+from chaos_runs import Arm, Run, Task, read
+from harness.patience import stretched
 
 PATIENCE = 10.0
 """Seconds for a thread to be where it is about to be."""
@@ -23,7 +24,7 @@ GRACE = 0.05
 
 
 class Planted:
-    """In place of a session on a cluster: every run is right but for what is planted, and it watches who runs beside whom."""
+    """Replaces a session on a cluster: every run is right except for planted ones, and it records which runs overlap."""
 
     def __init__(self, seed: int, wrong: Sequence[tuple[str, Arm]] = (), broken: str = "", slow: str = "") -> None:
         self.seed, self.wrong, self.broken, self.slow = seed, wrong, broken, slow
@@ -45,7 +46,7 @@ class Planted:
             if self._now > 2:
                 self._crowded.set()
         if not CASES[task.fault].alone:
-            self._paired.wait(PATIENCE)
+            self._paired.wait(stretched(PATIENCE))
             self._crowded.wait(GRACE)
         with self._lock:
             self._now -= 1
@@ -89,8 +90,8 @@ def plant(monkeypatch: pytest.MonkeyPatch, session: Planted) -> Planted:
 
 
 def test_a_session_makes_what_is_missing(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first session makes one run of each fault and arm, the second one adds what is missing to two, a third has nothing to do and
-    opens no cluster; the page is written each time."""
+    """The first session makes one run of each fault and arm, the second one adds those missing to two, a third has nothing to do and opens
+    no cluster; the page is written each time."""
     wanted = sum(len(case.arms) for case in CASES.values())
     first = plant(monkeypatch, Planted(0))
     assert chaos.main(["--runs", "1"]) == 0
@@ -117,7 +118,7 @@ def test_who_runs_beside_whom(files: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_exit_code(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arm: Arm, code: int
 ) -> None:
-    """1 when a run of ours is wrong, which is said; what happens to plain applications is what the table is for. Each run has a line."""
+    """1 if a run of ours is wrong, which is printed; runs of plain applications only count in the table. Each run has a line."""
     plant(monkeypatch, Planted(0, wrong=[("none", arm)]))
     assert chaos.main(["--runs", "1", "--only", "none"]) == code
     said = capsys.readouterr()
@@ -139,7 +140,7 @@ def test_a_cluster_that_breaks(
 
 
 def test_a_run_that_breaks(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its cluster did not answer: it is told, leaves no line, and the others go on."""
+    """Its cluster did not answer: that is printed, it leaves no line, and the others continue."""
     plant(monkeypatch, Planted(0, broken="ledger killed"))
     assert chaos.main(["--runs", "1", "--only", "ledger,gateways"]) == 0
     assert [run.fault for run in read(files / "chaos.jsonl")] == ["gateways gone"]
@@ -150,7 +151,8 @@ def test_a_run_that_breaks(files: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 def test_a_machine_without_time(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run whose driver never came to be hit is no run: it is told, leaves no line, is made in the next session, and the others go on."""
+    """A run whose driver never began does not count: that is printed, it leaves no line, it is made in the next session, and the others
+    continue."""
     plant(monkeypatch, Planted(0, slow="ledger killed"))
     assert chaos.main(["--runs", "1", "--only", "ledger,gateways"]) == 0
     assert [run.fault for run in read(files / "chaos.jsonl")] == ["gateways gone"]
@@ -161,7 +163,7 @@ def test_a_machine_without_time(
 
 
 def test_time_is_up(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run is begun after the minutes are over, which is no failure."""
+    """No run starts after the minutes are over, which is not a failure."""
     session = plant(monkeypatch, Planted(0))
     assert chaos.main(["--minutes", "0"]) == 0
     assert session.began == []
@@ -178,11 +180,11 @@ def test_only_the_page(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_arm_that_does_not_exist(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is said in a sentence."""
     assert chaos.main(["--arms", "spark"]) == 2
-    assert "chaos: 'spark' is no arm; give some of sparkonce,never,onfailure" in capsys.readouterr().err
+    assert "chaos: 'spark' is not an arm; give some of sparkonce,never,onfailure" in capsys.readouterr().err
 
 
 def test_runs_are_told_as_they_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each line says how long the rest will take at the pace so far, and what a run without an end left behind."""
+    """Each line has an estimate for the rest at the pace so far, and what a run without an end left behind."""
     tell = chaos.Telling(3)
     tell.began -= 60
     (run,) = Planted(0).run(Task(fault="ledger killed", arm=Arm.SPARKONCE, number=2))

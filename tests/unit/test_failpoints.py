@@ -1,4 +1,4 @@
-"""Failpoints: what a plan means, what each action does to a real process, and that names, code and page agree."""
+"""Failpoints: parsing of plans, the effect of each action on a real process, and that names, code and page agree."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from harness.child import frozen
 from harness.eventually import assert_eventually
+from harness.patience import completed, output_of
 from sparkonce import failpoints
 from sparkonce.failpoints import NAMES, FailpointError, hit, markdown, parse
 
@@ -30,7 +31,7 @@ for turn in range(3):
     hit("{POINT}")
     print("after", turn, flush=True)
 """
-"""Three hits; what it printed tells how far it came."""
+"""Hits a failpoint three times; its output shows how far it came."""
 
 
 def environment(plan: str, **more: str) -> dict[str, str]:
@@ -39,14 +40,7 @@ def environment(plan: str, **more: str) -> dict[str, str]:
 
 
 def run(plan: str, **more: str) -> tuple[int, list[str], str]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment(plan, **more),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,  # hit by a defect only
-    )
+    done = completed([sys.executable, "-c", PROGRAM], 60, env=environment(plan, **more))  # hit by a defect only
     return done.returncode, done.stdout.split("\n")[:-1], done.stderr
 
 
@@ -99,7 +93,7 @@ def test_terms_apply_one_after_the_other(plan: pytest.MonkeyPatch, terms: str, e
 
 
 def test_points_count_for_themselves(plan: pytest.MonkeyPatch) -> None:
-    """Hits of one point use up nothing of another's terms, and a point without terms does nothing."""
+    """Hits of one point do not use up another's terms, and a point without terms does nothing."""
     plan.setenv("SPARKONCE_FAILPOINTS", f"{POINT}=1*off->raise; {OTHER}=raise;")
     failpoints.reset()
     hit("driver.stage.after")
@@ -137,7 +131,7 @@ def test_what_means_nothing_is_refused_with_one_sentence(text: str, names: str) 
 
 
 def test_the_examples_are_plans() -> None:
-    """The plans that the module and its page show as examples are accepted as they stand."""
+    """The example plans of the module and its page are accepted unchanged."""
     shown = re.findall(r'SPARKONCE_FAILPOINTS="([^"]+)"', f"{failpoints.__doc__}{markdown()}")
     assert len(shown) == 2
     for text in shown:
@@ -154,7 +148,7 @@ def test_kill_ends_the_process_at_the_point() -> None:
 
 
 def test_exit_ends_the_process_with_its_code() -> None:
-    """The process ends at the point, with the code that was asked for."""
+    """The process ends at the point with the given code."""
     code, printed, _ = run(f"{POINT}=exit(7)")
     assert (code, printed) == (7, ["before 0"])
 
@@ -180,14 +174,14 @@ def test_sleep_delays_and_goes_on() -> None:
 
 
 def test_stop_freezes_until_somebody_continues() -> None:
-    """SIGSTOP at the second hit: the process is there and does nothing; after SIGCONT it goes on behind the point."""
+    """SIGSTOP at the second hit: the process exists and does nothing; after SIGCONT it continues behind the point."""
     plan = environment(f"{POINT}=1*off->1*stop")
     with subprocess.Popen([sys.executable, "-c", PROGRAM], env=plan, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert_eventually(lambda: frozen(child.pid), 30)
             assert child.poll() is None
             child.send_signal(signal.SIGCONT)
-            printed, _ = child.communicate(timeout=30)
+            printed, _ = output_of(child, 30)
         finally:
             child.kill()
     assert child.returncode == 0
@@ -201,7 +195,7 @@ def test_a_bad_plan_ends_the_process_at_its_first_point() -> None:
 
 
 def test_the_log_counts_every_hit(tmp_path: Path) -> None:
-    """With a log file each hit of each process is a line: the name, and what was done if anything was, also when that was the end."""
+    """With a log file each hit of each process is a line: the name, and the action if there was one, also if it ended the process."""
     log = tmp_path / "hits"
     run(f"{POINT}=1*off->kill", SPARKONCE_FAILPOINTS_LOG=str(log))
     run(f"{OTHER}=kill", SPARKONCE_FAILPOINTS_LOG=str(log))
@@ -218,7 +212,7 @@ def test_once_kills_one_process_in_all(tmp_path: Path) -> None:
 
 
 def hits_in(path: Path) -> set[str]:
-    """Names of all points that a module hits. `hit(f"{point}.before")` stands for every text in that module which names a point so."""
+    """Names of all points that a module hits. `hit(f"{point}.before")` means every text in that module that names such a point."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     found: set[str] = set()
@@ -240,7 +234,7 @@ def hits_in(path: Path) -> set[str]:
 
 
 def test_every_point_is_hit_and_every_hit_is_a_point() -> None:
-    """NAMES is what the code hits, no more and no less: a plan for a point that nobody hits would test nothing."""
+    """NAMES is exactly what the code hits: a plan for a point that is never hit would test nothing."""
     modules = [path for path in PACKAGE.rglob("*.py") if path.name != "failpoints.py"]
     hit_somewhere = {name: path.name for path in modules for name in hits_in(path)}
     assert {name: where for name, where in hit_somewhere.items() if name not in NAMES} == {}

@@ -1,10 +1,10 @@
-{{/* Names, labels, and what several templates say alike. */}}
+{{/* Names, labels, and blocks that several templates share. */}}
 
 {{- define "sparkonce.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
-{{/* At most 40 characters: the longest name made from it, of an etcd pod, still fits a label. */}}
+{{/* At most 40 characters: the longest name made from it, that of an etcd pod, still fits a label. */}}
 {{- define "sparkonce.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
@@ -15,7 +15,7 @@
 {{- end }}
 {{- end }}
 
-{{/* Of what is cluster-wide: two releases of one name in two namespaces have two. */}}
+{{/* Name of cluster-wide objects. It contains the namespace, so that two releases of one name do not collide. */}}
 {{- define "sparkonce.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "sparkonce.fullname" .) }}
 {{- end }}
@@ -32,6 +32,10 @@ app.kubernetes.io/instance: {{ $top.Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
+{{/*
+Called with (list . "component"), and perhaps more labels for this object, which win over commonLabels. No selector has any of these:
+selectors of workloads cannot be changed.
+*/}}
 {{- define "sparkonce.labels" -}}
 {{- $top := index . 0 -}}
 {{ include "sparkonce.selector" . }}
@@ -39,11 +43,19 @@ app.kubernetes.io/version: {{ $top.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: sparkonce
 app.kubernetes.io/managed-by: {{ $top.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "+" "_") }}
+{{- $more := $top.Values.commonLabels | default dict | deepCopy }}
+{{- range rest (rest .) }}
+{{- $more = mergeOverwrite $more (deepCopy (. | default dict)) }}
+{{- end }}
+{{- with $more }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{/* Called with (list . image). */}}
+{{/* Called with (list . image). image.registry is for every image without a registry of its own. */}}
 {{- define "sparkonce.image" -}}
 {{- $top := index . 0 }}{{ $image := index . 1 -}}
+{{- with $image.registry | default $top.Values.image.registry }}{{ . }}/{{ end }}
 {{- if $image.digest -}}
 {{ $image.repository }}@{{ $image.digest }}
 {{- else -}}
@@ -59,25 +71,96 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "
 {{- default (printf "%s-gateway" (include "sparkonce.fullname" .)) .Values.gateway.serviceAccount.name }}
 {{- end }}
 
+{{/* Name of the Secret with the gateway's certificate; empty: it serves plain HTTP. Values of earlier charts have no `enabled`. */}}
+{{- define "sparkonce.gatewaySecret" -}}
+{{- if .Values.gateway.tls.secretName }}
+{{- .Values.gateway.tls.secretName }}
+{{- else if dig "enabled" true .Values.gateway.tls }}
+{{- printf "%s-gateway-tls" (include "sparkonce.fullname" .) }}
+{{- end }}
+{{- end }}
+
+{{/* Key of the CA in that Secret; empty: images trust it already. */}}
+{{- define "sparkonce.gatewayCaKey" -}}
+{{- if .Values.gateway.tls.secretName }}
+{{- .Values.gateway.tls.caKey }}
+{{- else if include "sparkonce.gatewaySecret" . }}
+{{- "ca.crt" }}
+{{- end }}
+{{- end }}
+
+{{/* Names on the certificate: of the Service, and of this machine for a port-forward. */}}
+{{- define "sparkonce.gatewayHosts" -}}
+{{- $name := printf "%s-gateway" (include "sparkonce.fullname" .) }}
+{{- $full := printf "%s.%s.svc" $name .Release.Namespace }}
+{{- list $full (printf "%s.cluster.local" $full) (printf "%s.%s" $name .Release.Namespace) $name "localhost" | toJson }}
+{{- end }}
+
 {{- define "sparkonce.gatewayUrl" -}}
-{{- printf "%s://%s-gateway.%s.svc:%d" (ternary "https" "http" (ne .Values.gateway.tls.secretName "")) (include "sparkonce.fullname" .) .Release.Namespace (int .Values.gateway.port) }}
+{{- printf "%s://%s-gateway.%s.svc:%d" (ternary "https" "http" (ne (include "sparkonce.gatewaySecret" .) "")) (include "sparkonce.fullname" .) .Release.Namespace (int .Values.gateway.port) }}
 {{- end }}
 
 {{- define "sparkonce.etcdName" -}}
 {{- printf "%s-etcd" (include "sparkonce.fullname" .) }}
 {{- end }}
 
-{{/* The store's URL: either what is outside, or every member of what is bundled. */}}
+{{/* etcd.bundled.tls as JSON, complete: values of earlier charts have none of it (`helm upgrade --reuse-values`). */}}
+{{- define "sparkonce.etcdTls" -}}
+{{- $usual := dict "enabled" true "secretName" "" "clientSecretName" "" "certManager" (dict "enabled" false) }}
+{{- mergeOverwrite $usual (dig "tls" dict .Values.etcd.bundled | default dict | deepCopy) | toJson }}
+{{- end }}
+
+{{/* Secrets with the certificates of the bundled etcd's members and of its clients. */}}
+{{- define "sparkonce.etcdSecret" -}}
+{{- default (printf "%s-members" (include "sparkonce.etcdName" .)) (include "sparkonce.etcdTls" . | fromJson).secretName }}
+{{- end }}
+
+{{- define "sparkonce.etcdClientSecret" -}}
+{{- default (printf "%s-client" (include "sparkonce.etcdName" .)) (include "sparkonce.etcdTls" . | fromJson).clientSecretName }}
+{{- end }}
+
+{{/* One sentence on how others could read or change the ledger; empty if the chart knows of no way. */}}
+{{- define "sparkonce.exposed" -}}
+{{- $external := .Values.etcd.external }}
+{{- if .Values.etcd.bundled.enabled }}
+{{- if not (include "sparkonce.etcdTls" . | fromJson).enabled -}}
+with etcd.bundled.tls.enabled=false whoever reaches the bundled etcd may read and change the ledger: leave it at true, or set acceptInsecure=true
+{{- end }}
+{{- else if $external.endpoints }}
+{{- if not $external.tls.enabled -}}
+with etcd.external.tls.enabled=false the ledger goes over the network in plain text: set etcd.external.tls.enabled=true (with your own CA in etcd.external.tls.secretName), or set acceptInsecure=true
+{{- else if not (or $external.tls.clientCertificate $external.auth.user) -}}
+an etcd that lets this release in without a certificate or a user lets in whoever reaches it: set etcd.external.tls.clientCertificate=true or etcd.external.auth.user, or set acceptInsecure=true
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* URL of the store: the external endpoints, or every member of the bundled etcd. */}}
 {{- define "sparkonce.store" -}}
 {{- $external := .Values.etcd.external }}
 {{- if and .Values.etcd.bundled.enabled $external.endpoints }}
 {{- fail "etcd.external.endpoints and etcd.bundled.enabled are both set: the ledger is in one of them, leave the other out" }}
-{{- else if .Values.etcd.bundled.enabled }}
+{{- end }}
+{{- $exposed := include "sparkonce.exposed" . }}
+{{- if and $exposed (not .Values.acceptInsecure) }}
+{{- fail $exposed }}
+{{- end }}
+{{- if .Values.etcd.bundled.enabled }}
+{{- $tls := include "sparkonce.etcdTls" . | fromJson }}
+{{- if ne (empty $tls.secretName) (empty $tls.clientSecretName) }}
+{{- fail "etcd.bundled.tls.secretName and etcd.bundled.tls.clientSecretName belong together: name both Secrets, or neither" }}
+{{- else if and $tls.certManager.enabled $tls.secretName }}
+{{- fail "etcd.bundled.tls.certManager.enabled and etcd.bundled.tls.secretName are both set: cert-manager makes the Secrets, leave their names out" }}
+{{- end }}
 {{- $members := list }}
 {{- range $each := until (int .Values.etcd.bundled.replicas) }}
 {{- $members = append $members (printf "%s-%d.%s.%s.svc:2379" (include "sparkonce.etcdName" $) $each (include "sparkonce.etcdName" $) $.Release.Namespace) }}
 {{- end }}
-{{- printf "etcd://%s?quota=%d" (join "," $members) (int64 .Values.etcd.bundled.quotaBytes) }}
+{{- $options := list (printf "quota=%d" (int64 .Values.etcd.bundled.quotaBytes)) }}
+{{- if $tls.enabled }}
+{{- $options = concat $options (list "ca=/etc/sparkonce/etcd/ca.crt" "cert=/etc/sparkonce/etcd/tls.crt" "key=/etc/sparkonce/etcd/tls.key") }}
+{{- end }}
+{{- printf "etcd://%s?%s" (join "," $members) (join "&" $options) }}
 {{- else if $external.endpoints }}
 {{- $options := list (printf "timeout=%v" $external.timeoutSeconds) }}
 {{- if $external.tls.enabled }}
@@ -111,7 +194,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "
 {{- end }}
 {{- end }}
 
-{{/* Environment of whoever talks to the store. */}}
+{{/* Environment of every container that connects to the store. */}}
 {{- define "sparkonce.storeEnv" -}}
 - name: SPARKONCE_STORE
   value: {{ include "sparkonce.store" . | quote }}
@@ -128,11 +211,13 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "
 {{- end }}
 {{- end }}
 
+{{/* Name of the Secret with TLS files for connections to the store; empty if there is none. */}}
 {{- define "sparkonce.storeTls" -}}
+{{- if and .Values.etcd.bundled.enabled (include "sparkonce.etcdTls" . | fromJson).enabled }}{{ include "sparkonce.etcdClientSecret" . }}{{ end }}
 {{- with .Values.etcd.external }}{{ if and .endpoints .tls.enabled .tls.secretName }}{{ .tls.secretName }}{{ end }}{{ end }}
 {{- end }}
 
-{{/* Whoever a pod runs as, it may nothing. Called with the additions of the values. */}}
+{{/* Unprivileged security context of every pod. Called with the fields from the values, which are merged over it. */}}
 {{- define "sparkonce.podSecurity" -}}
 {{- $ours := dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 "seccompProfile" (dict "type" "RuntimeDefault") }}
 {{- mergeOverwrite $ours (deepCopy .) | toYaml }}
@@ -145,9 +230,11 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Where pods may run, as the values of one component say it. */}}
+{{/* Priority class, node selector, tolerations and affinity. Called with (list . VALUES), of one component. */}}
 {{- define "sparkonce.placement" -}}
-{{- with .priorityClassName }}
+{{- $top := index . 0 }}
+{{- with index . 1 }}
+{{- with .priorityClassName | default $top.Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- with .nodeSelector }}
@@ -160,8 +247,9 @@ tolerations: {{- toYaml . | nindent 2 }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+{{- end }}
 
-{{/* Called with (list . "component" spread). A rollout's old pods do not count. */}}
+{{/* Called with (list . "component" spread). Pods of an older revision do not count. */}}
 {{- define "sparkonce.spread" -}}
 {{- $spread := index . 2 -}}
 - maxSkew: 1
@@ -172,7 +260,20 @@ affinity: {{- toYaml . | nindent 2 }}
     matchLabels: {{- include "sparkonce.selector" (list (index . 0) (index . 1)) | nindent 6 }}
 {{- end }}
 
-{{/* What says in which namespaces jobs are: JSON, empty for all. */}}
+{{/* Who may scrape, as one entry of a NetworkPolicy's `from`: pods and namespaces together. Values of earlier charts select no pods. */}}
+{{- define "sparkonce.prometheus" -}}
+namespaceSelector: {{- toYaml .Values.networkPolicy.prometheusNamespaceSelector | nindent 2 }}
+{{- with .Values.networkPolicy.prometheusPodSelector }}
+podSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Whether the values select Prometheus: the gateway's policy does not admit all namespaces because nothing is selected. */}}
+{{- define "sparkonce.prometheusKnown" -}}
+{{- if or .Values.networkPolicy.prometheusNamespaceSelector .Values.networkPolicy.prometheusPodSelector }}true{{ end }}
+{{- end }}
+
+{{/* Namespaces of the service account for drivers: {"list": [...]} as JSON. */}}
 {{- define "sparkonce.jobNamespaces" -}}
 {{- $named := .Values.jobs.serviceAccount.namespaces | default .Values.watch.namespaces }}
 {{- dict "list" ($named | default (list .Release.Namespace)) | toJson }}

@@ -1,1 +1,1 @@
-"""The proof from storage: what stands in outputs and in the ledger, compared by code that took no part in writing either."""
+"""Audits outputs and ledger from storage alone, with code that takes no part in writing either."""

@@ -1,11 +1,11 @@
-"""Reads data files again, as they stand now, and says which are not what their effect recorded.
+"""Re-reads data files and reports those that differ from what their commit recorded.
 
-A file is looked at by its end: size, footer, and the rows that the footer counts. The footer names the place, the length and the statistics
-of all columns, so that a file which was truncated, replaced or written anew has another digest. Bytes that rotted inside a page have not:
-for them `deep` reads everything, lets Parquet check the checksum of each page, and counts the rows that come out.
+By default only a file's tail is read: size, footer, and the footer's row count. The footer holds position, length and statistics of
+every column chunk, so a file that was truncated, replaced or rewritten has another digest. Bit rot inside a page does not change the
+footer: `deep` reads everything, verifies Parquet's page checksums, and counts the decoded rows.
 
-The digest is computed here anew, from its definition, and not by the code that made it: a proof that asks the writer proves nothing.
-Threads or Spark's executors run the same function; Spark is for many files, whose footers a cluster reads side by side.
+The digest is recomputed from its definition, not by the code that made it: an audit that trusts the writer proves nothing.
+Threads and Spark executors run the same function; Spark is for many files, whose footers a cluster reads in parallel.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 
 from sparkonce import blocking
 from sparkonce.audit.findings import Kind
-from sparkonce.sink.objects import Objects
+from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import CommittedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 THREADS = 8
-"""Files read at once: most of the time goes into waiting for the store."""
+"""Concurrent reads: most of the time is spent waiting for the store."""
 CHUNK = 250
-"""Files per task: long enough that a task's start does not count, short enough to keep all executors busy."""
+"""Files per task: enough to amortise a task's start, few enough to keep all executors busy."""
 TAIL = 64 * 1024
-"""Bytes asked for at first: most footers fit, so that a file costs one request."""
+"""Bytes of the first read: most footers fit, so that a file costs one request."""
 FOOTER_SHA256 = "parquet-footer-sha256"
 
 _MAGIC = b"PAR1"
@@ -38,7 +38,7 @@ _TRAILER = 8  # bytes: the footer's length (little-endian) and the magic
 
 @dataclass(frozen=True)
 class Wrong:
-    """One file that is not as it was recorded."""
+    """A file that differs from what its commit recorded."""
 
     path: str
     kind: Kind
@@ -46,14 +46,16 @@ class Wrong:
 
 
 Reader = Callable[[str, Sequence[CommittedFile]], list[Wrong]]
-"""From where a table's files lie, and files of it, to those that are wrong.
+"""Takes a table's location and files of it; returns those that differ.
 
-OutputUnavailable: some could not be read, which proves nothing."""
+Raises:
+    OutputUnavailable: some files could not be read, which proves nothing about them.
+"""
 
 
-def with_threads(open_place: Callable[[str], Objects], *, deep: bool = False) -> Reader:
-    """Reads in this process."""
-    import pyarrow.parquet  # noqa: F401 - now: what it costs to import is no part of what files cost
+def with_threads(open_place: Callable[[str], TableObjects], *, deep: bool = False) -> Reader:
+    """A reader that uses threads of this process."""
+    import pyarrow.parquet  # noqa: F401 - imported early, so that its cost is not counted as reading
 
     def read(uri: str, files: Sequence[CommittedFile]) -> list[Wrong]:
         objects = open_place(uri)
@@ -64,8 +66,8 @@ def with_threads(open_place: Callable[[str], Objects], *, deep: bool = False) ->
     return read
 
 
-def with_spark(spark: SparkSession, open_place: Callable[[str], Objects], *, deep: bool = False) -> Reader:
-    """Reads on the executors, which need this package and the store's credentials."""
+def with_spark(spark: SparkSession, open_place: Callable[[str], TableObjects], *, deep: bool = False) -> Reader:
+    """A reader that uses Spark's executors, which need this package and the store's credentials."""
 
     def read(uri: str, files: Sequence[CommittedFile]) -> list[Wrong]:
         def on_executor(chunks: Iterable[list[CommittedFile]]) -> Iterable[Wrong]:
@@ -86,8 +88,12 @@ def _chunks(files: Sequence[CommittedFile]) -> Iterator[list[CommittedFile]]:
         yield list(files[start : start + CHUNK])
 
 
-def wrong_of(objects: Objects, files: Sequence[CommittedFile], *, deep: bool = False) -> Iterator[Wrong]:
-    """One file after the other. OutputUnavailable."""
+def wrong_of(objects: TableObjects, files: Sequence[CommittedFile], *, deep: bool = False) -> Iterator[Wrong]:
+    """Checks files one after the other and yields those that differ.
+
+    Raises:
+        OutputUnavailable: a file could not be read, which proves nothing about it.
+    """
     for file in files:
         found = _wrong(objects, file)
         if found is None and deep:
@@ -96,19 +102,19 @@ def wrong_of(objects: Objects, files: Sequence[CommittedFile], *, deep: bool = F
             yield found
 
 
-def _wrong(objects: Objects, file: CommittedFile) -> Wrong | None:
+def _wrong(objects: TableObjects, file: CommittedFile) -> Wrong | None:
     tail = blocking.run(objects.tail(file.path, TAIL))
     if tail is None:
         return Wrong(file.path, Kind.MISSING_FILE, "it is not there")
     if tail.bytes != file.bytes:
-        return Wrong(file.path, Kind.CHANGED_FILE, f"it has {tail.bytes} bytes and had {file.bytes}")
+        return Wrong(file.path, Kind.CHANGED_FILE, f"it has {tail.bytes} bytes; {file.bytes} were committed")
     length = int.from_bytes(tail.data[-_TRAILER:-4], "little") + _TRAILER
     if len(tail.data) < length <= tail.bytes:
         tail = blocking.run(objects.tail(file.path, length))
         if tail is None:
             return Wrong(file.path, Kind.MISSING_FILE, "it is not there")
     if not tail.data.endswith(_MAGIC) or len(tail.data) < length:
-        return Wrong(file.path, Kind.CHANGED_FILE, "it is no whole Parquet file any more")
+        return Wrong(file.path, Kind.CHANGED_FILE, "it is no longer a complete Parquet file")
     return _wrong_footer(file, tail.data[-length:])
 
 
@@ -118,9 +124,7 @@ def _wrong_footer(file: CommittedFile, footer: bytes) -> Wrong | None:
 
     algorithm, _, recorded = file.digest.partition(":")
     if algorithm != FOOTER_SHA256:
-        return Wrong(
-            file.path, Kind.UNREADABLE, f"its digest is of the kind {algorithm!r}, which this version cannot check"
-        )
+        return Wrong(file.path, Kind.UNREADABLE, f"this version cannot check digests of kind {algorithm!r}")
     content = footer[:-_TRAILER] + file.bytes.to_bytes(8, "big")
     if hashlib.sha256(content).hexdigest() != recorded:
         return Wrong(file.path, Kind.CHANGED_FILE, "its footer is not the one that was committed")
@@ -129,11 +133,11 @@ def _wrong_footer(file: CommittedFile, footer: bytes) -> Wrong | None:
     except (pa.ArrowInvalid, OSError):
         return Wrong(file.path, Kind.CHANGED_FILE, "its footer cannot be read")
     if rows != file.rows:
-        return Wrong(file.path, Kind.WRONG_ROW_COUNT, f"it holds {rows} rows and {file.rows} were committed")
+        return Wrong(file.path, Kind.WRONG_ROW_COUNT, f"it holds {rows} rows; {file.rows} were committed")
     return None
 
 
-def _wrong_inside(objects: Objects, file: CommittedFile) -> Wrong | None:
+def _wrong_inside(objects: TableObjects, file: CommittedFile) -> Wrong | None:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -147,5 +151,5 @@ def _wrong_inside(objects: Objects, file: CommittedFile) -> Wrong | None:
         first = (str(error).splitlines() or ["it cannot be decoded"])[0]
         return Wrong(file.path, Kind.CHANGED_FILE, f"its data cannot be read: {first}")
     if rows != file.rows:
-        return Wrong(file.path, Kind.WRONG_ROW_COUNT, f"{rows} rows can be read and {file.rows} were committed")
+        return Wrong(file.path, Kind.WRONG_ROW_COUNT, f"{rows} rows can be read; {file.rows} were committed")
     return None

@@ -1,8 +1,8 @@
-"""What an audit can find, how grave it is, and what a person does about it. Pure.
+"""The kinds of findings, their severity, and what to do about each. Pure.
 
-A *defect* breaks a promise: rows twice, rows missing, an effect that the ledger denies. What wants *attention* is no broken promise: it
-costs space, or waits for a person. A *note* is what an auditor ought to know and nobody needs to act on. Only defects make an audit fail:
-a store that survived kills has staging to sweep, and is right.
+A *defect* breaks a guarantee: duplicate rows, missing rows, an effect that contradicts the ledger. *Attention* breaks none, but costs
+space or waits for a decision. A *note* is information that needs no action. Only defects make an audit fail: a store that survived
+kills has staging to sweep and is nevertheless correct.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ SEVERITY = dict.fromkeys(Kind, Severity.DEFECT) | {
 }
 
 STEADY = frozenset({Kind.HELD, Kind.RETENTION_DUE, Kind.NOT_SEEN, Kind.NOTHING_THERE})
-"""Kinds that rest on one answer: a second look could not tell them from what a running job does meanwhile."""
+"""Kinds that follow from a single answer, so that a second read, meant to rule out steps of running jobs, is not needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     kind: Kind
     table: str = ""
-    """URI of the table; empty: the ledger's."""
+    """URI of the table; empty for a finding about the ledger."""
     subject: str
-    """What it is about: a path in the table, a sink key, a key's hash. With kind and table it is the finding's identity."""
+    """A path in the table, a sink key or a key's hash. With kind and table it identifies the finding."""
     what: str
     todo: str
     key_hash: str = ""
-    """Whose record has a part in it."""
+    """Hash of the key involved; empty if none."""
 
     @property
     def severity(self) -> Severity:
@@ -88,12 +88,13 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """For a person."""
+        """Location for display."""
         if "/" in self.subject and ":" not in self.subject:
             return f"{self.table}/{self.subject}"
         return self.table or self.subject
 
     def dump(self) -> dict[str, Any]:
+        """JSON object of the finding."""
         return {
             "severity": str(self.severity),
             "kind": str(self.kind),
@@ -105,7 +106,7 @@ class Finding:
 
 
 def in_order(findings: list[Finding]) -> list[Finding]:
-    """The gravest first."""
+    """Sorted by severity, the most severe first."""
     severities, kinds = list(Severity), list(Kind)
     return sorted(findings, key=lambda f: (severities.index(f.severity), kinds.index(f.kind), f.table, f.subject))
 
@@ -114,7 +115,7 @@ _SINK_KEY = re.compile(r"([^-]+)-(.+)-g(\d+)(?:-b(\d+))?$")
 
 
 def sink_key_of(text: str) -> SinkKey | None:
-    """From the text of a sink key; None: nobody's. A key's hash has no hyphen."""
+    """Parses a sink key; None if it is not one. A key's hash contains no hyphen."""
     match = _SINK_KEY.fullmatch(text)
     if match is None:
         return None

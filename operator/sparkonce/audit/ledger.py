@@ -1,8 +1,8 @@
-"""What a ledger says of every key, read for a comparison: small values, whatever the ledger is.
+"""Reads every key of a ledger into small values for the comparison, from any store.
 
-Records are listed page by page and may change meanwhile; a key that looks wrong is therefore loaded again by itself before anything is said
-of it (`reread`). Absence is never concluded from the listing: a key that a slot names and the listing does not is asked for, and the
-generation floor, which no purge removes, tells a key whose record is gone from one that this ledger never knew.
+Records are listed page by page and may change meanwhile, so a suspicious key is loaded again by itself before it is reported (`reread`).
+Absence is never concluded from the listing: a key that a slot names and the listing lacks is loaded, and the generation floor, which
+survives purging, distinguishes a key whose record was removed from one that this ledger never had.
 """
 
 from __future__ import annotations
@@ -14,48 +14,51 @@ from typing import Any
 
 from sparkonce.blocking import run
 from sparkonce.errors import RecordTooNew, RecordUnreadable, SparkonceError
-from sparkonce.model.record import Address, Record, SpecBody, State
-from sparkonce.model.result import Result
+from sparkonce.model.record import Address, Record, Result, SpecBody, State
 from sparkonce.store.protocol import IdempotencyStore, Query
 
 PAGE = 100
 """Records per request."""
 GENERATIONS = 20
-"""Of a key, whose results are compared: the newest ones."""
+"""Newest generations of a key whose results are compared."""
 LOCAL_REALM = "local"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """One key."""
+    """A key as the ledger has it."""
 
     record: Record
     declared: tuple[str, ...]
-    """Outputs of the current generation, by name."""
+    """Names of the outputs that the current generation declares."""
     results: Mapping[int, Result] = field(default_factory=dict)
     """By generation."""
     job: str = ""
-    """What its outputs are opened from: equal for equal outputs."""
+    """Fingerprint of the declared outputs: equal for equal places."""
 
 
 @dataclass
-class Ledger:
-    """Everything that was read."""
+class LedgerContents:
+    """Everything read from the ledger."""
 
     url: str
     now: float
-    """Unix seconds, the ledger's clock."""
+    """Unix seconds of the ledger's clock."""
     keys: dict[str, Known] = field(default_factory=dict)
-    """By hash, which is unique over realms."""
+    """By key hash, which is unique across realms."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Hash -> a sentence."""
+    """Key hash -> reason."""
     floors: dict[str, int] = field(default_factory=dict)
-    """Of keys without a record."""
+    """Key hash -> generation floor, for keys without a record."""
 
 
-def read(store: IdempotencyStore) -> tuple[Ledger, dict[str, SpecBody]]:
-    """The whole ledger, and one spec for each distinct set of outputs. StoreUnavailable, StoreUnusable."""
-    ledger = Ledger(store.url, run(store.now()))
+def read(store: IdempotencyStore) -> tuple[LedgerContents, dict[str, SpecBody]]:
+    """Reads the whole ledger, and one spec per distinct set of outputs.
+
+    Raises:
+        StoreUnavailable, StoreUnusable: the ledger cannot be read.
+    """
+    ledger = LedgerContents(store.url, run(store.now()))
     specs: dict[str, SpecBody] = {}
     for record in _records(store, ledger):
         known, spec = _known(store, record)
@@ -65,8 +68,12 @@ def read(store: IdempotencyStore) -> tuple[Ledger, dict[str, SpecBody]]:
     return ledger, specs
 
 
-def reread(store: IdempotencyStore, ledger: Ledger, key_hashes: Collection[str]) -> None:
-    """These keys as they are now; also those that the ledger does not know. Errors as `read`."""
+def reread(store: IdempotencyStore, ledger: LedgerContents, key_hashes: Collection[str]) -> None:
+    """Loads these keys again into `ledger`, including keys that it lacks.
+
+    Raises:
+        StoreUnavailable, StoreUnusable: the ledger cannot be read.
+    """
     if not key_hashes:
         return
     ledger.now = run(store.now())
@@ -78,19 +85,19 @@ def reread(store: IdempotencyStore, ledger: Ledger, key_hashes: Collection[str])
         ledger.floors.pop(key_hash, None)
         if not _loaded(store, ledger, key_hash, realms if before is None else [before.record.realm]):
             unknown.add(key_hash)
-    if unknown - set(ledger.floors):  # perhaps of a realm whose first record came meanwhile
+    if unknown - set(ledger.floors):  # possibly of a realm whose first record was written meanwhile
         for record in _records(store, ledger):
             if record.key_hash in unknown:
                 ledger.keys[record.key_hash] = _known(store, record)[0]
 
 
-def _loaded(store: IdempotencyStore, ledger: Ledger, key_hash: str, realms: Iterable[str]) -> bool:
-    """Whether there is a record; otherwise the floor is noted, if there is one."""
+def _loaded(store: IdempotencyStore, ledger: LedgerContents, key_hash: str, realms: Iterable[str]) -> bool:
+    """Loads one key; false if it has no record, whose floor is then stored, if any."""
     for realm in realms:
         try:
             view = run(store.load(Address(realm=realm, key_hash=key_hash)))
         except (RecordUnreadable, RecordTooNew) as error:
-            ledger.unreadable[key_hash] = told(error)
+            ledger.unreadable[key_hash] = one_line(error)
             return True
         if view.record is not None:
             ledger.keys[key_hash] = _known(store, view.record)[0]
@@ -100,7 +107,7 @@ def _loaded(store: IdempotencyStore, ledger: Ledger, key_hash: str, realms: Iter
     return False
 
 
-def _records(store: IdempotencyStore, ledger: Ledger) -> Iterator[Record]:
+def _records(store: IdempotencyStore, ledger: LedgerContents) -> Iterator[Record]:
     after: str | None = ""
     while after is not None:
         page = run(store.list(Query(after=after, limit=PAGE)))
@@ -135,7 +142,7 @@ def _results(store: IdempotencyStore, record: Record) -> dict[int, Result]:
 
 
 def _outputs(spec: SpecBody | None) -> tuple[Sequence[Mapping[str, Any]], str]:
-    """As the spec says them, and a text that is equal where they mean the same places."""
+    """The declared outputs, and a text that is equal for equal places."""
     if spec is None:
         return (), ""
     body = spec.job.get("spec") or {}
@@ -144,5 +151,6 @@ def _outputs(spec: SpecBody | None) -> tuple[Sequence[Mapping[str, Any]], str]:
     return outputs, json.dumps(where, sort_keys=True)
 
 
-def told(error: SparkonceError) -> str:
+def one_line(error: SparkonceError) -> str:
+    """The error's message on one line."""
     return " ".join(str(error).split())

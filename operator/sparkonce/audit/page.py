@@ -1,6 +1,6 @@
-"""The report as one page that opens anywhere: no script, no font, no picture from elsewhere, so that it can be kept beside the data.
+"""Renders the report as one self-contained HTML page: no scripts, fonts or images from elsewhere, so it can be stored with the data.
 
-Plots are inline SVG drawn here. A plotting library was not taken: three bar charts do not justify a dependency in every job image.
+Plots are inline SVG. Three bar charts do not justify a plotting library in every job image.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from sparkonce.audit.report import Report
+from sparkonce.audit.report import AuditReport
 
 SHOWN = 1000
-"""Findings on the page; the JSON has all."""
+"""Maximum findings on the page; the JSON has all."""
 BARS = 40
-"""Bars of one plot; of more, the greatest (or of days: the newest) are drawn."""
+"""Maximum bars per plot; the greatest are drawn, or the newest days."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2733; --soft: #5d6b7a; --line: #d7dde4; --paper: #fff; --bar: #3b6fb5;
@@ -35,8 +35,8 @@ svg .soft { fill: var(--soft); } .plots { display: grid; grid-template-columns: 
 """
 
 
-def page(report: Report) -> str:
-    """HTML, complete."""
+def page(report: AuditReport) -> str:
+    """The report as a complete HTML document."""
     colour = "defect" if report.defects else "clean" if report.complete else "attention"
     days: Counter[str] = Counter()
     for table in report.tables:
@@ -49,7 +49,7 @@ def page(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Audit: {escape(report.verdict)}</title><style>{_STYLE}</style></head><body>",
         f'<h1 class="{colour}">{escape(report.verdict)}</h1>',
-        f'<p class="soft">{when}; ledger: {escape(report.ledger or "none was asked")}</p>',
+        f'<p class="soft">{when}; ledger: {escape(report.ledger or "none")}</p>',
         '<div class="plots">',
         _plot("Commits per day (UTC)", dict(sorted(days.items())[-BARS:])),
         _plot("Rows per table", dict(rows.most_common(BARS))),
@@ -63,7 +63,7 @@ def page(report: Report) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _findings(report: Report) -> str:
+def _findings(report: AuditReport) -> str:
     if not report.findings:
         return '<h2>Findings</h2><p class="clean">None.</p>'
     rows = [
@@ -74,11 +74,11 @@ def _findings(report: Report) -> str:
         for each in report.findings[:SHOWN]
     ]
     more = len(report.findings) - SHOWN
-    rest = f'<p class="soft">and {more} more, which the JSON has</p>' if more > 0 else ""
+    rest = f'<p class="soft">and {more} more in the JSON</p>' if more > 0 else ""
     return f"<h2>Findings</h2>{_table(('severity', 'what', 'where', 'found', 'what to do'), rows)}{rest}"
 
 
-def _tables(report: Report) -> str:
+def _tables(report: AuditReport) -> str:
     rows = [
         (
             escape(table.kind),
@@ -91,7 +91,7 @@ def _tables(report: Report) -> str:
     return f"<h2>Tables</h2>{_table(heads, rows)}"
 
 
-def _cost(report: Report) -> str:
+def _cost(report: AuditReport) -> str:
     cost = report.cost
     rows = [
         (
@@ -102,13 +102,13 @@ def _cost(report: Report) -> str:
             "files read",
             f"{cost.files}, {cost.files_per_second:.0f} per second{', every page of them' if report.deep else ''}",
         ),
-        ("peak memory", f"{cost.peak_bytes / 1e6:.0f} MB, {cost.base_bytes / 1e6:.0f} MB before it began"),
+        ("peak memory", f"{cost.peak_bytes / 1e6:.0f} MB, of which {cost.base_bytes / 1e6:.0f} MB before the audit"),
     ]
     if cost.seconds_per_million is not None and cost.bytes_per_million is not None:
         rows.append(
             (
                 "slope",
-                f"{cost.seconds_per_million:.0f} s and {cost.bytes_per_million / 1e9:.1f} GB at 1 000 000 files, if all are like these",
+                f"{cost.seconds_per_million:.0f} s and {cost.bytes_per_million / 1e9:.1f} GB at 1 000 000 files like these",
             )
         )
     return f"<h2>Cost</h2>{_table(('', ''), [tuple(map(escape, row)) for row in rows])}"
@@ -134,7 +134,7 @@ def _end(uri: str) -> str:
 
 
 def _plot(title: str, values: Mapping[str, int]) -> str:
-    """Horizontal bars: names can be read, however many there are."""
+    """A horizontal bar chart, so that names stay readable."""
     height, left, width = 22, 150, 420
     greatest = max(values.values(), default=0)
     lines = []

@@ -1,4 +1,4 @@
-"""What an audit found and what it cost: one value, from which the table for people, the JSON and the page are made. Pure."""
+"""The result of an audit and its cost: one value, rendered as table, JSON or page. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkonce.sink.protocol import Inventory
 SCHEMA = 1
 MILLION = 1_000_000
 ENOUGH = 500
-"""Files from which on a slope means something."""
+"""Minimum number of files for an extrapolation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +26,16 @@ class TableSummary:
     uri: str
     effects: int
     visible: int
-    """Effects whose rows readers see."""
+    """Commits whose rows readers see."""
     files: int
-    """Of visible effects."""
+    """Files of visible commits."""
     rows: int
     bytes: int
     staged: int
     """Folders that no commit names."""
     staged_bytes: int
     days: Mapping[str, int]
-    """UTC day -> commits."""
+    """UTC day -> number of commits."""
 
     @classmethod
     def of(cls, table: Inventory) -> TableSummary:
@@ -59,15 +59,15 @@ class TableSummary:
 class Cost:
     seconds: float
     listing_seconds: float
-    """Of that: inventories."""
+    """Of these, spent on inventories."""
     reading_seconds: float
-    """Of that: data files."""
+    """Of these, spent on data files."""
     files: int
-    """That were read."""
+    """Data files read."""
     peak_bytes: int
-    """Resident memory of this process, at most."""
+    """Peak resident memory of this process."""
     base_bytes: int
-    """Before the audit began."""
+    """Peak resident memory before the audit began."""
 
     @property
     def files_per_second(self) -> float:
@@ -75,12 +75,12 @@ class Cost:
 
     @property
     def seconds_per_million(self) -> float | None:
-        """If the rest goes on like these files; None where they are too few to say."""
+        """Extrapolated from these files; None if they are too few."""
         return self.seconds / self.files * MILLION if self.files >= ENOUGH else None
 
     @property
     def bytes_per_million(self) -> float | None:
-        """As `seconds_per_million`; memory that was there before does not grow."""
+        """As `seconds_per_million`; only memory above `base_bytes` is extrapolated."""
         if self.files < ENOUGH:
             return None
         return self.base_bytes + (self.peak_bytes - self.base_bytes) / self.files * MILLION
@@ -94,19 +94,19 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class AuditReport:
     started: float
     """Unix seconds."""
     tables: tuple[TableSummary, ...]
     findings: tuple[Finding, ...]
-    """The gravest first."""
+    """By severity, the most severe first."""
     cost: Cost
     ledger: str | None
-    """URL; None: no ledger was asked."""
+    """URL of the ledger; None if none was compared."""
     keys: int = 0
-    """Records that were compared."""
-    looked_again: int = 0
-    """Findings of the first look that a second one did not confirm."""
+    """Number of records compared."""
+    unconfirmed: int = 0
+    """Findings of the first pass that the second did not confirm."""
     deep: bool = False
 
     @property
@@ -115,7 +115,7 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Everything that was asked for was looked at."""
+        """True if every requested table was audited and held something."""
         return not any(each.kind in (Kind.NOT_SEEN, Kind.NOTHING_THERE) for each in self.findings)
 
     @property
@@ -123,18 +123,18 @@ class Report:
         return self.complete and not self.defects
 
     def counts(self) -> dict[str, int]:
-        """Findings by kind, in the order of the findings."""
+        """Number of findings per kind, in the order of the findings."""
         return dict(Counter(str(each.kind) for each in in_order(list(self.findings))))
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """One-sentence summary."""
         what = f"{len(self.tables)} table(s), {self.effects} commits, {self.rows} rows in {self.cost.files} files"
         if self.ledger is not None:
             what += f", {self.keys} keys"
         if self.defects:
             return f"{len(self.defects)} defect(s) in {what}"
-        return f"no defect in {what}" if self.complete else f"not everything could be looked at; no defect in {what}"
+        return f"no defect in {what}" if self.complete else f"not everything could be audited; no defect in {what}"
 
     @property
     def effects(self) -> int:
@@ -145,7 +145,7 @@ class Report:
         return sum(table.rows for table in self.tables)
 
     def dump(self) -> dict[str, Any]:
-        """As `--json` writes it."""
+        """JSON object, as `--json` prints it."""
         return {
             "schema": SCHEMA,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
@@ -156,7 +156,7 @@ class Report:
             "ledger": self.ledger,
             "keys": self.keys,
             "deep": self.deep,
-            "notConfirmed": self.looked_again,
+            "notConfirmed": self.unconfirmed,
             "tables": [_camel(table) for table in self.tables],
             "findings": [finding.dump() for finding in self.findings],
             "counts": self.counts(),

@@ -1,6 +1,6 @@
-"""A local Spark for an audit that was started outside of any.
+"""A local Spark session for an audit that runs outside Spark.
 
-PySpark takes Ctrl-C over when it starts, to cancel its jobs; an audit has nothing to settle, so it is given back to whoever had it.
+PySpark replaces the SIGINT handler when it starts, to cancel its jobs; an audit has nothing to settle, so the previous handler is restored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def local_session() -> SparkSession:
-    """All cores of this machine; its console quiet. Workers are this very Python, which has this package."""
+    """A session on all local cores with a quiet console. Workers use this Python, which has this package installed."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,11 +1,11 @@
-"""What one table says of itself: its commits against each other, against its files, and against what readers see. Pure.
+"""Checks one table on its own: its commits against each other, against its files, and against what readers see. Pure.
 
-It knows nothing of how a kind of table keeps its evidence, only the `Inventory` that every sink gives. A slot log belongs to sparkonce
-alone, so whatever readers see there must be named by a commit. Delta and Iceberg tables have other writers: rows that no commit of ours
-names are theirs, and files that are not shown any more were rewritten by them.
+Works on the `Inventory` that every sink provides, independent of the table format. sparkonce is the only writer of a slot log, so
+everything that readers see there must be named by a commit. Delta and Iceberg tables have other writers: rows that no sparkonce commit
+names are theirs, and committed files that are no longer live were rewritten by them.
 
-Equal content under two commits is only worth a look: a rerun may append the same rows on purpose, and an hour without sales looks like
-any other. The nonce, which is drawn for each write, is what proves that one write stands there twice.
+Equal content under two commits only merits attention: a rerun may append the same rows on purpose, and two hours without sales look
+alike. The nonce, drawn per write, is what proves that one write was committed twice.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from sparkonce.audit.findings import Finding, Kind, sink_key_of
 from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, StagedFolder
 
 OWN = "slotLog"
-"""The kind of table that nobody else writes to."""
+"""The kind of table that only sparkonce writes."""
 SHOWN = 3
-"""Paths that a sentence about many names."""
+"""Maximum paths listed in one sentence."""
 
-STOP = "stop the jobs that write here and find out who else did; a person decides which of the two stays"
+STOP = "stop the jobs that write here, find out what else writes, and decide which of the two to keep"
 
 
 def of_table(table: Inventory, *, now: float) -> list[Finding]:
-    """Everything but what is inside the files. `now`: Unix seconds, for the age of what was left behind."""
+    """All findings that need no file contents. `now`: Unix seconds, for the age of staging folders."""
     return [
         *_unreadable(table),
         *_double(table),
@@ -42,7 +42,7 @@ def of_table(table: Inventory, *, now: float) -> list[Finding]:
 
 
 def to_read(table: Inventory) -> list[CommittedFile]:
-    """The files that must be as they were committed: those of visible commits, without what other writers took out of the table."""
+    """Files that must be unchanged: those of visible commits, except files that other writers removed from the table."""
     live = set(table.live)
     return [
         file
@@ -54,7 +54,7 @@ def to_read(table: Inventory) -> list[CommittedFile]:
 
 
 def of_files(table: Inventory, wrong: Iterable[Wrong]) -> list[Finding]:
-    """What reading the files has shown."""
+    """Findings for the files that differ."""
     wrong = list(wrong)
     paths = {each.path for each in wrong}
     owner = {file.path: effect for effect in table.effects for file in effect.files if file.path in paths}
@@ -80,7 +80,7 @@ def _name(effect: Effect) -> str:
 
 def _rerun(effect: Effect | None) -> str:
     key = effect.slot.sink_key.partition("-")[0][:12] if effect else "KEY"
-    return f"restore it from a backup, or `sparkonce rerun {key}` writes it anew"
+    return f"restore it from a backup, or recreate it with `sparkonce rerun {key}`"
 
 
 def _some(paths: Sequence[str]) -> str:
@@ -95,34 +95,36 @@ def _unreadable(table: Inventory) -> Iterator[Finding]:
             Kind.UNREADABLE,
             said,
             said,
-            todo="restore it from a backup; nothing is written to its key until then",
+            todo="restore it from a backup; its key cannot be written until then",
         )
 
 
 def _double(table: Inventory) -> Iterator[Finding]:
-    """By what stands as evidence, by the table's own history, and by whose files readers see: each tells of some that the others miss."""
+    """Double commits: by evidence, by the table's history, and by live files; each finds some that the others miss."""
     by_key: dict[str, list[Effect]] = defaultdict(list)
     for effect in table.effects:
         by_key[effect.slot.sink_key].append(effect)
-    told: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for sink_key, effects in by_key.items():
         if len(effects) > 1:
             commits = ", ".join(f"{each.commit} (attempt {each.slot.token}, {each.slot.rows} rows)" for each in effects)
-            told[sink_key] = f"is committed {len(effects)} times: {commits}"
+            reasons[sink_key] = f"is committed {len(effects)} times: {commits}"
     for sink_key, commits_ in table.commits.items():
-        told.setdefault(
-            sink_key, f"is committed {len(commits_)} times, says the table's history: {', '.join(commits_)}"
+        reasons.setdefault(
+            sink_key, f"is committed {len(commits_)} times in the table's history: {', '.join(commits_)}"
         )
     for (sink_key, folder), paths in _strays(table).items():
         if sink_key in by_key:
-            told.setdefault(sink_key, f"is committed, and readers see {len(paths)} file(s) of another write: {folder}")
-    for sink_key, said in told.items():
+            reasons.setdefault(
+                sink_key, f"is committed, but readers also see {len(paths)} file(s) of another write: {folder}"
+            )
+    for sink_key, said in reasons.items():
         first = next(iter(by_key.get(sink_key, ())), None)
         yield _finding(table, Kind.DOUBLE_COMMIT, sink_key, f"{sink_key} {said}", todo=STOP, effect=first)
 
 
 def _strays(table: Inventory) -> dict[tuple[str, str], list[str]]:
-    """Files that readers see and no commit names, in folders that only writes of sparkonce have: by sink key and folder."""
+    """Live files that no commit names, in staging folders of sparkonce, by sink key and folder."""
     named = {file.path for effect in table.effects for file in effect.files}
     written = {each.path: each.sink_key for each in table.staged}
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -162,12 +164,12 @@ def _duplicates(table: Inventory) -> Iterator[Finding]:
 
 
 def _several(paths: Iterable[str]) -> dict[str, int]:
-    """Those that are there more than once. Only they are kept: a table has many files, and hardly ever one of these."""
+    """Paths that occur more than once. Only they are kept, because a table has many files and hardly any duplicates."""
     return {path: times for path, times in Counter(paths).items() if times > 1}
 
 
 def _same_rows(table: Inventory) -> Iterator[Finding]:
-    """Whole commits only: single files are alike for many harmless reasons."""
+    """Compares whole commits: single files may be equal for many harmless reasons."""
     alike: dict[tuple[str, ...], list[Effect]] = defaultdict(list)
     for effect in table.effects:
         digests = tuple(sorted(file.digest for file in effect.files if file.rows))
@@ -176,8 +178,10 @@ def _same_rows(table: Inventory) -> Iterator[Finding]:
     for effects in alike.values():
         keys = sorted({each.slot.sink_key for each in effects})
         if len(keys) > 1 and len({each.slot.nonce for each in effects}) == len(effects):
-            said = f"{len(keys)} keys have files of the same content ({effects[0].slot.rows} rows each): {_some(keys)}"
-            todo = "nothing, if their rows are meant to be equal; else `sparkonce keys history KEY` of each"
+            said = (
+                f"{len(keys)} keys have files with the same content ({effects[0].slot.rows} rows each): {_some(keys)}"
+            )
+            todo = "nothing if their rows should be equal; otherwise check `sparkonce keys history KEY` of each"
             yield _finding(table, Kind.SAME_ROWS, " = ".join(keys), said, todo=todo, effect=effects[0])
 
 
@@ -185,12 +189,12 @@ def _counts(table: Inventory) -> Iterator[Finding]:
     for effect in table.effects:
         rows = sum(file.rows for file in effect.files)
         if rows != effect.slot.rows:
-            said = f"{_name(effect)}: {effect.slot.rows} rows were committed and its files are said to hold {rows}"
+            said = f"{_name(effect)}: {effect.slot.rows} rows were committed, but its files are recorded with {rows}"
             yield _finding(table, Kind.WRONG_ROW_COUNT, effect.slot.sink_key, said, todo=_rerun(effect), effect=effect)
 
 
 def _chains(table: Inventory) -> Iterator[Finding]:
-    """The batches of a stream are one piece: a hole in it is rows that are gone."""
+    """The batches of a stream are contiguous: a missing one means lost rows."""
     chains: dict[str, dict[int, Effect]] = defaultdict(dict)
     for effect in table.effects:
         key, stream = sink_key_of(effect.slot.sink_key), effect.slot.stream
@@ -200,7 +204,7 @@ def _chains(table: Inventory) -> Iterator[Finding]:
         any_of = next(iter(batches.values()))
         first = any_of.slot.stream.first_batch if any_of.slot.stream else 0
         for number in sorted(set(range(first, max(batches))) - set(batches)):
-            said = f"{name}: batch {number} is not there, and batch {max(batches)} is"
+            said = f"{name}: batch {number} is missing, but batch {max(batches)} is committed"
             yield _finding(table, Kind.MISSING_BATCH, f"{name}-b{number}", said, todo=_rerun(any_of), effect=any_of)
 
 
@@ -211,20 +215,20 @@ def _unknown(table: Inventory) -> Iterator[Finding]:
         unknown = [path for path in unknown if not any(is_unreadable(table, name) for name in sink_keys_in(path))]
     if table.kind == OWN:
         for path in unknown:
-            said = "readers see it, and no commit names it (its slot is gone, and a snapshot still shows it)"
+            said = "readers see it, but no commit names it (its slot is gone and a snapshot still lists it)"
             yield _finding(table, Kind.UNKNOWN_ROWS, path, said, todo="restore the slot from a backup")
         return
     committed = {effect.slot.sink_key for effect in table.effects}
     strays = _strays(table)
     for (sink_key, folder), paths in strays.items():
         if sink_key not in committed:
-            said = f"readers see {_some(paths)}, and no commit of {sink_key} names it"
+            said = f"readers see {_some(paths)}, but no commit of {sink_key} names it"
             yield _finding(table, Kind.UNKNOWN_ROWS, folder, said, todo=STOP)
     for effect in table.effects:
         back = [] if effect.visible else sorted({file.path for file in effect.files} & set(table.live))
         if back:
-            said = f"{_name(effect)}: a later generation replaced it, and readers see {_some(back)} again"
-            todo = "the table's history says who put it back"
+            said = f"{_name(effect)}: a later generation replaced it, but readers see {_some(back)} again"
+            todo = "find in the table's history who restored it"
             yield _finding(table, Kind.UNKNOWN_ROWS, effect.slot.sink_key, said, todo=todo, effect=effect)
     foreign = sorted(set(unknown) - {path for paths in strays.values() for path in paths})
     if foreign:
@@ -233,14 +237,14 @@ def _unknown(table: Inventory) -> Iterator[Finding]:
 
 
 def sink_keys_in(path: str) -> list[str]:
-    """Texts of sink keys that folders on the path are named by, whatever the kind of table."""
+    """Sink keys in the folder names of a path, for any kind of table."""
     return [part.removeprefix("so-") for part in path.split("/")[:-1] if "-g" in part]
 
 
 def _hidden(table: Inventory) -> Iterator[Finding]:
     live = set(table.live)
     for effect in table.effects:
-        # Other formats leave files without rows out of a commit.
+        # Other formats omit files without rows from a commit.
         hidden = [file.path for file in effect.files if file.path not in live and (file.rows or table.kind == OWN)]
         if not effect.visible or not hidden:
             continue
@@ -250,20 +254,20 @@ def _hidden(table: Inventory) -> Iterator[Finding]:
             yield _finding(table, Kind.HIDDEN_ROWS, effect.slot.sink_key, said, todo=todo, effect=effect)
         else:
             said = f"{_name(effect)}: other writers replaced {len(hidden)} of its {len(effect.files)} file(s): {_some(hidden)}"
-            todo = "nothing, if the table was compacted; else its history says who deleted rows"
+            todo = "nothing if the table was compacted; otherwise find in its history who deleted rows"
             yield _finding(table, Kind.REWRITTEN, effect.slot.sink_key, said, todo=todo, effect=effect)
 
 
 def orphans(table: Inventory) -> Iterator[StagedFolder]:
-    """Folders that no commit names."""
+    """Staging folders that no commit names."""
     own = {(each.slot.sink_key, each.slot.token, each.slot.nonce) for each in table.effects}
     return (each for each in table.staged if (each.sink_key, each.token, each.nonce) not in own)
 
 
 def is_unreadable(table: Inventory, sink_key: str) -> bool:
-    """Its evidence does not parse, and that is said: what follows from it is no news."""
+    """True if the key's evidence is already reported as unreadable, so that its consequences are not reported again."""
     lineage, _, run = sink_key.rpartition("-g")
-    names = (sink_key, f"{lineage}/g{run}")  # as a folder of its own, or below its lineage's
+    names = (sink_key, f"{lineage}/g{run}")  # in its own folder, or below its lineage's
     return any(name in said for said in table.unreadable for name in names)
 
 
@@ -271,12 +275,12 @@ def _staging(table: Inventory, now: float) -> Iterator[Finding]:
     shown = {path.rpartition("/")[0] for path in table.live}
     for folder in orphans(table):
         if is_unreadable(table, folder.sink_key) or any(_below(each, folder.path) for each in shown):
-            continue  # told already, as unreadable or as rows that no commit names
+            continue  # already reported: unreadable, or rows that no commit names
         age = f", {_span(now - folder.modified)} old" if folder.modified else ""
         said = f"{folder.files} file(s), {folder.bytes} bytes{age}, of attempt {folder.token}"
-        kind, why, todo = Kind.OPEN_STAGING, "an attempt may be writing it right now", "nothing while its job runs"
+        kind, why, todo = Kind.OPEN_STAGING, "an attempt may still be writing it", "nothing while its job runs"
         if folder.unreachable:
-            kind, why, todo = Kind.ORPHAN_STAGING, "nobody can commit it any more", "`sparkonce sweep` removes it"
+            kind, why, todo = Kind.ORPHAN_STAGING, "it can never be committed", "`sparkonce sweep` removes it"
         key_hash = folder.sink_key.partition("-")[0]
         yield Finding(
             kind=kind, table=table.uri, subject=folder.path, what=f"{said}; {why}", todo=todo, key_hash=key_hash
@@ -295,6 +299,6 @@ def _span(seconds: float) -> str:
 
 
 def day_of(effect: Effect) -> str:
-    """UTC, by the clock of whoever wrote; empty where it is not said."""
+    """UTC day of the commit by its writer's clock; empty if not recorded."""
     at = effect.slot.committed_at
     return time.strftime("%Y-%m-%d", time.gmtime(at)) if at else ""

@@ -1,8 +1,8 @@
-"""The command line: its commands, and the one place where errors become sentences and exit codes.
+"""The commands of the command line, and the one place where errors become sentences and exit codes.
 
-Nothing below prints an error. Whatever is raised arrives here and leaves as one sentence on standard error, with `--json` also as one
-object on standard output, and as an exit code. A traceback is for whoever mends sparkonce: it goes into a file that the sentence names.
-typer's own error boxes were not taken: they are several lines, in another form than our own refusals.
+Commands print no errors. Every exception ends here: as one sentence on standard error, with `--json` also as one object on standard output,
+and as an exit code. Tracebacks are for developers of sparkonce and go to a file that the sentence names. typer's error boxes were rejected:
+they take several lines and look unlike our own refusals.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import Annotated
 
 import typer
 
-from sparkonce.cli import audit, convert, doctor, gateway, keys, operator, restore, run, sweep
+from sparkonce.cli import adopt, audit, convert, doctor, gateway, keys, operator, restore, run, send
+from sparkonce.cli import audit as sweep
 from sparkonce.cli.exits import ExitCode, code_of_error
+from sparkonce.cli.view.terminal import tell
 from sparkonce.errors import SparkonceError
 
 HELP = """Run Spark jobs whose effects happen exactly once.
 
-A job has a key. However often it is sent, it runs once, and everybody gets the same result.
+A job has a key. However often it is sent, it runs once, and every request gets the same result.
 
 Exit codes: 0 succeeded or replayed, 1 failed, 2 invalid input, 3 ledger or output store unavailable, 4 mismatch, 5 held,
 6 in progress and rejected, 7 result gone, 8 cancelled, 70 a defect of sparkonce, 130 detached.
@@ -41,6 +43,7 @@ for command in (
     run.run,
     run.plan,
     run.render,
+    send.send,
     run.rerun,
     run.cancel,
     audit.audit,
@@ -51,6 +54,7 @@ for command in (
     gateway.gateway,
     convert.convert,
     convert.bind,
+    adopt.adopt,
 ):
     app.command()(command)
 app.add_typer(keys.app, name="keys")
@@ -60,7 +64,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from sparkonce import __version__
 
-        typer.echo(f"sparkonce {__version__}")
+        tell(f"sparkonce {__version__}")
         raise typer.Exit
 
 
@@ -74,9 +78,9 @@ def root(
 
 
 def main(arguments: Sequence[str], *, commands: typer.Typer = app, name: str = "sparkonce") -> int:
-    """The exit code; raises nothing. `name`: of the program, as its user calls it."""
+    """Runs a command and returns its exit code; raises nothing. name: of the program, as its user calls it."""
     told = _Told(as_json="--json" in arguments)
-    # A doctor takes a file, so this is a command of its own.
+    # `doctor` takes a file argument, so this cannot be a subcommand of it.
     if commands is app and list(arguments[:2]) == ["doctor", "accept-restore"]:
         arguments = arguments[1:]
     try:
@@ -85,39 +89,39 @@ def main(arguments: Sequence[str], *, commands: typer.Typer = app, name: str = "
     except SparkonceError as error:
         return told.error(str(error), code_of_error(error))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the pipe has gone
         return ExitCode.SUCCEEDED
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return told.error(
-            f"{where}{error.strerror or error}; nothing is lost, mend it and try again", code_of_error(error)
+            f"{where}{error.strerror or error}; nothing is lost, fix that and try again", code_of_error(error)
         )
     except typer.Abort:
         return told.error("not confirmed; nothing was changed", ExitCode.INVALID)
     except Exception as error:  # noqa: BLE001 - the boundary: no traceback reaches a terminal
-        if (usage := getattr(error, "format_message", None)) is not None:  # typer's, of whatever version
+        if (usage := getattr(error, "format_message", None)) is not None:  # typer's usage errors, in any version
             return told.usage(usage(), error)
-        from sparkonce.cli.defect import defect_sentence
+        from sparkonce.cli.exits import defect_sentence
 
         return told.error(defect_sentence(error), ExitCode.BROKEN)
     return code
 
 
 class _Told:
-    """How this command's errors leave."""
+    """Prints this command's errors."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
 
     def error(self, reason: str, code: ExitCode) -> ExitCode:
-        from sparkonce.cli import words
+        from sparkonce.cli.view import words
 
         reason = words.sentence(reason)
-        typer.echo(f"sparkonce: {reason}", err=True)
+        tell(f"sparkonce: {reason}", err=True)
         if self.as_json:
-            from sparkonce.cli.show import as_json, blank
+            from sparkonce.cli.view.outcome import as_json, blank
 
-            typer.echo(as_json(blank(reason, code)))
+            tell(as_json(blank(reason, code)))
         return code
 
     def usage(self, message: str, error: Exception) -> ExitCode:

@@ -1,6 +1,6 @@
-"""The attempts' folders beside a ledger: compared with what the ledger says of them, and removed with the record they belong to.
+"""Compares the folders of attempts beside a local ledger with its records, and removes them with the record they belong to.
 
-Logs live as long as the record that names them. A folder whose lock is held is left alone: something of that attempt still runs.
+Logs live as long as their record. A folder whose lock is held is kept: a process of that attempt still runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkonce.blocking import run
-from sparkonce.engine.telling import phase_of
+from sparkonce.commands.describe import phase_of
 from sparkonce.launch.local import locked
 from sparkonce.model.record import Record, State
 from sparkonce.store.protocol import Query
@@ -28,19 +28,19 @@ _NAME = re.compile(r"so-([0-9a-f]{20})-g(\d+)-a(\d+)")
 class AttemptFolder:
     folder: Path
     runs: bool
-    """Some process of it lives."""
+    """A process of the attempt is alive."""
     wanted: bool
-    """It is the current attempt of a key in progress."""
+    """The folder belongs to the current attempt of a key in progress."""
     owned: bool
     """A living process owns its key."""
     record: str
-    """What the ledger says of its key, for a person."""
+    """The key's state in the ledger, for a person."""
     group: int | None
     """Its process group."""
 
 
 def attempt_folders(opened: Session) -> Iterator[AttemptFolder]:
-    """SparkonceError when the ledger cannot be read. A folder that vanishes meanwhile is left out."""
+    """Skips a folder that vanishes meanwhile. Raises: SparkonceError when the ledger cannot be read."""
     try:
         names = sorted(path.name for path in opened.attempts.iterdir())
     except OSError:
@@ -59,7 +59,7 @@ def attempt_folders(opened: Session) -> Iterator[AttemptFolder]:
 
 
 def remove_logs(attempts: Path, record: Record) -> None:
-    """Of a record that was removed: its generations up to that one. What cannot be removed stays, `sparkonce doctor` counts it."""
+    """Removes the logs of a removed record, up to its generation. `sparkonce doctor` counts what could not be removed."""
     for folder in attempts.glob(f"so-{record.address.hash20}-g*"):
         parts = _NAME.fullmatch(folder.name)
         if parts is not None and int(parts[2]) <= record.generation and not _runs(folder):
@@ -70,13 +70,13 @@ def _runs(folder: Path) -> bool:
     try:
         return locked(folder)
     except OSError:
-        return True  # nobody can tell: left alone
+        return True  # unknown, so kept
 
 
 def _known(opened: Session, prefix: str, generation: int, attempt: int) -> tuple[bool, bool, str]:
     records = run(opened.store.list(Query(hash_prefix=prefix))).records
     if not records:
-        return False, False, "nothing: there is none"
+        return False, False, "nothing: the key has no record"
     record = records[0]
     current = (record.generation, record.attempt) == (generation, attempt)
     wanted = current and record.state is State.IN_PROGRESS

@@ -1,7 +1,10 @@
-"""`sparkonce audit`: what stands in the outputs, compared with itself and with the ledger.
+"""`sparkonce audit` compares the contents of outputs with themselves and with the ledger; `sparkonce sweep` deletes unreachable staging.
 
-Writes nothing but the reports that it is asked for, takes no lock, and may run beside running jobs. It exits with 0 only when everything
-that was asked for was looked at and no promise is broken: "could not look" is never told as "clean".
+`audit` writes nothing but the requested reports, takes no lock, and may run beside running jobs. It exits with 0 only when everything
+requested was read and no promise is broken: "could not read" is never reported as "clean".
+
+`sweep` is safe beside running jobs and may be interrupted at any point: each folder is proven unreachable when it is deleted, not when it
+was listed.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ import typer
 
 from sparkonce.cli import options
 from sparkonce.cli.exits import ExitCode
+from sparkonce.cli.view.terminal import tell
 
 if TYPE_CHECKING:
     from sparkonce.audit.files import Reader
-    from sparkonce.audit.report import Report
+    from sparkonce.audit.report import AuditReport
     from sparkonce.store.protocol import IdempotencyStore
 
 Tables = Annotated[
@@ -46,9 +50,9 @@ Deep = Annotated[bool, typer.Option("--deep", help="Read every page of every fil
 WithSpark = Annotated[bool, typer.Option("--spark", help="Read the files by a local Spark, if they are many.")]
 
 SHOWN = 50
-"""Findings printed; the files have all."""
+"""Findings printed; the report files hold all."""
 MANY = 2000
-"""Files from which on starting Spark is worth its seconds."""
+"""Number of files from which starting Spark pays off."""
 SENT_TO_STDOUT = "-"
 
 
@@ -62,16 +66,16 @@ def audit(
     deep: Deep = False,
     spark: WithSpark = False,
 ) -> ExitCode:
-    """Prove from storage that every effect is there once, as it was committed.
+    """Prove from storage that every effect exists once, as it was committed.
 
     Compares commits, data files and staging of the tables with each other, and with the ledger's records (for named tables: of --store).
-    Exits with 0 when no defect was found, 1 when there are defects, 3 when not everything could be looked at.
+    Exits with 0 when no defect was found, 1 when there are defects, 3 when not everything could be read.
 
     Example: sparkonce audit --html audit.html
     """
     from sparkonce.audit import places
-    from sparkonce.audit.auditing import LOCAL_PURGE, Audit
-    from sparkonce.cli import show
+    from sparkonce.audit.inspection import LOCAL_PURGE, Audit
+    from sparkonce.cli.view import outcome
 
     named = places.named(tables, base=str(Path.cwd())) if tables else None
     with ledger(store, install, needed=named is None) as (opened, remote):
@@ -83,15 +87,15 @@ def audit(
 
         html.write_text(page(report), encoding="utf-8")
     if json_file == SENT_TO_STDOUT:
-        typer.echo(show.as_json({**report.dump(), "exitCode": int(code_of_report(report))}))
+        tell(outcome.as_json({**report.dump(), "exitCode": int(code_of_report(report))}))
     else:
         if json_file is not None:
-            Path(json_file).write_text(show.as_json(report.dump()) + "\n", encoding="utf-8")
-        tell(report)
+            Path(json_file).write_text(outcome.as_json(report.dump()) + "\n", encoding="utf-8")
+        print_report(report)
     return code_of_report(report)
 
 
-def code_of_report(report: Report) -> ExitCode:
+def code_of_report(report: AuditReport) -> ExitCode:
     if report.defects:
         return ExitCode.FAILED
     return ExitCode.SUCCEEDED if report.complete else ExitCode.UNAVAILABLE
@@ -99,7 +103,7 @@ def code_of_report(report: Report) -> ExitCode:
 
 @contextmanager
 def ledger(url: str | None, install: str | None, *, needed: bool) -> Iterator[tuple[IdempotencyStore | None, bool]]:
-    """The ledger, if one is named or needed, and whether it is a cluster's."""
+    """The ledger, if one is named or needed, and whether it belongs to a cluster."""
     if url is None and not needed:
         yield None, False
         return
@@ -111,7 +115,7 @@ def ledger(url: str | None, install: str | None, *, needed: bool) -> Iterator[tu
 
 @contextmanager
 def reader(*, deep: bool, spark: bool) -> Iterator[Reader]:
-    """Threads; Spark for tables with many files where it is asked for."""
+    """Reads with threads; with Spark for tables of many files, if requested."""
     from sparkonce.audit.files import with_spark, with_threads
     from sparkonce.audit.places import open_place
 
@@ -119,7 +123,7 @@ def reader(*, deep: bool, spark: bool) -> Iterator[Reader]:
     if not spark:
         yield threads
         return
-    from sparkonce.cli.machine import check_spark
+    from sparkonce.launch.submit import check_spark
 
     check_spark()
     sessions: list[Any] = []
@@ -144,10 +148,10 @@ def _spark() -> Any:
     return local_session()
 
 
-def tell(report: Report) -> None:
-    """For a person. Findings are no table: places and names of keys are longer than any column."""
-    from sparkonce.cli import words
-    from sparkonce.cli.tables import print_table
+def print_report(report: AuditReport) -> None:
+    """Prints the report for a person. Findings are not a table: paths and keys are longer than any column."""
+    from sparkonce.cli.view import words
+    from sparkonce.cli.view.words import print_table
 
     if report.tables:
         rows = [
@@ -163,24 +167,24 @@ def tell(report: Report) -> None:
             for table in report.tables
         ]
         print_table(("TABLE", "KIND", "COMMITS", "ROWS", "FILES", "SIZE", "STAGED"), rows)
-        typer.echo()
+        tell("")
     for found in report.findings[:SHOWN]:
-        typer.echo(f"{found.severity}: {found.kind}: {words.sentence(found.what)}")
-        typer.echo(f"  {words.sentence(found.where)}")
-        typer.echo(f"  what to do: {found.todo}")
+        tell(f"{found.severity}: {found.kind}: {words.sentence(found.what)}")
+        tell(f"  {words.sentence(found.where)}")
+        tell(f"  what to do: {found.todo}")
     if len(report.findings) > SHOWN:
-        typer.echo(f"and {len(report.findings) - SHOWN} more; --json FILE has all")
+        tell(f"and {len(report.findings) - SHOWN} more; --json FILE has all")
     if report.findings:
-        typer.echo()
-    typer.echo(words.sentence(report.verdict))
-    typer.echo(summary(report))
+        tell("")
+    tell(words.sentence(report.verdict))
+    tell(summary(report))
     if report.ledger is None:
-        typer.echo("records were not compared: no ledger was named (--store)")
+        tell("records were not compared: no ledger was named (--store)")
 
 
-def summary(report: Report) -> str:
-    """What it cost, and what more would."""
-    from sparkonce.cli import words
+def summary(report: AuditReport) -> str:
+    """What the audit cost, and what a million files would cost."""
+    from sparkonce.cli.view import words
 
     cost = report.cost
     said = (
@@ -190,3 +194,56 @@ def summary(report: Report) -> str:
     if cost.seconds_per_million is not None and cost.bytes_per_million is not None:
         said += f"; at this slope 1 000 000 files: {words.span(cost.seconds_per_million)}, {words.size(int(cost.bytes_per_million))}"
     return said
+
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")]
+
+
+def sweep(
+    tables: Tables = None,
+    *,
+    store: options.Store = None,
+    install: options.Install = None,
+    dry_run: DryRun = False,
+    as_json: options.Json = False,
+) -> ExitCode:
+    """Remove staged files that no attempt can commit any more.
+
+    Files that an attempt may still commit stay, however old: settle the key first (`sparkonce run FILE`, `sparkonce keys resolve KEY`).
+    Exits with 3 when a table could not be read; the others are swept all the same.
+
+    Example: sparkonce sweep --dry-run
+    """
+    from sparkonce.audit import cleanup as sweeping
+    from sparkonce.audit import ledger as ledgers
+    from sparkonce.audit import places
+    from sparkonce.cli.view import outcome, words
+    from sparkonce.cli.view.words import print_table
+
+    unseen: list[str] = []
+    if tables:
+        found = places.named(tables, base=str(Path.cwd()))
+    else:
+        with ledger(store, install, needed=True) as (opened, _):
+            assert opened is not None  # it was needed
+            found, not_seen = places.of_specs(ledgers.read(opened)[1])
+            unseen = [each.what for each in not_seen]
+    done = list(sweeping.sweep(found, dry_run=dry_run))
+    problems = [*unseen, *(problem for each in done for problem in each.problems)]
+    folders, size = sum(each.folders for each in done), sum(each.bytes for each in done)
+    code = ExitCode.UNAVAILABLE if problems else ExitCode.SUCCEEDED
+    if as_json:
+        tables_ = [
+            {"table": e.uri, "kind": e.kind, "folders": e.folders, "bytes": e.bytes, "left": e.left} for e in done
+        ]
+        told = {"dryRun": dry_run, "folders": folders, "bytes": size, "tables": tables_, "problems": problems}
+        tell(outcome.as_json({**told, "exitCode": int(code)}))
+        return code
+    rows = [(e.uri, str(e.folders), words.size(e.bytes), str(e.left)) for e in done if e.folders or e.left]
+    if rows:
+        removed = "WOULD REMOVE" if dry_run else "REMOVED"
+        print_table(("TABLE", removed, "SIZE", "MAY BE IN USE"), rows)
+    tell(f"{'would remove' if dry_run else 'removed'} {folders} folder(s), {words.size(size)}")
+    for problem in problems:
+        tell(f"sparkonce: {words.sentence(problem)}", err=True)
+    return code

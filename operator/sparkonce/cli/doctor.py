@@ -1,7 +1,7 @@
-"""`sparkonce doctor`: what this machine has, what is missing, and what to do about it.
+"""`sparkonce doctor`: reports what this machine has, what is missing, and what to do about it.
 
-Each check looks for itself and is told whether or not the others went well, so that one run names everything there is to mend. It mends
-nothing. With a job file it also looks at what that job needs: the script, and the stores of its outputs.
+Checks are independent and all reported, so that one run names every problem. It repairs nothing. With a job file it also checks what that
+job needs: the script, and the stores of its outputs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import typer
 
 from sparkonce.cli import options
 from sparkonce.cli.exits import ExitCode, code_of_error
+from sparkonce.cli.view.terminal import tell
 from sparkonce.errors import SparkonceError
+from sparkonce.launch.submit import JAVA, java, spark_submit
 
 if TYPE_CHECKING:
     from sparkonce.cli.session import Session
 
 OptionalFile = Annotated[
     str | None,
-    typer.Argument(metavar="[FILE]", help="A job file, to look at what it needs as well.", show_default=False),
+    typer.Argument(metavar="[FILE]", help="A job file, to check what it needs as well.", show_default=False),
 ]
 
 
@@ -34,7 +36,7 @@ class Check:
     said: str
     todo: str = ""
     code: ExitCode = ExitCode.INVALID
-    """What a command that needs it would exit with."""
+    """The exit code of a command that needs it."""
 
 
 def doctor(
@@ -46,15 +48,15 @@ def doctor(
     application: options.Application = None,
     as_json: options.Json = False,
 ) -> ExitCode:
-    """Say what is wrong on this machine, and what to do about it.
+    """Report what is wrong on this machine, and what to do about it.
 
-    Looks at Python, Java, Spark and the ledger; with a job file also at its script and its outputs' stores.
-    Exits with 0 when all is well, 2 when something is missing, 3 when the ledger or an output's store cannot be used.
+    Checks Python, Java, Spark and the ledger; with a job file also its script and its outputs' stores.
+    Exits with 0 when nothing is wrong, 2 when something is missing, 3 when the ledger or an output's store cannot be used.
 
     Example: sparkonce doctor job.yaml
     """
-    from sparkonce.cli import show
-    from sparkonce.cli.tables import print_table
+    from sparkonce.cli.view import outcome
+    from sparkonce.cli.view.words import print_table
 
     checks = [*_machine(), *_ledger(store)]
     if file is not None:
@@ -63,7 +65,7 @@ def doctor(
     code = max((check.code for check in wrong), default=ExitCode.SUCCEEDED)
     if as_json:
         told = [{**asdict(check), "code": int(check.code)} for check in checks]
-        typer.echo(show.as_json({"ok": not wrong, "checks": told, "exitCode": int(code)}))
+        tell(outcome.as_json({"ok": not wrong, "checks": told, "exitCode": int(code)}))
     else:
         rows = [(c.what, "ok" if c.ok else "WRONG", c.said + (f"\n-> {c.todo}" if c.todo else "")) for c in checks]
         print_table(("WHAT", "", "FOUND"), rows)
@@ -89,8 +91,6 @@ def _pyspark() -> Check:
 def _submit() -> Check:
     import os
 
-    from sparkonce.launch.submit import spark_submit
-
     try:
         path = spark_submit()
     except SparkonceError as error:
@@ -106,7 +106,6 @@ def _submit() -> Check:
 
 
 def _java() -> Check:
-    from sparkonce.cli.machine import JAVA, java
 
     found = java()
     todo = (
@@ -130,11 +129,11 @@ def _ledger(url: str | None) -> list[Check]:
 def _contents(opened: Session) -> Check:
     from sparkonce.blocking import run
     from sparkonce.store.protocol import Query
-    from sparkonce.store.sql import SqlStore
+    from sparkonce.store.sqlite.store import SqliteStore
 
     store = opened.store
     where = store.url
-    if isinstance(store, SqlStore) and (damage := store.damage()):
+    if isinstance(store, SqliteStore) and (damage := store.damage()):
         todo = "restore it from a backup, or name another file with --store"
         return Check(what="ledger", ok=False, said=f"{where}: {damage}", todo=todo, code=ExitCode.UNAVAILABLE)
     unreadable, after = 0, ""
@@ -147,7 +146,7 @@ def _contents(opened: Session) -> Check:
     number = run(store.count())
     said = f"{where}: {number} key{'' if number == 1 else 's'}, not damaged"
     if unreadable:
-        todo = "`sparkonce keys list` names them; upgrade sparkonce, or restore the ledger from a backup"
+        todo = "`sparkonce keys list` names them, each with what mends it"
         return Check(
             what="ledger", ok=False, said=f"{said}, {unreadable} cannot be read", todo=todo, code=ExitCode.UNAVAILABLE
         )
@@ -155,14 +154,14 @@ def _contents(opened: Session) -> Check:
 
 
 def _left_over(opened: Session) -> Iterator[Check]:
-    """Attempts that run although the ledger does not know of them, or says that they are over."""
+    """Attempts that run although the ledger has no record of them, or records their end."""
     from sparkonce.cli.attempts import attempt_folders
 
     found = list(attempt_folders(opened))
     stray = [each for each in found if each.runs and not each.wanted]
     unowned = [each for each in found if each.runs and each.wanted and not each.owned]
     for each in stray:
-        todo = "it can commit nothing any more; end it: " + (
+        todo = "it can no longer commit; end it: " + (
             f"kill -- -{each.group}" if each.group else "find it by its folder"
         )
         yield Check(
@@ -170,7 +169,7 @@ def _left_over(opened: Session) -> Iterator[Check]:
         )
     for each in unowned:
         todo = "send the job again: it is adopted, not started twice"
-        yield Check(what="attempt", ok=True, said=f"{each.folder} runs and nobody owns its key", todo=todo)
+        yield Check(what="attempt", ok=True, said=f"{each.folder} runs and its key has no owner", todo=todo)
     if not stray:
         logs = sum(1 for each in found if not each.runs)
         said = f"{len(found) - logs} running, logs of {logs} ended ones in {opened.attempts}"
@@ -179,10 +178,10 @@ def _left_over(opened: Session) -> Iterator[Check]:
 
 def _job(file: str, outputs: list[str] | None, params: list[str] | None, application: str | None) -> Iterator[Check]:
     from sparkonce.blocking import run
-    from sparkonce.cli.asked import Asked
+    from sparkonce.cli.options import JobArguments
 
     try:
-        prepared = Asked.of(file, params=params, outputs=outputs, application=application).prepared()
+        prepared = JobArguments.of(file, params=params, outputs=outputs, application=application).prepared()
     except SparkonceError as error:
         yield Check(what="job", ok=False, said=str(error), code=code_of_error(error))
         return

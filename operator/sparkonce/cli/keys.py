@@ -1,7 +1,7 @@
-"""Commands about keys: what the ledger knows, and what a person decides.
+"""Commands about keys: list, show, history and explain read the ledger; resolve, forget, repair and purge change it.
 
-Reading commands write nothing and need neither Java nor the job's files. Those that decide ask first, and never in a script: without a
-terminal they want `--yes`, because a question nobody sees is a command that hangs.
+Commands that read write nothing and need neither Java nor the job's files. Commands that decide ask for confirmation; without a terminal
+they require `--yes`, because a question that no user can see is a command that hangs.
 """
 
 from __future__ import annotations
@@ -11,15 +11,74 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkonce.attempt.request import Answer
+from sparkonce.blocking import run
 from sparkonce.cli import options
+from sparkonce.cli.attempts import remove_logs
 from sparkonce.cli.exits import ExitCode, code_of
+from sparkonce.cli.session import person
+from sparkonce.cli.view import outcome
+from sparkonce.cli.view.terminal import confirm, tell
+from sparkonce.commands import operate
+from sparkonce.commands.describe import phase_of
 from sparkonce.errors import InvalidInput
+from sparkonce.local.runner import Ending
 
 if TYPE_CHECKING:
-    from sparkonce.engine.operate import How
-    from sparkonce.model.record import State
+    from sparkonce.cli.session import Session
+    from sparkonce.commands.operate import How
+    from sparkonce.model.record import Record, State
 
-app = typer.Typer(no_args_is_help=True, help="Look at keys and decide about them.")
+
+def resolve_key(opened: Session, record: Record, how: How, *, reason: str, as_json: bool) -> Ending:
+    async def work() -> Ending:
+        return await operate.resolve(opened.embedded, record, how, by=person(), reason=reason)
+
+    ending = opened.interruptible(work, detachable=True)
+    if ending is None:
+        ending = Ending(Answer.HELD, record, reason="nothing was decided", unblock=f"sparkonce keys show {record.key}")
+    if as_json:
+        tell(outcome.as_json(outcome.ending_object(ending, key=None, store=opened.store.url, attempts=opened.attempts)))
+    else:
+        tell(*outcome.ending_lines(ending, attempts=opened.attempts))
+    return ending
+
+
+def forget_key(opened: Session, record: Record, *, reason: str, as_json: bool) -> None:
+    floor = run(operate.forget(opened.store, record, by=person(), reason=reason))
+    remove_logs(opened.attempts, record)
+    if as_json:
+        told = {
+            "key": record.key,
+            "keyHash": record.key_hash,
+            "forgotten": True,
+            "floor": floor,
+            "store": opened.store.url,
+        }
+        tell(outcome.as_json(told))
+    else:
+        tell(forgotten(record.key, floor))
+
+
+def forgotten(key: str, floor: int) -> str:
+    """floor: the newest generation number that stays used."""
+    return (
+        f"forgotten: {key}; sent again it runs as generation {floor + 1}, and its tables still hold generation {floor}"
+    )
+
+
+def purge_keys(opened: Session, *, as_json: bool) -> None:
+    removed = run(operate.purge(opened.store, on_removed=lambda record: remove_logs(opened.attempts, record)))
+    if as_json:
+        keys = [{"key": r.key, "keyHash": r.key_hash, "generation": r.generation} for r in removed]
+        tell(outcome.as_json({"purged": keys, "store": opened.store.url}))
+        return
+    for record in removed:
+        tell(f"purged: {record.key}, generation {record.generation} ({phase_of(record)})")
+    tell(f"{len(removed)} record{'' if len(removed) == 1 else 's'} removed")
+
+
+app = typer.Typer(no_args_is_help=True, help="Inspect keys and decide about them.")
 
 States = Annotated[
     list[str] | None,
@@ -36,11 +95,11 @@ def list_keys(
     limit: Limit = 1000,
     as_json: options.Json = False,
 ) -> ExitCode:
-    """List the keys of the ledger with what became of them.
+    """List the keys of the ledger and their states.
 
     Example: sparkonce keys list --state Held
     """
-    from sparkonce.cli.records import list_records
+    from sparkonce.cli.local_keys import list_records
     from sparkonce.cli.session import session
 
     states = _states(state or [])
@@ -60,7 +119,7 @@ def show(
 
     Example: sparkonce keys show load-flights/flights/2013-01@1
     """
-    from sparkonce.cli.records import show_record
+    from sparkonce.cli.local_keys import show_record
     from sparkonce.cli.session import session
 
     with session(store, install=install, named=False) as opened:
@@ -79,7 +138,7 @@ def history(
 
     Example: sparkonce keys history load-flights/flights/2013-01@1
     """
-    from sparkonce.cli.records import show_history
+    from sparkonce.cli.local_keys import show_history
     from sparkonce.cli.session import session
 
     with session(store, install=install, named=False) as opened:
@@ -98,19 +157,19 @@ def explain(
     application: options.Application = None,
     as_json: options.Json = False,
 ) -> ExitCode:
-    """Say why a key stands where it stands: the row that decides, the evidence, what it waits for, and what would unblock it.
+    """Explain the state of a key: the deciding row, the evidence, what the key waits for, and what would unblock it.
 
-    With the job file it also says whether that file is the job that the key stands for.
+    With the job file it also says whether that file is the job that the key belongs to.
 
     Example: sparkonce keys explain load-flights/flights/2013-01@1
     """
-    from sparkonce.cli.asked import Asked, is_file
-    from sparkonce.cli.records import explain_key
+    from sparkonce.cli.local_keys import explain_key
+    from sparkonce.cli.options import JobArguments, is_file
     from sparkonce.cli.session import session
 
     prepared = None
     if is_file(target):
-        prepared = Asked.of(target, params=param, outputs=output, application=application).prepared()
+        prepared = JobArguments.of(target, params=param, outputs=output, application=application).prepared()
     with session(store, install=install, named=False) as opened:
         explain_key(opened, target, prepared, as_json=as_json)
     return ExitCode.SUCCEEDED
@@ -138,9 +197,8 @@ def resolve(
     Example: sparkonce keys resolve 3f9a --retry --reason "the disk is mended"
     """
     from sparkonce.blocking import run as blocking
-    from sparkonce.cli.decisions import resolve_key
     from sparkonce.cli.session import session
-    from sparkonce.engine import operate
+    from sparkonce.commands import operate
 
     how = chosen(succeeded=succeeded, failed=failed, retry=retry)
     with session(store, install=install, named=False) as opened:
@@ -169,27 +227,60 @@ def forget(
     Example: sparkonce keys forget 3f9a --reason "loaded by mistake"
     """
     from sparkonce.blocking import run as blocking
-    from sparkonce.cli.decisions import forget_key
+    from sparkonce.cli.restore import check_reported
     from sparkonce.cli.session import session
-    from sparkonce.cli.told import check_told
-    from sparkonce.engine import operate
+    from sparkonce.commands import operate
 
     with session(store, install=install, named=False) as opened:
         record = blocking(operate.find(opened.store, key))
         ask(f"Forget {record.key} (generation {record.generation})?", yes=yes)
         if opened.remote:
-            check_told(record, kubeconfig)
+            check_reported(record, kubeconfig)
         forget_key(opened, record, reason=reason, as_json=as_json)
     return ExitCode.SUCCEEDED
 
 
 @app.command()
+def repair(
+    key: options.KeyText,
+    *,
+    reason: options.Reason,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Remove a record that cannot be rebuilt; end its application first."),
+    ] = False,
+    store: options.Store = None,
+    install: options.Install = None,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> ExitCode:
+    """Rebuild a record that cannot be read, from the key's history, job and result in the ledger.
+
+    Without a result its outputs decide: the next owner settles the attempt, as after a crash. No number is used twice.
+
+    Example: sparkonce keys repair 3f9a --reason "the disk lost a block"
+    """
+    from sparkonce.blocking import run as blocking
+    from sparkonce.cli.session import session
+    from sparkonce.commands import repair as repairing
+
+    with session(store, install=install, named=False) as opened:
+        found = blocking(repairing.damaged(opened.store, key))
+        record = blocking(repairing.decided(opened.store, found, forget=forget))
+        what = f"as generation {found.generation}, attempt {found.attempt}"
+        ask(f"{found.why}\nRebuild it {what}?" if record else f"{found.why}\nRemove what is left of it?", yes=yes)
+        blocking(repairing.repair(opened.store, found, record, by=person(), reason=reason))
+        said = repairing.describe(found, record, remote=opened.remote)
+        tell(outcome.as_json({**said, "store": opened.store.url}) if as_json else str(said["said"]))
+    return ExitCode.SUCCEEDED
+
+
+@app.command()
 def purge(store: options.Store = None, install: options.Install = None, as_json: options.Json = False) -> ExitCode:
-    """Remove the records whose retention is over (spec.retention), with the logs of their attempts. Tables stay.
+    """Remove expired records (spec.retention) and the logs of their attempts. Tables stay.
 
     Example: sparkonce keys purge
     """
-    from sparkonce.cli.decisions import purge_keys
     from sparkonce.cli.session import local_only, session
 
     local_only(store, "they remove expired keys by themselves")
@@ -199,7 +290,7 @@ def purge(store: options.Store = None, install: options.Install = None, as_json:
 
 
 def chosen(*, succeeded: bool, failed: bool, retry: bool) -> How:
-    """InvalidInput: none of them, or several."""
+    """Raises: InvalidInput unless exactly one is chosen."""
     ways: list[How] = []
     if succeeded:
         ways.append("succeeded")
@@ -223,10 +314,10 @@ def _states(texts: list[str]) -> list[State]:
 
 
 def ask(question: str, *, yes: bool) -> None:
-    """InvalidInput: nobody can be asked, or the answer is no."""
+    """Raises: InvalidInput when there is no terminal to ask at, or the answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidInput("this decides for good and there is no terminal to ask at; add --yes if it is meant")
-    if not typer.confirm(question, err=True):
+        raise InvalidInput("this cannot be undone and there is no terminal to confirm at; add --yes to go ahead")
+    if not confirm(question):
         raise InvalidInput("not confirmed; nothing was changed")

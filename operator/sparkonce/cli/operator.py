@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,8 @@ import typer
 from sparkonce.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from sparkonce.model.assignment import GatewayAddress
+    from sparkonce.model.record import GatewayAddress
+    from sparkonce.sink.allowed import AllowedOutputs
 
 
 def operator(
@@ -60,18 +62,42 @@ def operator(
         str,
         typer.Option(
             envvar="SPARKONCE_SETTLE",
-            help="Who finds out what an ended attempt committed: `auto` (this process where it reaches the outputs, else a settle run "
+            help="Who settles what an ended attempt committed: `auto` (this process where it reaches the outputs, else a settle run "
             "in a pod of its own), `operator` (it mounts and reaches every output), `run` (settle runs alone).",
         ),
     ] = "auto",
+    outputs_allowed: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SPARKONCE_OUTPUTS_ALLOWED",
+            help="YAML file: which outputs each namespace may have this process act on, a list of {namespace, prefixes}. "
+            "Without it, `auto` means `run` where several namespaces are watched.",
+        ),
+    ] = None,
+    ambient_credentials: Annotated[
+        bool,
+        typer.Option(
+            "--ambient-credentials/--no-ambient-credentials",
+            envvar="SPARKONCE_AMBIENT_CREDENTIALS",
+            help="Whether this process may ask object stores with the identity of its machine, beside credentials that it was given.",
+        ),
+    ] = False,
     settle_after: Annotated[
         float,
         typer.Option(
             envvar="SPARKONCE_SETTLE_AFTER",
             min=0,
-            help="Seconds for which outputs that do not answer are asked again before a settle run is sent.",
+            help="Seconds to keep asking outputs that do not answer before a settle run is started.",
         ),
     ] = 30.0,
+    output_seconds: Annotated[
+        float,
+        typer.Option(
+            envvar="SPARKONCE_OUTPUT_SECONDS",
+            min=1,
+            help="The longest that one key waits for its outputs before it reports that they do not answer.",
+        ),
+    ] = 60.0,
     gateway_url: Annotated[
         str | None,
         typer.Option(
@@ -81,28 +107,32 @@ def operator(
     gateway_ca: Annotated[
         Path | None,
         typer.Option(
-            envvar="SPARKONCE_GATEWAY_CA", help="PEM file: who signed its certificate, if drivers do not know."
+            envvar="SPARKONCE_GATEWAY_CA",
+            help="PEM file of the CA that signed its certificate, unless drivers trust it already.",
         ),
     ] = None,
     log_format: Annotated[str, typer.Option(envvar="SPARKONCE_LOG_FORMAT", help="text or json.")] = "text",
 ) -> int:
-    """Run the operator: watch IdempotentJobs, run each once, write what became of it into its status.
+    """Run the operator: watch IdempotentJobs, run each once, write the outcome to its status.
 
-    Any number of these may run beside each other on one ledger. SIGTERM hands over to the others and ends.
+    Any number of operators may share one ledger. SIGTERM hands this one's keys to the others and ends it.
 
     Example: sparkonce operator --store etcd://etcd:2379 --install prod --all-namespaces --http 0.0.0.0:8080
     """
     if bool(namespace) == all_namespaces:
         raise InvalidInput("say which namespaces to watch: --namespace NS (repeatable), or --all-namespaces")
     try:
-        from sparkonce.kube.main import serve
-        from sparkonce.kube.operator import OperatorSettings
+        from sparkonce.kube.operator import OperatorSettings, serve
     except ModuleNotFoundError as missing:
         raise InvalidInput(
-            f"the operator needs {missing.name}, which is not installed; install sparkonce[operator]"
+            f"the operator needs {missing.name}, which is not installed; run `pip install 'sparkonce[operator]'`"
         ) from None
-    from sparkonce.engine.reach import settles_as
-    from sparkonce.engine.replica import ReplicaSettings
+    from sparkonce.attempt.settle import settles_as
+    from sparkonce.sink.objects import ambient
+
+    if not ambient_credentials:
+        ambient.forbid(os.environ)
+    from sparkonce.controller.controller import ControllerSettings
 
     margin = min(1.0, lease_seconds / 4)
     settings = OperatorSettings(
@@ -113,16 +143,18 @@ def operator(
         lease_seconds=lease_seconds,
         max_live_keys=max_live_keys,
         gateway=_gateway(gateway_url, gateway_ca),
-        replica=ReplicaSettings(slots=slots, sweep=sweep_seconds, margin=margin),
+        replica=ControllerSettings(slots=slots, sweep=sweep_seconds, margin=margin),
         settles=settles_as(settle),
+        allowed=_allowed(outputs_allowed),
         settle_after=settle_after,
+        output_seconds=output_seconds,
     )
     asyncio.run(serve(settings, http=http, log_format=log_format, signals=(signal.SIGTERM, signal.SIGINT)))
     return 0
 
 
 def _gateway(url: str | None, ca: Path | None) -> GatewayAddress | None:
-    from sparkonce.model.assignment import GatewayAddress
+    from sparkonce.model.record import GatewayAddress
 
     if url is None:
         return None
@@ -132,3 +164,21 @@ def _gateway(url: str | None, ca: Path | None) -> GatewayAddress | None:
         return GatewayAddress(url, "" if ca is None else ca.read_text())
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidInput(f"--gateway-ca {ca} cannot be read ({problem}); name a PEM file") from None
+
+
+def _allowed(file: Path | None) -> AllowedOutputs | None:
+    import yaml
+
+    from sparkonce.sink.allowed import AllowedOutputs
+
+    if file is None:
+        return None
+    try:
+        listed = yaml.safe_load(file.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as problem:
+        first = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise InvalidInput(f"--outputs-allowed {file} cannot be read ({first}); name a YAML file") from None
+    try:
+        return AllowedOutputs.of(listed)
+    except InvalidInput as wrong:
+        raise InvalidInput(f"--outputs-allowed {file}: {wrong}") from None

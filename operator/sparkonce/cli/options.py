@@ -1,11 +1,25 @@
-"""Options that several commands share, each said once. Imports nothing but typer: `--help` and a replay must be quick."""
+"""Options and arguments that several commands share: declarations for typer, and a job file with its parameters and output folders.
+
+Relative paths on the command line are resolved against the current folder, those in the job file against the file's folder; both here,
+before key and fingerprint are computed. Every refusal is InvalidInput and writes nothing. Imports little, because `--help` must be quick.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
+
+from sparkonce.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sparkonce.local.prepare import Prepared
+    from sparkonce.model.spec import IdempotentJob
+
 
 FILE = "The job file (YAML); `-` reads it from standard input."
 KEY = "A key, or the beginning of its hash, as `sparkonce keys list` shows them."
@@ -14,7 +28,7 @@ File = Annotated[str, typer.Argument(metavar="FILE", help=FILE, show_default=Fal
 KeyText = Annotated[str, typer.Argument(metavar="KEY", help=KEY, show_default=False)]
 KeyOrFile = Annotated[
     str,
-    typer.Argument(metavar="KEY|FILE", help=f"{KEY} Or the job file: an existing file is one.", show_default=False),
+    typer.Argument(metavar="KEY|FILE", help=f"{KEY} Or the job file.", show_default=False),
 ]
 Store = Annotated[
     str | None,
@@ -41,7 +55,7 @@ Kubeconfig = Annotated[
         "--kubeconfig",
         metavar="FILE",
         envvar="SPARKONCE_KUBECONFIG",
-        help="As kubectl's, on a cluster's ledger: its objects are looked at first.",
+        help="As kubectl's; on a cluster's ledger the key's objects are checked first.",
         show_default=False,
     ),
 ]
@@ -50,7 +64,7 @@ Outputs = Annotated[
     typer.Option(
         "--output",
         metavar="NAME=DIR",
-        help="Write this output to another folder, relative to the current one. It is part of what the job is.",
+        help="Write this output to another folder, relative to the current one. Part of the job's fingerprint.",
         show_default=False,
     ),
 ]
@@ -59,7 +73,7 @@ Params = Annotated[
     typer.Option(
         "--param",
         metavar="NAME=VALUE",
-        help="Fill ${params.NAME} in the job file. It is part of what the job is.",
+        help="Fill ${params.NAME} in the job file. Part of the job's fingerprint.",
         show_default=False,
     ),
 ]
@@ -73,7 +87,144 @@ Application = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+
+
+def _reason(text: str) -> str:
+    from sparkonce.model.record import REASON_LIMIT
+
+    if len(text) > REASON_LIMIT:
+        raise typer.BadParameter(f"is longer than {REASON_LIMIT} characters")
+    return text
+
+
 Reason = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the key's history.", show_default=False)
+    str,
+    typer.Option(
+        "--reason",
+        metavar="TEXT",
+        help="Why; it is kept in the key's history.",
+        show_default=False,
+        callback=_reason,
+    ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+STANDARD_INPUT = "-"
+MOST = 8 << 20
+"""Bytes that are read of a file: `convert` takes lists of applications, which may be larger than a job file."""
+_YAML = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobArguments:
+    """A job file and the options that complete it."""
+
+    file: str
+    params: Mapping[str, str]
+    outputs: Mapping[str, str]
+    """Absolute folders by output name."""
+    application: str | None = None
+    """Absolute."""
+
+    @classmethod
+    def of(
+        cls,
+        file: str,
+        *,
+        params: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        application: str | None = None,
+    ) -> Self:
+        places = pairs("--output", outputs or ())
+        return cls(
+            file=file,
+            params=pairs("--param", params or ()),
+            outputs={name: _folder(name, place) for name, place in places.items()},
+            application=str(Path(application).resolve()) if application else None,
+        )
+
+    @property
+    def source(self) -> str:
+        return "standard input" if self.file == STANDARD_INPUT else self.file
+
+    @property
+    def base(self) -> str:
+        """The folder that the job file's relative paths are relative to."""
+        return str(Path.cwd() if self.file == STANDARD_INPUT else (Path.cwd() / self.file).resolve().parent)
+
+    def text(self) -> str:
+        """Read up to a byte more than any job file may have: the reader of YAML refuses what is longer."""
+        from sparkonce.local.files import NotRegular, regular
+
+        try:
+            if self.file == STANDARD_INPUT:
+                return _decoded(sys.stdin.buffer.read(MOST + 1))
+            with regular(self.file) as file:
+                return _decoded(file.read(MOST + 1))
+        except NotRegular as refused:
+            what = (
+                "name the job file in it" if refused.what == "a folder" else "name a YAML file, or - for standard input"
+            )
+            raise InvalidInput(f"{self.file} is {refused.what}; {what}") from None
+        except FileNotFoundError:
+            raise InvalidInput(
+                f"the job file {self.file} does not exist; name a YAML file, or - for standard input"
+            ) from None
+        except UnicodeDecodeError as problem:
+            raise InvalidInput(f"{self.source} is not text in UTF-8 (byte {problem.start}); name a YAML file") from None
+        except OSError as problem:
+            raise InvalidInput(f"the job file {self.source} cannot be read ({problem.strerror})") from None
+
+    def job(self) -> IdempotentJob:
+        """Raises: InvalidJob: names every problem with its path and line."""
+        from sparkonce.model.manifest import load
+
+        return load(self.text(), params=self.params, outputs=self.outputs, source=self.source)
+
+    def prepared(self) -> Prepared:
+        from sparkonce.local.prepare import prepare
+
+        return prepare(self.job(), base=self.base, application=self.application)
+
+
+def _decoded(data: bytes) -> str:
+    """Raises: UnicodeDecodeError, but not for a character that the limit cut in two."""
+    return data.decode(errors="ignore") if len(data) > MOST else data.decode()
+
+
+def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """`["a=1"]` to `{"a": "1"}`."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals) or (option == "--output" and not value):
+            raise InvalidInput(
+                f"{option} {text}: write {option} {'NAME=DIR' if option == '--output' else 'NAME=VALUE'}"
+            )
+        if name in found:
+            raise InvalidInput(f"{option} {name} is given twice; keep one of the two")
+        found[name] = value
+    return found
+
+
+def _folder(name: str, place: str) -> str:
+    """A URL as it is, a folder with its full path. Raises: InvalidInput: the place begins with a kind, which the job file declares."""
+    from sparkonce.model.spec import kind_and_place
+
+    kind, rest = kind_and_place(place)
+    if kind:
+        raise InvalidInput(
+            f"--output {name}={place}: the job file declares what kind of output {name} is; write --output {name}={rest or 'DIR'}, "
+            f"or ./{place} for a folder of that name"
+        )
+    return place if "://" in place else str(Path(place).resolve())
+
+
+def is_file(target: str) -> bool:
+    """Whether KEY|FILE names a file. Raises: InvalidInput when it looks like one that does not exist."""
+    if target == STANDARD_INPUT or (Path(target).exists() and not Path(target).is_dir()):
+        return True  # a FIFO or device is refused when it is read
+    if target.endswith(_YAML):
+        raise InvalidInput(f"the job file {target} does not exist; name a YAML file, or a key (`sparkonce keys list`)")
+    return False

@@ -1,4 +1,7 @@
-"""`sparkonce doctor accept-restore`: a person says that a restored ledger is the one to go on with."""
+"""`sparkonce doctor accept-restore`: a person accepts a restored ledger as the one to continue with.
+
+`check_reported` refuses to forget a record before the key's objects show its result: afterwards nothing could report it to them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ import typer
 
 from sparkonce.cli import options
 from sparkonce.cli.exits import ExitCode
+from sparkonce.cli.view.terminal import confirm, tell
+from sparkonce.commands import remote as told
 from sparkonce.errors import InvalidInput
+from sparkonce.model.record import Record
 
 
 def accept_restore(
@@ -29,8 +35,8 @@ def accept_restore(
 ) -> ExitCode:
     """Go on with a ledger that was restored from a backup, or is empty. Also: sparkonce doctor accept-restore.
 
-    Operators stand still while the ledger is older than what objects have seen of it. This writes into it what applications show (their
-    attempts are adopted, not run again) and then lets operators go on. Objects whose record is gone show Expired and run nothing.
+    Operators pause while the ledger is older than the revisions that objects have seen. This command rebuilds records from applications
+    (whose attempts are adopted, not run again) and lets operators resume. Objects whose record is gone become Expired and run nothing.
 
     Example: sparkonce doctor accept-restore --store etcd://etcd:2379 --install prod --all-namespaces
     """
@@ -38,8 +44,8 @@ def accept_restore(
         raise InvalidInput(
             "say which namespaces the operator watches: --namespace NS (repeatable), or --all-namespaces"
         )
-    if not yes:
-        typer.confirm("The newer ledger cannot be used any more after this. Go on with the restored one?", abort=True)
+    if not yes and not confirm("The newer ledger cannot be used any more after this. Go on with the restored one?"):
+        raise typer.Abort
     scopes = None if all_namespaces else namespace
     asyncio.run(_accept(store, install, scopes, kubeconfig))
     return ExitCode.SUCCEEDED
@@ -49,22 +55,24 @@ async def _accept(url: str, install: str, namespaces: list[str] | None, kubeconf
     from sparkonce.store.open import open_store, redacted
 
     if not url.lower().startswith("etcd://"):
-        raise InvalidInput(f"only a ledger at etcd://HOST:PORT tells that it was restored, and {redacted(url)} is none")
+        raise InvalidInput(
+            f"only a ledger at etcd://HOST:PORT can be accepted after a restore, and {redacted(url)} is not one"
+        )
     try:
-        from sparkonce.engine.restoring import accept
+        from sparkonce.controller.restore import accept
         from sparkonce.kube.client import ApiClient
-        from sparkonce.kube.login import Login
-        from sparkonce.store.etcd import EtcdStore
+        from sparkonce.kube.login import KubeLogin
+        from sparkonce.store.etcd.store import EtcdStore
     except ModuleNotFoundError as missing:
         raise InvalidInput(
-            f"accepting a restored ledger needs {missing.name}, which is not installed; install sparkonce[operator]"
+            f"accepting a restored ledger needs {missing.name}, which is not installed; run `pip install 'sparkonce[operator]'`"
         ) from None
     store = open_store(url, install=install)
     assert isinstance(store, EtcdStore)  # by its address
-    client = ApiClient(Login(kubeconfig))
+    client = ApiClient(KubeLogin(kubeconfig))
 
     def told(key: str, rebuilt: bool) -> None:
-        typer.echo(f"{key}: {'rebuilt from its application' if rebuilt else 'as the ledger has it'}", err=True)
+        tell(f"{key}: {'rebuilt from its application' if rebuilt else 'as the ledger has it'}", err=True)
 
     try:
         done = await accept(
@@ -74,6 +82,32 @@ async def _accept(url: str, install: str, namespaces: list[str] | None, kubeconf
         await client.close()
         await store.close()
     number = len(done.rebuilt)
-    typer.echo(
+    tell(
         f"accepted: epoch {done.epoch}, {number} record{'' if number == 1 else 's'} rebuilt, {done.kept} as they were; operators go on"
     )
+
+
+def check_reported(record: Record, kubeconfig: Path | None) -> None:
+    """Raises: InvalidInput when an object does not show the record's result yet, or cannot be read."""
+    if record.objects:
+        asyncio.run(_check(record, kubeconfig))
+
+
+async def _check(record: Record, kubeconfig: Path | None) -> None:
+    try:
+        from sparkonce.kube.client import ApiClient
+        from sparkonce.kube.login import KubeLogin
+        from sparkonce.launch.kubernetes import JOBS, ApiRefused, ApiUnavailable
+    except ModuleNotFoundError as missing:
+        raise InvalidInput(
+            f"looking at the objects of {record.key} needs {missing.name}, which is not installed; run `pip install 'sparkonce[operator]'`"
+        ) from None
+    client = ApiClient(KubeLogin(kubeconfig))
+    try:
+        await told.check_reported(record, lambda namespace, name: client.get(JOBS, namespace, name))
+    except (ApiUnavailable, ApiRefused) as problem:
+        raise InvalidInput(
+            f"whether the objects of {record.key} show its end cannot be seen ({problem}); say how with --kubeconfig FILE"
+        ) from None
+    finally:
+        await client.close()

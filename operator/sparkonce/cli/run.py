@@ -1,32 +1,62 @@
 """Commands about a job: run, plan, render, rerun, cancel.
 
-A command reads what it was asked for, opens the ledger, and lets the engine answer; it decides nothing but how that is told. Engine and
-store are imported inside the commands, so that `--help` and a mistyped option need neither.
+Each command parses its arguments, opens the ledger and prints the engine's answer; it decides nothing else. `plan` prints what `run` would
+do, from the same answer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from sparkonce.attempt.request import Answer
+from sparkonce.blocking import run as blocking
 from sparkonce.cli import options
-from sparkonce.cli.asked import Asked, is_file
 from sparkonce.cli.exits import ExitCode, code_of, code_of_answer
+from sparkonce.cli.options import JobArguments, is_file
+from sparkonce.cli.session import Session, local_only, person, session
+from sparkonce.cli.view import outcome
+from sparkonce.cli.view.outcome import ending_lines, generation_line
+from sparkonce.cli.view.terminal import tell, write_document
+from sparkonce.commands import operate
+from sparkonce.commands import remote as elsewhere
 from sparkonce.errors import InvalidInput
+from sparkonce.launch.submit import LocalTemplate, check_spark
+from sparkonce.local.prepare import NotHere, Prepared
+from sparkonce.local.prepare import unread as unread_key
+from sparkonce.local.runner import Ending
+from sparkonce.model.identity import Key
+from sparkonce.model.record import Record
 
-if TYPE_CHECKING:
-    from sparkonce.cli.session import Session
-    from sparkonce.engine.embedded import Ending
-    from sparkonce.engine.prepare import Prepared
-    from sparkonce.model.key import Key
-    from sparkonce.model.record import Record
+_WOULD = {
+    Answer.NEW: "would run",
+    Answer.REOPEN: "would run the next generation",
+    Answer.SUPERSEDE: "would end the other job and run in its place",
+    Answer.TAKE_OVER: "would go on with it",
+    Answer.FOLLOW: "would wait for it",
+}
+
+
+def plan_lines(ending: Ending, key: Key, *, attempts: Path) -> Iterator[str]:
+    """What `run` would do; the first line begins with the outcome."""
+    if ending.answer is Answer.REPLAY:
+        yield f"would replay: {generation_line(ending.record, ending.result)}"
+    elif would := _WOULD.get(ending.answer):
+        yield f"{would}: {key.text}: {ending.reason}"
+    else:
+        first, *others = ending_lines(ending, attempts=attempts)
+        yield f"would be refused: {first}"
+        yield from others
+
 
 Follow = Annotated[
     bool,
     typer.Option(
         "--follow/--no-follow",
-        help="When the job runs elsewhere already: wait for its result, or say so and exit with 130.",
+        help="When the job already runs elsewhere: wait for its result, or exit with 130 at once.",
     ),
 ]
 
@@ -46,28 +76,23 @@ def run(
 ) -> ExitCode:
     """Run a job once, or give its recorded result.
 
-    Whoever sends it again, from any terminal, gets the same result. Ctrl-C stops a job that runs here and settles what it wrote; where it
-    runs elsewhere Ctrl-C only stops waiting.
+    Every later request for the same key, from any terminal, gets that result. Ctrl-C stops a job that runs here and settles what it wrote,
+    or hands it over to a terminal that waits for it; when the job runs elsewhere, Ctrl-C only stops waiting.
 
     Example: sparkonce run load-month.yaml --param month=01
     """
-    from sparkonce.cli.interrupt import interruptible
-    from sparkonce.cli.session import local_only, session
-
     local_only(store, APPLY)
     prepared = _prepared(file, param, output, application)
     with session(store) as opened:
         embedded = opened.embedded
 
         async def work() -> Ending:
-            from sparkonce.engine.request import Answer
-
             _, said, _ = await embedded.look(prepared)
             if said.answer in (Answer.NEW, Answer.REOPEN, Answer.SUPERSEDE):
-                _check_machine()
+                check_spark()
             return await embedded.submit(prepared, follow=follow)
 
-        ending = interruptible(embedded, work, progress=opened.progress)
+        ending = opened.interruptible(work)
         assert ending is not None  # a request is never cut off: it detaches by itself
         return _tell(ending, opened, key=prepared.key, as_json=as_json)
 
@@ -83,18 +108,17 @@ def plan(
 ) -> ExitCode:
     """Say what `sparkonce run` would do now, and do nothing.
 
-    Exits with 0 when the job would run, be followed or be replayed, else with the code that the run would have.
+    Exits with 0 when the job would run, be followed or be replayed, else with the code that the run would have. Of a job whose script is
+    inside an image it says that it is not checked, and exits with 0.
 
     Example: sparkonce plan job.yaml
     """
-    from sparkonce.blocking import run as blocking
-    from sparkonce.cli import show
-    from sparkonce.cli.plan import plan_lines
-    from sparkonce.cli.session import local_only, session
-    from sparkonce.engine.embedded import Ending
-
     local_only(store, APPLY)
-    prepared = _prepared(file, param, output, application)
+    try:
+        prepared = _prepared(file, param, output, application)
+    except NotHere as unread:
+        asked = JobArguments.of(file, params=param, outputs=output)
+        return _not_checked(unread_key(asked.job(), base=asked.base), str(unread), store, as_json=as_json)
     with session(store) as opened:
         embedded = opened.embedded
         view, said, evidence = blocking(embedded.look(prepared))
@@ -104,13 +128,29 @@ def plan(
             ending = blocking(embedded.ending(prepared, said, view.record, evidence, replayed=False))
         code = code_of_answer(said.answer)
         if as_json:
-            told = show.ending_object(
+            told = outcome.ending_object(
                 ending, key=prepared.key, store=opened.store.url, attempts=opened.attempts, code=code
             )
-            typer.echo(show.as_json({"plan": str(said.answer), **told}))
+            tell(outcome.as_json({"plan": str(said.answer), **told}))
         else:
-            typer.echo("\n".join(plan_lines(ending, prepared.key, attempts=opened.attempts)))
+            tell(*plan_lines(ending, prepared.key, attempts=opened.attempts))
         return code
+
+
+def _not_checked(key: Key | None, why: str, store: str | None, *, as_json: bool) -> ExitCode:
+    """What `plan` says of a job for a cluster: the file is right, and what a request for it would get is unknown here."""
+    what, _, locally = why.partition("; ")
+    reason = f"{what}, so whether it is the job that was sent under this key is not known here"
+    unblock = f"{APPLY}; to run it here, {locally}"
+    with session(store) as opened:
+        if as_json:
+            ending = Ending(Answer.NEW, None, reason=reason, unblock=unblock)
+            told = outcome.ending_object(ending, key=key, store=opened.store.url, attempts=opened.attempts)
+            tell(outcome.as_json({"plan": "NotChecked", **told}))
+        else:
+            named = key.text if key is not None else "the key is made from its content"
+            tell(f"not checked: {named}: {reason}", f"  what to do: {unblock}")
+    return ExitCode.SUCCEEDED
 
 
 def render(
@@ -125,8 +165,8 @@ def render(
     """
     from sparkonce.model import manifest
 
-    asked = Asked.of(file, params=param, outputs=output)
-    typer.echo(manifest.render(asked.text(), params=asked.params, outputs=asked.outputs, source=asked.source), nl=False)
+    asked = JobArguments.of(file, params=param, outputs=output)
+    write_document(manifest.render(asked.text(), params=asked.params, outputs=asked.outputs, source=asked.source))
     return ExitCode.SUCCEEDED
 
 
@@ -138,6 +178,7 @@ def rerun(
     output: options.Outputs = None,
     param: options.Params = None,
     application: options.Application = None,
+    reason: options.Reason = "",
     as_json: options.Json = False,
 ) -> ExitCode:
     """Run a job again on purpose: the next generation of its key.
@@ -145,47 +186,37 @@ def rerun(
     Give the job file to run what it says now, or the key to run what was run before. Readers then see the new rows in place of the old ones
     (onRerun: Replace), or both (Append).
 
-    Example: sparkonce rerun load-month.yaml --param month=01
+    Example: sparkonce rerun load-month.yaml --param month=01 --reason "the source was corrected"
     """
-    from sparkonce.cli.interrupt import interruptible
-    from sparkonce.cli.session import session
-    from sparkonce.engine import operate
-
     prepared = _prepared(target, param, output, application) if is_file(target) else None
     if prepared is None and (param or output):
         raise InvalidInput("--param and --output fill a job file; a key stands for the job as it was sent")
     with session(store, install=install) as opened:
         if opened.remote:
-            return _rerun_elsewhere(opened, target, file=prepared is not None, as_json=as_json)
+            return _rerun_elsewhere(opened, target, file=prepared is not None, reason=reason, as_json=as_json)
         again, record = _generation(opened, target, prepared, application)
 
         async def work() -> Ending:
-            _check_machine()
-            return await operate.rerun(opened.embedded, again, record)
+            check_spark()
+            return await operate.rerun(opened.embedded, again, record, by=person(), reason=reason)
 
-        ending = interruptible(opened.embedded, work, progress=opened.progress)
+        ending = opened.interruptible(work)
         assert ending is not None  # see run
         return _tell(ending, opened, key=again.key, as_json=as_json)
 
 
-def _rerun_elsewhere(opened: Session, target: str, *, file: bool, as_json: bool) -> ExitCode:
-    """On a cluster: opened here, run by an operator."""
-    from sparkonce.blocking import run as blocking
-    from sparkonce.cli.interrupt import interruptible
-    from sparkonce.engine import elsewhere, operate
-    from sparkonce.engine.embedded import Ending
-    from sparkonce.engine.request import Answer
-
+def _rerun_elsewhere(opened: Session, target: str, *, file: bool, reason: str, as_json: bool) -> ExitCode:
+    """On a cluster: opens the next generation, which an operator runs."""
     if file:
         raise InvalidInput("on a cluster's ledger give the key: what runs again is the job as it was applied")
     record = blocking(operate.find(opened.store, target))
 
     async def work() -> Ending:
-        opened_now = await elsewhere.rerun(opened.embedded, record)
+        opened_now = await elsewhere.rerun(opened.embedded, record, by=person(), reason=reason)
         said = f"generation {opened_now.generation} is opened, and an operator runs it"
         return Ending(Answer.TAKE_OVER, opened_now, reason=said, unblock=f"sparkonce keys show {opened_now.key}")
 
-    ending = interruptible(opened.embedded, work, progress=opened.progress)
+    ending = opened.interruptible(work)
     assert ending is not None  # see run
     return _tell(ending, opened, key=None, as_json=as_json)
 
@@ -197,21 +228,15 @@ def cancel(
     install: options.Install = None,
     param: options.Params = None,
     application: options.Application = None,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the key's history.", show_default=False)
-    ] = "",
+    reason: options.Reason = "",
     as_json: options.Json = False,
 ) -> ExitCode:
     """Stop a running job and settle what it wrote.
 
-    The truth wins: a job that had committed its outputs already ends as succeeded. Exits with 0 when nothing of the job runs any more.
+    A job that had already committed its outputs ends as succeeded. Exits with 0 when nothing of the job runs any more.
 
     Example: sparkonce cancel load-flights/flights/2013-01@1 --reason "wrong input"
     """
-    from sparkonce.cli.interrupt import interruptible, person
-    from sparkonce.cli.session import session
-    from sparkonce.engine import operate
-
     prepared = _prepared(target, param, None, application) if is_file(target) else None
     with session(store, install=install) as opened:
         if opened.remote and prepared is not None:
@@ -221,7 +246,7 @@ def cancel(
         async def work() -> Ending:
             return await operate.cancel(opened.embedded, record, by=person(), reason=reason)
 
-        ending = interruptible(opened.embedded, work, progress=opened.progress, detachable=True)
+        ending = opened.interruptible(work, detachable=True)
         if ending is None:
             ending = _waiting(record)
         code = code_of(ending)
@@ -230,27 +255,16 @@ def cancel(
 
 
 def _prepared(file: str, params: list[str] | None, outputs: list[str] | None, application: str | None) -> Prepared:
-    """Also says which fields do nothing on this machine."""
-    from sparkonce.model.local_template import LocalTemplate
-
-    asked = Asked.of(file, params=params, outputs=outputs, application=application)
+    """Prints which fields have no effect on this machine."""
+    asked = JobArguments.of(file, params=params, outputs=outputs, application=application)
     prepared = asked.prepared()
     if skipped := LocalTemplate.of(prepared.job, source=asked.source).skipped:
-        typer.echo(f"only for Kubernetes, not used here: {', '.join(skipped)}", err=True)
+        tell(f"only for Kubernetes, not used here: {', '.join(skipped)}", err=True)
     return prepared
 
 
-def _check_machine() -> None:
-    from sparkonce.cli.machine import check_spark
-
-    check_spark()
-
-
 def _record(opened: Session, target: str, prepared: Prepared | None) -> Record:
-    """InvalidInput: nothing is recorded for it."""
-    from sparkonce.blocking import run as blocking
-    from sparkonce.engine import operate
-
+    """Raises: InvalidInput when the key has no record."""
     if prepared is None:
         return blocking(operate.find(opened.store, target))
     record = blocking(opened.store.load(prepared.address)).record
@@ -264,10 +278,7 @@ def _record(opened: Session, target: str, prepared: Prepared | None) -> Record:
 def _generation(
     opened: Session, target: str, prepared: Prepared | None, application: str | None
 ) -> tuple[Prepared, Record]:
-    """What the next generation runs, and the record that it follows."""
-    from sparkonce.blocking import run as blocking
-    from sparkonce.engine import operate
-
+    """The job that the next generation runs, and the record of the previous one."""
     record = _record(opened, target, prepared)
     if prepared is None and application is None:
         prepared = blocking(operate.stored(opened.embedded, record))
@@ -277,21 +288,16 @@ def _generation(
 
 
 def _waiting(record: Record) -> Ending:
-    from sparkonce.engine.embedded import Ending
-    from sparkonce.engine.request import Answer
-
-    said = "the wish to cancel is recorded, its owner carries it out"
+    said = "cancellation is requested, the key's owner carries it out"
     return Ending(Answer.FOLLOW, record, detached=True, reason=said, unblock=f"sparkonce keys show {record.key}")
 
 
 def _tell(ending: Ending, opened: Session, *, key: Key | None, as_json: bool, code: ExitCode | None = None) -> ExitCode:
-    """Prints the answer; the exit code that says the same."""
-    from sparkonce.cli import show
-
+    """Prints the answer and returns its exit code."""
     code = code_of(ending) if code is None else code
     if as_json:
-        told = show.ending_object(ending, key=key, store=opened.store.url, attempts=opened.attempts, code=code)
-        typer.echo(show.as_json(told))
+        told = outcome.ending_object(ending, key=key, store=opened.store.url, attempts=opened.attempts, code=code)
+        tell(outcome.as_json(told))
     else:
-        typer.echo("\n".join(show.ending_lines(ending, attempts=opened.attempts)))
+        tell(*outcome.ending_lines(ending, attempts=opened.attempts))
     return code

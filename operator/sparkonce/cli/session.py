@@ -1,33 +1,103 @@
-"""One command's hold on the ledger: opened late, named on standard error where it matters, closed in any case.
+"""What surrounds a command: the ledger, opened late and closed in any case, and Ctrl-C and SIGTERM while a job runs or is awaited.
 
-A ledger on etcd is a cluster's: its jobs run on Kubernetes and are driven by operators, so a command reads there and writes what a person
-decides (`engine/elsewhere.py`), and never runs a job. It must be told whose keys it is about, because one etcd may serve two clusters.
+A ledger on etcd belongs to a cluster: operators drive its jobs on Kubernetes, so a command reads there and writes a person's decisions
+(`commands/remote.py`), but never runs a job. The install must be named, because one etcd may serve several clusters.
+
+Signals request cancellation, which the engine carries out, so nothing ends halfway. On the first one the owner of a key hands it to a
+terminal that waits for it, or else stops its attempt and settles it; a command that only waits stops waiting. Later ones print what is
+going on. The handler only passes the request to the event loop, so a signal may arrive at any moment, also before the key is reserved:
+then the request waits until there is an attempt to stop. `loop.add_signal_handler` was rejected: removing it restores Python's own
+handler, whose KeyboardInterrupt would print a traceback from the last lines of a command.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import getpass
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import signal
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import typer
+from types import FrameType
+from typing import Any, TypeVar
 
 from sparkonce.blocking import run
-from sparkonce.cli.progress import Progress
-from sparkonce.engine.elsewhere import Elsewhere
-from sparkonce.engine.embedded import NOWHERE, Embedded, attempts_folder
+from sparkonce.cli.view.progress import Progress
+from sparkonce.cli.view.terminal import tell
+from sparkonce.commands.remote import RemoteLauncher
 from sparkonce.errors import InvalidInput
+from sparkonce.local.runner import HANDED_OVER, NOWHERE, LocalRunner, attempts_folder
+from sparkonce.model.record import Record
 from sparkonce.store.open import default_url, open_blocking, redacted
 from sparkonce.store.protocol import IdempotencyStore
 
 INSTALL = "SPARKONCE_INSTALL"
+SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
+T = TypeVar("T")
+
+
+def person() -> str:
+    """The user of this command, for the record's history."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container may run as a uid without a passwd entry
+        return f"uid {os.getuid()}"
+
+
+class CancelRequests:
+    """Signals of one command that drives or awaits a key."""
+
+    def __init__(self, embedded: LocalRunner, progress: Progress, *, detachable: bool) -> None:
+        self.embedded, self.progress, self.detachable = embedded, progress, detachable
+        self.name = ""
+        """Name of the first signal; empty before it."""
+        self._leads: Record | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        embedded.on_leader = self._led
+
+    def caught(self, number: int, _: FrameType | None) -> None:
+        """The signal handler."""
+        if self._loop is None:
+            os._exit(128 + number)  # no work has started
+        with contextlib.suppress(RuntimeError):  # the loop has just ended, and the work with it
+            self._loop.call_soon_threadsafe(self._request, SIGNALS[signal.Signals(number)])
+
+    def _led(self, record: Record) -> None:
+        self._leads = record
+        if self.name:
+            self._cancel()
+
+    def _request(self, name: str) -> None:
+        again, self.name = bool(self.name), self.name or name
+        if again:
+            self.progress.say(
+                f"{name} again: this is settling already and ends within stopTimeoutSeconds; "
+                "if you kill it (kill -9), nothing is lost: the next `sparkonce run` continues from here"
+            )
+        elif self._leads is None and self.detachable and self._task is not None:
+            self._task.cancel()
+        else:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        if self._leads is not None and self.embedded.waiting.others(self._leads.address):
+            self.progress.say(f"{self.name}: {HANDED_OVER}")
+        elif self._leads is not None:
+            self.progress.say(f"{self.name}: stopping attempt {self._leads.attempt} and settling what it wrote")
+        self.embedded.cancel(person(), self.name)
+
+    async def during(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        return await work()
 
 
 @dataclass(frozen=True)
 class Session:
-    embedded: Embedded
+    embedded: LocalRunner
     progress: Progress
 
     @property
@@ -40,13 +110,26 @@ class Session:
 
     @property
     def remote(self) -> bool:
-        """The ledger is a cluster's."""
+        """The ledger belongs to a cluster."""
         return self.embedded.remote
 
+    def interruptible(self, work: Callable[[], Coroutine[Any, Any, T]], *, detachable: bool = False) -> T | None:
+        """The coroutine's result; None when a signal ended the wait, which happens only if `detachable`."""
+        requests = CancelRequests(self.embedded, self.progress, detachable=detachable)
+        before = {number: signal.signal(number, requests.caught) for number in SIGNALS}
+        try:
+            return asyncio.run(requests.during(work))
+        except asyncio.CancelledError:
+            return None
+        finally:
+            self.progress.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-@contextmanager
+
+@contextlib.contextmanager
 def session(url: str | None, *, install: str | None = None, named: bool = True) -> Iterator[Session]:
-    """`named`: say which ledger it is. InvalidInput, StoreUnusable, StoreUnavailable."""
+    """named: print which ledger it is. Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
     url = default_url() if url is None else url
     remote = _remote(url)
     store = open_blocking(url, install=_install(install, remote=remote))
@@ -54,9 +137,13 @@ def session(url: str | None, *, install: str | None = None, named: bool = True) 
         note(f"ledger: {store.url}")
     progress = Progress(store)
     if remote:
-        embedded = Embedded(store=store, attempts=NOWHERE, launcher=Elsewhere(), remote=True, on_look=progress.look)
+        embedded = LocalRunner(
+            store=store, attempts=NOWHERE, launcher=RemoteLauncher(), remote=True, on_observation=progress.look
+        )
     else:
-        embedded = Embedded(store=store, attempts=attempts_folder(store.url), on_look=progress.look)
+        embedded = LocalRunner(
+            store=store, attempts=attempts_folder(store.url), on_observation=progress.look, person=person()
+        )
     try:
         yield Session(embedded, progress)
     finally:
@@ -65,7 +152,7 @@ def session(url: str | None, *, install: str | None = None, named: bool = True) 
 
 
 def local_only(url: str | None, instead: str) -> None:
-    """InvalidInput on a cluster's ledger, with what to do there instead of this command."""
+    """Raises: InvalidInput on a cluster's ledger, with what to do there instead of this command."""
     url = default_url() if url is None else url
     if _remote(url):
         raise InvalidInput(f"{redacted(url)} is a cluster's ledger, whose jobs are run by operators; {instead}")
@@ -76,7 +163,7 @@ def _remote(url: str) -> bool:
 
 
 def _install(said: str | None, *, remote: bool) -> str:
-    """The environment speaks of a cluster's deployment, never of a local ledger."""
+    """The environment names a cluster's install, never a local ledger's."""
     install = said or (os.environ.get(INSTALL) if remote else "local")
     if not install:
         raise InvalidInput(f"say whose keys are meant, as the operator was told: --install ID, or {INSTALL}")
@@ -84,5 +171,5 @@ def _install(said: str | None, *, remote: bool) -> str:
 
 
 def note(text: str) -> None:
-    """For a person, beside the answer."""
-    typer.echo(text, err=True)
+    """Prints to standard error, apart from the answer."""
+    tell(text, err=True)

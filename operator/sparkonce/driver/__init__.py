@@ -1,1 +1,1 @@
-"""What runs inside an attempt: the job's face, its control channel, settle runs."""
+"""Code that runs inside an attempt: the API of a job (`context`, `stream`), its control channel and heartbeat, and settle runs."""

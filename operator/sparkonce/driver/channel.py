@@ -1,55 +1,69 @@
-"""The control channel: how a driver tells the ledger that it lives, what it seals, and what it has to say.
+"""The control channel from a driver to the ledger: heartbeats, seals and reports; and what a write returns.
 
-Plain calls, because job code is plain PySpark. `DirectChannel` goes straight to the store (local mode); on Kubernetes `HttpChannel`
-takes its place, and the store stays private to the operator. A channel never decides: what ends an attempt is an answer of the
-ledger or of an output, never silence.
+Calls are synchronous, because job code is plain PySpark. `DirectChannel` calls the store itself (local mode); on Kubernetes `HttpChannel`
+calls the gateway, and only operator and gateway reach the store. A channel never decides: an attempt is ended by an answer of the ledger
+or of an output, never by silence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Beat, Intent, Report
+from sparkonce.model.record import TOKEN_ENVIRONMENT, Assignment, Beat, Intent, Report
 from sparkonce.store.open import open_blocking
 from sparkonce.store.protocol import IdempotencyStore, Refused, Sealed
 
 
 class Channel(Protocol):
-    """StoreUnavailable from each: unknown, ask again."""
+    """The control channel of one attempt.
+
+    Raises, from every method:
+        StoreUnavailable: unknown whether the call took effect; repeat it.
+        StoreUnusable: the ledger refuses this caller.
+    """
 
     def renew(self, progress: Mapping[str, Any]) -> bool:
-        """Keeps the attempt lease; False is an answer: this attempt is over."""
+        """Renews the attempt lease. False means that this attempt is over."""
         ...
 
-    def seal(self, intent: Intent) -> Sealed | Refused: ...
+    def seal(self, intent: Intent) -> Sealed | Refused:
+        """Seals a transaction: its slots are final from then on."""
+        ...
 
     def report(self, reporter: str, kind: str, body: Mapping[str, Any], *, patience: float | None = None) -> bool:
-        """Create-once per reporter; False when something else stands there. `patience`: seconds that this report is worth; None: the
-        channel's own."""
+        """Creates a report, once per `reporter`; False if another report has that name, or the record is gone. Raises also ReportTooLarge:
+        it is not stored, and will not be.
+
+        patience: seconds for which it may be retried; None for the channel's default.
+        """
         ...
 
 
 class DirectChannel:
-    """Straight to a store whose calls block for milliseconds. Used by the job's thread and the heartbeat's."""
+    """Calls a store that blocks for milliseconds. Used by the job's thread and the heartbeat's."""
 
     def __init__(self, store: IdempotencyStore, assignment: Assignment) -> None:
         self.store, self.assignment = store, assignment
 
     def renew(self, progress: Mapping[str, Any]) -> bool:
-        told = self.assignment
-        beat = Beat(attempt=told.attempt, nonce=told.nonce, by="driver", progress=dict(progress))
-        return run(self.store.renew(told.address, told.generation, beat))
+        assigned = self.assignment
+        beat = Beat(attempt=assigned.attempt, nonce=assigned.nonce, by="driver", progress=dict(progress))
+        return run(self.store.renew(assigned.address, assigned.generation, beat))
 
     def seal(self, intent: Intent) -> Sealed | Refused:
-        told = self.assignment
+        assigned = self.assignment
         return run(
             self.store.seal(
-                told.address, generation=told.generation, token=told.attempt, nonce=told.nonce, intent=intent
+                assigned.address,
+                generation=assigned.generation,
+                token=assigned.attempt,
+                nonce=assigned.nonce,
+                intent=intent,
             )
         )
 
@@ -59,22 +73,38 @@ class DirectChannel:
         kind: str,
         body: Mapping[str, Any],
         *,
-        patience: float | None = None,  # noqa: ARG002 - a call is answered in milliseconds, or fails
+        patience: float | None = None,  # noqa: ARG002 - a call returns or fails within milliseconds
     ) -> bool:
-        told = self.assignment
-        entry = Report(attempt=told.attempt, reporter=reporter, kind=kind, body=dict(body))
-        return run(self.store.report(told.address, told.generation, entry))
+        assigned = self.assignment
+        entry = Report(attempt=assigned.attempt, reporter=reporter, kind=kind, body=dict(body))
+        return run(self.store.report(assigned.address, assigned.generation, entry))
 
 
 def channel_of(assignment: Assignment, environment: Mapping[str, str]) -> Channel:
-    """As the assignment says. InvalidInput: it names no way to the ledger."""
+    """The channel that the assignment names.
+
+    Raises:
+        InvalidInput: it names neither a gateway nor a store.
+    """
     if assignment.gateway:
-        from sparkonce.driver.http_channel import TOKEN_ENVIRONMENT, TOKEN_FILE, HttpChannel  # httpx: not on a laptop
+        from sparkonce.driver.http_channel import TOKEN_FILE, HttpChannel  # httpx: not on a laptop
 
         return HttpChannel(assignment, token_file=Path(environment.get(TOKEN_ENVIRONMENT) or TOKEN_FILE))
     if not assignment.store:
         raise InvalidInput(
-            f"attempt {assignment.attempt} of {assignment.key} was told no way to the ledger; "
+            f"the assignment of attempt {assignment.attempt} of {assignment.key} names neither a gateway nor a store; "
             "run `sparkonce gateway` and start the operator with --gateway-url"
         )
     return DirectChannel(open_blocking(assignment.store, install=assignment.install), assignment)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The committed content of an output after a write."""
+
+    output: str
+    uri: str
+    rows: int
+    bytes: int
+    fresh: bool
+    """False: an earlier attempt or run of this key committed it; the DataFrame was not run, or its rows were discarded."""

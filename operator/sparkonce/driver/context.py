@@ -1,4 +1,4 @@
-"""What a job's code holds: its outputs, and one way to write each.
+"""The API of a job's code: `Job` and `Transaction`.
 
     job = sparkonce.current()
     job.write(df, "orders")
@@ -6,8 +6,8 @@
         tx.write(a, "orders"); tx.write(b, "totals")
 
 A write stages natively into a private folder and then commits by creating one slot; if the key is committed already, it returns what is
-recorded *without running the DataFrame*. It knows nothing of the ledger but what it was told, and asks nobody for leave to commit: the
-output itself refuses an attempt that was taken over (`Fenced`).
+recorded *without running the DataFrame*. A plain write needs no permission from the ledger, which the driver may not reach: the output
+itself refuses an attempt that was superseded (`Fenced`). Only a transaction is sealed in the ledger before it commits.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from sparkonce import failpoints
 from sparkonce.blocking import run
-from sparkonce.driver.channel import Channel
+from sparkonce.driver.channel import Channel, Written
 from sparkonce.driver.heartbeat import Heartbeat
 from sparkonce.driver.stream import Stream
-from sparkonce.driver.written import Written
 from sparkonce.errors import (
     AttemptEnded,
     ExpectationUnmet,
@@ -34,20 +33,18 @@ from sparkonce.errors import (
     KeyConflict,
     OutputChanged,
     OutputUnavailable,
+    ReportTooLarge,
     StoreUnavailable,
     StoreUnusable,
     UndeclaredOutput,
 )
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.expect import missing_columns, too_few_rows
-from sparkonce.model.output import Expect
-from sparkonce.model.record import COMMITTED, Why
-from sparkonce.model.result import VALUES_LIMIT
+from sparkonce.model.record import COMMITTED, VALUES_LIMIT, Assignment, Why
+from sparkonce.model.spec import Expect, missing_columns, too_few_rows
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
+    CommitOutcome,
     Committed,
     Conflicting,
-    Decision,
     FencedOff,
     Sink,
     SinkKey,
@@ -65,18 +62,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TRIES = 5
-"""A seal or a report whose answer is lost is sent again, so often; after that the attempt ends and settle finds out."""
+"""Retries of a seal or report whose reply was lost; after that the attempt fails, and a settle run determines its effect."""
 COURTESY = 10.0
-"""Seconds for which a driver tries to tell that all is committed: no job is held up for long by what it can do without."""
+"""Seconds for which a driver tries to report that all is committed: the report is optional and must not delay the job."""
 MESSAGE_LIMIT = 1024
-"""Characters of a message of `job.fail()`: it is kept in the record, which is small."""
+"""Characters of a `job.fail()` message that are kept: records are small."""
 
 
 class Job:
-    """One attempt, seen from its own code. Not for use from several threads at once."""
+    """The running attempt, as its own code sees it. Not thread-safe."""
 
     replayed = False
-    """In the place of a job whose key has its result (`sparkonce.job`) stands one that says True."""
+    """Whether the key has its result already: `sparkonce.job` then returns an object with True instead of a `Job`."""
 
     def __init__(
         self,
@@ -94,7 +91,7 @@ class Job:
         self._values: dict[str, Any] = {}
         self._outputs_written: set[str] = set()
         self._committed_slots: dict[str, Slot] = {}
-        """What is final, by output."""
+        """Final slots by output."""
         self._sequence = 0
         self._transactions = 0
         self._process = uuid.uuid4().hex[:12]
@@ -110,7 +107,7 @@ class Job:
 
     @property
     def attempt(self) -> int:
-        """Also the fencing token."""
+        """Number of the attempt, which is also its fencing token."""
         return self.assignment.attempt
 
     @property
@@ -122,16 +119,24 @@ class Job:
     ) -> Written:
         """Writes the rows as this job's one effect on this output.
 
-        partition_by: columns; folders of the table are named after them, and readers skip those that a filter rules out.
+        partition_by: columns to partition by; readers skip folders that a filter excludes.
         merge_schema: adds columns that a Delta or Iceberg table does not have yet (slot logs merge when they are read).
-        UndeclaredOutput; InvalidInput: this job has written the output already, or the columns do not fit; ExpectationUnmet;
-        OutputChanged: the table was changed under the write; Fenced: its slot is closed, nothing is or will be
-        visible; KeyConflict; RowsLost; OutputUnavailable: unknown, whoever comes next finds out."""
+
+        Raises:
+            UndeclaredOutput: the output is not under `spec.outputs`.
+            InvalidInput: this job has written the output already, or the columns do not fit.
+            ExpectationUnmet: the rows violate `expect`; nothing of them is visible.
+            OutputChanged: the table was changed during the write; nothing of it is visible.
+            Fenced: another attempt took over; nothing of this one is or will be visible.
+            KeyConflict: another job has committed this key.
+            RowsLost: the files contain another number of rows than were written; nothing was committed.
+            OutputUnavailable: unknown whether the write was committed; a settle run or the next attempt determines it.
+        """
         sink, key = self._sink(output)
         options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema)
         written = self._write(sink, key, frame, options)
         self._outputs_written.add(output)
-        self._tell()
+        self._report_progress()
         failpoints.hit("driver.write.done")
         return written
 
@@ -141,27 +146,36 @@ class Job:
         return self._written(sink, self._commit(sink, key, self._stage(sink, key, frame, options)))
 
     def _commit(
-        self, sink: Sink, key: SinkKey, slot: Slot, *, send: Callable[[], Coroutine[Any, Any, Decision]] | None = None
-    ) -> Decision:
-        """What became of a staged slot that no transaction holds. `send` commits it in another way than the sink's own."""
+        self,
+        sink: Sink,
+        key: SinkKey,
+        slot: Slot,
+        *,
+        send: Callable[[], Coroutine[Any, Any, CommitOutcome]] | None = None,
+    ) -> CommitOutcome:
+        """Commits a staged slot outside a transaction. send: replaces `sink.commit` (streams)."""
         try:
             decision = run(send() if send is not None else sink.commit(key, slot))
         except OutputUnavailable:
-            # A commit was sent: only its slot can say how that ended.
-            decision = _decided(run(sink.abort(key, slot)), slot)
+            # A commit was sent; only the slot can show its outcome.
+            decision = _outcome_of(run(sink.abort(key, slot)), slot)
         failpoints.hit("driver.commit.after")
         if not isinstance(decision, Committed):
-            # Decided without us: what was staged here can never be committed, and what is not deleted now is swept.
+            # Another write was committed, or ours is fenced: these files can never be committed; a sweep deletes what is left.
             with contextlib.suppress(OutputUnavailable):
                 run(sink.discard(key, slot))
         return decision
 
     def stream(self, frame: DataFrame) -> Stream:
-        """A streaming DataFrame, each of whose micro-batches is one effect: `job.stream(df).write("orders")`."""
+        """Wraps a streaming DataFrame so that each micro-batch is one effect: `job.stream(df).write("orders")`."""
         return Stream(self, frame)
 
     def transaction(self) -> Transaction:
-        """Several outputs, all or nothing in the end. One per generation."""
+        """Writes several outputs, all or none in the end. One per generation.
+
+        Raises:
+            InvalidInput: the job has begun a transaction before.
+        """
         self._transactions += 1
         if self._transactions > 1:
             raise InvalidInput(
@@ -170,7 +184,12 @@ class Job:
         return Transaction(self)
 
     def result(self, **values: Any) -> None:
-        """Records small values, which every duplicate gets with the result. InvalidInput beyond 4 KiB of JSON, all calls together."""
+        """Records small values, which every duplicate gets with the result.
+
+        Raises:
+            InvalidInput: not JSON, or more than 4 KiB of it in all calls together.
+            StoreUnavailable: unknown; the values may be recorded.
+        """
         together = {**self._values, **values}
         try:
             size = len(json.dumps(together, allow_nan=False))
@@ -184,27 +203,35 @@ class Job:
         self._values = together
 
     def report(self, kind: str, **body: Any) -> None:
-        """A create-once entry beside the record; each call makes one. StoreUnavailable: it may be there, or not."""
+        """Creates an entry beside the record. One that the ledger has no room for is lost with a word on standard error: what counts is in
+        the outputs, and a job is not failed for what it says about them.
+
+        Raises:
+            StoreUnavailable: unknown; the entry may exist.
+        """
         reporter = self._reporter(kind)
-        _insist(lambda: self.channel.report(reporter, kind, body))
+        try:
+            _insist(lambda: self.channel.report(reporter, kind, body))
+        except ReportTooLarge as refused:
+            sys.stderr.write(f"sparkonce: not reported: {refused}\n")
 
     def _reporter(self, kind: str) -> str:
-        """A name for one entry."""
+        """A unique name for one entry."""
         self._sequence += 1
         return f"{self._process}-{kind}-{self._sequence}"
 
     def fail(self, message: str) -> NoReturn:
-        """Ends the job for good: trying again cannot help. It is Failed, unless something of it is committed."""
+        """Ends the job without a retry: it becomes Failed, unless something of it is committed."""
         self.report("permanent-error", message=message[:MESSAGE_LIMIT])
         sys.exit(f"sparkonce: {message}")
 
-    def _tell(self) -> None:
-        """After a commit. With the last output's, an owner that does not reach the outputs is told what stands in them: it believes "all
-        committed" from any driver, and otherwise has to send somebody to look. A courtesy: without it that is what happens."""
+    def _report_progress(self) -> None:
+        """Beats after a commit; after the last output's, reports all slots through the gateway. An operator that cannot reach the outputs
+        accepts "all committed" from any driver. Best effort: without the report it starts a settle run."""
         self.heartbeat.beat()
         if self.assignment.gateway and self._committed_slots.keys() == self._sinks.keys():
             slots = {name: slot.dump() for name, slot in self._committed_slots.items()}
-            with contextlib.suppress(StoreUnavailable, StoreUnusable):
+            with contextlib.suppress(StoreUnavailable, StoreUnusable, ReportTooLarge):
                 self.channel.report(self._reporter(COMMITTED), COMMITTED, {"slots": slots}, patience=COURTESY)
 
     def _sink(self, output: str) -> tuple[Sink, SinkKey]:
@@ -226,7 +253,7 @@ class Job:
         return sink_key(self.assignment.key_hash, self.generation, sink)
 
     def _committed(self, sink: Sink, key: SinkKey) -> Written | None:
-        """What is recorded, if anything: then no DataFrame needs to run. Closes lower slots on the way (rule R)."""
+        """The committed write of this key, so that no DataFrame needs to run; None if there is none. Closes lower slots (rule R)."""
         slot = run(sink.fence(key, self.attempt, fingerprint=self.assignment.fingerprint, by=f"attempt {self.attempt}"))
         if slot is None:
             return None
@@ -248,16 +275,14 @@ class Job:
         return slot
 
     def _expect(self, sink: Sink, unmet: str | None) -> None:
-        """Tells the ledger that the job's own expectation ends it, then its author."""
+        """Ends the job if an expectation is unmet: reports that as a permanent error, then raises it."""
         if unmet is None:
             return
-        said = (
-            f"output {sink.name} is not as spec.outputs[{sink.name}].expect wants it: {unmet}; nothing of it is visible"
-        )
-        self.report("permanent-error", message=said[:MESSAGE_LIMIT], failure=Why.EXPECTATION)
-        raise ExpectationUnmet(said)
+        message = f"output {sink.name} violates spec.outputs[{sink.name}].expect: {unmet}; nothing of it is visible"
+        self.report("permanent-error", message=message[:MESSAGE_LIMIT], failure=Why.EXPECTATION)
+        raise ExpectationUnmet(message)
 
-    def _written(self, sink: Sink, decision: Decision) -> Written:
+    def _written(self, sink: Sink, decision: CommitOutcome) -> Written:
         match decision:
             case FencedOff(slot):
                 raise Fenced(
@@ -282,13 +307,13 @@ class Job:
 
 
 class Transaction:
-    """Stages each write at once; seals and commits all of them when the `with` block ends well, none when it does not."""
+    """Stages each write at once; seals and commits all of them when the `with` block completes, none when it raises."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._open = False
         self._broken: set[str] = set()
-        """Outputs whose write failed inside the block and was not repeated."""
+        """Outputs whose write failed inside the block and was not retried."""
         self._staged: dict[str, Slot] = {}
         self.written: dict[str, Written] = {}
         """By output; complete after the block."""
@@ -296,9 +321,9 @@ class Transaction:
     def write(
         self, frame: DataFrame, output: str, *, partition_by: Sequence[str] = (), merge_schema: bool = False
     ) -> None:
-        """As `Job.write`, visible when the block has ended well."""
+        """As `Job.write`; visible once the block has completed."""
         job = self._job
-        sink, key = job._sink(output)  # noqa: SLF001 - one module, two halves of one thing
+        sink, key = job._sink(output)  # noqa: SLF001 - Transaction is part of Job
         if not self._open:
             raise InvalidInput(
                 "a transaction writes inside its own block: `with job.transaction() as tx:`; nothing was staged"
@@ -321,7 +346,7 @@ class Transaction:
     ) -> None:
         self._open = False
         if kind is not None or self._broken:
-            with contextlib.suppress(OutputUnavailable):  # the block's own error is what its author must see
+            with contextlib.suppress(OutputUnavailable):  # the error of the block must reach its author
                 self._discard()
             if kind is None:
                 raise InvalidInput(
@@ -334,19 +359,19 @@ class Transaction:
             self._seal()
             failpoints.hit("driver.seal.after")
             self._commit()
-        self._job._tell()  # noqa: SLF001 - see above
+        self._job._report_progress()  # noqa: SLF001 - see above
         failpoints.hit("driver.write.done")
 
     def _seal(self) -> None:
         job = self._job
         intent = intent_of(job.attempt, self._staged)
-        # Raises when it stays unanswered: it may be sealed, so nothing staged may be deleted; settle finds out.
+        # Raises if no reply arrives: the intent may be sealed, so staged files must stay; a settle run determines its fate.
         answer, unanswered = _insist(lambda: job.channel.seal(intent))
         if isinstance(answer, Sealed):
             return
         if not unanswered:
-            # Refused, and never sent before: it is not sealed and never will be. After a lost answer it may have been, and rolled
-            # forward, and its generation may be over since: then the staged files are the table.
+            # Refused on the first try: it is not sealed and never will be. After a lost reply it may have been sealed and rolled
+            # forward, and its generation finished since: then the staged files are part of the table.
             with contextlib.suppress(OutputUnavailable):
                 self._discard()
         raise Fenced(f"attempt {job.attempt} of {job.key} may not commit its transaction: {answer.reason}")
@@ -358,7 +383,7 @@ class Transaction:
             self.written[name] = job._written(job._sinks[name], decision)  # noqa: SLF001 - see above
 
     def _discard(self) -> None:
-        """Nothing of this block was sealed: its folders can never be committed."""
+        """Deletes the staged files of a block that was not sealed: they can never be committed."""
         for name, slot in self._staged.items():
             sink, job = self._job._sinks[name], self._job  # noqa: SLF001 - see above
             job._outputs_written.discard(name)  # noqa: SLF001 - see above
@@ -367,17 +392,21 @@ class Transaction:
 
 
 def _insist(call: Callable[[], T]) -> tuple[T, bool]:
-    """The answer, and whether one was lost before it. StoreUnavailable: there was none."""
+    """Repeats a call until it is answered; returns the answer and whether an earlier reply was lost.
+
+    Raises:
+        StoreUnavailable: no reply, too often.
+    """
     for tries in range(TRIES):
         with contextlib.suppress(StoreUnavailable):
             return call(), tries > 0
     return call(), True
 
 
-def _decided(stands: Slot, sent: Slot) -> Decision:
-    """What an abort found, as a commit would have said it."""
-    if stands.state is SlotState.CLOSED:
-        return FencedOff(stands)
-    if stands.nonce == sent.nonce:
-        return Committed(stands)
-    return AlreadyCommitted(stands) if stands.fingerprint == sent.fingerprint else Conflicting(stands)
+def _outcome_of(existing: Slot, sent: Slot) -> CommitOutcome:
+    """The outcome of a commit whose reply was lost, from the slot that an abort found."""
+    if existing.state is SlotState.CLOSED:
+        return FencedOff(existing)
+    if existing.nonce == sent.nonce:
+        return Committed(existing)
+    return AlreadyCommitted(existing) if existing.fingerprint == sent.fingerprint else Conflicting(existing)

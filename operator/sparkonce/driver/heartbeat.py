@@ -1,7 +1,7 @@
-"""Keeps the attempt lease from a thread of the driver, and carries progress with it.
+"""Renews the attempt lease from a thread of the driver, and sends progress with each heartbeat.
 
-It never ends the driver: silence of the store proves nothing, and an answer that the attempt is over is only noted, for the next write
-to see. A job that computes in native code still beats, since the thread needs the interpreter for microseconds.
+Never ends the driver: silence of the store proves nothing, and the answer that the attempt is over is only recorded, for the next write to
+find. A job that computes in native code still beats, because the thread needs the interpreter only for microseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from sparkonce.driver.channel import Channel
 
 STOP_PATIENCE = 5.0
-"""Seconds for the beat that is under way: a local store answers in milliseconds, or says that it is busy after a few seconds."""
+"""Seconds to wait for a beat in progress: a local store answers in milliseconds, or reports that it is busy after a few seconds."""
 
 
 class Heartbeat:
@@ -32,16 +32,16 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """No beat is under way afterwards, unless the store keeps one waiting."""
+        """Stops the thread. Afterwards no beat is in progress, unless the store has not answered it within STOP_PATIENCE."""
         self._stopped.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(STOP_PATIENCE)
 
     def beat(self) -> None:
-        """One beat now: after a commit, so that what people are shown last is what is there."""
+        """Beats now: called after a commit, so that the displayed progress is current."""
         try:
             self.over = self.over or not self.channel.renew({**self.progress(), **self._spark()})
-        except Exception:  # noqa: BLE001 - unknown; the next beat asks again, and a dead thread would end a sound attempt
+        except Exception:  # noqa: BLE001 - unknown; the next beat retries, and a dead thread would end a healthy attempt
             return
 
     def _beat(self) -> None:
@@ -50,17 +50,18 @@ class Heartbeat:
 
 
 class SparkProgress:
-    """Stages done of those that Spark knows of; empty when Spark has not been started. What ended before the attempt began is not its own.
+    """Completed and total stages that Spark knows of; empty if Spark has not been started. Jobs that ended before the attempt do not count.
 
-    A Spark job that has ended is asked about once, and all their numbers come in one call: asked one by one each costs the JVM and this
-    process ten calls, so that a beat of a long session would cost more than what it tells of."""
+    A Spark job that has ended is queried once, and all job numbers come in one call: queried one by one, each costs the JVM and this
+    process ten calls, so that a beat in a long session would cost more than the work that it describes."""
 
     def __init__(self) -> None:
         self._ended: tuple[Any, dict[int, int]] = None, {}
-        """A SparkContext, and the stages of each of its jobs that has ended and that it still knows; of failed and of earlier ones none."""
+        """A SparkContext, and the number of stages of each ended job that it still knows; 0 for failed jobs and for jobs before the
+        attempt."""
 
     def begin(self) -> None:
-        """Spark's jobs that have ended by now count for nothing."""
+        """Excludes the jobs that have ended by now."""
         context = _context()
         if context is None:
             return
@@ -74,11 +75,11 @@ class SparkProgress:
         if context is None:
             return {}
         try:
-            return self._told(context)
-        except Exception:  # noqa: BLE001 - the JVM may be gone; progress is a courtesy and must not end a job
+            return self._stages(context)
+        except Exception:  # noqa: BLE001 - the JVM may be gone; progress is best effort and must not end a job
             return {}
 
-    def _told(self, context: Any) -> dict[str, Any]:
+    def _stages(self, context: Any) -> dict[str, Any]:
         tracker, (of, before) = context.statusTracker(), self._ended
         running, ended = [], {}
         for number in _jobs(context, tracker):
@@ -99,12 +100,12 @@ class SparkProgress:
 
 
 def _context() -> Any:
-    """The SparkContext of this process, if its code has made one."""
+    """The SparkContext of this process, if its code has created one."""
     return getattr(getattr(sys.modules.get("pyspark"), "SparkContext", None), "_active_spark_context", None)
 
 
 def _jobs(context: Any, tracker: Any) -> list[int]:
-    """Numbers of the jobs that Spark knows, in one text: PySpark's own list asks the JVM three times for each."""
+    """Numbers of the jobs that Spark knows, in one call: PySpark's own list calls the JVM three times for each."""
     numbers = tracker._jtracker.getJobIdsForGroup(None)  # noqa: SLF001 - see above
     text = context._jvm.java.util.Arrays.toString(numbers)  # noqa: SLF001 - see above
     return [int(number) for number in text.strip("[]").split(",") if number]

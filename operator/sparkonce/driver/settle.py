@@ -1,11 +1,12 @@
-"""A settle run: `python -m sparkonce.driver.settle`. Decides for good whether an attempt took effect, where the owner cannot.
+"""A settle run: `python -m sparkonce.driver.settle`. Decides finally whether an attempt took effect when the operator cannot reach the
+output.
 
-It runs as an application of its own, next to the outputs. It has no token and stages nothing; it may close slots and roll forward the
-sealed intent that it was handed *after* `settling` was written. Its report is the evidence: a positive one counts from any driver, a
-negative one only from here. Exit code 0: reported; 75: unknown, another settle run is needed.
+Runs as an application of its own, with the job's volumes and credentials. It has no token and stages nothing; it may close slots and roll
+forward the sealed intent that it got *after* `settling` was written. Its report is the evidence: a positive verdict counts from any driver,
+a negative one only from a settle run. Exit code 0: reported; 75: unknown, another settle run is needed.
 
-Outputs and a gateway that do not answer are asked again for a while (SPARKONCE_PATIENCE): starting another pod costs more, and three that
-gave up hold the key.
+Outputs and gateways that do not answer are retried for a while (SPARKONCE_PATIENCE): starting another pod costs more, and after three
+failed settle runs the key is Held.
 """
 
 from __future__ import annotations
@@ -19,28 +20,33 @@ from typing import TypeVar
 
 from sparkonce import settings
 from sparkonce.blocking import run
-from sparkonce.driver.attempt import assignment_of, sinks_of
 from sparkonce.driver.channel import Channel, channel_of
+from sparkonce.driver.current import assignment_of
 from sparkonce.errors import AttemptEnded, OutputUnavailable, SparkonceError, StoreUnavailable
-from sparkonce.model.assignment import ENVIRONMENT, Assignment
-from sparkonce.model.record import Why
+from sparkonce.model.record import ENVIRONMENT, Assignment, Why
 from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.open import sinks_of
 from sparkonce.sink.protocol import Sink
 from sparkonce.sink.transaction import Settlement, settle
 
 UNKNOWN = 75
 """EX_TEMPFAIL of sysexits.h."""
 PATIENCE = 60.0
-"""Seconds, unless SPARKONCE_PATIENCE says otherwise: a restart of a store or of all gateways; with three settle runs and the pauses between
-them an outage of minutes."""
+"""Seconds of retries unless SPARKONCE_PATIENCE overrides it: covers a restart of a store or of all gateways; three settle runs with the
+pauses between them cover an outage of minutes."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds between two tries: many settle runs may wait for one store."""
+"""Seconds between retries, doubled each time: many settle runs may wait for one store."""
 
 T = TypeVar("T")
 
 
 def settle_run(assignment: Assignment, sinks: Mapping[str, Sink], channel: Channel) -> Settlement:
-    """Settles and reports. Raises what sinks and channel raise, AttemptEnded when there is no record; then nothing was reported."""
+    """Settles the attempt and reports the verdict.
+
+    Raises:
+        AttemptEnded: the record is gone; nothing was reported.
+        SparkonceError: what sinks and channel raise; nothing was reported.
+    """
     end = assignment.why in (Why.CANCELLED, Why.SUPERSEDED)
     settlement = _patiently(
         lambda: run(
@@ -65,7 +71,7 @@ def settle_run(assignment: Assignment, sinks: Mapping[str, Sink], channel: Chann
 
 
 def _patiently(call: Callable[[], T]) -> T:
-    """Each call may be made any number of times: a settle finds what it did, and a report is written once under its name."""
+    """Retries a call. Both calls here are idempotent: settling finds its earlier effects, and a report is written once under its name."""
     deadline, pause = time.monotonic() + settings.patience(PATIENCE), FIRST_PAUSE
     while True:
         try:

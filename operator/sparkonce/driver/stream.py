@@ -1,22 +1,25 @@
-# ruff: noqa: SLF001 - the other half of Job, in a file of its own
-"""`job.stream(df)`: a streaming DataFrame, each of whose micro-batches is one effect.
+# ruff: noqa: SLF001 - streams are part of Job, in a module of their own
+"""`job.stream(df)`: streaming DataFrames, each of whose micro-batches is one effect.
 
     job.stream(df).write("orders", trigger={"availableNow": True})
     job.stream(df).foreach_batch(lambda batch, rows: batch.write(rows, "orders"), outputs=["orders"])
 
-Spark delivers each micro-batch at least once: it plans a batch in the checkpoint, hands it to `foreachBatch`, and notes in the checkpoint
-that it is done. A driver that dies in between gets the same batch again. Here a batch is committed by one create-once slot in a chain
-(`sparkonce.sink.stream`), so a batch that is delivered again is found committed, its DataFrame is not run, and Spark is told that it is
-done. The chain is bound to the checkpoint: by Spark's query id, and by a digest of each batch's plan.
+Spark delivers each micro-batch at least once: it plans a batch in the checkpoint, passes it to `foreachBatch`, and records in the
+checkpoint that it is done. After a crash in between, the next driver gets the same batch again. Here a batch is committed by one
+create-once slot in a chain (`sparkonce.sink.stream`; in Delta and Iceberg tables by the table's own commit), so a batch that is delivered
+again is found committed, its DataFrame is not run, and Spark records it as done.
 
-Both calls return when the query has ended by itself and the end is committed; with `processingTime` it never does, and cancelling the
+Whether a delivered batch is *the* batch committed under its number is never guessed from the number: Spark's query id and a digest of the
+checkpoint's plan of the batch must be equal, else StreamBroken. An attempt reads the chain once, when it begins, and bars the earlier
+attempts with that. From then on it keeps the newest slot in memory: slots never change, and a batch of another process with the same token,
+or of a successor, is found at the commit.
+
+Both calls return when the query has ended and the end is committed; with `processingTime` it never ends by itself, and cancelling the
 job ends it (settling writes the end after the last batch).
 
-In Delta and Iceberg tables the place of the slot is taken by the table's own commit, in the same chain.
-
-Refused with a sentence: a checkpoint that was reset or put back, one that goes on after batches which this table does not have or would
-lose, a batch that leaves a gap, a table that was dropped under the stream, `expect.minRows` (a stream has no one commit to count). Not
-offered: output modes but append, whose batches would hold the same rows again.
+Refused: a checkpoint that was reset or restored, one that continues after batches which this table does not have or would lose, a batch
+that leaves a gap, a table that was dropped under the stream, `expect.minRows` (a stream has no single commit to count). Output modes other
+than append are not offered: their batches would contain the same rows again.
 """
 
 from __future__ import annotations
@@ -30,40 +33,65 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkonce import failpoints
-from sparkonce.driver.stream_output import StreamOutput
-from sparkonce.errors import AttemptEnded, InvalidInput, OutputUnavailable, StreamBroken
-from sparkonce.sink.protocol import WriteOptions
+from sparkonce.blocking import run
+from sparkonce.driver.channel import Written
+from sparkonce.errors import (
+    AttemptEnded,
+    Fenced,
+    InvalidInput,
+    KeyConflict,
+    OutputChanged,
+    OutputUnavailable,
+    OutputUnsupported,
+    StreamBroken,
+)
+from sparkonce.sink import stream
+from sparkonce.sink.protocol import (
+    AlreadyCommitted,
+    CommitOutcome,
+    Committed,
+    Conflicting,
+    Slot,
+    SlotState,
+    StreamMark,
+    StreamPart,
+    Stuck,
+    WriteOptions,
+)
+from sparkonce.sink.slotlog.sink import SlotLogSink
+from sparkonce.sink.slotlog.snapshot import SNAPSHOT_AFTER
+from sparkonce.sink.stream import Chain, Linked, mark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from sparkonce.driver.context import Job
-    from sparkonce.driver.written import Written
 
-LOOK = 1
-"""Seconds between two looks at whether this attempt is over while a query runs: an idle query commits nothing that would tell it."""
+
+POLL = 1
+"""Seconds between checks whether this attempt is over while a query runs: an idle query commits nothing that would reveal it."""
 TRIGGERS = ("availableNow", "processingTime")
 AVAILABLE_NOW: Mapping[str, Any] = {"availableNow": True}
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """A stream that has ended, as it stands in one output: all its batches together, of whatever attempts."""
+    """An ended stream in one output: the totals of its batches, of all attempts."""
 
     output: str
     uri: str
     rows: int
     bytes: int
     batches: int | None
-    """None in a replay, whose record has the totals alone."""
+    """Number of batches; None in a replay, whose record has only rows and bytes."""
     last_batch: int | None
-    """Spark's number of the last one; None when there was none."""
+    """Spark's number of the last batch; None without any."""
     fresh: bool
-    """False: it had ended before; no query was started."""
+    """False: the stream had ended before; no query was started."""
 
 
 class Stream:
-    """A streaming DataFrame of a job, which is run once."""
+    """A streaming DataFrame of a job; runs one query."""
 
     def __init__(self, job: Job, frame: DataFrame) -> None:
         self._job, self._frame = job, frame
@@ -77,7 +105,7 @@ class Stream:
         partition_by: Sequence[str] = (),
         merge_schema: bool = False,
     ) -> Streamed:
-        """Writes every batch to one output and waits for the end. Arguments and errors as `foreach_batch` and `Job.write`."""
+        """Writes every batch to one output and waits for the end of the query. Arguments and errors as `foreach_batch` and `Job.write`."""
 
         def one(batch: Batch, rows: DataFrame) -> None:
             batch.write(rows, output, partition_by=partition_by, merge_schema=merge_schema)
@@ -92,16 +120,24 @@ class Stream:
         checkpoint: str | None = None,
         trigger: Mapping[str, Any] = AVAILABLE_NOW,
     ) -> dict[str, Streamed]:
-        """Calls the function with each batch that is not committed to all outputs yet, and waits for the end.
+        """Calls the function with each batch that is not committed to all outputs yet, and waits for the end of the query.
 
-        function: writes the batch's rows with `batch.write(rows, output)`, to each output at most once; an output that it leaves out has
+        function: writes the batch's rows with `batch.write(rows, output)`, to each output at most once; an output that it does not write
+        has
             no rows in that batch. Several outputs of one batch are committed one after the other: each has every batch once in the end.
-        outputs: that this stream writes; all declared ones by default.
+        outputs: outputs that this stream writes; all declared ones by default.
         checkpoint: Spark's checkpoint location, one per stream (a relative path is relative to the job file's folder); by default a folder
             beside the first output, per key and generation.
         trigger: `{"availableNow": True}` or `{"processingTime": "10 seconds"}`.
-        InvalidInput, UndeclaredOutput, OutputUnsupported: nothing was started. StreamBroken: see there. AttemptEnded, Fenced: this attempt
-        was taken over, or the stream has been ended. The query's own error, and the function's, pass through."""
+
+        Errors of the query and of the function pass through.
+
+        Raises:
+            InvalidInput, UndeclaredOutput, OutputUnsupported: the query was not started.
+            StreamBroken: the checkpoint does not match what is committed.
+            AttemptEnded, Fenced: another attempt took over, or the stream was ended.
+            OutputUnavailable: unknown; the next attempt continues the stream.
+        """
         job = self._job
         if not self._frame.isStreaming:
             raise InvalidInput(
@@ -110,7 +146,7 @@ class Stream:
         if len(trigger) != 1 or next(iter(trigger)) not in TRIGGERS:
             raise InvalidInput(
                 'trigger is {"availableNow": True} or {"processingTime": "10 seconds"}; '
-                "the other triggers of Spark have no batches to commit, or stop half way"
+                "Spark's other triggers have no batches to commit, or stop half way"
             )
         names = tuple(dict.fromkeys(job.outputs if outputs is None else outputs))
         if not names:
@@ -131,13 +167,17 @@ class Batch:
     def write(
         self, frame: DataFrame, output: str, *, partition_by: Sequence[str] = (), merge_schema: bool = False
     ) -> Written:
-        """Writes the rows as this batch's one effect on this output; without running them when they are there already.
+        """Writes the rows as this batch's one effect on this output; does not run them if the batch is committed.
 
-        InvalidInput: not an output of this stream, or written twice in this batch. Otherwise as `Job.write`."""
+        Raises:
+            InvalidInput: not an output of this stream, or written twice in this batch.
+            SparkonceError: as for `Job.write`.
+        """
         place = self._places.get(output)
         if place is None:
-            said = f"output {output!r} is not one of this stream ({', '.join(self._places)}); name it in outputs=[...]"
-            raise InvalidInput(said)
+            raise InvalidInput(
+                f"output {output!r} is not one of this stream ({', '.join(self._places)}); name it in outputs=[...]"
+            )
         if output in self._written:
             raise InvalidInput(f"output {output!r} is written twice in batch {self.number}; union the DataFrames first")
         self._written.add(output)
@@ -145,8 +185,266 @@ class Batch:
         return place.write(self.number, self._plan, frame, options)
 
 
+class StreamOutput:
+    """One output of a stream in one attempt: its chain, whether a batch may follow, and the commit. Not thread-safe."""
+
+    def __init__(self, job: Job, name: str, frame: DataFrame) -> None:
+        sink, self._key = job._sink(name)
+        if not isinstance(sink, SlotLogSink | Linked):
+            raise OutputUnsupported(
+                f"spec.outputs[{name}].{sink.kind}: a stream writes slotLog, delta and iceberg outputs only; declare one of these instead"
+            )
+        if job._expected and job._expected[name].min_rows:
+            raise InvalidInput(
+                f"spec.outputs[{name}].expect.minRows counts the rows of one commit, and a stream has one per batch; leave it out"
+            )
+        self._job, self._frame = job, frame
+        self._sink: Any = sink  # a Sink that is also a SlotLogSink or Linked: Python has no intersection types
+        self._chain: Chain | None = None
+        self._query_id, self._checkpoint = "", ""
+        self._first: int | None = None
+
+    @property
+    def default(self) -> str:
+        """Default checkpoint location."""
+        return str(self._sink.checkpoint(self._key))
+
+    @property
+    def ended(self) -> bool:
+        return self._chain is not None and self._chain.ended
+
+    @property
+    def query_id(self) -> str:
+        """Query id of the checkpoint that the stream started with; empty if it has not started."""
+        return self._chain.query_id if self._chain else ""
+
+    @property
+    def uri(self) -> str:
+        return str(self._sink.uri)
+
+    @property
+    def last_batch(self) -> int | None:
+        return self._chain.last_batch if self._chain else None
+
+    def read_chain(self) -> None:
+        """Bars all earlier attempts and reads the chain that they committed.
+
+        Raises:
+            KeyConflict: another job has committed this key.
+            InvalidInput: the output contains a plain write of this generation.
+            OutputUnavailable: unknown; may be repeated.
+        """
+        job, token = self._job, self._job.attempt
+        caller: dict[str, Any] = {"fingerprint": job.assignment.fingerprint, "by": f"attempt {token}"}
+        opening = run(self._sink.fence(self._key, token, **caller))
+        if opening is None:
+            return
+        self._check_opening(opening)
+        self._chain = run(stream.close(self._sink, self._key, opening, token, **caller))
+        job._rows += mark(self._chain.last).rows
+
+    def bind(self, query_id: str, checkpoint: str) -> None:
+        """Sets the checkpoint of the query.
+
+        Raises:
+            StreamBroken: the stream started with another checkpoint.
+        """
+        self._query_id, self._checkpoint = query_id, checkpoint
+        if self._chain is not None and self._chain.query_id != query_id:
+            raise StreamBroken(
+                f"output {self._sink.name} started with another checkpoint (query {self._chain.query_id}) than {checkpoint} "
+                f"(query {query_id}), which would deliver its rows again; use the old checkpoint, or "
+                f"`sparkonce rerun {self._job.key}` with a new one"
+            )
+
+    def begin(self, number: int, plan: str) -> bool:
+        """Whether the batch is committed already; opens the stream with its first batch.
+
+        Raises:
+            StreamBroken: the checkpoint does not match the chain.
+            AttemptEnded: the stream has ended.
+            OutputUnavailable: the committed batch cannot be read now.
+        """
+        if number < self._first_batch():
+            return True  # committed by an earlier key's stream with the same checkpoint
+        if self._chain is None:
+            if number != self._first_batch():
+                raise self._gap(number, self._first_batch())
+            self._chain = self._open()
+        chain = self._chain
+        if chain.last_batch is not None and number <= chain.last_batch:
+            existing = run(self._sink.find(stream.place(self._key, number)))
+            if existing is None:
+                raise OutputUnavailable(f"batch {number} of {self._key} is committed and cannot be read now; try again")
+            self._same(existing, number, plan)
+            return True
+        self._require_open(chain)
+        if number != chain.next:
+            raise self._gap(number, chain.next)
+        return False
+
+    def write(self, number: int, plan: str, frame: DataFrame, options: WriteOptions) -> Written:
+        """Writes a batch for which `begin` was called; returns the committed slot's content if there is one. Errors as `Job.write`."""
+        key = stream.place(self._key, number)
+        if number < self._first_batch():
+            return Written(self._sink.name, self._sink.uri, 0, 0, fresh=False)
+        chain = self._require_chain()
+        if chain.last_batch is not None and number <= chain.last_batch:
+            return self._as_written(run(self._sink.find(key)), fresh=False)
+        slot = self._job._stage(self._sink, key, frame, options)
+        return self._commit(number, plan, stream.batch_of(chain, number, slot, plan=plan))
+
+    def fill(self, number: int, plan: str) -> None:
+        """Commits the batch without rows, unless it was written. Errors as `Job.write`."""
+        chain = self._require_chain()
+        if chain.last_batch is None or chain.last_batch < number:
+            self._commit(number, plan, stream.empty_batch(chain, self._key, number, self._job.attempt, plan=plan))
+
+    def end(self) -> StreamMark:
+        """Ends the stream, unless it has ended; returns its totals.
+
+        Raises:
+            Fenced: another attempt took over.
+            KeyConflict: another job has committed this key.
+            OutputUnavailable: unknown; may be repeated.
+        """
+        job, sink = self._job, self._sink
+        if self._chain is None:
+            self._chain = self._open()
+        failpoints.hit("driver.stream.end.before")
+        self._chain, barred = run(
+            stream.finish(
+                sink,
+                self._key,
+                self._chain,
+                job.attempt,
+                by=self._frame.sparkSession.sparkContext.applicationId,
+                # A table keeps its own schema, which may differ from the stream's.
+                data_schema=self._frame.schema.json() if isinstance(sink, SlotLogSink) else "",
+            )
+        )
+        if barred is not None:
+            raise self._barred(barred)
+        self._job._committed_slots[sink.name] = self._chain.last
+        failpoints.hit("driver.stream.ended")
+        return mark(self._chain.last)
+
+    def _first_batch(self) -> int:
+        """Number of the stream's first batch: 0, unless earlier keys used its checkpoint."""
+        if self._first is None:
+            if self._chain is not None:
+                self._first = mark(self._chain.opening).first_batch
+            else:
+                try:
+                    sink = self._sink
+                    committed = run(sink.committed() if isinstance(sink, SlotLogSink) else sink.using(self._query_id))
+                    self._first = stream.begins_with(committed, self._key, self._query_id)
+                except ValueError as refused:
+                    raise StreamBroken(
+                        f"the checkpoint {self._checkpoint} cannot begin the stream of {self._job.key} in output {self._sink.name}: "
+                        f"{refused}"
+                    ) from None
+        return self._first
+
+    def _open(self) -> Chain:
+        failpoints.hit("driver.stream.open.before")
+        opening = stream.opening_of(
+            self._key,
+            self._job.attempt,
+            query_id=self._query_id,
+            first_batch=self._first_batch(),
+            fingerprint=self._job.assignment.fingerprint,
+            on_rerun=self._sink.on_rerun,
+        )
+        decision = run(self._sink.commit(self._key, opening))
+        if not isinstance(decision, Committed | AlreadyCommitted):
+            raise self._barred(decision)
+        self._check_opening(decision.slot)
+        self._chain = Chain(decision.slot, decision.slot)
+        self.bind(self._query_id, self._checkpoint)
+        failpoints.hit("driver.stream.opened")
+        return self._chain
+
+    def _check_opening(self, slot: Slot) -> None:
+        if slot.fingerprint != self._job.assignment.fingerprint:
+            self._job._written(self._sink, Conflicting(slot))
+        if slot.stream is None:
+            raise InvalidInput(
+                f"output {self._sink.name} has a plain write in this generation of {self._job.key}; "
+                "`sparkonce rerun` the job to write it as a stream"
+            )
+
+    def _commit(self, number: int, plan: str, slot: Slot) -> Written:
+        chain, sink = self._require_chain(), self._sink
+        decision = self._job._commit(
+            sink, stream.place(self._key, number), slot, send=lambda: stream.commit(sink, self._key, chain, slot)
+        )
+        if not isinstance(decision, Committed | AlreadyCommitted):
+            raise self._barred(decision)
+        self._chain = chain.followed_by(decision.slot)
+        self._require_open(self._chain)
+        self._same(decision.slot, number, plan)
+        self._job._rows += decision.slot.rows
+        if isinstance(sink, SlotLogSink) and self._chain.batches % SNAPSHOT_AFTER == 0:
+            run(sink.snapshot())
+        return self._as_written(decision.slot, fresh=isinstance(decision, Committed))
+
+    def _require_chain(self) -> Chain:
+        if self._chain is None:
+            raise InvalidInput("a batch is written inside the function that was given to foreach_batch()")
+        return self._chain
+
+    def _require_open(self, chain: Chain) -> None:
+        if chain.ended:
+            raise AttemptEnded(
+                f"the stream of {self._job.key} in output {self._sink.name} was ended after "
+                f"{'no batch' if chain.last_batch is None else f'batch {chain.last_batch}'}; nothing is committed after its end"
+            )
+
+    def _same(self, existing: Slot, number: int, plan: str) -> None:
+        """Checks that the slot in the place of a batch is that batch.
+
+        Raises:
+            StreamBroken: it has another query id or plan.
+        """
+        found = mark(existing)
+        if found.part is not StreamPart.BATCH or (found.query_id, found.input) != (self._query_id, plan):
+            raise StreamBroken(
+                f"the checkpoint {self._checkpoint} plans batch {number} with other rows than those that are committed to output "
+                f"{self._sink.name}: it was restored to an older state; restore the newest one, or `sparkonce rerun {self._job.key}` "
+                "with a new one"
+            )
+
+    def _gap(self, number: int, expected: int) -> StreamBroken:
+        return StreamBroken(
+            f"the checkpoint {self._checkpoint} delivers batch {number}, and output {self._sink.name} expects batch {expected}: the "
+            f"batches between would be lost; `sparkonce rerun {self._job.key}` with a new checkpoint, and let nothing else use it"
+        )
+
+    def _barred(self, decision: CommitOutcome) -> Fenced | KeyConflict | OutputChanged:
+        """The error that says why this attempt can never commit here."""
+        job, slot = self._job, decision.slot
+        if isinstance(decision, Stuck):
+            return OutputChanged(
+                f"attempt {job.attempt} of {job.key} cannot commit to {self._sink.name}: {decision.why}"
+            )
+        if slot.fingerprint != job.assignment.fingerprint:
+            return KeyConflict(
+                f"output {self._sink.name} ({self._sink.uri}) holds a commit of {job.key} for another job; use another key or output"
+            )
+        by = slot.closed_by if slot.state is SlotState.CLOSED else f"attempt {slot.token}"
+        return Fenced(
+            f"attempt {job.attempt} of {job.key} can commit nothing more to {self._sink.name}: the stream was taken over by {by}"
+        )
+
+    def _as_written(self, existing: Slot | None, *, fresh: bool) -> Written:
+        if existing is None:
+            raise OutputUnavailable(f"a committed batch of {self._key} cannot be read now; try again")
+        return Written(self._sink.name, self._sink.uri, existing.rows, existing.bytes, fresh)
+
+
 class _Run:
-    """One query, from its start to its end. Batches come in on Spark's thread, while the caller's waits."""
+    """One query, from its start to its end. Batches arrive on Spark's thread while the caller's waits."""
 
     def __init__(
         self,
@@ -159,36 +457,36 @@ class _Run:
         self._job, self._frame, self._places, self._function = job, frame, places, function
         self._checkpoint = checkpoint
         self._checked = threading.Event()
-        """The query's id is known and is the right one, or `_error` says why it is not."""
+        """Set once the query's id is accepted, or `_error` says why it is not."""
         self._turn = threading.Lock()
         self._error: BaseException | None = None
-        """The first one of a batch: Spark passes on its text alone."""
+        """The first error of a batch: Spark passes on only its text."""
 
     def run(self, trigger: Mapping[str, Any]) -> dict[str, Streamed]:
         for place in self._places.values():
-            place.look()
+            place.read_chain()
         if any(place.ended for place in self._places.values()):
             return self._end_all()
         writer = self._frame.writeStream.foreachBatch(self._batch).option("checkpointLocation", self._checkpoint)
         query = writer.trigger(**trigger).start()
         try:
             self._check(str(query.id))
-            while not query.awaitTermination(LOOK):
-                self._alive()
+            while not query.awaitTermination(POLL):
+                self._require_current()
         except Exception as error:
             if self._error is not None and self._error is not error:
                 raise self._error from None
             raise
         finally:
             self._checked.set()
-            with contextlib.suppress(Exception):  # Spark may be gone; what ended the wait is what matters
+            with contextlib.suppress(Exception):  # Spark may be gone; the error that ended the wait matters
                 if query.isActive:
                     query.stop()
-        with self._turn:  # a batch may still be under way when somebody stopped the query
+        with self._turn:  # a batch may still be running after the query was stopped
             if self._error is not None:
                 raise self._error
             if stopped(self._frame):
-                raise AttemptEnded("Spark was stopped under the stream; the next attempt goes on with it")
+                raise AttemptEnded("Spark was stopped while the stream ran; the next attempt continues it")
             return self._end(fresh=True)
 
     def _check(self, query_id: str) -> None:
@@ -201,19 +499,19 @@ class _Run:
         finally:
             self._checked.set()
 
-    def _alive(self) -> None:
+    def _require_current(self) -> None:
         job = self._job
         if job.heartbeat.over:
             raise AttemptEnded(f"attempt {job.attempt} of {job.key} is over; nothing it writes can be committed")
 
     def _batch(self, frame: DataFrame, number: int) -> None:
-        """What Spark calls. Returning says that the batch is done: the checkpoint then goes on to the next."""
+        """Called by Spark. Returning means that the batch is done: the checkpoint then moves on to the next."""
         self._checked.wait()
         with self._turn:
             try:
                 if self._error is not None:
                     raise self._error
-                self._alive()
+                self._require_current()
                 self._commit(frame, int(number))
             except BaseException as error:
                 self._error = self._error or error
@@ -229,7 +527,7 @@ class _Run:
         failpoints.hit("driver.stream.batch")
 
     def _end_all(self) -> dict[str, Streamed]:
-        """One output of this stream has its end: no batch comes any more, and the others end where it did."""
+        """One output of this stream has ended: no batch follows, and the others end at the same batch."""
         places = list(self._places.values())
         if all(place.ended for place in places):
             return self._end(fresh=False)
@@ -246,31 +544,35 @@ class _Run:
     def _end(self, *, fresh: bool) -> dict[str, Streamed]:
         ended = {}
         for name, place in self._places.items():
-            told = place.end()
-            ended[name] = Streamed(name, place.uri, told.rows, told.bytes, told.batches, told.last_batch, fresh)
-        self._job._tell()
+            total = place.end()
+            ended[name] = Streamed(name, place.uri, total.rows, total.bytes, total.batches, total.last_batch, fresh)
+        self._job._report_progress()
         return ended
 
 
 def plan_of(frame: DataFrame, checkpoint: str, number: int) -> str:
-    """SHA-256 (hex) of what the checkpoint says that the batch is made of: written once, before the batch is delivered."""
+    """SHA-256 (hex) of the checkpoint's plan of a batch, which Spark writes once, before it delivers the batch.
+
+    Raises:
+        OutputUnavailable: the plan cannot be read.
+    """
     context: Any = frame.sparkSession.sparkContext
     try:
         path = context._jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets/{number}")
         file = path.getFileSystem(context._jsc.hadoopConfiguration()).open(path)
         try:
-            said = context._jvm.org.apache.commons.io.IOUtils.toString(file, "UTF-8")
+            plan = context._jvm.org.apache.commons.io.IOUtils.toString(file, "UTF-8")
         finally:
             file.close()
-    except Exception:  # noqa: BLE001 - whatever py4j makes of Hadoop's errors: without the plan nothing can be said of the batch
+    except Exception:  # noqa: BLE001 - py4j wraps Hadoop's errors in several types; without the plan the batch cannot be identified
         raise OutputUnavailable(
             f"the plan of batch {number} cannot be read in the checkpoint {checkpoint}; nothing of the batch was committed"
         ) from None
-    return hashlib.sha256(str(said).encode()).hexdigest()
+    return hashlib.sha256(str(plan).encode()).hexdigest()
 
 
 def stopped(frame: DataFrame) -> bool:
-    """Whether Spark itself was stopped, which ends queries as if they had ended by themselves."""
+    """Whether Spark itself was stopped, which ends queries as if they had finished."""
     context: Any = frame.sparkSession.sparkContext
     return context._jsc is None or bool(context._jsc.sc().isStopped())
 

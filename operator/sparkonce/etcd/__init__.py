@@ -1,10 +1,10 @@
-"""The thin client of etcd's v3 API: what the cluster's store and the lanes need of it, and nothing else.
+"""A thin client of etcd's v3 API, limited to the calls that the store needs.
 
-`client.Client` is the face: `range`, `txn`, leases, `watch`. Values are in `kv`, errors in `errors`. The libraries on the package index
-were measured and not taken: one cannot be imported beside PySpark's protobuf, one repeats a transaction silently and so tells a
-winner that it lost, and most never recover from a dead endpoint or an expired token. What is promised here, each with a test that
-breaks a real etcd: a transaction leaves this process once; an error says whether etcd answered; a lease is refreshed although
-the event loop is blocked, and is called lost too early rather than too late; a watch loses nothing silently.
+`client.Client` is the entry point: `range`, `txn`, leases, `watch`. Values are in `kv`, errors in `errors`. Existing client libraries
+were measured and rejected: one cannot be imported next to PySpark's protobuf, one silently retries transactions and so reports a
+committed transaction as failed, and most never recover from a dead endpoint or an expired token. Guarantees, each tested by breaking
+a real etcd: a transaction is sent once; an error says whether etcd answered; a lease is refreshed even while the event loop is
+blocked, and is declared lost too early rather than too late; a watch never loses events silently.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""One request, one answer: the deadline, the login, the endpoint to ask, and what may be sent again.
+"""Unary and streaming calls: deadlines, login, choice of endpoint, and which requests may be resent.
 
-* Every call has a deadline, kept by gRPC itself. Cancelling a call from outside (`asyncio.wait_for`) leaks 2 to 5 kB each in
-  grpc.aio, so a call runs in a task of its own behind a shield: a caller that is cancelled leaves it at once, and it ends
-  by its deadline.
-* A request that writes is handed to gRPC once. There is one exception, and it is none: etcd said that it refused the request for its login,
-  before applying it; then it logs in and sends it again.
-* A read may ask the next endpoint within its deadline. While there are several, each try gets half of what is left, so that a frozen
-  member costs half a deadline and not the answer.
+* Every call has a deadline, enforced by gRPC. Cancelling a call from outside (`asyncio.wait_for`) leaks 2 to 5 kB each in grpc.aio, so
+  each call runs in its own task behind a shield: a cancelled caller returns at once, and the call ends by its deadline.
+* A write is handed to gRPC once. One safe resend: etcd rejected the token before it applied anything; the client then logs in and
+  sends the request again.
+* A read may try the next endpoint within its deadline. With several endpoints each try gets half of the remaining time, so that a
+  frozen member costs half the deadline and not the answer.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Final, Generic, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from sparkonce.etcd.auth import Login
+from sparkonce.etcd.auth import EtcdLogin
 from sparkonce.etcd.channel import Endpoint, Endpoints, metadata
 from sparkonce.etcd.errors import EtcdRefused, EtcdUnavailable, failure, login_was_refused
 from sparkonce.etcd.pb import etcd_pb2 as pb
@@ -31,16 +30,16 @@ R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
 PAUSE: Final = 0.05
-"""Seconds between two tries of a read: a member that refuses at once is not asked in a tight loop."""
+"""Seconds between two tries of a read, so that a member that refuses at once is not polled in a tight loop."""
 SHORTEST_TRY: Final = 0.25
-"""Seconds: what is left of a deadline is not halved below this."""
+"""Seconds below which the rest of a deadline is not halved."""
 
 LOGINS: Final = 2
-"""New logins for one request: the first may be overtaken by another change of users, or not have reached the next member."""
+"""Maximum new logins per request: users may change again after the first, or its token may not have reached the next member."""
 
 
 class Calls:
-    def __init__(self, endpoints: Endpoints[grpc.aio.Channel], login: Login | None, *, timeout: float) -> None:
+    def __init__(self, endpoints: Endpoints[grpc.aio.Channel], login: EtcdLogin | None, *, timeout: float) -> None:
         self._endpoints = endpoints
         self._login = login
         self.timeout = timeout
@@ -49,7 +48,12 @@ class Calls:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def ask(self, rpc: Rpc[Q, R], request: Q, *, timeout: float | None = None, repeat: bool = False) -> R:
-        """The answer; EtcdRefused or EtcdUnavailable. `repeat` is for requests that change nothing."""
+        """Sends a request and returns its reply. `repeat`: try until the deadline; only for requests that change nothing.
+
+        Raises:
+            EtcdRefused: rejected; it had no effect.
+            EtcdUnavailable: proves nothing: a write may have taken effect, or may yet.
+        """
         self._belongs_here()
         deadline = monotonic() + (self.timeout if timeout is None else timeout)
         task = asyncio.create_task(self._ask(rpc, request, deadline=deadline, repeat=repeat))
@@ -60,12 +64,15 @@ class Calls:
     def _over(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # of a caller that was cancelled nobody is left to hear it, and asyncio would complain of that
+            task.exception()  # marks it as retrieved: asyncio would log the exception of a call whose caller was cancelled
 
-    async def stream(self, rpc: Rpc[Q, R], *, refused: str | None = None) -> Stream[Q, R]:
-        """A stream at the endpoint of the moment, which the caller closes.
+    async def stream(self, rpc: Rpc[Q, R], *, refused: str | None = None) -> BidiStream[Q, R]:
+        """Opens a stream to the current endpoint; the caller closes it.
 
-        `refused`: a token that etcd did not take, which a new login replaces.
+        `refused`: a token that etcd rejected; a new login replaces it.
+
+        Raises:
+            EtcdRefused, EtcdUnavailable: no stream was opened.
         """
         self._belongs_here()
         token = await self._token(refused, monotonic() + self.timeout)
@@ -75,10 +82,10 @@ class Calls:
             rpc.path, request_serializer=rpc.asks.SerializeToString, response_deserializer=rpc.answers.FromString
         )
         call = method(metadata=metadata(token, needs_leader=rpc.needs_leader))
-        return Stream(call, self._endpoints, endpoint, rpc=rpc, token=token)
+        return BidiStream(call, self._endpoints, endpoint, rpc=rpc, token=token)
 
     async def close(self) -> None:
-        """Ends what is under way: its outcome is unknown to whoever waits for it."""
+        """Ends calls in flight; their callers get EtcdUnavailable."""
         self.closed = True
         for channel in self._endpoints.drop():
             await channel.close()
@@ -91,7 +98,7 @@ class Calls:
     def _belongs_here(self) -> None:
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
-            raise RuntimeError("an etcd client is used by the event loop of its first call; open another one")
+            raise RuntimeError("an etcd client is bound to the event loop of its first call; open another client")
         self._loop = loop
 
     async def _ask(self, rpc: Rpc[Q, R], request: Q, *, deadline: float, repeat: bool) -> R:
@@ -103,7 +110,7 @@ class Calls:
         return await (self._until(deadline, attempt) if repeat else attempt())
 
     async def _until(self, deadline: float, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Tries until it is answered, at the next endpoint each time; only for what changes nothing."""
+        """Retries until answered, at the next endpoint each time. Only for requests that change nothing."""
         while True:
             try:
                 return await attempt()
@@ -136,7 +143,7 @@ class Calls:
         return await self._login.token(refused, lambda: self._until(deadline, attempt), deadline=deadline)
 
     async def _send(self, rpc: Rpc[Q, R], request: Q, *, deadline: float, halved: bool, token: str | None) -> R:
-        """Hands the request to gRPC, once."""
+        """Hands the request to gRPC once."""
         self._still_open(rpc.name)
         endpoint = self._endpoints.current()
         left = max(0.0, deadline - monotonic())
@@ -148,8 +155,8 @@ class Calls:
             return await method(request, timeout=timeout, metadata=metadata(token, needs_leader=rpc.needs_leader))
 
 
-class Stream(Generic[Q, R]):
-    """A call with many messages both ways."""
+class BidiStream(Generic[Q, R]):
+    """A bidirectional streaming call."""
 
     def __init__(
         self,
@@ -168,49 +175,58 @@ class Stream(Generic[Q, R]):
         self._rpc = rpc
 
     async def exchange(self, request: Q, *, timeout: float) -> R:
-        """The next message after this one was sent; not waited for longer than `timeout`."""
+        """Sends a message and returns the next one received, within `timeout` seconds.
+
+        Raises:
+            EtcdRefused, EtcdUnavailable: the stream is over.
+        """
         with _as_ours(self._endpoints, self._endpoint, self._rpc.name):
             async with asyncio.timeout(timeout):
-                with suppress(asyncio.InvalidStateError):  # it ended already: what is read says why
+                with suppress(asyncio.InvalidStateError):  # already ended: reading raises the reason
                     await self._call.write(request)
                 return await self._read()
 
     async def receive(self) -> R:
+        """Returns the next message, however long it takes.
+
+        Raises:
+            EtcdRefused, EtcdUnavailable: the stream is over.
+        """
         with _as_ours(self._endpoints, self._endpoint, self._rpc.name):
             return await self._read()
 
     def close(self) -> None:
-        """grpc.aio does not collect a call that was forgotten."""
+        """Cancels the call: grpc.aio never collects one that is merely dropped."""
         self._call.cancel()
 
     async def _read(self) -> R:
         message = await self._call.read()
         if not isinstance(message, self._rpc.answers):  # grpc.aio.EOF
-            raise _Ended
+            raise _StreamClosed
         return message
 
 
-class _Ended(Exception):
-    """etcd ended the stream and called it a success."""
+class _StreamClosed(Exception):
+    """etcd closed the stream with status OK."""
 
 
 @contextmanager
 def _as_ours(endpoints: Endpoints[grpc.aio.Channel], endpoint: Endpoint[grpc.aio.Channel], what: str) -> Iterator[None]:
-    """gRPC's errors as ours; an endpoint that did not answer is not the next one to be asked."""
+    """Translates gRPC's errors; after an endpoint did not answer, the next call uses another one."""
     try:
         yield
         return
     except grpc.aio.AioRpcError as error:
         code, details = error.code().name, error.details() or ""
-    except _Ended:
-        code, details = "UNAVAILABLE", "it ended the stream"
+    except _StreamClosed:
+        code, details = "UNAVAILABLE", "it closed the stream"
     except TimeoutError:
         code, details = "DEADLINE_EXCEEDED", ""
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # Nobody cancelled us: it is grpc.aio's way to say that the channel was closed under the call.
+        # Our task was not cancelled: grpc.aio raises this when the channel is closed during a call.
         code, details = "CANCELLED", "the client was closed"
     found = failure(code=code, details=details, what=what, where=endpoint.address)
     if isinstance(found, EtcdUnavailable):

@@ -1,9 +1,9 @@
-"""Where etcd is: its endpoints, one gRPC channel for each, and which of them is asked next.
+"""etcd's endpoints: one gRPC channel each, and the choice of the endpoint to use next.
 
-We choose the endpoint, not gRPC: with one channel per endpoint a host name and its certificate are checked as they stand, a
-timeout sends the *next* call elsewhere, and a frozen member costs one timeout. A target with several addresses and round_robin
-takes only address literals, and a certificate override for all of them. Clients start at a random endpoint, so that a fleet of them does
-not begin at the same member. The class serves asyncio channels and blocking ones, the keeper's; an object of it is used by one thread.
+This module balances, not gRPC: with one channel per endpoint, each host name is verified against its own certificate, a timeout moves
+the *next* call to another endpoint, and a frozen member costs one timeout. A gRPC target with several addresses and round_robin takes
+only IP literals, and one certificate override for all of them. Clients start at a random endpoint to spread load over the members.
+`Endpoints` serves asyncio channels and the keeper's blocking ones; one instance is used by one thread.
 """
 
 from __future__ import annotations
@@ -26,40 +26,47 @@ Connect = Callable[[str, grpc.ChannelCredentials | None, Options], C]
 RANDOM: Final = random.SystemRandom()
 
 OPTIONS: Final[Options] = (
-    ("grpc.enable_retries", 0),  # gRPC may send a call again by itself; a transaction leaves once
-    ("grpc.keepalive_time_ms", 10_000),  # etcd cuts connections that are pinged more often than every 5 s
+    ("grpc.enable_retries", 0),  # gRPC may resend calls on its own; a transaction must be sent once
+    ("grpc.keepalive_time_ms", 10_000),  # etcd closes connections that are pinged more often than every 5 s
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),  # without it a frozen peer is noticed after 70 s instead of 13 (measured)
-    ("grpc.http2.max_pings_without_data", 0),  # an idle watch is pinged for as long as it lives, not twice
+    ("grpc.http2.max_pings_without_data", 0),  # unlimited: the default stops pinging an idle watch after two
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 2_000),  # also how long one attempt to connect may hang
-    ("grpc.max_reconnect_backoff_ms", 2_000),  # after a long outage a client is back within 2 s, by default within 120
-    ("grpc.dns_min_time_between_resolutions_ms", 2_000),  # a restarted pod has a new address; by default 30 s stale
-    ("grpc.enable_http_proxy", 0),  # a proxy set for the process is for other traffic
-    ("grpc.max_receive_message_length", -1),  # a reply beyond it would fail for ever; requests bound their replies
-    ("grpc.use_local_subchannel_pool", 1),  # the keeper has a connection of its own, behind no large reply
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # also the timeout of one connection attempt
+    ("grpc.max_reconnect_backoff_ms", 2_000),  # after a long outage a client reconnects within 2 s; the default is 120
+    ("grpc.dns_min_time_between_resolutions_ms", 2_000),  # a restarted pod has a new address; the default is 30 s
+    ("grpc.enable_http_proxy", 0),  # a proxy configured for the process is meant for other traffic
+    (
+        "grpc.max_receive_message_length",
+        -1,
+    ),  # unlimited: a larger reply would always fail, and requests bound their replies
+    ("grpc.use_local_subchannel_pool", 1),  # gives the keeper its own connection, never queued behind a large reply
 )
 
 NEEDS_LEADER: Final = ("hasleader", "true")
-"""Metadata: a member that has lost the others refuses at once, or ends the stream, instead of keeping us waiting."""
+"""Metadata: a member without a quorum refuses at once, or ends the stream, instead of blocking."""
 
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s/:\[\]]+):\d{1,5}")
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Files in PEM format. They are read again when a connection fails, so a certificate may be renewed in place."""
+    """Paths of PEM files. They are re-read when a connection fails, so certificates may be renewed in place."""
 
     ca: Path | None = None
-    """Who may have signed etcd's certificate; None: the roots that gRPC ships."""
+    """CA bundle that etcd's certificate is verified against; None: gRPC's default roots."""
     cert: Path | None = None
-    """Our own certificate chain; etcd may take its common name as the user."""
+    """Client certificate chain; etcd may use its common name as the user."""
     key: Path | None = None
     server_name: str = ""
-    """The name in etcd's certificate, where it is not the endpoint's."""
+    """Name expected in etcd's certificate, if it differs from the endpoint's host."""
 
     def read(self) -> tuple[bytes | None, ...]:
-        """The files' content: authorities, key, chain."""
+        """Contents of the files: CA bundle, key, certificate chain.
+
+        Raises:
+            InvalidInput: a file cannot be read.
+        """
         try:
             return tuple(path.read_bytes() if path else None for path in (self.ca, self.key, self.cert))
         except OSError as error:
@@ -74,14 +81,14 @@ class Endpoint(Generic[C]):
 
 
 class Endpoints(Generic[C]):
-    """The endpoints, their channels (made when first used), and the one that is asked at the moment."""
+    """The endpoints, their channels (created on first use), and the current one."""
 
     def __init__(self, addresses: Sequence[str], tls: Tls | None, connect: Connect[C]) -> None:
         for address in addresses:
             if not _ADDRESS.fullmatch(address):
                 raise InvalidInput(f"the etcd endpoint {address!r} is not of the form host:port")
         if not addresses:
-            raise InvalidInput("no etcd endpoint is given: name at least one as host:port")
+            raise InvalidInput("no etcd endpoint is given; name at least one as host:port")
         self._addresses = tuple(addresses)
         self._tls = tls
         self._connect = connect
@@ -100,21 +107,21 @@ class Endpoints(Generic[C]):
         return self._open[address]
 
     def failed(self, endpoint: Endpoint[C]) -> None:
-        """Ask another one from now on, unless somebody has already moved on."""
+        """Moves on to the next endpoint, unless another call has already done so."""
         if self._addresses[self._index] == endpoint.address:
             self._index = (self._index + 1) % len(self._addresses)
         if self._open.get(endpoint.address) is endpoint and self._renewed(endpoint):
-            # Its calls may still be under way: it is closed with the rest.
+            # It may have calls in flight, so it is closed later, with the rest.
             self._retired.append(endpoint.channel)
             self.forget(endpoint)
 
     def forget(self, endpoint: Endpoint[C]) -> None:
-        """Its next channel is a new one, with a connection of its own; this one is the caller's to close."""
+        """The next use opens a new channel and connection; the caller closes this one."""
         if self._open.get(endpoint.address) is endpoint:
             del self._open[endpoint.address]
 
     def drop(self) -> list[C]:
-        """All channels ever made, for their owner to close."""
+        """Removes and returns all open and retired channels; the caller closes them."""
         channels = [each.channel for each in self._open.values()] + self._retired
         self._open, self._retired = {}, []
         return channels
@@ -123,7 +130,7 @@ class Endpoints(Generic[C]):
         try:
             return self._tls is not None and self._tls.read() != endpoint.material
         except InvalidInput:
-            return False  # in the middle of being replaced: the next failure looks again
+            return False  # being replaced right now: the next failure checks again
 
     def _make(self, address: str) -> Endpoint[C]:
         material: tuple[bytes | None, ...] = ()

@@ -1,9 +1,9 @@
 """What a failed call proves: etcd gave no answer (`EtcdUnavailable`), or it refused (`EtcdRefused`).
 
-The two never overlap. A gRPC status is an answer only if etcd itself decided on the request before it took effect; UNAVAILABLE,
-DEADLINE_EXCEEDED, CANCELLED, INTERNAL and UNKNOWN are also made by this side, by a proxy, or by etcd while the request is still
-under way, so a write that met one of them may have landed, or may land later. A code that is not known to be an answer is none.
-Codes are names ("NOT_FOUND"), so that nobody else has to import gRPC.
+The two never overlap. A gRPC status is an answer only if etcd itself rejected the request before applying it. UNAVAILABLE,
+DEADLINE_EXCEEDED, CANCELLED, INTERNAL and UNKNOWN are also produced by the client, by a proxy, or by etcd while the request is still
+in flight, so a write that failed with one of them may have landed, or may land later. Unknown codes are treated as no answer.
+Codes are names ("NOT_FOUND"), so that other modules do not import gRPC.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sparkonce.errors import StoreUnavailable, StoreUnusable
 class EtcdUnavailable(StoreUnavailable):
     """etcd did not answer. Proves nothing: the write may have landed, and may land after a read that did not find it.
 
-    Only two things end the doubt: the same write, made so that it recognises itself, sent until it is answered, or the revocation
-    of the lease that it puts its keys under, after which etcd refuses it.
+    Only two things resolve the doubt: repeating the same idempotent write until it is answered, or revoking the lease that its keys
+    are put under, after which etcd refuses the write.
     """
 
     def __init__(self, message: str, *, code: str) -> None:
@@ -26,37 +26,37 @@ class EtcdUnavailable(StoreUnavailable):
 
 
 class EtcdRefused(StoreUnusable):
-    """etcd answered that it did not do it: nothing was written by this call, and nothing will be."""
+    """etcd rejected the request: this call wrote nothing and never will."""
 
     def __init__(self, message: str, *, code: str, details: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.details = details
-        """etcd's own words."""
+        """etcd's own message."""
 
 
 class LeaseNotFound(EtcdRefused):
-    """The lease of a put expired or was revoked."""
+    """The lease named by a put has expired or was revoked."""
 
 
 class NoSpace(EtcdRefused):
-    """etcd's backend quota is used up: it takes no puts until it is compacted, defragmented and its alarm is disarmed."""
+    """etcd's backend quota is used up: it refuses puts until it is compacted and defragmented and its alarm is disarmed."""
 
 
 class Compacted(EtcdRefused):
-    """The revision asked for is not kept any more; ask for a newer one."""
+    """The requested revision has been compacted; read at a newer one."""
 
 
 class PermissionDenied(EtcdRefused):
-    """The user that the client logs in as (or its certificate names) may not do this to these keys."""
+    """The client's user (by login or certificate) lacks the permission for these keys."""
 
 
 LOGIN_REFUSED: Final = (
     "invalid auth token",  # it expired, or the member was restarted and forgot it
     "revision of auth store is old",  # users or roles changed since the login
-    "user name is empty",  # authentication was switched on after the client had gone on without
+    "user name is empty",  # authentication was enabled after the client had connected without it
 )
-"""In etcd's words why a request with an old login, or with none, was refused: before it was applied."""
+"""etcd's messages for a request with a stale or missing login: rejected before it was applied."""
 
 _ANSWERS: Final = frozenset(
     {
@@ -81,7 +81,7 @@ _KINDS: Final[tuple[tuple[str, type[EtcdRefused], str], ...]] = (
 
 
 def failure(*, code: str, details: str, what: str, where: str) -> EtcdUnavailable | EtcdRefused:
-    """The error for a gRPC status: whether it is an answer is decided here, and only here."""
+    """The error for a gRPC status. The only place that decides whether a status is an answer."""
     if not _is_answer(code, details):
         said = f"{code}: {details}" if details else code
         message = f"etcd at {where} gave no answer to {what} ({said}); whether it took effect is unknown, ask again"
@@ -94,12 +94,12 @@ def failure(*, code: str, details: str, what: str, where: str) -> EtcdUnavailabl
 
 def _is_answer(code: str, details: str) -> bool:
     if code == "RESOURCE_EXHAUSTED":
-        # etcd's own (no space), or its gRPC server's about a request that it did not even read. Else it is this side's about
-        # a reply that is too large: the request had its effect.
+        # From etcd (no space), or from its gRPC server about a request that it never read. Otherwise the client raised it about a
+        # reply that is too large: the request took effect.
         return details.startswith(("etcdserver:", "grpc: received message larger than max"))
     return code in _ANSWERS
 
 
 def login_was_refused(error: EtcdRefused) -> bool:
-    """The request was refused for its login alone, before it was applied: after a new login it may be sent again."""
+    """True if the request was refused only for its login, before it was applied: it may be sent again after a new login."""
     return error.code == "UNAUTHENTICATED" or any(words in error.details for words in LOGIN_REFUSED)

@@ -1,16 +1,16 @@
-"""Keeps leases alive from a thread of its own, and says until when they surely live.
+"""Refreshes leases from its own thread, and computes the deadline until which they certainly live.
 
-The thread talks over a blocking gRPC channel with a connection of its own: an event loop that is blocked, for longer than a lease lives,
-costs no lease, and neither does a large reply on the other connection. All leases of a client share one stream. Each is
-refreshed every third of its TTL; a refresh without an answer for another third condemns the stream and its connection, and
-the next endpoint is asked. (gRPC's own pings take 13 s, which is longer than a lease may live.)
+The thread uses a blocking gRPC channel with a separate connection: an event loop that is blocked for longer than a lease's TTL costs
+no lease, and neither does a large reply on the other connection. All leases of a client share one stream. Each is refreshed every
+third of its TTL; if a refresh is unanswered for another third, the stream and its connection are discarded and the next endpoint is
+tried. (gRPC's own keepalive takes 13 s to notice, which is longer than some leases live.)
 
-*Held* is judged here, not by etcd: until TTL seconds after the last confirmed refresh was **sent**. etcd errs the other way, it gives
-every lease its full TTL again after a restart or an election, so a refresh may well be confirmed after that deadline. It does
-not bring the lease back: past its deadline a lease is lost for good, since what was done meanwhile was done on that ground.
-A process that was frozen finds its leases lost when it wakes, before it asks anybody.
+The keeper, not etcd, decides whether a lease is held: until TTL seconds after the last confirmed refresh was **sent**. etcd errs the
+other way: it gives every lease its full TTL again after a restart or an election, so it may confirm a refresh after that deadline. That
+does not bring the lease back: past its deadline it is lost for good, because its holder has acted on the loss. A process that was
+frozen finds its leases lost when it resumes, before it sends any request.
 
-etcd does not check the login of refreshes (3.6: LeaseRenew knows no user), so the stream shows none, and a kept lease proves no login.
+etcd does not authenticate refreshes (3.6: LeaseRenew has no user), so the stream sends no token, and a refreshed lease proves no login.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ from sparkonce.etcd.wire import KEEP_ALIVE
 LOG: Final = logging.getLogger(__name__)
 
 REFRESHES: Final = 3
-"""A lease is refreshed so many times in its life: one may be lost and one may find a dead endpoint."""
+"""Refreshes per TTL: one may be lost, and one may hit a dead endpoint."""
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 0.5
-"""Seconds between two attempts to open a stream that etcd refuses at once."""
+"""Seconds between attempts to open a stream that etcd refuses at once."""
 NEVER: Final = float("-inf")
-"""A deadline of what was never confirmed."""
+"""Deadline of a lease that was never confirmed."""
 SHORTEST_WAIT: Final = 0.01
-"""Seconds: leases whose times nearly coincide are refreshed together."""
+"""Seconds: leases that are due at nearly the same time are refreshed together."""
 
 
 @dataclass(frozen=True)
 class LeaseHandle:
     id: int
     ttl: int
-    """Seconds that etcd granted, at least what was asked for."""
+    """Seconds that etcd granted: at least the requested TTL."""
     asked: float | None = None
-    """Monotonic time at which the grant was sent; None: unknown, nothing is held before the first confirmed refresh."""
+    """Monotonic time at which the grant was sent; None: unknown, so the lease is not held before the first confirmed refresh."""
 
 
 @dataclass(eq=False)
 class _Held:
-    """What the keeper knows of a lease; read and changed under its lock."""
+    """State of one lease; read and changed under the keeper's lock."""
 
     lease: LeaseHandle
     on_lost: Callable[[], None] | None
     deadline: float
     due: float
     sent: float | None = None
-    """When the refresh that has no answer yet was sent, on the stream of now."""
+    """When the unanswered refresh was sent on the current stream; None if there is no such refresh."""
     lost: bool = False
     stopped: bool = False
 
@@ -93,8 +93,8 @@ class _Held:
         self.due = sent + self.period
 
 
-class Kept:
-    """A lease that is being refreshed. Read it from any thread."""
+class KeptLease:
+    """A lease that is being refreshed. Thread-safe."""
 
     def __init__(self, held: _Held, lock: threading.Condition) -> None:
         self._held = held
@@ -106,24 +106,24 @@ class Kept:
 
     @property
     def deadline(self) -> float:
-        """Monotonic seconds until which the lease surely lives: when the last confirmed refresh was sent, plus its TTL."""
+        """Monotonic time until which the lease certainly lives: when the last confirmed refresh was sent, plus the TTL."""
         return self._held.deadline
 
     @property
     def lost(self) -> bool:
-        """The deadline is past, or etcd said that the lease does not exist. Never taken back."""
+        """True once the deadline has passed or etcd reported that the lease does not exist; never false again."""
         with self._lock:
             return self._held.is_lost(monotonic())
 
     def stop(self) -> None:
-        """No refresh from now on, and no call of `on_lost`; the lease is not revoked."""
+        """Stops refreshing, without revoking the lease or calling `on_lost`."""
         with self._lock:
             self._held.stopped = True
             self._lock.notify_all()
 
 
 class _Replies(Protocol):
-    """What gRPC's blocking call for a stream is, which its types do not name."""
+    """gRPC's blocking stream call, for which its type stubs have no name."""
 
     def __iter__(self) -> Iterator[pb.LeaseKeepAliveResponse]: ...
     def cancel(self) -> bool: ...
@@ -131,7 +131,7 @@ class _Replies(Protocol):
 
 
 @dataclass(eq=False)
-class _Stream:
+class _KeepAliveStream:
     endpoint: Endpoint[grpc.Channel]
     requests: queue.SimpleQueue[pb.LeaseKeepAliveRequest | None]
     call: _Replies
@@ -143,19 +143,24 @@ class Keeper:
         self._endpoints = endpoints
         self._changed = threading.Condition()
         self._held: dict[int, _Held] = {}
-        self._stream: _Stream | None = None
+        self._stream: _KeepAliveStream | None = None
         self._open_at = NEVER
         self._failures = 0
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def keep(self, lease: LeaseHandle, *, on_lost: Callable[[], None] | None) -> Kept:
+    def keep(self, lease: LeaseHandle, *, on_lost: Callable[[], None] | None) -> KeptLease:
+        """Refreshes the lease from now on. `on_lost` is called once, in the keeper's thread, and must not block.
+
+        Raises:
+            InvalidInput: the client is closed, or the lease is already being refreshed.
+        """
         now = monotonic()
         with self._changed:
             if self._closed:
-                raise InvalidInput(f"lease {lease.id:x} cannot be kept, because this etcd client is closed")
+                raise InvalidInput(f"lease {lease.id:x} cannot be kept alive, because this etcd client is closed")
             if lease.id in self._held and not self._held[lease.id].stopped:
-                raise InvalidInput(f"lease {lease.id:x} is kept already")
+                raise InvalidInput(f"lease {lease.id:x} is already being kept alive")
             held = _Held(lease, on_lost, deadline=NEVER, due=now)
             if lease.asked is not None:
                 held.deadline, held.due = lease.asked + lease.ttl, lease.asked + held.period
@@ -164,10 +169,10 @@ class Keeper:
                 self._thread = threading.Thread(target=self._run, name="sparkonce-etcd-keeper", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
-        return Kept(held, self._changed)
+        return KeptLease(held, self._changed)
 
     def close(self) -> None:
-        """Ends the thread and its stream, and waits for it; no lease is refreshed from now on."""
+        """Stops the thread and its stream and waits for it; no lease is refreshed from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -187,44 +192,44 @@ class Keeper:
                         self._end_stream()
                         return
                     self._step(monotonic())
-                    self._changed.wait(self._patience())
+                    self._changed.wait(self._next_wakeup())
             for held in lost:
-                _tell(held)
+                _notify(held)
 
     def _take_lost(self) -> list[_Held]:
-        """The leases that are lost since the last look; they and the stopped ones are not refreshed any more."""
+        """Removes lost and stopped leases; returns those lost since the last call."""
         now = monotonic()
         lost = [held for held in self._held.values() if not held.stopped and held.is_lost(now)]
         self._held = {lease: held for lease, held in self._held.items() if not held.stopped and not held.lost}
         return [] if self._closed else lost
 
     def _step(self, now: float) -> None:
-        """Sends what is due, over a stream that answers."""
+        """Sends due refreshes, replacing a stream that has ended or does not answer."""
         if not self._held:
             self._end_stream()
             return
         if self._stream is not None:
             if any(held.is_overdue(now) for held in self._held.values()):
-                self._condemn(pause=0.0)  # a third of a life has been lost with it
+                self._discard(pause=0.0)  # it has cost a third of the TTL already
             elif self._stream.ended:
-                self._condemn(pause=min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures))
+                self._discard(pause=min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures))
         if self._stream is None and now >= self._open_at:
             self._open_stream()
         if self._stream is None:
             return
         for held in self._held.values():
             if held.sent is None and now >= held.due:
-                held.sent = monotonic()  # before gRPC has it: the deadline counts from here
+                held.sent = monotonic()  # before gRPC gets it: the deadline counts from here
                 self._stream.requests.put(pb.LeaseKeepAliveRequest(ID=held.lease.id))
 
-    def _patience(self) -> float | None:
-        """Seconds until there is something to do; None: until somebody says so."""
+    def _next_wakeup(self) -> float | None:
+        """Seconds until the next refresh or deadline; None: wait for a notification."""
         if not self._held:
             return None
         now = monotonic()
         times = [held.wakes_at for held in self._held.values()]
         if self._stream is None:
-            # What is due waits for the stream, not the other way round.
+            # A due refresh waits until a stream may be opened again.
             times = [max(each, self._open_at) for each in times]
         return max(SHORTEST_WAIT, min(times) - now)
 
@@ -238,15 +243,15 @@ class Keeper:
                 response_deserializer=KEEP_ALIVE.answers.FromString,
             )
             call = method(iter(requests.get, None), metadata=metadata(None))
-        except InvalidInput as error:  # a certificate's file that cannot be read now
+        except InvalidInput as error:  # a TLS file cannot be read now
             LOG.warning("leases are not refreshed: %s", error)
             self._open_at = monotonic() + LONGEST_PAUSE
             return
-        self._stream = _Stream(endpoint, requests, call)
+        self._stream = _KeepAliveStream(endpoint, requests, call)
         threading.Thread(target=self._read, args=(self._stream,), name="sparkonce-etcd-refreshed", daemon=True).start()
 
-    def _condemn(self, *, pause: float) -> None:
-        """The stream is ended, its connection, too, and what was sent over it counts as never sent."""
+    def _discard(self, *, pause: float) -> None:
+        """Closes the stream and its connection; its unanswered refreshes are due again."""
         stream = self._stream
         assert stream is not None
         self._end_stream()
@@ -269,7 +274,7 @@ class Keeper:
 
     # --- a stream's thread ---
 
-    def _read(self, stream: _Stream) -> None:
+    def _read(self, stream: _KeepAliveStream) -> None:
         said = "the stream ended"
         try:
             for reply in stream.call:
@@ -281,7 +286,9 @@ class Keeper:
             said = stream.call.code().name
         with self._changed:
             if stream is self._stream:
-                LOG.info("etcd at %s refreshes no leases (%s): asking the next endpoint", stream.endpoint.address, said)
+                LOG.info(
+                    "etcd at %s does not refresh leases (%s): trying the next endpoint", stream.endpoint.address, said
+                )
             stream.ended = True
             self._changed.notify_all()
 
@@ -295,11 +302,11 @@ class Keeper:
             self._changed.notify_all()
 
 
-def _tell(held: _Held) -> None:
+def _notify(held: _Held) -> None:
     LOG.warning("lease %x is lost", held.lease.id)
     if held.on_lost is None:
         return
     try:
         held.on_lost()
     except Exception:
-        LOG.exception("what was to be told that lease %x is lost failed", held.lease.id)
+        LOG.exception("the on_lost callback of lease %x failed", held.lease.id)

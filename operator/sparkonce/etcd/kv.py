@@ -1,7 +1,7 @@
-"""What is asked of etcd's key-value store, and what it answers, as plain values.
+"""Requests to and replies from etcd's key-value store as plain values.
 
-Callers build these and never see a protobuf message, so that the store's codec and its tests need no gRPC. A range is named as etcd
-names it: `end` empty is the one key, `prefix_end(p)` all keys that begin with `p`, and a single zero byte all keys from `key` on.
+Callers build these and never see a protobuf message, so that the store's codec and its tests need no gRPC. Ranges follow etcd's
+convention: an empty `end` is the single key, `prefix_end(p)` all keys with prefix `p`, and a zero byte all keys from `key` on.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 ALL_FROM = b"\0"
-"""As `end`: every key from `key` on."""
+"""Value of `end` that selects every key from `key` on."""
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The first key that is greater than all keys that begin with `prefix`: its last byte below 0xff counted up, the rest cut off."""
+    """The first key after all keys with this prefix: its last byte below 0xff is incremented, the rest is cut off."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else ALL_FROM
 
@@ -26,9 +26,9 @@ class KeyValue:
     create_revision: int
     mod_revision: int
     version: int
-    """Writes since the key was created, 1 for the first."""
+    """Number of writes since the key was created; 1 for the first."""
     lease: int
-    """0: on no lease."""
+    """0: no lease."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Put:
     key: bytes
     value: bytes
     lease: int = 0
-    """The key goes when this lease does; a lease that does not exist makes etcd refuse the whole transaction."""
+    """The key is deleted when this lease ends. If the lease does not exist, etcd refuses the whole transaction."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Range:
     key: bytes
     end: bytes = b""
     limit: int = 0
-    """Most keys in one reply, in the order of their bytes; 0: all."""
+    """Maximum number of keys in the reply, in byte order; 0: all."""
     revision: int = 0
-    """Read the store as it was then; 0: as it is. Pages of one listing use the first page's."""
+    """Revision to read at; 0: the current one. All pages of a listing use the revision of the first page."""
     keys_only: bool = False
     count_only: bool = False
 
@@ -61,23 +61,23 @@ class Range:
 class Compare:
     key: bytes
     target: Literal["create", "mod", "version", "value", "lease"]
-    """`create` and `mod` are revisions; a key that does not exist has 0 in both, in its version and in its lease.
+    """`create` and `mod` are revisions. For a key that does not exist, both, its version and its lease are 0.
 
-    A `value` of a key that does not exist compares unequal to everything, `!=` included: etcd then takes the other branch.
+    A compare of `value` fails for a key that does not exist, `!=` included: etcd then takes the other branch.
     """
     op: Literal["=", "!=", "<", ">"]
     value: int | bytes
-    """Bytes for `value`, a number for the others."""
+    """Bytes for `value`, a number for the other targets."""
     end: bytes = b""
-    """With an end, all keys of the range must compare so; a range without keys compares as one key that does not exist."""
+    """If set, every key of the range must satisfy the comparison; an empty range compares as one key that does not exist."""
 
 
 @dataclass(frozen=True)
 class Nested:
     """A transaction inside a transaction's branch.
 
-    Its comparisons are of the store as it was before the whole transaction, and not of what the branch wrote before it; its
-    operations do see that.
+    Its comparisons see the store as it was before the outermost transaction, not earlier writes of the branch; its operations do see
+    those writes.
     """
 
     compare: tuple[Compare, ...]
@@ -92,30 +92,30 @@ Op = Put | Delete | Range | Nested
 class RangeReply:
     kvs: tuple[KeyValue, ...]
     more: bool
-    """There are keys beyond the limit."""
+    """True if the range has keys beyond the limit."""
     count: int
-    """Keys in the whole range, whatever the limit."""
+    """Number of keys in the whole range, regardless of the limit."""
     revision: int
-    """Of the store at this reply; inside a transaction the transaction's own counts."""
+    """The store's revision at this reply; inside a transaction, the transaction's."""
 
 
 @dataclass(frozen=True)
 class TxnReply:
     succeeded: bool
-    """Which branch ran: True is `then`."""
+    """True if `then` ran, False if `otherwise` did."""
     revision: int
-    """Of the store after the transaction: what it wrote has this as its mod_revision."""
+    """The store's revision after the transaction: the mod_revision of the keys that it wrote."""
     replies: tuple[RangeReply | int | TxnReply | None, ...]
-    """One for each operation of the branch: a Range's reply, a Delete's number of keys, a Nested's reply, None for a Put."""
+    """One per operation of the branch: the reply of a Range or Nested, the number of deleted keys of a Delete, None for a Put."""
 
 
 @dataclass(frozen=True)
-class Status:
-    """Of the member that was asked, not of the cluster."""
+class MemberStatus:
+    """Status of one member, not of the cluster."""
 
     version: str
     db_size: int
-    """Bytes of its backend file, which is what the quota limits."""
+    """Bytes of its backend file: the size that the quota limits."""
     leader: int
-    """The leader's member id, 0 if this member knows of none."""
+    """The leader's member id; 0 if this member knows no leader."""
     revision: int

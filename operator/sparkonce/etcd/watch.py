@@ -1,12 +1,12 @@
-"""A watch that loses nothing silently: it resumes after each break, and says so when it cannot.
+"""A watch that never loses events silently: it resumes after each disconnect and reports a gap where it cannot.
 
-The place to resume from is the revision of the last event that was delivered, plus one. etcd puts its *current* revision into
-each reply's header, also while it still sends old events: a client that resumes from there loses what lies between. A gap is told
-when etcd has compacted the revisions we want, or when the store is not the one we watched: another cluster, or the same one
-restored to before what we have seen. The reader then lists again. A gap never hides events: they follow from its revision on.
+It resumes from the revision after the last delivered event. etcd puts its *current* revision into each reply's header, even while it
+still sends old events: a client that resumes from there loses the events in between. A gap is reported when etcd has compacted the
+revisions needed, or when the store is no longer the one watched: another cluster, or the same one restored to an earlier revision. The
+reader then lists again; events after the gap's revision follow as usual.
 
-Each watch has a stream of its own: a slow reader delays nobody else, and the few watches of an operator cost nothing. etcd answers
-with whole revisions (`fragment` is off), so a batch never splits one.
+Each watch has its own stream, so that a slow reader delays no other; an operator has only a few. etcd replies with whole revisions
+(`fragment` is off), so a batch never splits one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sparkonce.etcd import wire
-from sparkonce.etcd.calls import Calls, Stream
+from sparkonce.etcd.calls import BidiStream, Calls
 from sparkonce.etcd.channel import RANDOM
 from sparkonce.etcd.errors import LOGIN_REFUSED, EtcdUnavailable, failure
 from sparkonce.etcd.kv import KeyValue
 from sparkonce.etcd.pb import etcd_pb2 as pb
 
 LONGEST_PAUSE: Final = 1.0
-"""Seconds between two attempts to watch while etcd is down: an outage's end is noticed within it (and gRPC's own 2 s)."""
+"""Seconds between attempts to watch while etcd is down: bounds how late the end of an outage is noticed (plus gRPC's own 2 s)."""
 SHORTEST_PAUSE: Final = 0.05
 
 
@@ -33,16 +33,16 @@ SHORTEST_PAUSE: Final = 0.05
 class WatchEvent:
     kind: Literal["put", "delete"]
     kv: KeyValue
-    """Of a delete: the key and the revision of its deletion."""
+    """For a delete: the key and the revision of its deletion."""
     prev: None = None
 
 
 @dataclass(frozen=True)
 class WatchBatch:
     revision: int
-    """Events up to this revision were delivered, or, with a gap, may be lost; the next ones come after it."""
+    """Events up to this revision were delivered (or may be lost, if `gap`); the next batch continues after it."""
     events: tuple[WatchEvent, ...]
-    """All events of one or more revisions, in their order. Empty: the watch (again) stands at an etcd."""
+    """All events of one or more revisions, in order. Empty: the watch was (re)established."""
     gap: bool
 
 
@@ -71,15 +71,15 @@ class Watch:
                 self._failures += 1
                 await asyncio.sleep(min(LONGEST_PAUSE, SHORTEST_PAUSE * 2**self._failures) * RANDOM.uniform(0.5, 1))
 
-    async def _begin(self, stream: Stream[pb.WatchRequest, pb.WatchResponse]) -> WatchBatch:
-        """An empty batch once etcd watches for us; a gap if what we have seen is not what is there."""
+    async def _begin(self, stream: BidiStream[pb.WatchRequest, pb.WatchResponse]) -> WatchBatch:
+        """Returns an empty batch once etcd has created the watch; a gap if the store is older than the events seen, or another one."""
         asked = pb.WatchCreateRequest(key=self._key, range_end=self._end, start_revision=self._next)
         reply = await stream.exchange(pb.WatchRequest(create_request=asked), timeout=self._calls.timeout)
         if reply.canceled:
             return self._canceled(reply, stream)
         self._refused, self._failures = None, 0
         if reply.header.revision < self._next - 1 or self._cluster not in (None, reply.header.cluster_id):
-            # A member that lags behind says this, too, so ask the cluster.
+            # A lagging member looks the same, so ask the cluster.
             now = await self._now()
             if now.revision < self._next - 1 or self._cluster not in (None, now.cluster_id):
                 self._cluster = now.cluster_id
@@ -87,7 +87,7 @@ class Watch:
         self._cluster = reply.header.cluster_id
         return WatchBatch(self._next - 1, (), gap=False)
 
-    async def _read(self, stream: Stream[pb.WatchRequest, pb.WatchResponse]) -> WatchBatch:
+    async def _read(self, stream: BidiStream[pb.WatchRequest, pb.WatchResponse]) -> WatchBatch:
         reply = await stream.receive()
         if reply.canceled:
             return self._canceled(reply, stream)
@@ -96,7 +96,7 @@ class Watch:
         self._next = reply.events[-1].kv.mod_revision + 1
         return WatchBatch(self._next - 1, tuple(_event(each) for each in reply.events), gap=False)
 
-    def _canceled(self, reply: pb.WatchResponse, stream: Stream[pb.WatchRequest, pb.WatchResponse]) -> WatchBatch:
+    def _canceled(self, reply: pb.WatchResponse, stream: BidiStream[pb.WatchRequest, pb.WatchResponse]) -> WatchBatch:
         if reply.compact_revision:
             return self._gap(reply.compact_revision)
         code = "UNAVAILABLE"
@@ -113,7 +113,7 @@ class Watch:
         return WatchBatch(revision, (), gap=True)
 
     async def _now(self) -> pb.ResponseHeader:
-        """The cluster's own revision and id, by a linearizable read."""
+        """The cluster's current revision and id, by a linearizable read."""
         asked = pb.RangeRequest(key=self._key, range_end=self._end, count_only=True)
         return (await self._calls.ask(wire.RANGE, asked, repeat=True)).header
 

@@ -1,7 +1,4 @@
-"""Between our values (`kv`) and the messages of etcd's API: pure translation, no I/O, no decisions.
-
-The methods we call are here, too.
-"""
+"""Translates between the values of `kv` and etcd's protobuf messages, and names the RPC methods in use. Pure: no I/O, no decisions."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ R = TypeVar("R", bound=Message)
 
 @dataclass(frozen=True)
 class Rpc(Generic[Q, R]):
-    """A method of etcd's API, by the path that goes over the wire."""
+    """An RPC method of etcd's API, by its path on the wire."""
 
     path: str
     asks: type[Q]
     answers: type[R]
     needs_leader: bool = True
-    """A member that has lost the others refuses it at once. It would keep it waiting, or answer what is long past."""
+    """A member without a quorum refuses the call at once; otherwise it would block or return stale data."""
 
     @property
     def name(self) -> str:
@@ -84,7 +81,7 @@ def _compare(asked: Compare) -> pb.Compare:
     message = pb.Compare(result=_RESULTS[asked.op], key=asked.key, range_end=asked.end)
     if isinstance(asked.value, bytes) != (asked.target == "value"):
         raise TypeError(
-            f"a compare of {asked.target!r} with {type(asked.value).__name__}: bytes go with 'value', and only with it"
+            f"a compare of {asked.target!r} with {type(asked.value).__name__}: 'value' takes bytes, the other targets an int"
         )
     if isinstance(asked.value, bytes):
         message.target, message.value = pb.Compare.VALUE, asked.value
@@ -117,7 +114,7 @@ def range_reply(message: pb.RangeResponse, *, revision: int | None = None) -> Ra
 
 
 def txn_reply(message: pb.TxnResponse, *, revision: int | None = None) -> TxnReply:
-    """Headers inside a transaction are not reliably filled; the outermost one's revision holds for all of it."""
+    """Nested headers are not reliably filled; the outermost revision holds for the whole transaction."""
     at = message.header.revision if revision is None else revision
     replies = tuple(_reply(each, at) for each in message.responses)
     return TxnReply(succeeded=message.succeeded, revision=at, replies=replies)

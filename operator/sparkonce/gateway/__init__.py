@@ -1,1 +1,1 @@
-"""The HTTP gateway: how drivers reach the ledger from their pods, and how people and programs reach keys without reaching etcd."""
+"""The HTTP gateway: the drivers' control channel to the ledger, and access to keys for people and programs without access to etcd."""

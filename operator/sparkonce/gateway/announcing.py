@@ -1,11 +1,11 @@
-"""Says in the ledger that this gateway serves, for as long as it does: an entry under a lease, written anew every two seconds.
+"""Announces in the ledger that this gateway serves: an entry under a lease, rewritten every two seconds while it does.
 
-It runs on a thread of its own and asks this very process over the network, as a driver would, whether it is ready. So an event loop that
-hangs, a full backlog or a lost port ends the entry, although the lease could still be kept. Each stretch of service has a nonce: after
-any gap (no answer, a driver that was told 503, a freeze) the entry goes and a new one begins, so that what stands in the ledger never
-says more than was true. SIGKILL leaves the entry to its lease.
+Runs on a thread of its own and probes this process's readiness over the network, as a driver would. So an event loop that hangs, a full
+backlog or a lost port ends the entry, although the lease could still be renewed. Each period of service has a nonce: after any gap (no
+answer, a driver that got 503, a freeze) the entry is removed and a new one begins, so that the ledger never claims more service than there
+was. After SIGKILL the entry ends with its lease.
 
-What it is for: a driver's silence means something only while somebody listened (`store/roster.py`).
+Its purpose: a driver's silence is evidence only while a gateway could have received its heartbeats (`store/roster.py`).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Announcer:
     def _withdraw(self) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            with contextlib.suppress(SparkonceError):  # it goes with its lease, which nobody keeps any more
+            with contextlib.suppress(SparkonceError):  # the entry expires with its lease, which is no longer refreshed
                 run(lease.revoke())
 
 

@@ -1,7 +1,7 @@
-"""The application: routes, and how errors leave. Everything it uses is handed in; it knows no Kubernetes client and no etcd.
+"""The ASGI application: routes and error responses. Its dependencies are passed in; it imports neither a Kubernetes client nor etcd.
 
-One process serves users and drivers, and no process of it drives a key: users' traffic can starve other users' traffic, and never an
-attempt's owner. Replicas share nothing but the ledger, so any number of them serve beside each other.
+A gateway process serves users and drivers but owns no keys: heavy traffic can starve other requests, never an attempt's owner. Replicas
+share only the ledger, so any number of them may run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sparkonce import __version__
-from sparkonce.engine.callers import Authenticator, Authorizer, Lookup
-from sparkonce.engine.policy import Policy
+from sparkonce.attempt.decide import Policy
+from sparkonce.commands.callers import Authenticator, Authorizer, Lookup
 from sparkonce.errors import SparkonceError
 from sparkonce.gateway.decisions import Decisions
 from sparkonce.gateway.drivers import DriverRoutes
@@ -32,31 +32,46 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a gateway is made of."""
+    """The dependencies of a gateway."""
 
     store: IdempotencyStore
     authenticator: Authenticator
     authorizer: Authorizer
     objects: Lookup
     decisions: Decisions
+    audience: str
+    """Of tokens for this gateway."""
+    tls: bool = False
+    """The gateway serves TLS, and plain text only to drivers that were started before it did."""
+    accept_api_tokens: bool = False
+    """Accept tokens for the API server as well."""
     realm_of: Callable[[str], str] = lambda namespace: namespace
     ready: Check = lambda: None
     metrics: Callable[[], tuple[bytes, str]] = lambda: (b"", "text/plain")
     on_request: OnRequest = lambda *_: None
     on_unknown: Callable[[], None] = lambda: None
-    """A driver got no answer."""
+    """Called when a driver is answered 503."""
 
 
 def create_app(parts: Parts) -> FastAPI:
+    """Builds the application. Does no I/O."""
     app = FastAPI(
         title="sparkonce gateway",
         version=__version__,
         description="Drivers' control channel, and the keys of a namespace. Errors are problem+json (RFC 9457).",
-        docs_url=None,  # their pages load scripts from elsewhere
+        docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(DriverRoutes(store=parts.store, objects=parts.objects, realm_of=parts.realm_of).router)
+    app.include_router(
+        DriverRoutes(
+            store=parts.store,
+            objects=parts.objects,
+            realm_of=parts.realm_of,
+            audience=parts.audience,
+            accept_api_tokens=parts.accept_api_tokens,
+        ).router
+    )
     app.include_router(
         KeyRoutes(
             store=parts.store,
@@ -80,24 +95,36 @@ def create_app(parts: Parts) -> FastAPI:
 
     for route in (healthz, readyz, metrics):
         app.add_api_route(f"/{route.__name__}", route, include_in_schema=False)
+
+    async def config() -> dict[str, object]:
+        """Settings that clients may rely on."""
+        return settings(parts.audience)
+
     app.add_api_route("/v1/config", config, tags=["config"])
     _errors(app)
     app.add_middleware(
-        Gate, authenticator=parts.authenticator, on_request=parts.on_request, on_unknown=parts.on_unknown
+        Gate,
+        authenticator=parts.authenticator,
+        audience=parts.audience,
+        accept_api_tokens=parts.accept_api_tokens,
+        tls=parts.tls,
+        on_request=parts.on_request,
+        on_unknown=parts.on_unknown,
     )
     return app
 
 
-async def config() -> dict[str, object]:
-    """What a client may rely on."""
+def settings(audience: str) -> dict[str, object]:
+    """The answer of `/v1/config`. `audience`: of tokens for this gateway."""
     usual = Policy(declared=True)
     return {
         "version": __version__,
+        "tokenAudience": audience,
         "idempotencyKeyLifetimeSeconds": {
             "succeeded": usual.retention_succeeded,
             "failed": usual.retention_failed,
         },
-        "idempotentOperations": [],  # none of these routes takes an Idempotency-Key: each may be repeated as it is
+        "idempotentOperations": [],  # no route takes an Idempotency-Key: each request may be repeated as it is
     }
 
 
@@ -113,11 +140,14 @@ def _errors(app: FastAPI) -> None:
 
     async def unrouted(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        said = {404: "there is no such path; a slash inside a key is written %2F", 405: "this path takes other methods"}
+        said = {
+            404: "there is no such path; encode a slash inside a key as %2F",
+            405: "this path does not support this method",
+        }
         return respond(error.status_code, said.get(error.status_code, str(error.detail)))
 
     async def broken(_: Request, error: Exception) -> JSONResponse:
-        log.error("a defect", exc_info=error)
+        log.error("unexpected error: a defect of sparkonce", exc_info=error)
         return respond(500, "a defect of sparkonce; the gateway's log has the details")
 
     app.add_exception_handler(SparkonceError, ours)

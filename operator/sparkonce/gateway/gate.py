@@ -1,10 +1,13 @@
-"""What every request passes before it is routed: who asks, how much is sent, how it is counted. Plain ASGI.
+"""ASGI middleware in front of all routes: ambiguous requests, routing, authentication, body limits, request metrics, in this order.
 
-Paths are matched as they were sent, so that a slash inside a key is `%2F` and can never be taken for one of the path. Under `/v1/` a
-token comes first: without one nothing of the body is read, and no route says whether what it names exists. The body is read
-here, within its limit and its time, before anything is done with it.
+Paths are matched undecoded, so that a slash inside a key is `%2F` and never a path separator. A path or method that no route has costs
+neither a review of the token nor the reading of a body. Under `/v1/` the token is checked next: without a valid one the body is not read,
+and no route reveals whether a key exists. The body is read here, within limits of size and time, before a route runs.
 
-Framework dependencies were not taken for this: they run after the body was read and parsed.
+A request that two readers could take for two different ones (`Transfer-Encoding` beside `Content-Length`, or in HTTP/1.0) is refused and
+its connection closed, as RFC 9112, section 6.1, allows: behind a proxy that reads the other header its body would be the next request.
+
+Not done with FastAPI dependencies: they run after the body was read and parsed.
 """
 
 from __future__ import annotations
@@ -14,32 +17,54 @@ import logging
 import time
 from collections.abc import Callable
 
+from starlette.applications import Starlette
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sparkonce.engine.callers import Authenticator, Caller
+from sparkonce.commands.callers import Authenticator, Caller
 from sparkonce.errors import SparkonceError
-from sparkonce.gateway.problem import Problem, of_error, respond
+from sparkonce.gateway.problem import ProblemResponse, of_error
 
 log = logging.getLogger(__name__)
 
 OPEN = ("/v1/config",)
-"""Under /v1/ and for everybody: it says what every installation of this version says."""
+"""Paths under /v1/ that need no token: the same response in every installation of this version."""
+DRIVERS = "/v1/attempts/"
+"""Routes that look at the caller's pod, which says whether it has a token for the gateway."""
 SMALL, LARGE = 64 * 1024, 1024 * 1024
-"""Bytes of a body; the large ones are sealed intents and verdicts, which name files. etcd takes 1.5 MiB in one request."""
+"""Maximum bytes of a body. Sealed intents and verdicts list files and may be large. etcd accepts 1.5 MiB per request."""
 LARGE_ONES = ("/seal", "/report")
+HEAD_BYTES = 32 * 1024
+"""Maximum bytes of path, query and headers: twice the longest token that is reviewed."""
 BODY_TIME = 10.0
-"""Seconds for a body to arrive: a connection that trickles must not stay for ever."""
+"""Seconds for a body to arrive: a slow sender must not hold a connection for ever."""
 
 OnRequest = Callable[[str, int, float], None]
-"""Route (as it is declared), status and seconds of each answered request."""
+"""Receives declared route, status and seconds of each answered request."""
 
 
 class Gate:
+    """Authenticates, reads the body and counts, then calls the application."""
+
     def __init__(
-        self, app: ASGIApp, *, authenticator: Authenticator, on_request: OnRequest, on_unknown: Callable[[], None]
+        self,
+        app: ASGIApp,
+        *,
+        authenticator: Authenticator,
+        audience: str,
+        accept_api_tokens: bool,
+        tls: bool,
+        on_request: OnRequest,
+        on_unknown: Callable[[], None],
     ) -> None:
-        """`on_unknown`: a driver was told 503."""
+        """Args:
+        audience: of this gateway's tokens.
+        accept_api_tokens: those for the API server are accepted everywhere, not only from drivers that have no other.
+        tls: the gateway serves it, and and answers drivers alone in plain text, which were started before it did.
+        on_unknown: called when a driver is answered 503.
+        """
         self._app, self._authenticator = app, authenticator
+        self._audience, self._accept_api_tokens, self._tls = audience, accept_api_tokens, tls
         self._on_request, self._on_unknown = on_request, on_unknown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,10 +85,20 @@ class Gate:
         finally:
             route = getattr(scope.get("route"), "path", "-")
             self._on_request(route, status, time.monotonic() - began)
-            if status == 503 and scope["path"].startswith("/v1/attempts/"):
+            if status == 503 and scope["path"].startswith(DRIVERS):
                 self._on_unknown()
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = _ambiguous(scope)
+        if refused is not None:
+            await refused.response()(scope, receive, send)
+            return
+        if self._tls and scope["scheme"] != "https" and not scope["path"].startswith(DRIVERS):
+            await _use_https().response()(scope, receive, send)
+            return
+        if not _routed(scope):
+            await self._app(scope, _no_body, send)  # 404 or 405
+            return
         try:
             if scope["path"].startswith("/v1/") and scope["path"] not in OPEN:
                 scope.setdefault("state", {})["caller"] = await self._caller(scope)
@@ -72,7 +107,8 @@ class Gate:
             await of_error(error)(scope, receive, send)
             return
         except TimeoutError:
-            await respond(408, f"the body did not arrive within {BODY_TIME:g} s; send it again")(scope, receive, send)
+            late = ProblemResponse(408, f"the body did not arrive within {BODY_TIME:g} s; send it again", close=True)
+            await late.response()(scope, receive, send)
             return
         sent = False
 
@@ -89,19 +125,68 @@ class Gate:
         said = [value for name, value in scope["headers"] if name == b"authorization"]
         kind, _, token = (said[0] if len(said) == 1 else b"").decode("latin-1").partition(" ")
         if kind.lower() != "bearer" or not token.strip():
-            raise Problem(401, "send the token of a service account or user as `Authorization: Bearer TOKEN`")
+            raise ProblemResponse(401, "send the token of a service account or user as `Authorization: Bearer TOKEN`")
         caller = await self._authenticator.caller(token.strip())
         if caller is None:
-            raise Problem(
-                401, "the API server does not know this token; it may have expired: read it again and send it anew"
+            raise ProblemResponse(
+                401,
+                "the API server does not accept this token; it may have expired: read it again and send the request again",
+            )
+        if not (caller.for_gateway or self._accept_api_tokens or scope["path"].startswith(DRIVERS)):
+            raise ProblemResponse(
+                401,
+                "this token is for the API server and would be valid there, too; send one that is for this gateway alone: "
+                f"`kubectl create token SERVICEACCOUNT --audience {self._audience}`",
             )
         return caller
 
 
+def _use_https() -> ProblemResponse:
+    return ProblemResponse(
+        403,
+        "this gateway serves HTTPS; send the request with https://, and a new token: this one was in plain text",
+        close=True,
+    )
+
+
+def _ambiguous(scope: Scope) -> ProblemResponse | None:
+    """The refusal of a request that is too large to be one of ours, or that proxies may read differently."""
+    headers = scope["headers"]
+    size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) for name, value in headers)
+    if size > HEAD_BYTES:  # h11 limits what arrives in pieces only
+        return ProblemResponse(431, f"the headers are larger than {HEAD_BYTES:,} bytes; nothing was done", close=True)
+    names = {name for name, _ in headers}
+    if b"transfer-encoding" in names and (b"content-length" in names or scope["http_version"] == "1.0"):
+        return ProblemResponse(
+            400,
+            "the request has Transfer-Encoding beside Content-Length, or in HTTP/1.0, so that its end is ambiguous; "
+            "send one of the two headers",
+            close=True,
+        )
+    return None
+
+
+def _routed(scope: Scope) -> bool:
+    """Whether a route has this path and method."""
+    app: Starlette = scope["app"]
+    return any(route.matches(scope)[0] is Match.FULL for route in app.router.routes)
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
 async def _body(scope: Scope, receive: Receive) -> bytes:
-    """Problem 413; TimeoutError."""
+    """Reads the whole body.
+
+    Raises:
+        ProblemResponse: 413: it is too large; 400: the client disconnected.
+        TimeoutError: it did not arrive in time.
+    """
     limit = LARGE if scope["path"].endswith(LARGE_ONES) else SMALL
-    too_large = Problem(413, f"the body is larger than the {limit:,} bytes that are taken here; nothing was done")
+    too_large = ProblemResponse(
+        413, f"the body is larger than {limit:,} bytes, the limit for this path; nothing was done"
+    )
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     if declared.isdigit() and int(declared) > limit:
         raise too_large
@@ -111,7 +196,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
         while more:
             message = await receive()
             if message["type"] != "http.request":
-                raise Problem(400, "the request was cut off")
+                raise ProblemResponse(400, "the request was cut off")
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             more = message.get("more_body", False)

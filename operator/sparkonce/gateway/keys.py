@@ -1,12 +1,12 @@
-"""The keys of a namespace over HTTP, for people and programs that do not reach the ledger: list, show, history, explain, and what a
-person decides (rerun, cancel, resolve, forget).
+"""The keys of a namespace over HTTP, for people and programs without access to the ledger: list, show, history, explain, and the
+decisions rerun, cancel, resolve, forget.
 
-The right is asked for before a key is looked at, replays and keys that do not exist included: who may not read the IdempotentJobs of a
-namespace learns nothing of its keys. Reading is `list` and `get` on `idempotentjobs`; each decision is `update` on a subresource of its
-own name (`idempotentjobs/rerun`, ...), so that a role that may edit objects may not decide about results.
+Authorization comes before any read of a key, also for replays and keys that do not exist: without the right to read the IdempotentJobs
+of a namespace a caller learns nothing about its keys. Reading needs `list` and `get` on `idempotentjobs`; each decision needs `update` on
+a subresource of the same name (`idempotentjobs/rerun`, ...), so that a role that may edit objects may not decide about results.
 
-The ledger's realm of a namespace is looked at, nothing else: where an administrator maps several namespaces to one realm, a right in one
-of them is a right about all keys of the realm. `by` in the history is the user's name as the API server says it.
+Only the realm that the namespace maps to is read: where an administrator maps several namespaces to one realm, a right in one of them
+covers all keys of the realm. `by` in the history is the user name that the API server authenticated.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from sparkonce.engine import elsewhere, operate, telling
-from sparkonce.engine.callers import Authorizer, Caller, Lookup
-from sparkonce.engine.finding import find
-from sparkonce.engine.told import check_told
-from sparkonce.engine.wishing import ask_to_stop
+from sparkonce.commands import describe, operate
+from sparkonce.commands import remote as elsewhere
+from sparkonce.commands.callers import Authorizer, Caller, Lookup
+from sparkonce.commands.find import AmbiguousKey, find, find_all
+from sparkonce.commands.remote import check_reported, request_cancellation
 from sparkonce.gateway.decisions import Decisions
 from sparkonce.gateway.drivers import Namespace
-from sparkonce.gateway.problem import Problem
-from sparkonce.model.key import explicit
-from sparkonce.model.record import Address, Record, State
+from sparkonce.gateway.problem import ProblemResponse
+from sparkonce.model.identity import explicit
+from sparkonce.model.record import REASON_LIMIT, Address, Record, State
 from sparkonce.store.protocol import IdempotencyStore
 from sparkonce.store.protocol import Query as StoreQuery
 
@@ -38,7 +38,7 @@ PHASES: Mapping[str, State] = {
 }
 PAGE, LONGEST_PAGE = 100, 500
 LOOKED_AT = 2000
-"""Records that one request looks at for those of a phase; the page's token leads on from there."""
+"""Maximum records that one request reads to filter by phase; the page token continues from there."""
 _WHOLE_HASH = 64
 
 Phase = Literal["Pending", "Running", "Recovering", "Held", "Succeeded", "Failed", "Cancelled"]
@@ -50,16 +50,17 @@ class _Because(BaseModel):
 
 
 class CancelRequest(_Because):
-    reason: Annotated[str, Field(max_length=1000)] = ""
+    reason: Annotated[str, Field(max_length=REASON_LIMIT)] = ""
 
 
 class RerunRequest(_Because):
     generation: Annotated[int, Field(ge=1)] | None = None
-    """The generation that is to be followed by another; a repetition after a lost reply then opens no second one."""
+    """The generation to follow with another one: makes the request safe to repeat after a lost reply."""
+    reason: Annotated[str, Field(max_length=REASON_LIMIT)] = ""
 
 
 class ForgetRequest(_Because):
-    reason: Annotated[str, Field(min_length=1, max_length=1000)]
+    reason: Annotated[str, Field(min_length=1, max_length=REASON_LIMIT)]
 
 
 class ResolveRequest(ForgetRequest):
@@ -67,6 +68,8 @@ class ResolveRequest(ForgetRequest):
 
 
 class KeyRoutes:
+    """The routes for reading keys and deciding about them."""
+
     def __init__(
         self,
         *,
@@ -98,12 +101,12 @@ class KeyRoutes:
         limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE)] = PAGE,
         after: Annotated[str, Query(pattern="^([0-9a-f]{64})?$")] = "",
     ) -> Told:
-        """A page of keys, in the order of their hashes; `after` of one page asks for the next. `key` asks for one by its text."""
+        """Lists keys in the order of their hashes; `after` of one page requests the next. `key` selects those of one text, or of a hash."""
         realm = await self._allowed(request, namespace, "list")
         phases = frozenset(phase) or PHASES.keys()
         if key is not None:
-            found = await find(self._store, realm, key)
-            wanted = [] if found is None or telling.phase_of(found) not in phases else [found]
+            found = await find_all(self._store, realm, key)
+            wanted = [record for record in found if describe.phase_of(record) in phases]
             return {"keys": [_entry(record) for record in wanted], "unreadable": [], "after": None}
         states = tuple({PHASES[name] for name in phase})
         keys: list[Told] = []
@@ -113,110 +116,127 @@ class KeyRoutes:
         while position is not None and len(keys) < limit and looked < LOOKED_AT:
             size = min(limit - len(keys), LOOKED_AT - looked)
             page = await self._store.list(StoreQuery(states=states, realm=realm, after=position, limit=size))
-            keys += [_entry(record) for record in page.records if telling.phase_of(record) in phases]
+            keys += [_entry(record) for record in page.records if describe.phase_of(record) in phases]
             unreadable += [{"keyHash": address.key_hash, "reason": why} for address, why in page.unreadable]
             looked += len(page.records) + len(page.unreadable)
             position = page.after
         return {"keys": keys, "unreadable": unreadable, "after": position and position.rpartition("/")[2]}
 
     async def show(self, request: Request, namespace: Namespace, key: str) -> Told:
-        """One key: its record, its result as recorded, its attempts. The outputs are not looked at; `explain` does."""
+        """Shows a key: record, recorded result, attempts. Does not read the outputs; `explain` does."""
         record = await self._record(request, namespace, key, "get")
         view = await self._store.load(record.address)
         now = view.record or record
         spec = await self._store.spec(now.address, now.generation)
         result = await self._store.result(now.address, now.generation) if now.state is State.FINALIZED else None
-        attempts = telling.attempts(now, await self._store.events(now.address))
+        attempts = describe.attempts(now, await self._store.events(now.address))
         return {
             **_entry(now),
             "owner": view.claim.owner if view.claim else None,
             "note": now.note,
             "held": now.held,
-            "result": telling.result_object(result) if result else None,
-            "attempts": [{**each, "began": telling.iso(each["began"])} for each in attempts],
-            "job": spec.job if spec else None,
+            "result": describe.result_object(result) if result else None,
+            "attempts": [{**each, "began": describe.iso(each["began"])} for each in attempts],
+            "job": describe.job_object(spec) if spec else None,
         }
 
     async def history(self, request: Request, namespace: Namespace, key: str) -> Told:
-        """Who did what to a key, and why; of a key that was forgotten by its whole hash, or the text that a client chose."""
+        """Lists the events of a key: who, what, why. A forgotten key is found by its full hash or its explicit text."""
         realm = await self._allowed(request, namespace, "get")
         text = unquote(key)
-        record = await find(self._store, realm, text)
+        record = await self._found(realm, text)
         key_hash = record.key_hash if record else _hash_of(text, realm)
         events = await self._store.events(Address(realm=realm, key_hash=key_hash)) if key_hash else []
         if not events:
             raise _no_key(namespace)
-        return {"key": record.key if record else None, "keyHash": key_hash, "events": telling.history(events)}
+        return {"key": record.key if record else None, "keyHash": key_hash, "events": describe.history(events)}
 
     async def explain(self, request: Request, namespace: Namespace, key: str) -> Told:
-        """Why a key stands where it stands: the row that decides, the evidence, what it waits for, what would unblock it."""
+        """Explains the state of a key: the deciding rule, its evidence, what it waits for, what would unblock it."""
         record = await self._record(request, namespace, key, "get")
-        why = await self._decisions.carry_out(lambda embedded: operate.explain(embedded, record))
-        return telling.explained(record, why)
+        why = await self._decisions.carry_out(lambda embedded: operate.explain(embedded, record), realm=record.realm)
+        return describe.explained(record, why)
 
     # --- deciding
 
     async def rerun(self, request: Request, namespace: Namespace, key: str, body: RerunRequest) -> Told:
-        """Opens the next generation of a finished key, with the job as it was recorded."""
+        """Opens the next generation of a finished key, with the recorded job."""
         record = await self._record(request, namespace, key, "update", "rerun")
         if body.generation is not None and record.generation > body.generation:
-            return telling.identity(record)
-        opened = await self._decisions.carry_out(lambda embedded: elsewhere.rerun(embedded, record), by=_by(request))
-        return telling.identity(opened)
+            return describe.identity(record)
+        by = _by(request)
+        opened = await self._decisions.carry_out(
+            lambda embedded: elsewhere.rerun(embedded, record, by=by, reason=body.reason), realm=record.realm, by=by
+        )
+        return describe.identity(opened)
 
     async def cancel(
         self, request: Request, namespace: Namespace, key: str, body: CancelRequest, response: Response
     ) -> Told:
-        """Asks for the end of a running generation; 202: it is asked for, look at the key for what becomes of it."""
+        """Requests cancellation of a running generation. 202: requested; poll the key for the outcome."""
         record = await self._record(request, namespace, key, "update", "cancel")
-        now = await ask_to_stop(self._store, record, by=_by(request), reason=body.reason)
+        now = await request_cancellation(self._store, record, by=_by(request), reason=body.reason)
         response.status_code = 200 if now.state is State.FINALIZED else 202
-        return telling.identity(now)
+        return describe.identity(now)
 
     async def resolve(self, request: Request, namespace: Namespace, key: str, body: ResolveRequest) -> Told:
-        """Decides a held key. The outputs are asked first, and what they say wins."""
+        """Decides a held key. The outputs are checked first, and their evidence takes precedence."""
         record = await self._record(request, namespace, key, "update", "resolve")
         by = _by(request)
         ending = await self._decisions.carry_out(
-            lambda embedded: operate.resolve(embedded, record, body.outcome, by=by, reason=body.reason), by=by
+            lambda embedded: operate.resolve(embedded, record, body.outcome, by=by, reason=body.reason),
+            realm=record.realm,
+            by=by,
         )
-        return telling.ending_object(ending)
+        return describe.ending_object(ending)
 
     async def forget(self, request: Request, namespace: Namespace, key: str, body: ForgetRequest) -> Told:
-        """Removes the record of a finished key; its generation numbers stay used, its tables and its history stay."""
+        """Removes the record of a finished key; its generation numbers, tables and history are kept."""
         record = await self._record(request, namespace, key, "update", "forget")
-        await check_told(record, self._objects.job)
+        await check_reported(record, self._objects.job)
         floor = await operate.forget(self._store, record, by=_by(request), reason=body.reason)
         return {"key": record.key, "keyHash": record.key_hash, "forgotten": True, "floor": floor}
 
-    # --- who may
+    # --- authorization
 
     async def _allowed(self, request: Request, namespace: str, verb: str, subresource: str = "") -> str:
-        """The namespace's realm. Problem 403."""
+        """Authorizes the caller and returns the namespace's realm.
+
+        Raises:
+            ProblemResponse: 403: the caller lacks the right.
+        """
         caller: Caller = request.state.caller
         if not await self._authorizer.allowed(caller, verb=verb, namespace=namespace, subresource=subresource):
             resource = f"idempotentjobs/{subresource}" if subresource else "idempotentjobs"
-            raise Problem(
-                403, f"{caller.name} may not {verb} {resource} in namespace {namespace}; ask for a role that may"
+            raise ProblemResponse(
+                403, f"{caller.name} may not {verb} {resource} in namespace {namespace}; ask for a role that allows it"
             )
         return self._realm_of(namespace)
 
     async def _record(self, request: Request, namespace: str, key: str, verb: str, subresource: str = "") -> Record:
         realm = await self._allowed(request, namespace, verb, subresource)
-        record = await find(self._store, realm, unquote(key))
+        record = await self._found(realm, unquote(key))
         if record is None:
             raise _no_key(namespace)
         return record
 
+    async def _found(self, realm: str, text: str) -> Record | None:
+        """Raises: ProblemResponse: 409: several keys read alike; `matches` lists them, and nothing was done."""
+        try:
+            return await find(self._store, realm, text)
+        except AmbiguousKey as several:
+            matches = [_entry(record) for record in several.records[:PAGE]]
+            raise ProblemResponse(409, str(several), matches=matches) from None
 
-def _no_key(namespace: str) -> Problem:
-    return Problem(
-        404, f"there is no such key in namespace {namespace}; GET /v1/namespaces/{namespace}/keys lists them"
+
+def _no_key(namespace: str) -> ProblemResponse:
+    return ProblemResponse(
+        404, f"there is no such key in namespace {namespace}; `kubectl sparkonce list -n {namespace}` lists them"
     )
 
 
 def _entry(record: Record) -> Told:
-    return {**telling.identity(record), **telling.times(record)}
+    return {**describe.identity(record), **describe.times(record)}
 
 
 def _hash_of(text: str, realm: str) -> str | None:

@@ -1,7 +1,7 @@
-"""How the gateway says no: problem+json (RFC 9457) with one sentence for a person, and a type for a program.
+"""Error responses of the gateway: problem+json (RFC 9457) with a type for programs and one sentence for people.
 
-What is unknown is 503 with Retry-After, and only that: a caller may repeat it as it is. Every other code is an answer. Nothing of a
-token, a spec or a key that the caller may not see is ever in a sentence.
+503 with Retry-After means that the outcome is unknown, or the obstacle temporary: the request may be repeated unchanged. Every other
+status is definite. No response contains any part of a token, or of a spec or key that the caller may not read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from sparkonce.errors import (
     LaunchUnavailable,
     OutputUnavailable,
     QuotaUsed,
+    RealmReportsFull,
+    ReportTooLarge,
     SparkonceError,
     StoreFull,
     StoreUnavailable,
@@ -24,7 +26,11 @@ from sparkonce.launch.kubernetes import ApiRefused, ApiUnavailable
 
 MEDIA = "application/problem+json"
 RETRY_AFTER = 2
-"""Seconds: about as long as a request that the store did not answer has taken."""
+"""Seconds: about the timeout of a request to the store."""
+
+FULL_RETRY_AFTER = 60
+"""Seconds: room comes back when keys are purged, which takes minutes."""
+REPORTS_FULL = "reports-full"
 
 TITLES = {
     400: "invalid-request",
@@ -36,29 +42,39 @@ TITLES = {
     409: "conflict",
     413: "too-large",
     422: "invalid-request",
+    429: REPORTS_FULL,
+    431: "too-large",
     500: "broken",
     503: "unavailable",
 }
 UNKNOWN = (StoreUnavailable, StoreFull, QuotaUsed, OutputUnavailable, LaunchUnavailable, ApiUnavailable, ApiRefused)
-"""Nobody answered, or not us: the same request may be answered later."""
+"""Errors that prove nothing, or that pass: the same request may succeed later."""
 
 
-class Problem(SparkonceError):
-    """An answer that is not what was asked for."""
+class ProblemResponse(SparkonceError):
+    """An error that is answered as problem+json."""
 
-    def __init__(self, status: int, detail: str, *, retry_after: float | None = None, **more: Any) -> None:
+    def __init__(
+        self, status: int, detail: str, *, retry_after: float | None = None, close: bool = False, **more: Any
+    ) -> None:
+        """`close`: the connection is closed after the response, whatever of the request is still to come."""
         super().__init__(detail)
         self.status, self.detail, self.retry_after, self.more = status, detail, retry_after, more
+        self.close = close
 
     def response(self) -> JSONResponse:
-        return respond(self.status, self.detail, retry_after=self.retry_after, more=self.more)
+        answer = respond(self.status, self.detail, retry_after=self.retry_after, more=self.more)
+        if self.close:
+            answer.headers["Connection"] = "close"
+        return answer
 
 
 def respond(
     status: int, detail: str, *, retry_after: float | None = None, more: Mapping[str, Any] | None = None
 ) -> JSONResponse:
+    """A problem+json response; `more` are extension members."""
     headers: dict[str, str] = {}
-    if status == 503:
+    if status in (429, 503):
         headers["Retry-After"] = str(max(1, round(retry_after or RETRY_AFTER)))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -68,14 +84,18 @@ def respond(
 
 
 def of_error(error: SparkonceError) -> JSONResponse:
-    """Each of our errors as what it proves."""
-    if isinstance(error, Problem):
+    """Maps an error to the response that says what it proves."""
+    if isinstance(error, ProblemResponse):
         return error.response()
     if isinstance(error, UNKNOWN):
         return respond(503, str(error), retry_after=getattr(error, "retry_after", None))
+    if isinstance(error, RealmReportsFull):
+        return respond(429, str(error), retry_after=FULL_RETRY_AFTER)
+    if isinstance(error, ReportTooLarge):
+        return respond(413, str(error))
     return respond(409 if isinstance(error, InvalidInput) else 500, str(error))
 
 
 def sentence(text: str) -> str:
-    """On one line, whatever a library put into its message."""
+    """The text on one line."""
     return " ".join(text.split())

@@ -1,8 +1,7 @@
-"""The life of a gateway as a process: its server, what runs beside it, and how it ends.
+"""Lifecycle of a gateway process: HTTP server, background tasks, graceful shutdown.
 
-On SIGTERM it says that it is not ready and withdraws its announcement, goes on answering until whoever routes to it has noticed
-(`drain`), finishes what was begun, and ends. Nothing is lost when it is killed instead: a request that was not answered is repeated
-elsewhere.
+On SIGTERM it reports not ready and withdraws its announcement, keeps answering for `drain` seconds until load balancers have removed it,
+finishes requests in flight, and exits. SIGKILL loses nothing: clients repeat unanswered requests at another replica.
 """
 
 from __future__ import annotations
@@ -10,33 +9,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
 from sparkonce.errors import InvalidInput
+from sparkonce.gateway.accepting import Acceptor, OnClosed, TimedProtocol
 from sparkonce.gateway.announcing import Announcer
+from sparkonce.gateway.connections import KEPT, Connection, ConnectionLimits, Connections
+from sparkonce.gateway.gate import HEAD_BYTES
 from sparkonce.gateway.readiness import Readiness
 
 log = logging.getLogger(__name__)
 
 MAX_PORT = 65535
-KEPT = 75
-"""Seconds for which an idle connection is kept: drivers beat every few seconds, and a handshake costs more than a beat."""
 FINISH = 10
-"""Seconds for requests under way when it ends: longer than any call of ours takes."""
+"""Seconds for requests in flight at shutdown: longer than the deadlines of the calls they make."""
 CERTIFICATE = 20.0
-"""Seconds between two looks at the certificate's files: they are renewed days before they expire."""
+"""Seconds between checks of the certificate files, which are renewed days before they expire."""
 BACKLOG = 2048
+OTHER_FILES = 256
+"""File descriptors for everything but clients' connections: etcd, the API server, outputs that a decision reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listening:
+    """Listen address and TLS files."""
+
     host: str
     port: int
     certificate: Path | None = None
@@ -44,7 +49,11 @@ class Listening:
 
     @classmethod
     def of(cls, address: str, *, certificate: Path | None = None, key: Path | None = None) -> Listening:
-        """InvalidInput."""
+        """Parses HOST:PORT and checks that the files exist.
+
+        Raises:
+            InvalidInput: a malformed address, one file without the other, or a missing file.
+        """
         host, _, port = address.rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
             raise InvalidInput(f"--listen is {address!r}; give HOST:PORT, such as 0.0.0.0:8443")
@@ -52,7 +61,7 @@ class Listening:
             raise InvalidInput("--tls-cert and --tls-key belong together; give both, or neither for plain HTTP")
         for file in filter(None, (certificate, key)):
             if not file.is_file():
-                raise InvalidInput(f"there is no file {file}; --tls-cert and --tls-key name PEM files")
+                raise InvalidInput(f"there is no file {file}; --tls-cert and --tls-key take PEM files")
         return cls(host=host.strip("[]"), port=int(port), certificate=certificate, key=key)
 
     @property
@@ -61,13 +70,17 @@ class Listening:
 
     @property
     def own(self) -> str:
-        """Where this process reaches itself."""
+        """The host under which this process reaches itself."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104 - compared
 
     def socket(self) -> socket.socket:
-        """Bound and listening. InvalidInput: somebody has the port."""
+        """A bound, listening socket.
+
+        Raises:
+            InvalidInput: the address cannot be bound.
+        """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        # The protocol is named: asyncio turns Nagle's algorithm off for such sockets only, and with it an answer takes 40 ms longer.
+        # With an explicit protocol: asyncio sets TCP_NODELAY only on such sockets, and without it a response takes 40 ms longer.
         made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -82,11 +95,43 @@ class Listening:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's own handling of signals ends the process by the signal that it got; here they mean a graceful end."""
+    """uvicorn's server, with connections accepted by `accepting.py`.
+
+    Disables uvicorn's signal handling, which re-raises the signal after shutdown; `serve` exits gracefully instead.
+    """
+
+    def __init__(self, config: uvicorn.Config, connections: Connections, on_closed: OnClosed) -> None:
+        super().__init__(config)
+        self._open, self._on_closed = connections, on_closed
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        def protocol(connection: Connection) -> TimedProtocol:
+            parts = {"config": self.config, "server_state": self.server_state, "app_state": {}}
+            return TimedProtocol(connection, self._open.leave, **parts)
+
+        self.servers = [
+            Acceptor(each, protocol, connections=self._open, tls=self.config.ssl, on_closed=self._on_closed)  # type: ignore[misc]
+            for each in sockets or ()  # uvicorn closes its servers and waits for that, and nothing else
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def fitting(limits: ConnectionLimits) -> ConnectionLimits:
+    """The limits as far as this process may have file descriptors; it raises its own soft limit where it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.total + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return limits
+    total = max(1, soft - OTHER_FILES)
+    log.warning("at most %d connections: this process may open %d files only (ulimit -n)", total, soft)
+    return replace(limits, total=total)
 
 
 async def serve(
@@ -97,37 +142,45 @@ async def serve(
     announcer: Announcer,
     signals: Sequence[signal.Signals],
     drain: float,
+    connections: Connections,
+    on_closed: OnClosed,
 ) -> None:
-    """Until a signal; a second one ends the process as signals do. InvalidInput."""
+    """Serves until the first signal, then shuts down gracefully; a second signal has its default effect.
+
+    Raises:
+        InvalidInput: the certificate cannot be used, or the address cannot be bound.
+    """
     config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
+        ws="none",
+        proxy_headers=False,  # no decision depends on a client's address but the limit, which takes the connection's own
         server_header=False,
         date_header=False,
         timeout_keep_alive=KEPT,
         timeout_graceful_shutdown=FINISH,
         ssl_certfile=listening.certificate,
         ssl_keyfile=listening.key,
-        h11_max_incomplete_event_size=64 * 1024,
+        h11_max_incomplete_event_size=HEAD_BYTES,
     )
     try:
         config.load()
     except OSError as problem:
         raise InvalidInput(f"the certificate {listening.certificate} cannot be used: {problem}") from None
-    server = Server(config)
+    server = Server(config, connections, on_closed)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def told(number: signal.Signals) -> None:
-        log.info("%s: no more requests after %g s", number.name, drain)
+    def on_signal(number: signal.Signals) -> None:
+        log.info("%s: shutting down; no new requests after %g s", number.name, drain)
         stop.set()
         for each in signals:
             loop.remove_signal_handler(each)
 
     for number in signals:
-        loop.add_signal_handler(number, told, number)
+        loop.add_signal_handler(number, on_signal, number)
     beside = [asyncio.create_task(readiness.run()), asyncio.create_task(_renewed(config, listening))]
     serving = asyncio.create_task(server.serve([listening.socket()]))
     stopping = asyncio.create_task(stop.wait())
@@ -147,7 +200,7 @@ async def serve(
 
 
 async def _renewed(config: uvicorn.Config, listening: Listening) -> None:
-    """New connections use a renewed certificate; one that cannot be read leaves the one before."""
+    """Reloads a renewed certificate for new connections; keeps the previous one while the new one cannot be read."""
     if listening.certificate is None or listening.key is None or config.ssl is None:
         return
     files = listening.certificate, listening.key

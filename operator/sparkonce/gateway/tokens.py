@@ -1,9 +1,9 @@
-"""Who holds a token, asked of the API server and remembered for seconds, so that a heartbeat does not cost a TokenReview.
+"""Caches token reviews for seconds, so that a heartbeat does not cost a TokenReview.
 
-Remembered under a SHA-256 of the token; the token itself is kept nowhere. The consequence: a token that is revoked, or whose pod is
-deleted, is taken for good up to `KEPT` seconds longer. That may prolong an attempt lease by so much, and nothing else: whatever seals,
-reports or decides looks at the pod, or asks for the right, at the API server each time. A refusal is remembered for a second only,
-against floods: a token that becomes valid must not wait. What was not answered is not remembered.
+Keyed by the SHA-256 of the whole token; the token itself is not stored. A token that is revoked, or whose pod is deleted, is therefore
+accepted for up to `KEPT` seconds longer. That can prolong an attempt lease by as much, and nothing else: seals, reports and decisions
+check the pod or the right at the API server each time. A refusal is cached for one second only, against floods, because a token that
+becomes valid must not wait. Errors are not cached.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from sparkonce.engine.callers import Authenticator, Caller
+from sparkonce.commands.callers import Authenticator, Caller
 
 KEPT = 10.0
+"""Seconds for which an accepted token is cached."""
 REFUSED = 1.0
-"""Seconds for which an answer is remembered."""
+"""Seconds for which a refusal is cached."""
 MOST = 4096
-"""Answers remembered at once: a few hundred bytes each, and the drivers of many replicas' slots."""
+"""Maximum cached answers, a few hundred bytes each: enough for the running drivers of many operator replicas."""
 LONGEST = 16_384
-"""Characters of a token; those of service accounts have about a thousand."""
+"""Maximum characters of a token; service account tokens have about a thousand."""
 
 
 class Tokens:
-    """An Authenticator in front of another one."""
+    """An Authenticator that caches the answers of another one."""
 
     def __init__(
         self,
@@ -34,18 +35,19 @@ class Tokens:
         clock: Callable[[], float] = time.monotonic,
         on_answer: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_answer`: remembered, accepted or refused, for counting."""
+        """`on_answer`: called with remembered, accepted or refused, for metrics."""
         self._inner, self._clock, self._on_answer = inner, clock, on_answer
         self._known: OrderedDict[bytes, tuple[float, Caller | None]] = OrderedDict()
 
     async def caller(self, token: str) -> Caller | None:
+        """The token's holder; None if the API server refuses it. Raises what the inner authenticator raises."""
         if not token or len(token) > LONGEST:
             return None
         key = hashlib.sha256(token.encode()).digest()
-        stands = self._known.get(key)
-        if stands is not None and self._clock() < stands[0]:
+        cached = self._known.get(key)
+        if cached is not None and self._clock() < cached[0]:
             self._on_answer("remembered")
-            return stands[1]
+            return cached[1]
         found = await self._inner.caller(token)
         self._on_answer("accepted" if found is not None else "refused")
         self._known.pop(key, None)

@@ -1,1 +1,1 @@
-"""What sparkonce is to a Kubernetes API server: a client, watches, a trigger, the writer of statuses and events."""
+"""The operator on Kubernetes: kopf as a trigger, watches, API client, status and events, and the process that combines them."""

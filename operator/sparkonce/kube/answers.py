@@ -1,17 +1,17 @@
-"""What an answer of the API server means. Pure: from a status code and bytes to an object, None, or a typed error.
+"""Interprets answers of the API server. Pure: from a status code and bytes to an object, None, or a typed error.
 
 | answer | meaning |
 | --- | --- |
 | 2xx with an object of the kind | that object |
-| 404, a Status that names this very object | it does not exist (None) |
+| 404, a Status that names this object | it does not exist (None) |
 | 404, a Status that names its namespace | refused: there is no such namespace |
 | 404, anything else | unknown: the kind is not served, or this is not the API server |
-| 401, 403, 429 | refused: nothing was done, whoever answered |
+| 401, 403, 429 | refused: nothing was done, whichever server answered |
 | other 4xx with a Status | refused |
 | other 4xx without one, 3xx, 5xx, a body that cannot be read | unknown |
 
-A proxy may answer in the API server's place, so a refusal is believed only where it could not have followed a write. The API server's
-5xx may: "timeout" and "internal error" are also said of writes that land.
+A proxy may answer in place of the API server, so a refusal counts only if it could not have followed a write. A 5xx of the API server may:
+"timeout" and "internal error" are also returned for writes that succeed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 from sparkonce.launch.kubernetes import AlreadyExists, ApiConflict, ApiRefused, ApiUnavailable, Json, Resource
 
 SENTENCE = 500
-"""Characters of the API server's own message that go into ours."""
+"""Maximum characters quoted from the API server's message."""
 _REFUSED_BY_ANYBODY = frozenset({401, 403, 429})
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What was asked, for sentences and for telling a 404 from another."""
+class ApiRequest:
+    """The request, for messages and to interpret a 404."""
 
     verb: str
     resource: Resource
@@ -43,14 +43,19 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiResponse:
     status: int
     content: bytes
     retry_after: str | None = None
 
 
-def read(answer: Answer, asked: Asked) -> Json | None:
-    """The object; None: it does not exist. ApiRefused and its kinds, ApiUnavailable."""
+def read(answer: ApiResponse, asked: ApiRequest) -> Json | None:
+    """The object in the answer; None if it does not exist.
+
+    Raises:
+        ApiRefused (also AlreadyExists, ApiConflict): nothing was done.
+        ApiUnavailable: unknown.
+    """
     body = _parsed(answer.content)
     if 200 <= answer.status < 300:
         if body is None or not _is_of(body, asked):
@@ -73,7 +78,7 @@ def _parsed(content: bytes) -> Json | None:
     return body if isinstance(body, dict) else None
 
 
-def _is_of(body: Mapping[str, Any], asked: Asked) -> bool:
+def _is_of(body: Mapping[str, Any], asked: ApiRequest) -> bool:
     kind = body.get("kind")
     match asked.verb:
         case "delete":
@@ -86,8 +91,8 @@ def _is_of(body: Mapping[str, Any], asked: Asked) -> bool:
             return kind == asked.resource.kind and isinstance(body.get("metadata"), dict)
 
 
-def _check_missing(said: Mapping[str, Any] | None, asked: Asked) -> None:
-    """Returns if it is this object that does not exist."""
+def _check_missing(said: Mapping[str, Any] | None, asked: ApiRequest) -> None:
+    """Returns if the requested object does not exist; raises for every other 404."""
     details = _details(said)
     if said is not None and said.get("reason") == "NotFound":
         if asked.name and (details.get("kind"), details.get("name")) == (asked.resource.plural, asked.name):
@@ -104,7 +109,7 @@ def _check_missing(said: Mapping[str, Any] | None, asked: Asked) -> None:
     )
 
 
-def _refusal(answer: Answer, said: Mapping[str, Any], asked: Asked) -> ApiRefused:
+def _refusal(answer: ApiResponse, said: Mapping[str, Any], asked: ApiRequest) -> ApiRefused:
     reason = said.get("reason")
     reason = reason if isinstance(reason, str) else ""
     message = f"the API server refused to {asked} ({answer.status} {reason}".rstrip() + ")" + _because(answer, said)
@@ -118,7 +123,7 @@ def _refusal(answer: Answer, said: Mapping[str, Any], asked: Asked) -> ApiRefuse
 
 
 def _fields(causes: object) -> list[str]:
-    """Paths, each once; the API server names some causes "<nil>"."""
+    """Distinct field paths of the causes; the API server names some "<nil>"."""
     found = [each.get("field") for each in causes if isinstance(each, dict)] if isinstance(causes, list) else []
     return list(dict.fromkeys(each for each in found if isinstance(each, str) and each and each != "<nil>"))
 
@@ -128,7 +133,7 @@ def _details(said: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return details if isinstance(details, dict) else {}
 
 
-def _wait(answer: Answer, said: Mapping[str, Any]) -> float | None:
+def _wait(answer: ApiResponse, said: Mapping[str, Any]) -> float | None:
     for value in (answer.retry_after, _details(said).get("retryAfterSeconds")):
         try:
             return max(0.0, float(value))  # type: ignore[arg-type]  # None and text are what the except is for
@@ -137,7 +142,7 @@ def _wait(answer: Answer, said: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _because(answer: Answer, said: Mapping[str, Any] | None) -> str:
+def _because(answer: ApiResponse, said: Mapping[str, Any] | None) -> str:
     message = (said or {}).get("message")
     if not isinstance(message, str):
         message = answer.content[:SENTENCE].decode("utf-8", errors="replace").strip()

@@ -1,7 +1,7 @@
-"""`ApiClient`: the verbs of `launch.kubernetes.Kubernetes`, and the pages and streams that an `Informer` needs, as plain JSON.
+"""`ApiClient`: implements `launch.kubernetes.Kubernetes`, and the pages and streams that an `Informer` needs, with plain JSON.
 
-It knows paths and bodies; what an answer means is in `answers.py`, how a call is sent in `transport.py`. The generated models and typed
-clients of `kubernetes.aio` were not taken: a SparkApplication has no model there, and building one of a Pod costs more than the call.
+It builds paths and bodies; `answers` interprets answers, `transport` sends requests. The generated models and typed clients of
+`kubernetes.aio` were rejected: a SparkApplication has no model there, and building one of a Pod costs more than the call.
 
 Nothing is repeated here, and nothing is remembered: whoever gets ApiUnavailable knows best whether to repeat the same, and must.
 """
@@ -14,36 +14,34 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from sparkonce.kube.answers import Answer, Asked, read
-from sparkonce.kube.login import Login
+from sparkonce.kube.answers import ApiRequest, ApiResponse, read
+from sparkonce.kube.login import KubeLogin
 from sparkonce.kube.transport import Limits, Transport
-from sparkonce.launch.kubernetes import (
-    PODS,
-    AlreadyExists,
-    ApiConflict,
-    ApiRefused,
-    ApiUnavailable,
-    Json,
-    Resource,
-)
+from sparkonce.launch.kubernetes import PODS, AlreadyExists, ApiConflict, ApiRefused, ApiUnavailable, Json, Resource
 
+_TOKEN_REQUESTS = Resource("", "v1", "serviceaccounts", "TokenRequest")
+"""The subresource `token` of a service account: a 404 names the account."""
+_SELF_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
 OnCall = Callable[[str, str, str], None]
 """Verb, kind and result of each call: ok, absent, exists, conflict, refused, unavailable. Must not raise."""
 MERGE_PATCH = "application/merge-patch+json"
-LOG_LINES, LOG_BYTES = 40, 64 * 1024
-"""Of a log: lines enough for a traceback, and no more bytes than that however long the lines are."""
+LOG_LINES, LOG_BYTES = 2000, 1024 * 1024
+"""Limits of a log: an exception that Spark wraps and prints three times is some 400 lines, and 30 lines of shutdown follow it; the bytes
+bound what one answer takes, however long its lines are."""
+LAST_LINES = 200
+"""The lines that are read when the others did not fit: of a log that is too long the API server sends the beginning, not the end."""
 LISTS = 3
-"""How often a list is begun anew because its continuation expired: each page then took minutes, and asking for ever would not help."""
+"""Maximum restarts of a list whose continuation expired: each page took minutes then, and endless retries would not help."""
 
 
 class Expired(ApiUnavailable):
-    """410: what was asked to continue from is not kept any more; list again."""
+    """410: the version to continue from is no longer available; list again."""
 
 
 class ApiClient:
-    """One per process and loop. Implements `Kubernetes`."""
+    """Implements `Kubernetes`. One per process and event loop."""
 
-    def __init__(self, login: Login, *, limits: Limits | None = None, on_call: OnCall | None = None) -> None:
+    def __init__(self, login: KubeLogin, *, limits: Limits | None = None, on_call: OnCall | None = None) -> None:
         self._limits = limits or Limits()
         self._transport = Transport(login, self._limits)
         self._on_call = on_call
@@ -51,17 +49,21 @@ class ApiClient:
     async def close(self) -> None:
         await self._transport.close()
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Json:
+    async def create(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, strict: bool = False
+    ) -> Json:
+        """`strict`: refused with a 400 if the API server knows a field of the body not, instead of dropping it."""
         name = body.get("metadata", {}).get("name", "")
-        asked = Asked("create", resource, namespace, name)
-        stored = await self._call("POST", path_of(resource, namespace), asked, body=body)
+        asked = ApiRequest("create", resource, namespace, name)
+        query = "?fieldValidation=Strict" if strict else ""
+        stored = await self._call("POST", path_of(resource, namespace) + query, asked, body=body)
         if stored is None:
             raise ApiUnavailable(f"the API server's answer to {asked} cannot be read; it may have been done")
         return stored
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json | None:
         path = path_of(resource, namespace) + _part(name)
-        return await self._call("GET", path, Asked("get", resource, namespace, name))
+        return await self._call("GET", path, ApiRequest("get", resource, namespace, name))
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], *, subresource: str = ""
@@ -69,7 +71,7 @@ class ApiClient:
         metadata = patch.get("metadata", {})
         if subresource and "uid" in metadata and "resourceVersion" not in metadata:
             raise ValueError(f"a UID is no precondition of a patch of {subresource}: give the resourceVersion as well")
-        asked = Asked("patch", resource, namespace, name)
+        asked = ApiRequest("patch", resource, namespace, name)
         path = path_of(resource, namespace) + _part(name) + (f"/{subresource}" if subresource else "")
         return await self._call("PATCH", path, asked, body=patch, content_type=MERGE_PATCH)
 
@@ -86,7 +88,7 @@ class ApiClient:
         }
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        asked = Asked("delete", resource, namespace, name)
+        asked = ApiRequest("delete", resource, namespace, name)
         path = path_of(resource, namespace) + _part(name)
         try:
             done = await self._call("DELETE", path, asked, body=options)
@@ -114,8 +116,12 @@ class ApiClient:
     async def pages(
         self, resource: Resource, namespace: str | None, *, selector: str = ""
     ) -> AsyncIterator[tuple[Sequence[Json], str]]:
-        """Each page with the resourceVersion of the list, which is one for all pages. Expired: begin anew."""
-        asked = Asked("list", resource, namespace)
+        """Yields each page with the list's resourceVersion, which is the same for all pages.
+
+        Raises:
+            Expired: the continuation expired; start again.
+        """
+        asked = ApiRequest("list", resource, namespace)
         token = ""
         while True:
             query: dict[str, str | int] = {"limit": self._limits.page}
@@ -138,15 +144,25 @@ class ApiClient:
                 return
 
     async def log_tail(self, namespace: str, pod: str, container: str) -> str:
-        """The last lines of a container's log as text; empty when the pod is gone. ApiRefused, ApiUnavailable."""
-        asked = Asked("log", PODS, namespace, pod)
-        query = urlencode({"container": container, "tailLines": LOG_LINES, "limitBytes": LOG_BYTES})
+        """The last lines of a container's log; empty if the pod is gone.
+
+        Raises:
+            ApiRefused, ApiUnavailable: the log cannot be read.
+        """
+        log = await self._log(namespace, pod, container, LOG_LINES)
+        if len(log) >= LOG_BYTES:
+            log = await self._log(namespace, pod, container, LAST_LINES)
+        return log[:LOG_BYTES].decode(errors="replace")
+
+    async def _log(self, namespace: str, pod: str, container: str, lines: int) -> bytes:
+        asked = ApiRequest("log", PODS, namespace, pod)
+        query = urlencode({"container": container, "tailLines": lines, "limitBytes": LOG_BYTES})
         result = "unavailable"
         try:
             answer = await self._transport.call("GET", f"{path_of(PODS, namespace)}{_part(pod)}/log?{query}", asked)
             if answer.status == 200:
                 result = "ok"
-                return answer.content[:LOG_BYTES].decode(errors="replace")
+                return answer.content
             read(answer, asked)
             result = "absent"
         except ApiRefused:
@@ -154,11 +170,70 @@ class ApiClient:
             raise
         finally:
             self._told(asked, result)
-        return ""
+        return b""
+
+    async def token(self, namespace: str, account: str, *, audience: str, seconds: int) -> str | None:
+        """A token of a service account for this audience (TokenRequest); None: there is no such account.
+
+        Raises:
+            ApiRefused, ApiUnavailable: none was made, or its answer was lost, which harms nothing.
+        """
+        asked = ApiRequest("create", _TOKEN_REQUESTS, namespace, account)
+        spec = {"audiences": [audience], "expirationSeconds": seconds}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = f"{path_of(_TOKEN_REQUESTS, namespace)}{_part(account)}/token"
+        made = await self._call("POST", path, asked, body=body)
+        if made is None:
+            return None
+        token = made.get("status", {}).get("token")
+        if not isinstance(token, str) or not token:
+            raise ApiUnavailable(f"the API server's answer to {asked} has no token")
+        return token
+
+    async def user_name(self) -> str:
+        """The name by which the API server knows us (SelfSubjectReview).
+
+        Raises:
+            ApiRefused, ApiUnavailable.
+        """
+        body = {"apiVersion": _SELF_REVIEWS.api_version, "kind": _SELF_REVIEWS.kind}
+        said = await self.create(_SELF_REVIEWS, "", body)
+        return str(((said.get("status") or {}).get("userInfo") or {}).get("username") or "")
+
+    async def history(
+        self, resource: Resource, namespace: str, name: str, *, since: str, until: Mapping[str, Any]
+    ) -> Sequence[tuple[str, Json]] | None:
+        """See `Kubernetes.history`: a watch of one name, which ends at the version that the caller has read already."""
+        last = (until["metadata"].get("uid"), until["metadata"].get("resourceVersion"))
+        found: list[tuple[str, Json]] = []
+        seconds = self._limits.deadline
+        try:
+            async with self.watch(
+                resource,
+                namespace,
+                since=since,
+                fields=f"metadata.name={name}",
+                seconds=max(1, round(seconds)),
+                silence=seconds,
+            ) as events:
+                async for kind, each in events:
+                    if kind == "BOOKMARK":
+                        continue
+                    if kind == "ERROR":
+                        if each.get("code") == 410:
+                            return None
+                        raise ApiUnavailable(f"cannot read what {name} has named since {since}: {each.get('message')}")
+                    found.append((kind, each))
+                    metadata = each.get("metadata") or {}
+                    if (metadata.get("uid"), metadata.get("resourceVersion")) == last:
+                        return found
+        except Expired:
+            return None
+        return None  # what was read before was not among the changes: this is not its history
 
     async def served(self, resource: Resource) -> bool:
-        """Not while its CustomResourceDefinition is being deleted: discovery then lists no `create` any more."""
-        asked = Asked("discover", resource)
+        """See `Kubernetes.served`. False while its CustomResourceDefinition is being deleted: discovery then no longer lists `create`."""
+        asked = ApiRequest("discover", resource)
         try:
             body = await self._call("GET", _group(resource), asked)
         except _GroupMissing:
@@ -177,18 +252,23 @@ class ApiClient:
         *,
         since: str,
         selector: str = "",
+        fields: str = "",
         seconds: int = 300,
         silence: float = 75.0,
     ) -> AsyncIterator[AsyncIterator[tuple[str, Json]]]:
-        """(type, object) of each event after `since`, bookmarks and ERROR events too, until the server ends it (after `seconds`).
+        """Yields (type, object) of each event after `since`, also bookmarks and ERROR events, until the server ends it (after `seconds`).
 
-        ApiUnavailable: a broken or silent stream. Expired: 410 on opening."""
-        asked = Asked("watch", resource, namespace)
+        Raises:
+            ApiUnavailable: a broken or silent stream.
+            Expired: 410 on opening.
+        """
+        asked = ApiRequest("watch", resource, namespace)
         query: dict[str, str | int] = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": since}
         query |= {"timeoutSeconds": seconds} | ({"labelSelector": selector} if selector else {})
+        query |= {"fieldSelector": fields} if fields else {}
         path = f"{path_of(resource, namespace)}?{urlencode(query)}"
         async with self._transport.stream(path, asked, silence=silence) as opened:
-            if isinstance(opened, Answer):
+            if isinstance(opened, ApiResponse):
                 self._told(asked, "refused" if 400 <= opened.status < 500 else "unavailable")
                 if opened.status == 410:
                     raise Expired(f"cannot {asked} from {since}: it is not kept any more")
@@ -201,7 +281,7 @@ class ApiClient:
         self,
         method: str,
         path: str,
-        asked: Asked,
+        asked: ApiRequest,
         *,
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
@@ -227,16 +307,16 @@ class ApiClient:
         finally:
             self._told(asked, result)
 
-    def _told(self, asked: Asked, result: str) -> None:
+    def _told(self, asked: ApiRequest, result: str) -> None:
         if self._on_call is not None:
             self._on_call(asked.verb, asked.resource.kind, result)
 
 
 class _GroupMissing(Exception):
-    """Discovery of a group and version answered 404: the API server itself says that it does not serve it."""
+    """Discovery of a group and version answered 404: the API server does not serve it."""
 
 
-async def _events(chunks: AsyncIterator[bytes], asked: Asked) -> AsyncIterator[tuple[str, Json]]:
+async def _events(chunks: AsyncIterator[bytes], asked: ApiRequest) -> AsyncIterator[tuple[str, Json]]:
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -257,13 +337,13 @@ def _group(resource: Resource) -> str:
 
 
 def path_of(resource: Resource, namespace: str | None) -> str:
-    """Of the collection; of all namespaces for None."""
+    """Path of a collection; of all namespaces for None."""
     scoped = resource.namespaced and namespace is not None
     return _group(resource) + (f"/namespaces{_part(namespace or '')}" if scoped else "") + f"/{resource.plural}"
 
 
 def _part(name: str) -> str:
-    """With its slash. What is no name ('' or '..') must never make the path of something else."""
+    """A path component with its slash. An invalid name ('', '..') must never yield the path of another resource."""
     if name in {"", ".", ".."}:
         raise ValueError(f"{name!r} is no name of an object")
     return "/" + quote(name, safe="")

@@ -1,8 +1,9 @@
-"""Kubernetes Events about our objects: what `kubectl describe` shows under a job. For people, best effort, never in the way.
+"""Kubernetes Events of our objects, which `kubectl describe` shows under a job. Informational, best effort, never blocking.
 
-`record` only notes and returns. One task writes: a first Event per object and reason is created, later ones within `WINDOW` raise its
-count, and what repeats faster than it can be written is one write. An Event that the API server refuses, or does not answer twice, is
-dropped and counted; so is what comes while `PENDING` wait. Nothing here may delay or fail a drive, and the status says it all anyway.
+`record` only queues and returns. One task writes: a first Event per object and reason is created, later ones within `WINDOW` raise its
+count, and repeats that arrive faster than they can be written are one write. An Event that the API server refuses, or does not answer
+twice, is dropped and counted; so are new ones while `PENDING` are queued. Nothing here may delay or fail a drive, and the status says it
+all anyway.
 
 core/v1 and not events.k8s.io/v1: both show the same in kubectl, and the newer one splits the count into a series that the API server
 expects a heartbeat for. kopf's own events were not taken: they need a handler's context and go through its unlimited session.
@@ -26,15 +27,15 @@ from sparkonce.launch.kubernetes import EVENTS, AlreadyExists, ApiRefused, ApiUn
 log = logging.getLogger(__name__)
 
 PENDING = 1000
-"""Events that wait: about 30 s of writing; more is a storm, of which nobody reads the rest."""
+"""Maximum queued Events: about 30 s of writing; the rest of a larger burst would not be read."""
 KNOWN = 4096
-"""Objects and reasons whose Event is remembered, to count on it."""
+"""Objects and reasons whose Event is remembered, to raise its count."""
 WINDOW = 600.0
 """Seconds for which one Event counts repeats; the API server forgets Events after an hour."""
 AGAIN = 1.0
-"""Seconds before the only second try."""
+"""Seconds before the only retry."""
 MESSAGE = 1024
-"""Characters; the API server refuses more."""
+"""Maximum characters; the API server refuses more."""
 COMPONENT = "sparkonce"
 
 
@@ -45,7 +46,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class About:
-    """The object, and what is said of it."""
+    """Key of an Event: object, reason and level."""
 
     uid: str
     reason: str
@@ -53,7 +54,7 @@ class About:
 
 
 @dataclass
-class _Note:
+class _PendingEvent:
     object: Json
     message: str
     first: datetime
@@ -69,7 +70,7 @@ class _Posted:
 
 
 class EventRecorder:
-    """`host` names this process in the Events. `on_drop(reason)` counts: full, refused, unavailable."""
+    """host: names this process in the Events. on_drop: called with the reason of a dropped Event: full, refused, unavailable."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class EventRecorder:
         again: float = AGAIN,
     ) -> None:
         self._kubernetes, self._host, self._on_drop, self._again = kubernetes, host, on_drop, again
-        self._pending: OrderedDict[About, _Note] = OrderedDict()
+        self._pending: OrderedDict[About, _PendingEvent] = OrderedDict()
         self._posted: OrderedDict[About, _Posted] = OrderedDict()
         self._some, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
@@ -90,7 +91,7 @@ class EventRecorder:
         self._task = asyncio.create_task(self._write(), name="events")
 
     async def stop(self, grace: float = 1.0) -> None:
-        """Writes what waits for at most `grace` seconds, then forgets the rest."""
+        """Writes queued Events for at most `grace` seconds, then drops the rest."""
         if self._task is None:
             return
         with suppress(TimeoutError):
@@ -101,7 +102,7 @@ class EventRecorder:
             await self._task
 
     def record(self, about: Json, reason: str, message: str, *, level: Level = Level.NORMAL) -> None:
-        """`about`: the object, of which kind, namespace, name and UID are used; `reason` is one CamelCase word."""
+        """Queues an Event. about: the object, of which kind, namespace, name and UID are used. reason: one CamelCase word."""
         metadata = about.get("metadata") or {}
         key = About(str(metadata.get("uid")), reason, level)
         now = datetime.now(UTC)
@@ -112,7 +113,7 @@ class EventRecorder:
         if len(self._pending) >= PENDING:
             self._on_drop("full")
             return
-        self._pending[key] = _Note(_reference(about), message, now, now)
+        self._pending[key] = _PendingEvent(_reference(about), message, now, now)
         self._some.set()
         self._idle.clear()
 
@@ -129,13 +130,13 @@ class EventRecorder:
                 except ApiUnavailable as error:
                     self._on_drop("unavailable")
                     log.debug("event %s: %s", key.reason, error)
-                except Exception:  # an object that is none must not silence all others
+                except Exception:  # a malformed object must not block the others
                     self._on_drop("refused")
                     log.exception("event %s", key.reason)
             self._some.clear()
             self._idle.set()
 
-    async def _post(self, key: About, note: _Note) -> None:
+    async def _post(self, key: About, note: _PendingEvent) -> None:
         namespace = str(note.object.get("namespace"))
         posted = self._posted.pop(key, None)
         if posted is not None and time.monotonic() - posted.at < WINDOW:
@@ -149,7 +150,7 @@ class EventRecorder:
             await self._kubernetes.create(EVENTS, namespace, body)
         except ApiUnavailable:
             await asyncio.sleep(self._again)
-            with suppress(AlreadyExists):  # the first one had landed
+            with suppress(AlreadyExists):  # the first request had succeeded
                 await self._kubernetes.create(EVENTS, namespace, body)
         self._remember(key, _Posted(body["metadata"]["name"], note.count))
 
@@ -158,7 +159,7 @@ class EventRecorder:
         while len(self._posted) > KNOWN:
             self._posted.popitem(last=False)
 
-    def _body(self, key: About, note: _Note) -> Json:
+    def _body(self, key: About, note: _PendingEvent) -> Json:
         name = f"{str(note.object.get('name'))[:200]}.{secrets.token_hex(8)}"
         return {
             "apiVersion": EVENTS.api_version,

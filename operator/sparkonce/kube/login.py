@@ -1,6 +1,6 @@
-"""Where the API server is and who we are to it: from a kubeconfig file, or from the pod's own service account.
+"""Address of the API server and our credentials: from a kubeconfig file, or from the pod's own service account.
 
-One `Login` serves the client and the kopf trigger, so that they can never be two different users. `kubernetes.aio` reads the files
+One `KubeLogin` serves the client and the kopf trigger, so that they can never be two different users. `kubernetes.aio` reads the files
 and runs credential programs; what we add is to read again: bound service-account tokens live for an hour, a kubeconfig is edited, a
 certificate is renewed. So each connection asks `access()`, which looks again once a minute and after `refused()`. A reading that fails
 keeps the one before: the API server is the one to say that it does not hold any more.
@@ -30,19 +30,19 @@ from sparkonce.errors import SparkonceError
 
 _CONFIG: Any = kubernetes_config  # it has no annotations
 LOOK_AGAIN = 60.0
-"""Seconds; the kubelet renews a token when a fifth of its life is left, so a minute is early enough for any of them."""
+"""Seconds between readings; the kubelet renews a token when a fifth of its lifetime is left, so a minute is early enough."""
 NOT_SOONER = 1.0
-"""Seconds between two looks after refusals: a credential program may cost a second of CPU."""
+"""Seconds between readings after refusals: a credential program may cost a second of CPU."""
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 
 
 class NoLogin(SparkonceError):
-    """There is no usable kubeconfig and no service account: nobody was asked anything."""
+    """There is no usable kubeconfig and no service account; no request was sent."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """One reading of the credentials. Two that are equal open the same kind of connection."""
+    """One reading of the credentials; equal ones open equivalent connections."""
 
     server: str
     authorization: str | None
@@ -53,8 +53,8 @@ class Access:
         return {} if self.authorization is None else {"Authorization": self.authorization}
 
 
-class Login:
-    """`kubeconfig` None: the pod's service account where there is one, else the file that kubectl would read."""
+class KubeLogin:
+    """kubeconfig: None for the pod's service account if there is one, or else the file that kubectl would read."""
 
     def __init__(
         self,
@@ -63,18 +63,22 @@ class Login:
         context: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`context`: of the file; its current one if not given."""
+        """context: of the kubeconfig; its current one by default."""
         self._given, self._context_name, self._clock = kubeconfig, context, clock
         self._access: Access | None = None
         self._looked = 0.0
         self._refused = False
-        self._loader: Any = None  # keeps what a credential program answered, until that expires
-        self._changed: int | None = None  # when the kubeconfig was, in ns
+        self._loader: Any = None  # caches a credential program's answer until it expires
+        self._changed: int | None = None  # modification time of the kubeconfig, in ns
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._one = threading.Lock()
 
     async def access(self) -> Access:
-        """NoLogin, if nothing could ever be read."""
+        """The credentials, read again once a minute and after `refused()`.
+
+        Raises:
+            NoLogin: they could never be read.
+        """
         patience = NOT_SOONER if self._refused else LOOK_AGAIN
         if self._access is not None and self._clock() - self._looked < patience:
             return self._access
@@ -87,13 +91,17 @@ class Login:
         return self._access
 
     async def namespace(self) -> str:
-        """That the context names, else `default`. NoLogin."""
+        """The namespace of the context, or `default`.
+
+        Raises:
+            NoLogin: the credentials could never be read.
+        """
         await self.access()
         context = self._loader.current_context if self._loader is not None else {}
         return str(context.get("context", {}).get("namespace") or "default")
 
     def refused(self) -> None:
-        """The API server did not know us (401): the next connection reads the credentials again."""
+        """Reports a 401: the next connection reads the credentials again."""
         self._refused = True
 
     async def _read(self) -> Access:
@@ -106,7 +114,7 @@ class Login:
                 await self._load(path, configuration)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # the library raises whatever the file made it stumble over
+        except Exception as error:  # the library raises arbitrary errors for a malformed file
             place = "the pod's service account" if path is None else str(path)
             raise NoLogin(f"cannot read the login to Kubernetes from {place}: {error}") from error
         return self._digested(configuration)
@@ -147,8 +155,8 @@ class Login:
         )
 
     def _context(self, configuration: Any) -> ssl.SSLContext:
-        """The same object as long as the files say the same, so that connections are kept; the trigger asks from a thread of its own,
-        and two objects for one file would each look like new credentials to the other."""
+        """The TLS context, the same object while the files are unchanged, so that connections are kept. The trigger calls this from its own
+        thread, and two objects for one file would each look like new credentials to the other."""
         digest = hashlib.sha256(repr((configuration.verify_ssl, configuration.ca_cert_data)).encode())
         for name in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file):
             digest.update(b"|" + (Path(name).read_bytes() if name else b""))

@@ -1,7 +1,7 @@
-"""The gateway's questions to the API server: whose token this is, what its holder may do, what a pod or an object is now.
+"""The gateway's requests to the API server: reviews tokens and permissions, reads pods and objects.
 
-Each is one request, sent once and never remembered here (`gateway/tokens.py` remembers). That the API server refuses *us* is no answer
-about anybody else: it stays an error, which callers are told as "not now".
+Each is one request, sent once and not cached here (`gateway/tokens.py` caches). A refusal of *our* request is not an answer about the
+caller: it stays an error, which the gateway reports as temporary.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkonce.engine.callers import Caller
+from sparkonce.commands.callers import Caller
 from sparkonce.kube.client import ApiClient
 from sparkonce.launch.kubernetes import JOBS, PODS, ApiUnavailable, Json, Resource
 
@@ -24,15 +24,22 @@ NEEDED = (("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "s
 class Reviews:
     """Implements the gateway's Authenticator, Authorizer and Lookup."""
 
-    def __init__(self, client: ApiClient) -> None:
-        self._client = client
+    def __init__(self, client: ApiClient, *, audience: str) -> None:
+        """`audience`: of this gateway's tokens."""
+        self._client, self._audience = client, audience
 
     async def caller(self, token: str) -> Caller | None:
-        said = await self._review(TOKEN_REVIEWS, {"token": token})
+        """Reviews for the gateway's audience first, then for the API server's. An authenticator that knows no audiences names none in its
+        answer, which then counts for the API server alone, as TokenReview defines it."""
+        own = await self._reviewed({"token": token, "audiences": [self._audience]})
+        return own if own is not None and own.for_gateway else await self._reviewed({"token": token})
+
+    async def _reviewed(self, spec: Mapping[str, Any]) -> Caller | None:
+        said = await self._review(TOKEN_REVIEWS, spec)
         if said.get("authenticated") is not True:
             if (
                 error := str(said.get("error") or "")
-            ) and "token" not in error:  # of an authenticator that it could not ask
+            ) and "token" not in error:  # the error of an authenticator that did not answer
                 raise ApiUnavailable("cannot review a token now: the API server's authenticators did not answer")
             return None
         user = _map(said.get("user"))
@@ -41,6 +48,7 @@ class Reviews:
             uid=str(user.get("uid", "")),
             groups=_texts(user.get("groups")),
             extra={str(name): _texts(values) for name, values in _map(user.get("extra")).items()},
+            for_gateway="audiences" in spec and self._audience in _texts(said.get("audiences")),
         )
 
     async def allowed(self, caller: Caller, *, verb: str, namespace: str, subresource: str = "") -> bool:
@@ -61,7 +69,11 @@ class Reviews:
         return await self._client.get(JOBS, namespace, name)
 
     async def missing(self) -> str | None:
-        """One sentence about a right that a gateway cannot work without; None: it has them. ApiUnavailable, ApiRefused."""
+        """A sentence about a missing permission that the gateway needs, or None.
+
+        Raises:
+            ApiUnavailable, ApiRefused: not known.
+        """
         for group, resource in NEEDED:
             asked = {"group": group, "resource": resource, "verb": "create"}
             if (await self._review(OWN_REVIEWS, {"resourceAttributes": asked})).get("allowed") is not True:

@@ -1,8 +1,8 @@
-"""One HTTP call to the API server: sent once, answered within its deadline or unknown.
+"""HTTP calls to the API server: each is sent once, and answered within its deadline or unknown.
 
 aiohttp directly, on the login of `kubernetes.aio`: its own request path costs 0.5-1.3 ms of CPU per call, half of it for reading proxy
 variables and .netrc again each time; this one costs 0.2-0.4 ms, and with eight calls per job that is the operator's
-largest expense. Redirects are not followed: a write is never carried to somebody else.
+largest expense. Redirects are not followed: a write never goes to another server.
 
 What is not an answer is ApiUnavailable: no connection, no bytes within the deadline, an answer that was cut. Waiting for a free slot
 counts: a caller who was promised ten seconds gets its error after ten. aiohttp repeats a GET or DELETE by itself when a kept connection
@@ -19,47 +19,57 @@ from dataclasses import dataclass
 import aiohttp
 from yarl import URL
 
-from sparkonce.kube.answers import Answer, Asked
-from sparkonce.kube.login import Access, Login, NoLogin
+from sparkonce.kube.answers import ApiRequest, ApiResponse
+from sparkonce.kube.login import Access, KubeLogin, NoLogin
 from sparkonce.launch.kubernetes import ApiUnavailable
 
 USER_AGENT = "sparkonce"
 KEPT = 60.0
 """Seconds for which an idle connection is kept: a handshake costs as much CPU as ten calls."""
 FAREWELL = 0.05
-"""Seconds for connections to say goodbye by TLS: aiohttp does not wait for it, and a loop that ends first complains of open sockets."""
+"""Seconds for TLS shutdown: aiohttp does not wait for it, and an event loop that ends before warns of open sockets."""
 NO_LIMIT = aiohttp.ClientTimeout(total=None, sock_connect=None, sock_read=None)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of the API server one process takes."""
+    """Load that one process may put on the API server."""
 
     deadline: float = 10.0
-    """Seconds for one call, all told; a page of a list is one call."""
+    """Seconds for one whole call; a page of a list is one call."""
     writes: int = 32
-    """At a time. More would only queue in the API server, where they cost others their turn."""
+    """Concurrent writes. More would only queue in the API server and delay other clients."""
     reads: int = 32
-    """At a time, without watches."""
+    """Concurrent reads, without watches."""
     page: int = 500
     """Objects per page of a list."""
 
 
 class Transport:
-    def __init__(self, login: Login, limits: Limits) -> None:
+    def __init__(self, login: KubeLogin, limits: Limits) -> None:
         self._login, self._limits = login, limits
         self._writes, self._reads = asyncio.Semaphore(limits.writes), asyncio.Semaphore(limits.reads)
         self._session: aiohttp.ClientSession | None = None
         self._access: Access | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._streams: dict[aiohttp.ClientSession, set[aiohttp.StreamReader]] = {}
-        """Open ones, by their session."""
+        """Open streams by session."""
         self._closed = False
 
     async def call(
-        self, method: str, path: str, asked: Asked, *, body: bytes | None = None, content_type: str = "application/json"
-    ) -> Answer:
-        """ApiUnavailable: there is no answer, and a write may have landed."""
+        self,
+        method: str,
+        path: str,
+        asked: ApiRequest,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> ApiResponse:
+        """Sends one request.
+
+        Raises:
+            ApiUnavailable: no answer; a write may have been applied.
+        """
         slots = self._reads if method == "GET" else self._writes
         headers = {"Content-Type": content_type} if body is not None else None
         try:
@@ -68,7 +78,7 @@ class Transport:
                 async with session.request(
                     method, url, data=body, headers=headers, timeout=NO_LIMIT, allow_redirects=False
                 ) as response:
-                    answer = Answer(response.status, await response.read(), response.headers.get("Retry-After"))
+                    answer = ApiResponse(response.status, await response.read(), response.headers.get("Retry-After"))
         except (aiohttp.ClientError, OSError, TimeoutError, NoLogin) as error:
             raise self._unavailable(asked, error) from error
         if answer.status == 401:
@@ -76,8 +86,10 @@ class Transport:
         return answer
 
     @asynccontextmanager
-    async def stream(self, path: str, asked: Asked, *, silence: float) -> AsyncIterator[Answer | aiohttp.StreamReader]:
-        """The body as it comes when the answer is 200, else the answer; nothing for `silence` seconds ends it with ApiUnavailable."""
+    async def stream(
+        self, path: str, asked: ApiRequest, *, silence: float
+    ) -> AsyncIterator[ApiResponse | aiohttp.StreamReader]:
+        """The body as it arrives if the answer is 200, or the answer; silence of `silence` seconds ends it with ApiUnavailable."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._limits.deadline, sock_read=silence)
         try:
             async with asyncio.timeout(self._limits.deadline):
@@ -88,7 +100,7 @@ class Transport:
                     with self._streaming(session, response.content):
                         yield response.content
                 else:
-                    yield Answer(response.status, await response.read(), response.headers.get("Retry-After"))
+                    yield ApiResponse(response.status, await response.read(), response.headers.get("Retry-After"))
         except (aiohttp.ClientError, OSError, TimeoutError, NoLogin) as error:
             raise self._unavailable(asked, error) from error
         if response.status == 401:
@@ -109,7 +121,7 @@ class Transport:
         if self._closed:
             raise ConnectionError("the client was closed")
         if self._session is None or access != self._access:
-            if self._session is not None:  # calls on their way keep their connections until they are done
+            if self._session is not None:  # calls in progress keep their connections until they end
                 self._retire(self._session)
             self._session, self._access = session_for(access), access
         return self._session, URL(access.server + path, encoded=True)
@@ -126,7 +138,7 @@ class Transport:
                 self._streams.pop(session, None)
 
     def _retire(self, session: aiohttp.ClientSession) -> None:
-        """Streams are ended first: aiohttp closes a session's connections without a word to who reads from one, for ever."""
+        """Closes a session after its streams: when aiohttp closes a session's connections, their readers would wait for ever."""
 
         async def later() -> None:
             try:
@@ -140,7 +152,7 @@ class Transport:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def _unavailable(self, asked: Asked, error: Exception) -> ApiUnavailable:
+    def _unavailable(self, asked: ApiRequest, error: Exception) -> ApiUnavailable:
         why = str(error) or type(error).__name__
         if isinstance(error, TimeoutError) and not str(error):
             why = f"no answer within {self._limits.deadline:g} s"
@@ -148,10 +160,10 @@ class Transport:
 
 
 def session_for(access: Access, *, traces: list[aiohttp.TraceConfig] | None = None) -> aiohttp.ClientSession:
-    """Belongs to the running loop; its owner closes it."""
+    """A session on the running event loop; the caller closes it."""
     connector = aiohttp.TCPConnector(
         ssl=access.tls if access.tls is not None else True,
-        limit=0,  # the semaphores limit; a pool that watches have filled would block every call
+        limit=0,  # the semaphores limit calls; a pool filled by watches would block every call
         keepalive_timeout=KEPT,
     )
     return aiohttp.ClientSession(
@@ -159,6 +171,6 @@ def session_for(access: Access, *, traces: list[aiohttp.TraceConfig] | None = No
         headers={"Accept": "application/json", "User-Agent": USER_AGENT, **access.headers()},
         proxy=access.proxy,
         cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("Accept-Encoding",),  # inflating costs more CPU than reading from a near-by server
+        skip_auto_headers=("Accept-Encoding",),  # decompression costs more CPU than reading from a near-by server
         trace_configs=traces,
     )

@@ -1,4 +1,4 @@
-"""Where kopf is allowed: it watches IdempotentJobs and says "look at this one", and does nothing else.
+"""The only module that imports kopf: watches IdempotentJobs and enqueues changed ones, never writes.
 
 kopf has no lock between operators, and everything in it that stores a state writes once per replica, last one wins. What stays correct
 with several replicas is `@kopf.on.event` as a stateless trigger, and so that is all there is: an async handler that returns None and
@@ -30,10 +30,10 @@ from typing import Any
 import aiohttp
 import kopf
 
-from sparkonce.kube.backoff import pauses
 from sparkonce.kube.client import path_of
-from sparkonce.kube.login import Login
+from sparkonce.kube.login import KubeLogin
 from sparkonce.kube.transport import FAREWELL, session_for
+from sparkonce.kube.watch import pauses
 from sparkonce.launch.kubernetes import JOBS, Json, Resource
 
 log = logging.getLogger(__name__)
@@ -41,24 +41,24 @@ log = logging.getLogger(__name__)
 HandOver = Callable[[str | None, Json], None]
 """Type (None: of a list; ADDED, MODIFIED, DELETED) and the whole object, not to be changed. Called on the loop of `start`."""
 STREAM = 120
-"""Seconds after which the API server is asked to end a watch: often enough to tell a dead one soon, at a cost of nothing."""
+"""Seconds after which the API server ends a watch: short enough to detect a dead one soon, at no cost."""
 SILENCE = 180.0
-"""Seconds without a newly opened watch after which kopf is started again."""
+"""Seconds without a newly opened watch after which kopf is restarted."""
 LOGINS = 2.0
-"""Seconds between two logins of one kopf: it logs in again at each 401, without a pause of its own."""
+"""Minimum seconds between logins of one kopf: it logs in again at each 401, without a pause of its own."""
 AT_ONCE = 100
-"""Events handed over in one turn of the loop: a list of thousands must not keep a lease from being renewed."""
+"""Events delivered in one turn of the event loop: a list of thousands must not delay the renewal of a lease."""
 ENDING = 15.0
-"""Seconds that kopf gets to end its watches; a kopf that does not is left to the end of the thread."""
+"""Seconds that kopf gets to end its watches; after that it ends with its thread."""
 FINALIZER = "sparkonce.dev/nobody-uses-this"
 
 
 class Trigger:
-    """`namespaces` None: all of them. `start` once, on the loop that shall get the events."""
+    """Runs kopf in a thread. namespaces: None for all. Call `start` once, on the event loop that is to get the events."""
 
     def __init__(
         self,
-        login: Login,
+        login: KubeLogin,
         hand_over: HandOver,
         *,
         namespaces: Sequence[str] | None = None,
@@ -67,7 +67,7 @@ class Trigger:
         cap: float = 15.0,
         silence: float = SILENCE,
     ) -> None:
-        """`first` and `cap`: seconds, the first and the longest pause before kopf is started again."""
+        """first, cap: first and longest pause in seconds before kopf is restarted."""
         self._login, self._hand_over, self._resource = login, hand_over, resource
         self._namespaces = None if namespaces is None else sorted(set(namespaces))
         self._first, self._cap, self._silence = first, cap, silence
@@ -90,7 +90,7 @@ class Trigger:
 
     @property
     def seen_first_list(self) -> bool:
-        """Every namespace was listed to its end and handed to the handlers at least once."""
+        """Whether every namespace was listed completely and passed to the handlers at least once."""
         return self._listed
 
     @property
@@ -100,12 +100,12 @@ class Trigger:
 
     @property
     def restarts(self) -> int:
-        """How often kopf was started again."""
+        """Number of restarts of kopf."""
         return max(0, self._starts - 1)
 
     @property
     def requests(self) -> Counter[str]:
-        """What kopf asked the API server, by HTTP method: GET and nothing else."""
+        """Number of kopf's requests by HTTP method: only GET."""
         return Counter(self._requests)
 
     def start(self) -> None:
@@ -114,7 +114,7 @@ class Trigger:
         self._thread.start()
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """No event is handed over after it. A thread that does not end in time is a daemon and is left behind."""
+        """Stops kopf; no event is delivered afterwards. A thread that does not end in time is a daemon and is abandoned."""
         self._stopped.set()
         if self._own is not None and self._supervisor is not None:
             try:
@@ -127,7 +127,7 @@ class Trigger:
     # --- in kopf's thread ---
 
     def _run(self) -> None:
-        logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else two lines for each event
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # otherwise two lines per event
         try:
             asyncio.run(self._supervised())
         except asyncio.CancelledError:
@@ -155,14 +155,14 @@ class Trigger:
                 if self._stopped.is_set():
                     raise
                 log.warning("kopf was cancelled; it is started again")
-            except Exception as error:  # noqa: BLE001  # kopf raises whatever its watch met; the trigger lives on
+            except Exception as error:  # noqa: BLE001  # kopf passes on any error of its watch; the trigger continues
                 log.warning("kopf ended: %r; it is started again", error)
             if time.monotonic() - began > self._cap:
                 waits = pauses(self._first, self._cap)
             await asyncio.sleep(next(waits))
 
     async def _served(self) -> bool:
-        """kopf looks for the kind once, when it starts, and waits for ever if it is not there."""
+        """Whether the kind is served: kopf checks only when it starts, and waits for ever if it is not."""
         access = await self._login.access()
         async with session_for(access) as session:
             group = f"/apis/{self._resource.api_version}"
@@ -175,7 +175,7 @@ class Trigger:
         return any(each.get("name") == self._resource.plural for each in found.get("resources", ()))
 
     async def _watched_over(self) -> None:
-        """Until kopf ends, or no watch was opened for too long."""
+        """Runs kopf until it ends, or opens no watch for too long."""
         self._starts += 1
         self._last_login = -LOGINS
         began = time.monotonic()
@@ -201,7 +201,7 @@ class Trigger:
         await kopf.operator(
             registry=registry,
             settings=quiet_settings(),
-            standalone=True,  # else an object named `default` of kopf's peering would pause all replicas
+            standalone=True,  # otherwise an object named `default` of kopf's peering would pause all replicas
             clusterwide=self._namespaces is None,
             namespaces=self._namespaces or (),
         )
@@ -213,11 +213,11 @@ class Trigger:
             return
         self._handed.append((event["type"], event["object"]))
         if self._woken:
-            return  # whoever was woken has not begun to look: it will see this one
+            return  # a delivery is scheduled already and will include this event
         self._woken = True
         try:
             self._loop.call_soon_threadsafe(self._deliver)
-        except RuntimeError:  # the other loop has ended, and this one will
+        except RuntimeError:  # the other event loop has ended, and this one will
             log.debug("an event came after the end")
 
     def _deliver(self) -> None:

@@ -1,1 +1,1 @@
-"""What starts, observes and stops an attempt's application."""
+"""Starts, observes and stops the application of an attempt: `protocol`, `local` (spark-submit), `kubeflow` (SparkApplications)."""

@@ -1,7 +1,7 @@
-"""What an answer of the API server means to whoever starts and stops applications.
+"""Maps answers of the API server to launch errors.
 
-Only a 400 or 422 says that an application is wrong; every other no (unauthorized, forbidden, a quota, too many requests, a namespace
-that is not there) is about now, and no answer is about nothing. Nothing here repeats a call: the caller's loop does, after looking.
+Only 400 and 422 mean that an application is invalid; every other refusal (unauthorized, forbidden, a quota, too many requests, a missing
+namespace) is temporary, and no answer proves nothing. No call is retried here: the caller's loop does that, after it has read the state.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from sparkonce.errors import LaunchRefused, LaunchUnavailable
 from sparkonce.launch.kubernetes import ApiRefused, ApiUnavailable
 
 SENTENCE = 500
-"""Characters of the API server's own sentence that go into ours."""
+"""Maximum characters quoted from the API server's message."""
 _TEMPLATE = "spec.template."
 
 
 @contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Whatever the API server does not do is LaunchUnavailable, with the time after which it wants to be asked again. `what` begins
-    the sentence: "application x cannot be read"."""
+    """Turns refusals and missing answers into LaunchUnavailable, with the API server's Retry-After. what: begins the message, for example
+    "application x cannot be read"."""
     try:
         yield
     except ApiUnavailable as silent:
@@ -34,7 +34,7 @@ def not_now(what: str, refused: ApiRefused) -> LaunchUnavailable:
 
 
 def invalid(what: str, refused: ApiRefused) -> LaunchRefused:
-    """With the fields as the IdempotentJob has them."""
+    """The error for an invalid application, with field paths as in the IdempotentJob."""
     fields = [_TEMPLATE + path if path.startswith("spec.") else path for path in refused.fields]
     where = f" ({', '.join(fields)})" if fields else ""
     return LaunchRefused(f"{what} as invalid{where}: {short(refused)}")

@@ -1,8 +1,8 @@
-"""What launchers and the engine need of a Kubernetes API server, in few verbs; the implementation is injected (`kube/client.py`).
+"""The Kubernetes API that launchers and controllers need; the implementation is injected (`kube/client.py`).
 
-An answer of the API server is a fact, everything else proves nothing: a create whose reply was lost may have landed or may still land.
-Objects are plain JSON. `get` and `list` ask the API server itself; a `Watched` is what a watch saw last, quick and possibly old: what
-it holds was true once, and what it does not hold proves nothing.
+Only an answer of the API server is evidence: a create whose reply was lost may have succeeded or may still succeed. Objects are plain JSON.
+`get` and `list` read from the API server; a `Watched` is a watch's cache, fast and possibly stale: what it contains was true once, and what
+it lacks proves nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Json = dict[str, Any]
 
 
 class ApiUnavailable(SparkonceError):
-    """No answer, or one that proves nothing (timeout, connection, 5xx): a write may have landed or may land later."""
+    """No answer, or one that proves nothing (timeout, connection, 5xx): a write may have been applied or may be applied later."""
 
 
 class ApiRefused(SparkonceError):
-    """The API server answered no: nothing was done. `code` is the HTTP status, `reason` the Status object's word."""
+    """The API server refused: nothing was done. `code` is the HTTP status, `reason` the reason in the Status object."""
 
     def __init__(
         self,
@@ -38,20 +38,25 @@ class ApiRefused(SparkonceError):
         self.fields = tuple(fields)
         """Paths of the causes of an Invalid answer."""
         self.retry_after = retry_after
-        """Seconds, when the answer says so (429)."""
+        """Seconds of the Retry-After header, if there is one (429)."""
 
     @property
     def invalid(self) -> bool:
-        """The object itself is wrong: trying again cannot help."""
+        """Whether the object itself is invalid, so that a retry cannot help."""
         return self.code in {400, 422}
+
+    @property
+    def over_quota(self) -> bool:
+        """Whether a ResourceQuota refused it, which passes as soon as there is room."""
+        return self.code == 403 and "exceeded quota:" in str(self)
 
 
 class AlreadyExists(ApiRefused):
-    """An object of this name exists; whose it is, a `get` tells."""
+    """An object of this name exists; a `get` shows whose it is."""
 
 
 class ApiConflict(ApiRefused):
-    """The precondition (resourceVersion or UID) does not hold: read again."""
+    """The precondition (resourceVersion or UID) does not hold: read the object again."""
 
 
 @dataclass(frozen=True)
@@ -77,35 +82,57 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
 
 class Kubernetes(Protocol):
-    """Every verb has a deadline of its own and is sent once. ApiUnavailable, ApiRefused and its two kinds are all it raises."""
+    """Client of the API server. Every method has its own deadline and sends its request once.
+
+    Raises, from every method:
+        ApiUnavailable: no answer; a write may have been applied.
+        ApiRefused: nothing was done (also AlreadyExists, ApiConflict).
+    """
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Json:
-        """What was stored. AlreadyExists."""
+        """Creates an object; returns it as stored.
+
+        Raises:
+            AlreadyExists: the name is taken.
+        """
         ...
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json | None:
-        """Read from the API server. None: it answered that this object does not exist (never: that the kind is not served)."""
+        """Reads from the API server. None: this object does not exist (an unserved kind raises instead)."""
         ...
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], *, subresource: str = ""
     ) -> Json | None:
-        """A JSON merge patch; `metadata.resourceVersion` and `metadata.uid` in it are preconditions (ApiConflict). None: no such object.
+        """Applies a JSON merge patch; None if the object does not exist. `metadata.resourceVersion` and `metadata.uid` are preconditions.
 
-        Of a subresource only the resourceVersion is: the API server ignores a UID there. It is enough, because no two objects ever have
-        the same."""
+        For a subresource only the resourceVersion is one: the API server ignores a UID there. That suffices, because no two objects ever
+        have the same.
+
+        Raises:
+            ApiConflict: a precondition does not hold.
+        """
         ...
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
     ) -> bool:
-        """Deletes exactly the object of this UID, dependents in the background. False: it is gone, or another one has its name."""
+        """Deletes the object of this UID, dependents in the background. False: it is gone, or another object has its name."""
         ...
 
     async def list(
         self, resource: Resource, namespace: str | None, *, labels: Mapping[str, str] | None = None
     ) -> Sequence[Json]:
-        """All of them (of all namespaces for None), read from the API server in pages."""
+        """Lists objects (of all namespaces for None), read from the API server in pages."""
+        ...
+
+    async def history(
+        self, resource: Resource, namespace: str, name: str, *, since: str, until: Mapping[str, Any]
+    ) -> Sequence[tuple[str, Json]] | None:
+        """Every change of the objects of this name after the resourceVersion `since`, oldest first, up to the version of the object `until`
+        which was read before: (ADDED, MODIFIED or DELETED, the object as it was then). None: the API server cannot say it, because it
+        keeps changes for minutes only; then nothing is known of what happened in between.
+        """
         ...
 
     async def served(self, resource: Resource) -> bool:
@@ -114,13 +141,17 @@ class Kubernetes(Protocol):
 
 
 class Watched(Protocol):
-    """The objects of one kind, as a watch saw them last."""
+    """Cache of the objects of one kind, filled by a watch."""
 
     @property
     def synced(self) -> bool:
-        """A first list was seen, and the watch goes on."""
+        """Whether the initial list was received and the watch is running."""
         ...
 
     def get(self, namespace: str, name: str) -> Json | None: ...
+
+    def version(self, namespace: str) -> str | None:
+        """The resourceVersion up to which changes in the namespace have been seen. None: unknown now."""
+        ...
 
     def labelled(self, namespace: str, label: str, value: str) -> Sequence[Json]: ...

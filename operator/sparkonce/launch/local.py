@@ -1,22 +1,21 @@
 """Applications on this machine: `spark-submit --master local[*]` as a child in its own process group, one folder per attempt.
 
     <attempts>/<application name>/
-        application.json   who created it: uid, nonce. The folder appears whole, by one rename: create-if-absent
-        lock               liveness. Shared lock: the launcher until it has spawned, the wrapper and the JVM, the Python driver
-        stopped            nothing may start here any more
-        process            of the wrapper: pid, start time, boot id
-        exit               exit code, written by the wrapper, so that it outlives the launcher
+        application.json   its creator's uid and nonce. One rename creates the complete folder: create-if-absent
+        lock               liveness: a shared lock of the launcher until it has spawned, the wrapper, the JVM and the Python driver
+        stopped            if it exists, nothing may start here
+        process            pid, start time and boot id of the wrapper
+        exit               exit code, written by the wrapper, so that it survives the launcher
         stdout, stderr
 
-The wrapper outlives a SIGTERM of its group (`trap`), so that the exit code of what it ran is known.
+The wrapper survives a SIGTERM to its group (`trap`), so that it can record the exit code of its child.
 
-Liveness is an OS file lock, no clock and no pid: a pid is reused, a lock is not. Nobody holds it = nothing of the attempt runs, and
-nothing of it will: who may still spawn holds it too. The driver takes a lock of its own in `current()`, because a JVM closes the
-descriptors it inherited before it starts Python. A frozen launcher holds the lock as well; then the attempt counts as there until its
-heartbeat is stale.
+Liveness is an OS file lock, not a clock or a pid, because pids are reused. If no process holds the lock, no process of the attempt runs and
+none will start: a launcher that may still spawn holds it, too. The driver takes its own lock in `current()`, because a JVM closes inherited
+descriptors before it starts Python. A frozen launcher also holds the lock; the attempt then counts as alive until its heartbeat is stale.
 
-It refuses to end a process by its pid alone: only members of the recorded group that carry this attempt's nonce in their environment.
-Linux (reads /proc).
+No process is killed by its pid alone: only members of the recorded group with this attempt's nonce in their environment. Linux only (reads
+/proc).
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ import subprocess
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkonce import failpoints, settings
 from sparkonce.errors import LaunchRefused, LaunchUnavailable
-from sparkonce.launch.protocol import Phase, Seen, StillThere, Stopped
-from sparkonce.model.assignment import ENVIRONMENT, FOLDER_ENVIRONMENT, NONCE_ENVIRONMENT, Assignment
-from sparkonce.model.record import Application
+from sparkonce.launch.driver_log import READ, explained, find
+from sparkonce.launch.protocol import ApplicationState, Phase, StillThere, Stopped
+from sparkonce.model import masking
+from sparkonce.model.record import ENVIRONMENT, FOLDER_ENVIRONMENT, NONCE_ENVIRONMENT, Application, Assignment
 
-LOG_TAIL = 1024
-"""Bytes of the log that an observation carries: of stdout, where spark-submit puts both streams of a Python driver, else of stderr."""
 TERM_SHARE = 0.5
-"""Of the stop timeout is left for SIGTERM; then SIGKILL."""
+"""Share of the stop timeout that SIGTERM is given before SIGKILL."""
 _ABSENT = (FileNotFoundError, NotADirectoryError)
-"""Also where a file has the attempt's name: it is foreign, as a folder that we did not make would be."""
+"""NotADirectoryError: a file has the attempt's name, which is as foreign as a folder of another creator."""
 POLL = 0.02
-"""Seconds between two looks while something is being stopped."""
+"""Seconds between checks while an attempt is being stopped."""
 
 _CHILDREN: list[subprocess.Popen[bytes]] = []
-"""Of this process. They outlive the launcher that started them, so nothing may complain that one still runs."""
+"""Children of this process, referenced so that Popen does not warn about one that outlives its launcher."""
 
+_NEVER_RAN = "its launcher ended before it had started anything"
 _WRAPPER = """
 d=$1; shift
 trap : TERM
@@ -68,16 +67,16 @@ exit $code
 
 @dataclass(frozen=True)
 class Command:
-    """What to run for an attempt."""
+    """The process to run for an attempt."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
     folder: str
-    """Working folder: the job file's, so that relative inputs are relative to it."""
+    """Working directory: the job file's folder, so that relative inputs are relative to it."""
 
 
 class LocalLauncher:
-    """See the module. `command_for` turns an assignment into a process; `wait` is awaited between looks while stopping."""
+    """A `Launcher` on this machine. command_for: builds an attempt's process. wait: awaited between checks while stopping."""
 
     kind = "local"
 
@@ -89,17 +88,17 @@ class LocalLauncher:
     ) -> None:
         self.attempts, self.command_for, self.wait = attempts, command_for, wait
 
-    async def launch(self, assignment: Assignment) -> Seen:
+    async def launch(self, assignment: Assignment) -> ApplicationState:
         folder = self.attempts / assignment.name
         command = self.command_for(assignment)
         if not Path(command.folder).is_dir():
             raise LaunchUnavailable(
-                f"the folder {command.folder} of {assignment.key} is not there; put it back and send the job again"
+                f"the folder {command.folder} of {assignment.key} does not exist; restore it and send the job again"
             )
         try:
             lock = place(folder, assignment, stopped=False)
             if lock is None:
-                return self._look(folder)
+                return self._state(folder, assignment)
             try:
                 failpoints.hit("launch.local.placed")
                 self._spawn(folder, assignment, command, lock)
@@ -109,12 +108,12 @@ class LocalLauncher:
         except OSError as problem:
             if problem.errno == errno.E2BIG:
                 raise LaunchRefused(
-                    f"the spec of {assignment.key} is longer than what a process can be told; shorten its arguments and settings"
+                    f"the spec of {assignment.key} exceeds the size limit of process arguments; shorten its arguments and settings"
                 ) from None
             raise LaunchUnavailable(
-                f"the attempt cannot be started in {folder}: {problem.strerror}; mend that and send the job again"
+                f"the attempt cannot be started in {folder}: {problem.strerror}; fix that and send the job again"
             ) from None
-        return self._look(folder)
+        return self._state(folder, assignment)
 
     def _spawn(self, folder: Path, assignment: Assignment, command: Command, lock: int) -> None:
         environment = {**os.environ, **command.environment}
@@ -133,11 +132,11 @@ class LocalLauncher:
         )
         _CHILDREN.append(child)
 
-    async def observe(self, assignment: Assignment, noted: Application | None = None) -> Seen | None:  # noqa: ARG002 - the folder says it
-        _collect()
+    async def observe(self, assignment: Assignment, noted: Application | None = None) -> ApplicationState | None:  # noqa: ARG002 - the folder records the process
+        _reap()
         folder = self.attempts / assignment.name
         try:
-            return self._look(folder) if folder.exists() else None
+            return self._state(folder, assignment) if folder.exists() else None
         except OSError as problem:
             raise LaunchUnavailable(f"{folder} cannot be read: {problem.strerror}") from None
 
@@ -149,38 +148,38 @@ class LocalLauncher:
                 os.close(lock)
             elif _identity(folder)[0] != assignment.nonce:
                 return Stopped(
-                    self._look(folder)
-                )  # somebody else's, and not ours to stop; its name keeps ours from starting
+                    self._state(folder, assignment)
+                )  # another creator's, not ours to stop; the taken name keeps ours from starting
             (folder / "stopped").touch()
             asked = time.monotonic()
-            asked_to_end: set[int] = set()
-            # The lock first: who holds it may still start a member, which would be seen after it.
+            terminated: set[int] = set()
+            # Check the lock first: its holder may still start a member, which the check after it then finds.
             while locked(folder) or members(folder, assignment.nonce):
                 waited = time.monotonic() - asked
                 if waited > timeout:
                     return StillThere(f"processes of {folder.name} are still there after {timeout:.0f} s")
-                end(members(folder, assignment.nonce), asked_to_end, at_once=waited >= timeout * TERM_SHARE)
+                end(members(folder, assignment.nonce), terminated, at_once=waited >= timeout * TERM_SHARE)
                 await self.wait(POLL)
-                _collect()
-            return Stopped(self._look(folder))
+                _reap()
+            return Stopped(self._state(folder, assignment))
         except OSError as problem:
             raise LaunchUnavailable(f"{folder} cannot be stopped: {problem.strerror}") from None
 
-    def _look(self, folder: Path) -> Seen:
+    def _state(self, folder: Path, assignment: Assignment) -> ApplicationState:
         nonce, uid = _identity(folder)
         process = _process(folder)
-        # A launcher that froze after it spawned holds the lock, too: then the recorded processes say whether anything runs.
+        # A launcher that froze after it spawned holds the lock, too: then the recorded process decides whether the attempt runs.
         alive = locked(folder) and (process is None or _runs(process) or bool(members(folder, nonce)))
-        code = _exit_code(folder)  # after the lock: what had ended by then has written it
+        code = _exit_code(folder)  # read after the lock: a process that had ended by then has written it
         stopping = (folder / "stopped").exists()
+        never_ran = not alive and _never_ran(folder)
         if alive:
             phase = Phase.FINISHING if code is not None else Phase.RUNNING if process else _starting(folder)
         elif code is None:
             phase = Phase.UNKNOWN
         else:
             phase = Phase.SUCCEEDED if code == 0 else Phase.FAILED_KNOWN
-        ended_badly = phase in (Phase.FAILED_KNOWN, Phase.UNKNOWN)
-        return Seen(
+        state = ApplicationState(
             name=folder.name,
             uid=uid,
             nonce=nonce,
@@ -188,21 +187,32 @@ class LocalLauncher:
             driver=process,
             exit_code=code,
             stopping=stopping,
-            message=f"the driver ended with exit code {code}, see stdout and stderr in {folder}"
+            never_ran=never_ran,
+            message=_NEVER_RAN
+            if never_ran
+            else f"the driver ended with exit code {code} (stdout and stderr are in {folder})"
             if phase is Phase.FAILED_KNOWN
             else "",
-            log_tail=(_tail(folder / "stdout") or _tail(folder / "stderr")) if ended_badly else "",
             detail={"folder": str(folder)},
         )
+        if phase not in (Phase.FAILED_KNOWN, Phase.UNKNOWN):
+            return state
+        # spark-submit writes both streams of a Python driver to stdout, and Java's exceptions to stderr
+        hidden = masking.values_of(assignment.spec.job)
+        streams = (masking.redacted(_tail(folder / name), hidden) for name in ("stdout", "stderr"))
+        found = find(*streams, exit_code=code)
+        if phase is Phase.UNKNOWN:  # how it ended is not known, so an exception in its log may not be why
+            return replace(state, log_tail=found.excerpt)
+        return explained(state, found, assignment)
 
 
-def _collect() -> None:
-    """Lets ended children go; what their end means is read from the folder."""
+def _reap() -> None:
+    """Reaps ended children; their outcome is read from the folder."""
     _CHILDREN[:] = [child for child in _CHILDREN if child.poll() is None]
 
 
 def place(folder: Path, assignment: Assignment, *, stopped: bool) -> int | None:
-    """Creates the attempt's folder whole, or not at all; a descriptor that holds its lock, or None when it was there already."""
+    """Creates the attempt's folder atomically; returns a descriptor that holds its lock, or None if the folder existed."""
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
     try:
@@ -211,7 +221,7 @@ def place(folder: Path, assignment: Assignment, *, stopped: bool) -> int | None:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     try:
-        draft.rename(folder)  # onto a folder that is not empty it fails: create-if-absent
+        draft.rename(folder)  # fails if the folder exists and is not empty: create-if-absent
     except OSError:
         os.close(lock)
         shutil.rmtree(draft, ignore_errors=True)
@@ -228,6 +238,7 @@ def _draft(draft: Path, assignment: Assignment, *, stopped: bool) -> int:
         "nonce": assignment.nonce,
         "install": assignment.install,
         "key": assignment.key,
+        "placeholder": stopped,
         "placedAt": time.monotonic(),
         "boot": _boot_id(),
     }
@@ -240,7 +251,7 @@ def _draft(draft: Path, assignment: Assignment, *, stopped: bool) -> int:
 
 
 def locked(folder: Path) -> bool:
-    """Whether anything that belongs to the attempt, or may still start it, is alive."""
+    """Whether a process that belongs to the attempt, or may still start it, is alive."""
     try:
         probe = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
     except _ABSENT:
@@ -255,7 +266,7 @@ def locked(folder: Path) -> bool:
 
 
 def members(folder: Path, nonce: str) -> list[int]:
-    """Pids of the recorded group that carry the attempt's nonce; none when it was recorded before the machine's last start."""
+    """Pids in the recorded group with the attempt's nonce in their environment; empty if it was recorded before the last boot."""
     process = _process(folder)
     if process is None:
         return []
@@ -267,7 +278,7 @@ def members(folder: Path, nonce: str) -> list[int]:
 
 
 def end(pids: Sequence[int], asked: set[int], *, at_once: bool) -> None:
-    """SIGTERM, once to each: who cleans up is not disturbed again and again. SIGKILL when it must be at once."""
+    """Sends SIGTERM once to each process, so that its cleanup is not interrupted; SIGKILL if `at_once`."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             if at_once:
@@ -279,7 +290,7 @@ def end(pids: Sequence[int], asked: set[int], *, at_once: bool) -> None:
 
 
 def record_process(folder: Path) -> None:
-    """Names this very process as the attempt's (a notebook is owner and driver at once)."""
+    """Records this process as the attempt's (a notebook is owner and driver at once)."""
     (folder / "process.new").write_text(f"{Path('/proc/self/stat').read_text()}{_boot_id()}\n")
     (folder / "process.new").rename(folder / "process")
 
@@ -294,12 +305,24 @@ def _identity(folder: Path) -> tuple[str, str]:
         identity = json.loads((folder / "application.json").read_text())
         return str(identity["nonce"]), str(identity["uid"])
     except (*_ABSENT, ValueError, KeyError, TypeError):
-        return "", "foreign"  # somebody else's folder has our name
+        return "", "foreign"  # another creator's folder has our name
+
+
+def _never_ran(folder: Path) -> bool:
+    """Whether nothing ever ran in this folder, whose lock is free: the wrapper records itself before it starts anything, and whoever may
+    start it holds the lock. Proves nothing after a reboot, which may have lost what was written last, nor of a placeholder, which says
+    only that the name was free when it was placed."""
+    try:
+        identity = json.loads((folder / "application.json").read_text())
+        launched = identity["placeholder"] is False and identity["boot"] == _boot_id()
+    except (*_ABSENT, ValueError, KeyError, TypeError):
+        return False  # an older layout, or another creator's folder
+    return launched and not (folder / "process").exists() and not (folder / "exit").exists()
 
 
 def _starting(folder: Path) -> Phase:
-    """A launcher spawns within milliseconds of placing the folder. One that has not within the life of a lease is frozen, and nobody
-    else may start the attempt: it is lost, however long its lock is held."""
+    """Starting, or Unknown if the launcher is frozen. It spawns within milliseconds of creating the folder; if it has not within the life
+    of a lease, the attempt is lost, however long the lock is held, because no other process may start it."""
     try:
         identity = json.loads((folder / "application.json").read_text())
         waited = time.monotonic() - float(identity["placedAt"])
@@ -327,7 +350,7 @@ def _process(folder: Path) -> str | None:
 
 
 def _runs(process: str) -> bool:
-    """Whether this very process, not another one with its pid, is alive."""
+    """Whether this process is alive, and not another one with its pid."""
     pid, started, boot = process.split(":")
     try:
         fields = Path("/proc", pid, "stat").read_text().rsplit(")", 1)[1].split()
@@ -341,13 +364,13 @@ def _boot_id() -> str:
 
 
 def _processes() -> Iterator[tuple[int, int]]:
-    """(pid, process group) of everything that runs."""
+    """(pid, process group) of every running process."""
     for entry in (path.name for path in Path("/proc").iterdir()):
         if entry.isdigit():
             try:
                 stat = Path("/proc", entry, "stat").read_text()
             except OSError:
-                continue  # it ended meanwhile
+                continue  # it has ended since
             yield int(entry), int(stat.rsplit(")", 1)[1].split()[2])
 
 
@@ -361,7 +384,7 @@ def _environment(pid: int) -> list[bytes]:
 def _tail(path: Path) -> str:
     try:
         with path.open("rb") as log:
-            log.seek(max(0, path.stat().st_size - LOG_TAIL))
+            log.seek(max(0, path.stat().st_size - READ))
             return log.read().decode(errors="replace")
     except OSError:
         return ""

@@ -1,8 +1,8 @@
-"""What starts, observes and stops applications, in neutral words; one implementation per kind of template.
+"""The launcher protocol: starts, observes and stops applications; one implementation per kind of template.
 
-An application is one attempt: created once under a name made from (key, generation, attempt), never updated, never created again.
-A launcher reports what it saw and decides nothing. "Not there" is an answer only when the launcher really looked (`observe`
-raises LaunchUnavailable otherwise).
+An application is one attempt: created once under a name derived from (key, generation, attempt), never updated, never created again.
+A launcher reports what it observes and decides nothing. It reports that an application does not exist only after reading the authoritative
+state (`observe` raises LaunchUnavailable otherwise).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.record import Application, Bound
+from sparkonce.model.record import Application, Assignment, Bound
 
 
 class Phase(StrEnum):
@@ -23,93 +22,115 @@ class Phase(StrEnum):
     FINISHING = "Finishing"
     SUCCEEDED = "Succeeded"
     FAILED_KNOWN = "FailedKnown"
-    """It ran and ended badly: the exit code is known."""
+    """It ran and failed; the exit code is known."""
     FAILED_INFRA = "FailedInfra"
-    """It ended for a reason of the platform, not its own (not counted)."""
+    """The platform ended it, through no fault of its own (not counted)."""
     UNKNOWN = "Unknown"
-    """It is gone and nobody saw how it ended."""
+    """It ended and its outcome was not observed."""
     HELD = "Held"
-    """It waits for a queue."""
+    """It waits in a queue."""
 
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED_KNOWN, Phase.FAILED_INFRA, Phase.UNKNOWN})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """One application, as it is now."""
+class ApplicationState:
+    """The observed state of one application."""
 
     name: str
     uid: str
     nonce: str
-    """As its creator wrote it; empty for a foreign application."""
+    """Nonce that its creator wrote; empty for a foreign application."""
     phase: Phase
     driver: str | None = None
     exit_code: int | None = None
     rewound: bool = False
-    """It was made by this install for this key, and by another grant than the record's: the ledger is older than it was."""
+    """Whether this install created it for this key under a grant that the record lacks: the ledger was restored to an older state."""
     stopping: bool = False
-    """It carries our mark: somebody began to stop it."""
+    """Whether it has our stop mark: a stop has begun."""
     repeated: bool = False
-    """It ran more than once under this name, or was suspended and resumed by somebody else."""
+    """Whether it ran more than once under this name, or another party suspended and resumed it."""
+    never_ran: bool = False
+    """Proof that no process of the attempt ever ran under this name, and none will."""
+    unstarted: frozenset[str] = frozenset()
+    """With `never_ran`: the drivers whose containers provably never started."""
     half_made: float | None = None
-    """Since when (Unix seconds) a driver waits for what its submission, which has failed, may never have made. It may still start."""
+    """Unix seconds since when a driver waits for objects that its failed submission may never have created. It may still start."""
+    waits: str = ""
+    """Why its driver has not started, where that is more than a start takes: the cause, its reason in brackets, then details."""
+    hopeless: bool = False
+    """Whether what `waits` says cannot mend itself."""
     message: str = ""
     log_tail: str = ""
+    """Of a driver that failed: its exception, or the last lines of its log (`driver_log`)."""
+    script_error: bool = False
+    """Whether the first attempt's log shows an error that lies in the script or its image. A hint, which may only end retries."""
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """Nothing of it runs, and nothing of it will."""
+    """No process of the attempt runs, and none will start."""
 
-    seen: Seen | None
+    seen: ApplicationState | None
 
 
 @dataclass(frozen=True)
 class StillThere:
-    """It could not be ended in time: it may still run."""
+    """It could not be stopped in time and may still run."""
 
     message: str
 
 
 class Launcher(Protocol):
-    """LaunchUnavailable: not done now, try later (or unknown: `observe` tells). LaunchRefused: invalid for good."""
+    """Runs attempts as applications of one kind.
+
+    Raises, from every method:
+        LaunchUnavailable: not done now, or unknown (`observe` shows which); retry later.
+        LaunchRefused: the application is invalid; retries cannot help.
+    """
 
     kind: str
 
-    async def launch(self, assignment: Assignment) -> Seen:
-        """Creates the application; when the name is taken, returns what is there (whose nonce the caller compares)."""
+    async def launch(self, assignment: Assignment) -> ApplicationState:
+        """Creates the application; if the name is taken, returns the existing one (the caller compares its nonce)."""
         ...
 
-    async def observe(self, assignment: Assignment, noted: Application | None = None) -> Seen | None:
-        """The application under the attempt's name, or None: there is none. `noted` is what the record knows of it: which driver it
-        should have, so that one that is not there any more has vanished and is not still to come."""
+    async def observe(self, assignment: Assignment, noted: Application | None = None) -> ApplicationState | None:
+        """The application with the attempt's name, or None if there is none.
+
+        noted: the application as recorded. Its driver tells a driver that has vanished from one that has not started yet.
+        """
         ...
 
     async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:
-        """Marks it as being stopped, then ends it. Without an application: places a stub under its name first, so that a late create
-        of a frozen owner meets a taken name. Seconds."""
+        """Marks the application as stopping, then ends it. If there is none, creates a placeholder with its name first, so that a delayed
+        create of a frozen operator finds the name taken. timeout: seconds."""
         ...
 
 
 class Follows(Protocol):
-    """Where applications that somebody else started can be looked at. Nothing is ever done to them."""
+    """Observes applications that another party started; never changes them."""
 
-    async def follow(self, assignment: Assignment, bound: Bound) -> Seen | None:
-        """What has the application's name now, read there and then, as its own operator says it; None: nothing has. LaunchUnavailable."""
+    async def follow(self, assignment: Assignment, bound: Bound) -> ApplicationState | None:
+        """The application with the bound name, read from the API server, as its own operator describes it; None if there is none.
+
+        Raises:
+            LaunchUnavailable: it could not be read.
+        """
         ...
 
 
 class SettleRuns(Protocol):
-    """Where settle runs can be started: applications beside an attempt's, named after it and their number. Errors as `Launcher`.
+    """Starts settle runs: applications beside an attempt's, named after it and their number. Errors as `Launcher`.
 
-    `assignment.run` is the number, `assignment.settle` what it is to roll forward, `assignment.why` why the attempt ends."""
+    `assignment.run` is the number, `assignment.settle` the sealed intent to roll forward, `assignment.why` why the attempt ends."""
 
-    async def settle(self, assignment: Assignment) -> Seen:
-        """Creates it; when the name is taken, returns what is there (whose nonce the caller compares)."""
+    async def settle(self, assignment: Assignment) -> ApplicationState:
+        """Creates the settle run; if the name is taken, returns the existing one (the caller compares its nonce)."""
         ...
 
-    async def settled(self, assignment: Assignment) -> Seen | None:
-        """The application under the settle run's name, or None: there is none."""
+    async def settled(self, assignment: Assignment) -> ApplicationState | None:
+        """The application with the settle run's name, or None if there is none."""
         ...

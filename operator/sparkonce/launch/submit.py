@@ -1,7 +1,12 @@
-"""The command line of a local attempt: how a SparkApplication template becomes `spark-submit --master local[*]`.
+"""Runs SparkApplication templates on this machine: what spark-submit can use of a template, its command line, and Spark and Java.
 
-Pure but for one look at where Spark is. Fields that only mean something to the Spark operator on Kubernetes are skipped here; the command
-line names them once (`LocalTemplate.skipped`).
+A template runs as `spark-submit --master local[*]`. Fields that only a cluster has (images, pods, sizes, scheduling) and values that a
+laptop cannot look up (secrets behind `valueFrom`) are skipped and *listed*, because a field that is silently ignored is worse than one
+that is refused; the command line prints `LocalTemplate.skipped` once.
+
+`check_spark` runs before a job is started, never for a replay: without Java every attempt of the key would fail, and that failure would be
+replayed for days. The version comes from `java -version`, because a path says nothing about it. With SPARKONCE_SPARK_SUBMIT set, Java is
+the user's responsibility and is not checked.
 """
 
 from __future__ import annotations
@@ -10,15 +15,22 @@ import importlib.util
 import os
 import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 from urllib.parse import unquote, urlsplit
+
+from pydantic import JsonValue
 
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.local import Command
-from sparkonce.model.assignment import Assignment
-from sparkonce.model.local_template import LocalTemplate
+from sparkonce.model.fields import argument_texts, as_text
+from sparkonce.model.record import Assignment
+from sparkonce.model.spec import IdempotentJob, Template
+from sparkonce.model.validation import InvalidJob, path_text
 
 SUBMIT_ENVIRONMENT = "SPARKONCE_SPARK_SUBMIT"
 MASTER_ENVIRONMENT = "SPARKONCE_MASTER"
@@ -26,14 +38,142 @@ MASTER_ENVIRONMENT = "SPARKONCE_MASTER"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 QUIET = {
-    "spark.ui.enabled": "false",  # two attempts on one laptop would fight for its port
+    "spark.ui.enabled": "false",  # two attempts on one laptop would compete for its port
     "spark.ui.showConsoleProgress": "false",  # the runner shows progress
 }
 """Defaults of local mode; a job's own sparkConf wins."""
+JAVA = 17
+"""The oldest Java that Spark 4 runs on."""
+JAVA_ANSWERS = 20.0
+"""Seconds that `java -version` may take: a cold JVM on a busy laptop needs two."""
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+_USED = {"type", "mainApplicationFile", "mainClass", "arguments", "sparkConf", "hadoopConf"}
+_USED_DEPS = {"pyFiles", "jars", "files", "archives", "packages", "excludePackages", "repositories"}
+_USED_PARTS: Mapping[str, set[str]] = {
+    "deps": _USED_DEPS,
+    "driver": {"env", "envVars", "javaOptions"},
+    "executor": {"env", "envVars"},
+}
+_MEANINGLESS = {"restartPolicy", "suspend"}  # their only valid values are what local mode does anyway
+_CLUSTER_CONF = ("spark.kubernetes.", "spark.master", "spark.submit.deployMode")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTemplate:
+    """What spark-submit runs of a template. Paths are as written: relative ones are relative to the job file."""
+
+    type: str
+    """Python, Java, Scala or R."""
+    main_file: str
+    main_class: str | None
+    arguments: tuple[str, ...]
+    conf: Mapping[str, str]
+    """Spark configuration, including Hadoop's (`spark.hadoop.*`) and the executors' environment (`spark.executorEnv.*`)."""
+    env: Mapping[str, str]
+    """The driver's environment."""
+    py_files: tuple[str, ...]
+    jars: tuple[str, ...]
+    files: tuple[str, ...]
+    archives: tuple[str, ...]
+    packages: tuple[str, ...]
+    exclude_packages: tuple[str, ...]
+    repositories: tuple[str, ...]
+    skipped: tuple[str, ...]
+    """Paths of given fields that have no effect here."""
+
+    @classmethod
+    def of(cls, job: IdempotentJob, *, source: str = "") -> Self:
+        """Raises: InvalidJob: the template names no application file."""
+        spec = job.spec.template.spec
+        main_file = spec.get("mainApplicationFile")
+        if not isinstance(main_file, str) or not main_file:
+            where = "spec.template.spec.mainApplicationFile"
+            raise InvalidJob([(where, "is required to run it here; name the script or jar")], source=source)
+        driver, executor, deps = (_map(spec.get(part)) for part in ("driver", "executor", "deps"))
+        main_class, kind = spec.get("mainClass"), spec.get("type")
+        return cls(
+            type=kind if isinstance(kind, str) else "Python" if main_file.endswith(".py") else "Java",
+            main_file=main_file,
+            main_class=main_class if isinstance(main_class, str) else None,
+            arguments=tuple(argument_texts(spec.get("arguments"))),
+            conf=_conf(spec, driver, executor),
+            env=_environment(driver),
+            py_files=_texts(deps, "pyFiles"),
+            jars=_texts(deps, "jars"),
+            files=_texts(deps, "files"),
+            archives=_texts(deps, "archives"),
+            packages=_texts(deps, "packages"),
+            exclude_packages=_texts(deps, "excludePackages"),
+            repositories=_texts(deps, "repositories"),
+            skipped=tuple(path_text(("spec", "template", "spec", *path)) for path in _skipped(job.spec.template)),
+        )
+
+
+def _map(value: JsonValue) -> Mapping[str, JsonValue]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(deps: Mapping[str, JsonValue], name: str) -> tuple[str, ...]:
+    return tuple(argument_texts(deps.get(name)))
+
+
+def _conf(
+    spec: Mapping[str, JsonValue], driver: Mapping[str, JsonValue], executor: Mapping[str, JsonValue]
+) -> dict[str, str]:
+    conf: dict[str, str] = {}
+    if isinstance(options := driver.get("javaOptions"), str):
+        conf["spark.driver.extraJavaOptions"] = options
+    conf.update({f"spark.executorEnv.{name}": value for name, value in _environment(executor).items()})
+    conf.update({f"spark.hadoop.{name}": as_text(value) for name, value in _given(spec, "hadoopConf")})
+    conf.update({name: as_text(value) for name, value in _given(spec, "sparkConf") if not _of_cluster(name)})
+    return conf
+
+
+def _given(spec: Mapping[str, JsonValue], name: str) -> list[tuple[str, JsonValue]]:
+    return [(key, value) for key, value in _map(spec.get(name)).items() if value is not None]
+
+
+def _of_cluster(name: str) -> bool:
+    return name.startswith(_CLUSTER_CONF[0]) or name in _CLUSTER_CONF
+
+
+def _entries(pod: Mapping[str, JsonValue]) -> list[dict[str, JsonValue]]:
+    env = pod.get("env")
+    return [entry for entry in env if isinstance(entry, dict)] if isinstance(env, list) else []
+
+
+def _environment(pod: Mapping[str, JsonValue]) -> dict[str, str]:
+    """The environment of driver or executor: `env` overrides the older `envVars`, as in the Spark operator."""
+    variables = {name: as_text(value) for name, value in _given(pod, "envVars")}
+    for entry in _entries(pod):
+        if entry.get("valueFrom") is None:
+            value = entry.get("value")
+            variables[str(entry["name"])] = "" if value is None else as_text(value)
+    return variables
+
+
+def _skipped(template: Template) -> list[tuple[str, ...]]:
+    spec = template.spec
+    paths: list[tuple[str, ...]] = []
+    for name, value in spec.items():
+        if name in _USED_PARTS:
+            paths += [(name, each) for each, given in _map(value).items() if given and each not in _USED_PARTS[name]]
+        elif name not in _USED | _MEANINGLESS and value not in (None, {}, []):
+            paths.append((name,))
+    paths += [("sparkConf", name) for name, _ in _given(spec, "sparkConf") if _of_cluster(name)]
+    for role in ("driver", "executor"):
+        entries = _entries(_map(spec.get(role)))
+        paths += [(role, "env", str(entry["name"])) for entry in entries if entry.get("valueFrom") is not None]
+    return paths
 
 
 def spark_submit() -> str:
-    """Path of spark-submit: the setting, the pyspark package beside us, SPARK_HOME, or PATH. InvalidInput when there is none."""
+    """Path of spark-submit: from the setting, the installed pyspark package, SPARK_HOME, or PATH.
+
+    Raises:
+        InvalidInput: none was found.
+    """
     if chosen := os.environ.get(SUBMIT_ENVIRONMENT):
         return chosen
     package = importlib.util.find_spec("pyspark")
@@ -48,17 +188,88 @@ def spark_submit() -> str:
     return found
 
 
+@dataclass(frozen=True)
+class Java:
+    version: int | None
+    said: str
+    """What was found, or what is wrong; one line."""
+
+    @property
+    def fits(self) -> bool:
+        return self.version is not None and self.version >= JAVA
+
+
+def java() -> Java:
+    """The Java that spark-submit would use: JAVA_HOME's, else the first on PATH."""
+    home = os.environ.get("JAVA_HOME")
+    path = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if path is None:
+        return Java(None, "no java is on PATH and JAVA_HOME is not set")
+    whose = f"{path} (from JAVA_HOME)" if home else path
+    try:
+        done = subprocess.run(
+            [path, "-version"], capture_output=True, text=True, errors="replace", timeout=JAVA_ANSWERS, check=False
+        )
+    except OSError as problem:
+        return Java(None, f"{whose} cannot be started ({problem.strerror})")
+    except subprocess.TimeoutExpired:
+        return Java(None, f"{whose} does not answer within {JAVA_ANSWERS:.0f} s")
+    said = (done.stderr or done.stdout).strip()
+    found = _VERSION.search(said)
+    if done.returncode != 0 or found is None:
+        return Java(None, f"{whose} fails (exit code {done.returncode}): {' '.join(said.split())[:120]}".rstrip(": "))
+    version = int(found[1])
+    return Java(version, f"Java {version} at {whose}")
+
+
+def check_spark() -> None:
+    """Raises: InvalidInput when no job can be started here; nothing was written."""
+    spark_submit()
+    if SUBMIT_ENVIRONMENT in os.environ:
+        return
+    found = java()
+    if not found.fits:
+        raise InvalidInput(
+            f"Spark cannot start here: {found.said}; install Java {JAVA} or later, or set JAVA_HOME (`sparkonce doctor` shows more)"
+        )
+
+
 def absolute(path: str, base: str) -> str:
-    """As the child sees it: relative paths are relative to the job file, URIs stay."""
+    """The path for the child process: relative paths are resolved against the job file's folder, URIs stay."""
     if path.startswith("file:"):
         return unquote(urlsplit(path).path)
     return path if _SCHEME.match(path) else str(Path(base, path))
 
 
+def check_paths(template: LocalTemplate, base: str) -> None:
+    """Raises: InvalidJob: a path or URL of the template names no file on any machine."""
+    problems = []
+    for field, paths in (
+        ("mainApplicationFile", {"": template.main_file}),
+        ("deps.pyFiles", _numbered(template.py_files)),
+        ("deps.jars", _numbered(template.jars)),
+        ("deps.files", _numbered(template.files)),
+        ("deps.archives", _numbered(template.archives)),
+    ):
+        for index, path in paths.items():
+            try:
+                usable = "\0" not in absolute(path, base)
+            except ValueError:  # such as an unclosed bracket, which begins an IPv6 address
+                usable = False
+            if not usable:
+                problems.append((f"spec.template.spec.{field}{index}", f"is {path!r}, which is no path and no URL"))
+    if problems:
+        raise InvalidJob(problems)
+
+
+def _numbered(paths: Sequence[str]) -> dict[str, str]:
+    return {f"[{number}]": path for number, path in enumerate(paths)}
+
+
 def command_for(
     template_of: Callable[[Assignment], LocalTemplate], *, application: str | None = None
 ) -> Callable[[Assignment], Command]:
-    """`application` replaces the main file of the template (the CLI's --application)."""
+    """Builds the command of an attempt. application: replaces the template's main file (the CLI's --application)."""
 
     def build(assignment: Assignment) -> Command:
         template = template_of(assignment)
@@ -87,15 +298,15 @@ def command_for(
         if template.main_class:
             argv += ["--class", template.main_class]
         return Command(
-            argv=[*argv, main, *template.arguments], environment=_environment(submit, template.env), folder=base
+            argv=[*argv, main, *template.arguments], environment=_child_environment(submit, template.env), folder=base
         )
 
     return build
 
 
-def _environment(submit: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Python workers start with the interpreter that runs us, not with whatever python3 is first on PATH; and spark-submit runs the
-    Spark that it belongs to, not another one that SPARK_HOME names."""
+def _child_environment(submit: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Environment of the child: Python workers use our interpreter, not the first python3 on PATH; spark-submit runs the Spark that it
+    belongs to, not another one in SPARK_HOME."""
     home = Path(submit).parent.parent
     spark = {"SPARK_HOME": str(home)} if (home / "jars").is_dir() else {}
     return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **spark, **env}

@@ -1,4 +1,4 @@
-"""What a job is: its spec, its key, its fingerprint. Pure: text and digests in, values out, nothing is read or written.
+"""Values of the domain: the job's spec, key and fingerprint, and the record. Pure: text and digests in, values out, no I/O.
 
-Nothing is re-exported here: a driver in a job image imports `model.key` without paying for YAML.
+Re-exports nothing, so that a driver in a job image can import `model.identity` without importing a YAML parser.
 """

@@ -1,13 +1,12 @@
-"""From a plain SparkApplication to the IdempotentJob that runs it once. Pure: documents in, a document and sentences out.
+"""Converts a plain SparkApplication to the IdempotentJob that runs it once. Pure: documents in, a document and notes out.
 
-What sparkonce does itself (retries, the lifetime of applications, suspension, the driver pod's name) moves to the fields that say so;
-what the API server wrote is dropped. Each of these is told in a sentence that begins with the field's path, because a conversion that
-loses something silently is worse than none. What would not mean the same is refused.
+What sparkonce does itself (retries, the lifetime of applications, suspension, the driver pod's name) moves to the corresponding fields;
+what the API server wrote is dropped. Each change is reported in a note that begins with the field's path, because a conversion that
+silently loses something is worse than none. Fields that cannot keep their meaning are refused.
 
-The result is validated as any job is. What the check then finds is told with the path and the line of the *application*, since that is
-the file that a person has.
+The result is validated like any job. Its problems are reported with path and line in the *application*, the file that the user has.
 
-Guessing outputs from a job's arguments was not tried: a job writes through sparkonce or it does not, and only its author knows.
+Outputs are not guessed from a job's arguments: whether a job writes through sparkonce, only its author knows.
 """
 
 from __future__ import annotations
@@ -16,19 +15,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from sparkonce.model.duration import text_of
-from sparkonce.model.manifest import InvalidJob
-from sparkonce.model.policy import Backoff
-from sparkonce.model.problems import Loc, line_of, path_text
-from sparkonce.model.spark_application import DRIVER_POD_NAME
-from sparkonce.model.spec import API_VERSION, KIND, IdempotentJob
+from sparkonce.errors import InvalidInput
+from sparkonce.model import entrance
+from sparkonce.model.fields import DRIVER_POD_NAME
+from sparkonce.model.reserved import OURS, THEIRS
+from sparkonce.model.spec import (
+    API_VERSION,
+    KIND,
+    OUTPUT_KINDS,
+    SUBMISSION_RETRIES_LIMIT,
+    Backoff,
+    kind_and_place,
+    text_of,
+)
+from sparkonce.model.validation import InvalidJob, Loc, line_of, path_text
 
 APPLICATION, SCHEDULED = "SparkApplication", "ScheduledSparkApplication"
 GROUP, VERSION = "sparkoperator.k8s.io", "v1beta2"
+CRON_NAME = 52
+"""Characters of a CronJob's name: Kubernetes appends the tick for the names of its Jobs."""
 OPERATION = "run"
-"""Of a job that only has a name: the resource tells which."""
+"""Operation of a job that only has a name, which becomes the resource."""
 ALWAYS = 3
-"""Attempts in place of `restartPolicy: Always`, which has no end: as many as a job with outputs gets."""
+"""Attempts instead of `restartPolicy: Always`, which never ends: the default of a job with outputs."""
 
 OPAQUE = (
     "opaque: no --output was given, so it runs once and its result is remembered, but whether an attempt that vanished took effect "
@@ -43,36 +52,54 @@ WRITE = (
     "what it writes otherwise is not protected"
 )
 
-_OURS = "sparkonce.dev/"
-_MANAGED_ANNOTATIONS = "kubectl.kubernetes.io/"
+_MANAGED = {"kubectl.kubernetes.io/": "kubectl", THEIRS: "the Spark operator"}
+"""Prefixes of labels and annotations, and who writes them."""
 _KEPT_METADATA = ("name", "generateName", "namespace")
 _MOVED_METADATA = ("labels", "annotations")
-_SCHEDULE = ("concurrencyPolicy", "successfulRunHistoryLimit", "failedRunHistoryLimit", "timeZone")
+_HISTORY = ("successfulRunHistoryLimit", "failedRunHistoryLimit")
+TICK, TICK_NAME = "SPARKONCE-TICK-TIME", "sparkonce-tick-name"
+"""Stand for the time of a tick, and for the name of its job, in the job that a schedule sends."""
+KEPT_OBJECTS = 7 * 86400
+"""Seconds for which the object of a tick stays after its end: the Spark operator kept one or a few. Its key is remembered longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """What the command line says beside the application."""
+class ConvertOptions:
+    """Options of the command line."""
 
     operation: str | None = None
     resource: str | None = None
     key: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
+    """Places by name: a path or URL of a slot log, or `KIND:PLACE`."""
     bind: bool = False
-    """The job follows this very application, as it was read from the API server."""
+    """The job follows this application, as it was read from the API server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When a job is sent, in the words of a CronJob."""
+
+    name: str
+    namespace: str
+    cron: str
+    time_zone: str | None
+    suspend: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:
     name: str
-    """Kind and name of what was converted."""
+    """Kind and name of the converted object."""
     document: Mapping[str, Any]
     notes: Sequence[str]
-    """What was changed or dropped; each begins with the field's path in the source."""
+    """Changes and dropped fields; each note begins with the field's path in the source."""
     template: Loc
-    """Where the application's spec stands in the source."""
+    """Location of the application's spec in the source."""
     dropped: Sequence[Loc]
-    """Places in the source that are not in the new template."""
+    """Locations in the source that the new template does not have."""
+    schedule: Schedule | None = None
+    """Of a ScheduledSparkApplication: when the job, with `TICK` and `TICK_NAME` filled in, is to be sent."""
 
 
 def is_application(document: object) -> bool:
@@ -80,15 +107,17 @@ def is_application(document: object) -> bool:
 
 
 def convert(
-    document: Mapping[str, Any], wish: Wish, *, source: str = "", lines: Mapping[Loc, int] | None = None
+    document: Mapping[str, Any], options: ConvertOptions, *, source: str = "", lines: Mapping[Loc, int] | None = None
 ) -> Converted:
-    """InvalidJob: what cannot be converted, each with its path in `document` and its line in `source`."""
-    return _Conversion(document, wish, source=source, lines=lines or {}).converted()
+    """Converts one document. Raises: InvalidJob: names what cannot be converted, with paths in `document` and lines in `source`."""
+    return _Conversion(document, options, source=source, lines=lines or {}).converted()
 
 
 class _Conversion:
-    def __init__(self, document: Mapping[str, Any], wish: Wish, *, source: str, lines: Mapping[Loc, int]) -> None:
-        self._document, self._wish, self._source, self._lines = document, wish, source, lines
+    def __init__(
+        self, document: Mapping[str, Any], options: ConvertOptions, *, source: str, lines: Mapping[Loc, int]
+    ) -> None:
+        self._document, self._options, self._source, self._lines = document, options, source, lines
         self._notes: list[str] = []
         self._dropped: list[Loc] = []
         self._scheduled = document.get("kind") == SCHEDULED
@@ -97,23 +126,25 @@ class _Conversion:
     def converted(self) -> Converted:
         self._known()
         metadata, labelled = self._metadata()
-        if self._scheduled:
-            self._schedule()
+        schedule = self._schedule(metadata) if self._scheduled else None
         given = self._map(self._at)
         told = len(self._notes)
         template, policies = dict(given), self._policies(given)
-        if self._wish.bind:
-            del self._notes[told:]  # of what sparkonce would do itself
+        if self._options.bind:
+            del self._notes[told:]  # about retries and the like, which a followed application keeps
             policies = {"bind": self._bind()}
         for loc in self._dropped:
             _without(template, loc[len(self._at) :])
         if "status" in self._document:
             self._note(("status",), "dropped: it belongs to the application that ran")
-        spec: dict[str, Any] = {**self._identity(metadata), **policies}
-        if self._wish.outputs:
-            spec["outputs"] = [{"name": name, "slotLog": {"path": path}} for name, path in self._wish.outputs.items()]
+        identity = self._identity(metadata)
+        if schedule is not None:
+            metadata, identity, policies = self._of_tick(metadata, identity, policies)
+        spec: dict[str, Any] = {**identity, **policies}
+        if self._options.outputs:
+            spec["outputs"] = [{"name": name, **_kind(name, text)} for name, text in self._options.outputs.items()]
             self._notes.append(WRITE)
-        elif self._wish.bind:
+        elif self._options.bind:
             self._notes.append(FOLLOWED)
         else:
             self._notes.append(OPAQUE)
@@ -121,13 +152,14 @@ class _Conversion:
         spec["template"] = {**kind, **({"metadata": labelled} if labelled else {}), "spec": template}
         job = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
         self._valid(job)
-        name = metadata.get("name") or metadata.get("generateName")
+        name = self._value(("metadata", "name")) or metadata.get("generateName")
         return Converted(
             name=f"{self._document['kind']} {name}",
             document=job,
             notes=[" ".join(note.split()) for note in self._notes],
             template=self._at,
             dropped=self._dropped,
+            schedule=schedule,
         )
 
     # what it is
@@ -139,11 +171,11 @@ class _Conversion:
         for loc in ((), ("metadata",), ("spec",), self._at):
             self._map(loc)
         labels = {**self._entries(("metadata", "labels")), **self._entries(("metadata", "annotations"))}
-        if any(str(name).startswith(_OURS) for name in labels):
+        if any(str(name).startswith(OURS) for name in labels):
             self._refuse(("metadata",), "was made by sparkonce for an IdempotentJob; take that one's own manifest")
 
     def _metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Of the job, and of its applications."""
+        """Metadata of the job, and of its applications."""
         given = self._map(("metadata",))
         kept = {name: given[name] for name in _KEPT_METADATA if given.get(name)}
         if "name" not in kept and "generateName" not in kept:
@@ -151,22 +183,28 @@ class _Conversion:
         moved: dict[str, Any] = {}
         for name in _MOVED_METADATA:
             entries = dict(self._entries(("metadata", name)))
-            for managed in [each for each in entries if str(each).startswith(_MANAGED_ANNOTATIONS)]:
-                del entries[managed]
-                self._note(("metadata", name, managed), "dropped: kubectl writes it")
+            for each in list(entries):
+                writer = next((by for prefix, by in _MANAGED.items() if str(each).startswith(prefix)), None)
+                if writer is not None:
+                    del entries[each]
+                    self._note(("metadata", name, each), f"dropped: {writer} writes it")
             if entries:
                 moved[name] = entries
                 self._note(("metadata", name), "moved to spec.template.metadata: each application gets them")
         for name in given:
-            if name not in _KEPT_METADATA and name not in _MOVED_METADATA and not (self._wish.bind and name == "uid"):
+            if (
+                name not in _KEPT_METADATA
+                and name not in _MOVED_METADATA
+                and not (self._options.bind and name == "uid")
+            ):
                 self._note(("metadata", name), "dropped: it belongs to the object that was read")
         return kept, moved
 
     def _identity(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        wish = self._wish
-        if wish.key is not None:
-            return {"idempotencyKey": wish.key}
-        resource = wish.resource
+        options = self._options
+        if options.key is not None:
+            return {"idempotencyKey": options.key}
+        resource = options.resource
         if resource is None:
             if "name" not in metadata:
                 sentence = (
@@ -174,17 +212,63 @@ class _Conversion:
                 )
                 self._refuse(("metadata", "generateName"), sentence)
             resource = str(metadata["name"])
-        return {"operation": wish.operation or OPERATION, "resource": resource}
+        return {"operation": options.operation or OPERATION, "resource": resource}
 
-    def _schedule(self) -> None:
-        spec = self._map(("spec",))
-        said = f"`{spec.get('schedule')}` is lost: an IdempotentJob runs once for its key; send one for each tick, "
-        self._note(("spec", "schedule"), said + "with the tick in its resource or key")
-        for name in spec:
-            if name in _SCHEDULE:
-                self._note(("spec", name), "dropped with the schedule")
-            elif name not in {"schedule", "template", "suspend"}:
-                self._note(("spec", name), "dropped: it is no part of the application")
+    def _schedule(self, metadata: Mapping[str, Any]) -> Schedule:
+        spec, name = self._map(("spec",)), metadata.get("name")
+        if not isinstance(name, str) or len(name) > CRON_NAME:
+            self._refuse(("metadata", "name"), f"is the CronJob's, too, so it has {CRON_NAME} characters at most")
+        cron, zone = spec.get("schedule"), spec.get("timeZone")
+        if not isinstance(cron, str) or not cron.strip():
+            self._refuse(("spec", "schedule"), "is required: when the job is sent")
+        if zone is not None and not isinstance(zone, str):
+            self._refuse(("spec", "timeZone"), "must be the name of a time zone")
+        self._note(
+            ("spec", "schedule"),
+            f"became that of CronJob {name}, which sends one job for each tick, with the tick in its key; the job's object is removed "
+            f"{text_of(KEPT_OBJECTS)} after its end (spec.ttlSecondsAfterFinished), its key is remembered longer (spec.retention)",
+        )
+        if zone in (None, "", "Local"):
+            zone = None
+            said = "is not given, so the schedule is read in that of Kubernetes' controller manager, no more in the Spark operator's"
+            self._note(("spec", "timeZone"), said)
+        else:
+            self._note(("spec", "timeZone"), "became the CronJob's")
+        policy = spec.get("concurrencyPolicy") or "Allow"
+        if policy != "Allow":
+            self._note(
+                ("spec", "concurrencyPolicy"),
+                f"{policy} is lost: each tick's job is one of its own, and may run beside the one before",
+            )
+        for each in _HISTORY:
+            if each in spec:
+                self._note(("spec", each), f"became spec.ttlSecondsAfterFinished: {KEPT_OBJECTS}")
+        for each in spec:
+            if each not in {"schedule", "template", "suspend", "timeZone", "concurrencyPolicy", *_HISTORY}:
+                self._note(("spec", each), "dropped: it is no part of the application")
+        if spec.get("suspend") is True:
+            self._note(("spec", "suspend"), "became the CronJob's")
+        if "namespace" not in metadata:
+            said = "is not given, so the CronJob and all beside it name default: the binding of its service account must name one"
+            self._note(("metadata", "namespace"), said)
+        return Schedule(
+            name=name,
+            namespace=str(metadata.get("namespace", "default")),
+            cron=cron,
+            time_zone=zone,
+            suspend=spec.get("suspend") is True,
+        )
+
+    def _of_tick(
+        self, metadata: Mapping[str, Any], identity: Mapping[str, Any], policies: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Metadata, identity and policies of one tick's job."""
+        ticked = "idempotencyKey" if "idempotencyKey" in identity else "resource"
+        return (
+            {**metadata, "name": TICK_NAME},
+            {**identity, ticked: f"{identity[ticked]}/{TICK}"},
+            {**policies, "ttlSecondsAfterFinished": KEPT_OBJECTS},
+        )
 
     def _bind(self) -> dict[str, str]:
         if self._scheduled:
@@ -202,10 +286,9 @@ class _Conversion:
 
     def _policies(self, given: Mapping[str, Any]) -> dict[str, Any]:
         policies: dict[str, Any] = {}
-        suspended = [loc for loc in (("spec", "suspend"), (*self._at, "suspend")) if self._value(loc) is True]
-        if suspended:
+        if given.get("suspend") is True:
             policies["suspend"] = True
-            self._note(suspended[0], "moved to spec.suspend of the IdempotentJob")
+            self._note((*self._at, "suspend"), "moved to spec.suspend of the IdempotentJob")
         if "suspend" in given:
             self._drop("suspend")
         if retry := self._retry(given):
@@ -223,18 +306,19 @@ class _Conversion:
 
     def _retry(self, given: Mapping[str, Any]) -> dict[str, Any]:
         policy = given.get("restartPolicy")
+        if "restartPolicy" in given:
+            self._drop("restartPolicy")
         if policy is None:
-            return {}
+            return self._never("is not given, which means Never, and")
         if not isinstance(policy, Mapping):
             self._refuse((*self._at, "restartPolicy"), "must be a map with a type")
         kind = policy.get("type") or "Never"
         if kind not in {"Never", "OnFailure", "Always"}:
             self._refuse((*self._at, "restartPolicy", "type"), f"must be Never, OnFailure or Always, not {kind}")
-        self._drop("restartPolicy")
         if kind == "Never":
             if policy.keys() - {"type"}:
                 self._note((*self._at, "restartPolicy"), "dropped: Never uses none of its other fields")
-            return {}
+            return self._never("Never")
         retries, interval = (self._number(policy, f"onFailure{part}") for part in ("Retries", "RetryInterval"))
         if kind == "Always":
             attempts = ALWAYS
@@ -243,27 +327,54 @@ class _Conversion:
         else:
             attempts = 1 + (retries or 0)
             said = f"OnFailure became spec.retry.maxAttempts: {attempts}, the first one included"
-        if attempts > 1 and not self._wish.outputs:
+        if attempts > 1 and not self._options.outputs:
             said += "; each attempt of an opaque job may write again, as it did before"
+        if attempts > 1 and not interval:
+            pause = Backoff()
+            said += f"; between attempts it waits {text_of(pause.initial)}, doubling up to {text_of(pause.max)} (spec.retry.backoff)"
         self._note((*self._at, "restartPolicy"), said)
-        for name in ("onSubmissionFailureRetries", "onSubmissionFailureRetryInterval"):
-            if policy.get(name) is not None:
-                self._note(
-                    (*self._at, "restartPolicy", name), "dropped: a failed submission is an attempt as any other"
-                )
-        retry: dict[str, Any] = {"maxAttempts": attempts}
+        retry: dict[str, Any] = {"maxAttempts": attempts, **self._submissions(policy)}
         if interval:
             retry["backoff"] = {"initial": text_of(interval)}
             if interval > Backoff().max:
                 retry["backoff"]["max"] = text_of(interval)
             said = f"became spec.retry.backoff.initial: {text_of(interval)}, which doubles with each further attempt"
+            said += (
+                f" up to {text_of(max(interval, Backoff().max))}; the Spark operator adds it once more for each attempt"
+            )
             self._note((*self._at, "restartPolicy", "onFailureRetryInterval"), said)
         return retry
+
+    def _never(self, given: str) -> dict[str, Any]:
+        said = f"{given} became spec.retry.maxAttempts: 1: an attempt that fails is not repeated"
+        if self._options.outputs:
+            said += "; with outputs further attempts are safe, so raise it if you want them"
+        else:
+            said += ", unless it provably never ran (spec.retry.submissionRetries)"
+        self._note((*self._at, "restartPolicy"), said)
+        return {"maxAttempts": 1}
+
+    def _submissions(self, policy: Mapping[str, Any]) -> dict[str, Any]:
+        """What becomes of a submission that fails, which the Spark operator counts apart."""
+        retries, _ = (self._number(policy, f"onSubmissionFailure{part}") for part in ("Retries", "RetryInterval"))
+        at = (*self._at, "restartPolicy")
+        kept: dict[str, Any] = {}
+        if retries is not None and not self._options.outputs:
+            kept = {"submissionRetries": min(retries, SUBMISSION_RETRIES_LIMIT)}
+            said = f"became spec.retry.submissionRetries: {kept['submissionRetries']}: attempts that provably never ran, beside maxAttempts"
+            self._note((*at, "onSubmissionFailureRetries"), said)
+        elif retries is not None:
+            said = "dropped: submissions are not counted apart; one that fails ends its attempt, which counts for spec.retry.maxAttempts"
+            self._note((*at, "onSubmissionFailureRetries"), said)
+        if "onSubmissionFailureRetryInterval" in policy:
+            said = "dropped: between all attempts it waits as spec.retry.backoff says"
+            self._note((*at, "onSubmissionFailureRetryInterval"), said)
+        return kept
 
     def _legacy(self, given: Mapping[str, Any]) -> None:
         for name in ("failureRetries", "retryInterval"):
             if name in given:
-                self._drop(name, say="dropped: attempts are counted by spec.retry")
+                self._drop(name, say="dropped: the Spark operator does not read it; attempts are counted by spec.retry")
 
     def _time_to_live(self, value: object) -> dict[str, Any]:
         loc = (*self._at, "timeToLiveSeconds")
@@ -312,10 +423,10 @@ class _Conversion:
         raise InvalidJob([(path_text(loc), sentence)], source=self._source, lines=[line_of(loc, self._lines)])
 
     def _valid(self, job: Mapping[str, Any]) -> None:
-        """Also as it will be read from YAML. InvalidJob in terms of the source."""
+        """Validates the job as it will be read from YAML. Raises: InvalidJob, with paths and lines of the source."""
         lines = {("spec", "template", "spec", *rest): line for rest, line in self._below(self._at)}
         try:
-            IdempotentJob.of(job, lines=lines)
+            entrance.admit(job, lines=lines).admitted(lines=lines)
         except InvalidJob as invalid:
             ours, theirs = "spec.template.spec", path_text(self._at)
             told = [
@@ -330,15 +441,32 @@ class _Conversion:
                 yield loc[len(at) :], line
 
 
+def _kind(name: str, text: str) -> dict[str, Any]:
+    """The field of an output that says what it is. Raises: InvalidInput: no place, or a kind that does not exist."""
+    kind, place = kind_and_place(text)
+    if kind and kind not in OUTPUT_KINDS:
+        raise InvalidInput(
+            f"--output {name}={text}: {kind} is no kind of output; write slotLog:PATH, delta:PATH or iceberg:CATALOG.TABLE"
+        )
+    if kind != "iceberg":
+        if not place:
+            raise InvalidInput(f"--output {name}={text}: the path is missing; write {kind}:PATH")
+        return {kind or "slotLog": {"path": place}}
+    catalog, _, table = place.partition(".")
+    if not (catalog and table):
+        raise InvalidInput(f"--output {name}={text}: an Iceberg table has a catalog; write iceberg:CATALOG.TABLE")
+    return {kind: {"catalog": catalog, "table": table}}
+
+
 def _option(path: str) -> str:
-    """Of our own fields the command line's name says more than the path in a file that is not there yet."""
+    """Our own fields are named by their option: the file with their path does not exist yet."""
     options = {"idempotencyKey": "--key", "operation": "--operation", "resource": "--resource", "outputs": "--output"}
     found = next((option for name, option in options.items() if path.startswith(f"spec.{name}")), None)
     return f"{found} ({path})" if found else path
 
 
 def _without(spec: dict[str, Any], loc: Loc) -> None:
-    """Takes one field out, copying the maps on the way: the source stays as it is."""
+    """Removes one field; copies the maps above it, so that the source is unchanged."""
     *above, last = loc
     here: dict[Any, Any] = spec
     for part in above:

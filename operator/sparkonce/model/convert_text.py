@@ -1,8 +1,11 @@
-"""A converted job as YAML text, with the comments and the order of the application's own file where that can be.
+"""Writes a converted job as YAML that keeps the comments and the order of the application's file if possible.
 
-The template's lines are taken from the file, shifted, without the lines of what was dropped, and the result is read again: only if it
-says exactly what the conversion says is it used. Otherwise (a flow style, anchors from elsewhere) the plain form is written and the
-caller is told. A YAML library that keeps comments was not taken: it would read numbers and dates unlike kubectl.
+The template's lines are taken from the file, indented anew, without those of dropped fields. The result is read again and used only if it
+equals the conversion; otherwise (flow style, anchors defined elsewhere) the plain form is written, and the caller is told. A YAML library
+that keeps comments was rejected: it would read numbers and dates differently from kubectl.
+
+A job that a schedule sends becomes a template in a ConfigMap, with the tick as a parameter, beside the CronJob whose pods fill it in and
+send it.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkonce.model.convert import Converted
-from sparkonce.model.problems import InvalidJob, Loc
-from sparkonce.model.yaml_tree import dump, read
+from sparkonce.model.convert import TICK, TICK_NAME, Converted, Schedule
+from sparkonce.model.manifest import dump, read, render
+from sparkonce.model.spec import API_VERSION
+from sparkonce.model.validation import InvalidJob, Loc
 
 INDENT = 6
 """Columns of a field of `spec.template.spec`."""
@@ -22,7 +26,7 @@ _IDLE = re.compile(r"\s*(#.*)?$")
 
 
 def documents(text: str) -> Iterator[str]:
-    """Each document of a text, with blank lines before it so that its line numbers are the file's."""
+    """Yields each document of a text, preceded by blank lines so that line numbers are those of the file."""
     part: list[str] = []
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -41,7 +45,7 @@ def _says_something(part: list[str]) -> bool:
 
 
 def written(converted: Converted, text: str, *, lines: Mapping[Loc, int], source: str) -> tuple[str, bool]:
-    """The manifest, and whether the file's own lines were kept."""
+    """The manifest's text, and whether the file's own lines were kept."""
     head = [f"# From {converted.name} in {source}:", *(f"# - {note}" for note in converted.notes)]
     above = "\n".join(" ".join(line.split()) for line in head) + "\n"
     kept = _kept(converted, text, lines)
@@ -74,13 +78,13 @@ def _kept(converted: Converted, text: str, lines: Mapping[Loc, int]) -> str | No
 
 
 def _end(loc: Loc, lines: Mapping[Loc, int], last: int) -> int:
-    """The line after its own: of the next field that is not below it."""
+    """The line after the field: that of the next one not below it."""
     after = [line for other, line in lines.items() if line > lines[loc] and other[: len(loc)] != loc]
     return min(after, default=last + 1)
 
 
 def _range(loc: Loc, rows: list[str], lines: Mapping[Loc, int]) -> set[int]:
-    """Its lines, and the comments right above it; what stands below it belongs to what follows."""
+    """Lines of the field with the comments directly above it; comments below it belong to the next field."""
     begin, end = lines[loc], _end(loc, lines, len(rows))
     while end - 1 > begin and _IDLE.match(rows[end - 2]):
         end -= 1
@@ -97,3 +101,103 @@ def _shifted(row: str, by: int) -> str:
         return " " * by + row
     free = len(row) - len(row.lstrip())
     return row[min(-by, free) :]
+
+
+SEND = """\
+# Sends the job of one tick. Kubernetes names the Job of a tick by its time, in minutes since 1970, also when the Job is made again; a Job
+# that a person makes (kubectl create job --from=cronjob/...) is a tick of its own name.
+tick=$JOB
+minutes=${JOB#%s-}
+case $minutes in
+[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]) tick=$(date -u -d "@$((minutes * 60))" +%%Y-%%m-%%dT%%H:%%MZ) ;;
+esac
+exec sparkonce send /etc/sparkonce/job.yaml --namespace "$NAMESPACE" --param "name=$JOB" --param "tick=$tick"
+"""
+RETRIES = 20
+"""Times a pod that could not send is started again: more than an hour, since pauses grow to five minutes."""
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?=params\.)")
+
+
+def cron_job(converted: Converted, schedule: Schedule, manifest: str, *, image: str) -> str:
+    """The CronJob that sends a job for each tick, and what it needs: the job as a template, a service account and its rights.
+
+    manifest: the job as `written` returned it. image: one that has `sparkonce send`.
+
+    Raises: InvalidJob: the template cannot be filled in as it is."""
+    lines = manifest.split("\n")
+    comments = [line for line in lines if line.startswith("#")]
+    text = "\n".join(line for line in lines if not line.startswith("#"))
+    template = _REFERENCE.sub(lambda found: f"${found[0]}", text)  # what looks like a parameter and is none
+    template = template.replace(TICK, "${params.tick}").replace(TICK_NAME, "${params.name}")
+    filled = render(template, params={"tick": TICK, "name": TICK_NAME}, source="")
+    if read(filled, source="").data != converted.document:
+        raise InvalidJob(
+            [("spec.template", "cannot be made a template of each tick; send its jobs by a program of your own")]
+        )
+    name, others = schedule.name, f"{schedule.name}-tick"
+    metadata = {"namespace": schedule.namespace}
+    files = {"job.yaml": template, "send.sh": SEND % name}
+    data = "".join(f"  {file}: |\n{_indented(content)}" for file, content in files.items())
+    config = (
+        dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": others, **metadata}}) + f"data:\n{data}"
+    )
+    documents = ["\n".join(comments) + "\n" + config]
+    documents += map(dump, [*_rights(others, metadata), _cron_job(schedule, others, metadata, image)])
+    return "---\n".join(documents)
+
+
+def _indented(content: str) -> str:
+    return "".join(f"    {line}\n" if line else "\n" for line in content.removesuffix("\n").split("\n"))
+
+
+def _rights(name: str, metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
+    group = API_VERSION.partition("/")[0]
+    rule = {"apiGroups": [group], "resources": ["idempotentjobs"], "verbs": ["create", "get"]}
+    rbac, there = "rbac.authorization.k8s.io", {"name": name, **metadata}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": dict(there)},
+        {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": dict(there), "rules": [rule]},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": dict(there),
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, **metadata}],
+        },
+    ]
+
+
+def _cron_job(schedule: Schedule, account: str, metadata: Mapping[str, Any], image: str) -> dict[str, Any]:
+    def from_pod(path: str) -> dict[str, Any]:
+        return {"fieldRef": {"fieldPath": path}}
+
+    container = {
+        "name": "send",
+        "image": image,
+        "command": ["sh", "-e", "/etc/sparkonce/send.sh"],
+        "env": [
+            {"name": "JOB", "valueFrom": from_pod("metadata.labels['batch.kubernetes.io/job-name']")},
+            {"name": "NAMESPACE", "valueFrom": from_pod("metadata.namespace")},
+        ],
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": "job", "mountPath": "/etc/sparkonce", "readOnly": True}],
+    }
+    pod = {
+        "restartPolicy": "OnFailure",
+        "serviceAccountName": account,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+        "volumes": [{"name": "job", "configMap": {"name": account}}],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": schedule.name, **metadata},
+        "spec": {
+            "schedule": schedule.cron,
+            **({"timeZone": schedule.time_zone} if schedule.time_zone else {}),
+            **({"suspend": True} if schedule.suspend else {}),
+            "jobTemplate": {"spec": {"backoffLimit": RETRIES, "template": {"spec": pod}}},
+        },
+    }

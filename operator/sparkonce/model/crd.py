@@ -1,11 +1,11 @@
 """The CustomResourceDefinition, generated from the typed spec: `python -m sparkonce.model.crd > crds/idempotentjobs.yaml`.
 
 Pydantic's JSON schema is not a structural schema: it has references, unions with null, and defaults that carry nulls. They are resolved
-here, and what JSON schema cannot say (immutability, exactly one of) is added as CEL rules. Defaults are written only where they are
-static; a default of a whole part is `{}`, so that the API server fills in the part's own defaults.
+here, and what JSON schema cannot express (immutability, exactly one of) is added as CEL rules. Only static defaults are written; the
+default of an object is `{}`, so that the API server fills in its fields' defaults.
 
-The rules repeat checks of `model.spec` that the API server can make at once; those that it cannot (field classes, misspelt
-template fields, forged conf) are made by the operator.
+The rules repeat those checks of `model.spec` that the API server can make at admission; the operator makes the others (field classes,
+misspelt template fields, forged conf).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from sparkonce.model.crd_status import status_schema
-from sparkonce.model.part import Part
-from sparkonce.model.spec import API_VERSION, DEFAULT_REVISION, KIND, IdempotentJob, JobSpec
-from sparkonce.model.yaml_tree import dump
+from sparkonce.model.manifest import dump
+from sparkonce.model.spec import API_VERSION, DEFAULT_REVISION, KIND, IdempotentJob, JobSpec, ResourceModel
 
 PLURAL = "idempotentjobs"
 HEADER = "# Generated from operator/sparkonce/model/spec.py by `make crd`; edit that file, not this one.\n"
@@ -91,12 +90,12 @@ def spec_schema() -> Schema:
 
 
 def _parts(model: type[BaseModel]) -> set[type[BaseModel]]:
-    """The model and every subclass of Part: names in JSON schema are class names."""
-    return {model, *Part.__subclasses__()}
+    """The model and every ResourceModel: names in JSON schema are class names."""
+    return {model, *ResourceModel.__subclasses__()}
 
 
 def _structural(schema: Schema, definitions: dict[str, Schema], models: dict[str, type[BaseModel]]) -> Schema:
-    """Without references, titles and unions with null; defaults are `_with_defaults`' business."""
+    """Resolves references and unions with null, and drops titles; `_with_defaults` adds defaults."""
     own = {key: value for key, value in schema.items() if key not in {"$ref", "anyOf"}}
     if "$ref" in schema:
         return _structural({**definitions[schema["$ref"].rpartition("/")[2]], **own}, definitions, models)
@@ -114,12 +113,12 @@ def _structural(schema: Schema, definitions: dict[str, Schema], models: dict[str
 
 
 def _with_defaults(fields: dict[str, Schema], model: type[BaseModel] | None) -> dict[str, Schema]:
-    """Each default as it is written in YAML, durations as text; empty maps and lists are the same as none."""
+    """Adds defaults as YAML spells them, durations as text; an empty map or list is no default."""
     defaults = model.model_construct().model_dump(mode="json", by_alias=True, exclude_none=True) if model else {}
     for name, schema in fields.items():
         default = defaults.get(name)
         if isinstance(default, dict) and "properties" in schema:
-            schema["default"] = {}  # the API server then fills in the part's own defaults
+            schema["default"] = {}  # the API server then fills in the fields' defaults
         elif default not in (None, [], {}):
             schema["default"] = default
     return fields
@@ -168,8 +167,8 @@ def _spec_rules() -> list[Schema]:
     )
     return [
         {
-            "rule": "has(self.idempotencyKey) != has(self.operation) && has(self.operation) == has(self.resource)",
-            "message": "must have an idempotencyKey, or operation and resource, and not both",
+            "rule": "(has(self.idempotencyKey) || has(self.operation)) && has(self.operation) == has(self.resource)",
+            "message": "must have an idempotencyKey, or operation and resource, or all three",
         },
         {
             "rule": "!has(self.idempotencyKey) || (!has(self.revision) && (!has(self.keyFrom) || self.keyFrom.size() == 0))",
@@ -221,6 +220,7 @@ def _columns() -> list[Schema]:
         column("Key", ".status.key", priority=1),
         column("Application", ".status.application", priority=1),
         column("Age", ".metadata.creationTimestamp", "date"),
+        column("Message", ".status.message"),  # the last one: it is a sentence
     ]
 
 

@@ -1,7 +1,7 @@
 """The schema of `.status`: a projection of the record, which only the operator writes.
 
-Written by hand, because `.status` is made by a pure function of record and object and is never parsed into a model of its own.
-What a job or a sink may extend (`result`, `progress`) keeps unknown fields.
+Written by hand, because `.status` is made by a pure function of record and object and never parsed into a model. Parts that a job or a sink
+may extend (`result`, `progress`) keep unknown fields.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from typing import Any
 
 PHASES = ("Pending", "Running", "Recovering", "Held", "Succeeded", "Failed", "Cancelled", "Mismatch", "Expired")
 ROLES = ("Leader", "Follower", "Replay")
+UNWRITTEN: dict[str, Any] = {"observedGeneration": -1}
+"""The status of an object before an operator has written one. Without it kstatus would call a new object Current: it would find neither
+a generation that is behind nor a condition. Flux's kinds have the same default."""
 
 Schema = dict[str, Any]
 
 
 def status_schema() -> Schema:
-    """Structural, as apiextensions.k8s.io/v1 demands."""
+    """The structural schema that apiextensions.k8s.io/v1 requires."""
     return {
         "type": "object",
+        "default": UNWRITTEN,
         "properties": {
             "phase": _text("Where the job stands.", enum=list(PHASES)),
             "role": _text("What this object is to the job.", enum=list(ROLES)),
-            "observedGeneration": _integer("Of this object's metadata, when this was written."),
-            "epoch": _integer("Of the ledger; raised when a person accepts a restored one."),
-            "ledgerRevision": _integer("Of the ledger, when this was read from it."),
+            "observedGeneration": _integer("Of this object's metadata, when this was written; -1: it was not yet."),
+            "epoch": _integer("Of the ledger; raised when a person accepts a restored one.", most=2**31 - 1),
+            "ledgerRevision": _integer("Of the ledger, when this was read from it.", most=2**48),
             "fingerprint": _text("The fingerprint that this object was answered for."),
             "requestNumber": _integer("Of what this object asked last; one more whenever its fingerprint changes."),
             "key": _text("As a person knows it."),
@@ -37,7 +41,7 @@ def status_schema() -> Schema:
                 "type": "boolean",
                 "description": "The result is a recorded one: nothing was run for this object.",
             },
-            "message": _text("One sentence: what is wrong, or what is waited for, and what to do."),
+            "message": _text("One sentence: what came of it, what is wrong, or what is waited for, and what to do."),
             "mismatch": _list(_text("Path of a field."), "Fields in which this object differs from the recorded job."),
             "conditions": _conditions(),
             "result": _result(),
@@ -50,7 +54,7 @@ def _conditions() -> Schema:
         "type": "object",
         "required": ["type", "status"],
         "properties": {
-            "type": _text("Complete, Failed, Reserved, Held, Mismatch or ResultGone."),
+            "type": _text("Complete, Failed, Reserved, Held, Mismatch, ResultGone, Ready, Reconciling or Stalled."),
             "status": _text("", enum=["True", "False", "Unknown"]),
             "reason": _text("One word for programs."),
             "message": _text("One sentence for people."),
@@ -83,7 +87,7 @@ def _result() -> Schema:
         "properties": {
             "class": _text("What kind of failure."),
             "message": _text("One sentence."),
-            "logTail": _text("The end of the driver's log, at most 1 KiB."),
+            "logTail": _text("The exception in the driver's log, or its last lines; at most 1 KiB."),
         },
     }
     result = _open("Recorded once; every duplicate gets the same.")
@@ -101,8 +105,9 @@ def _text(description: str, **more: Any) -> Schema:
     return {"type": "string", **({"description": description} if description else {}), **more}
 
 
-def _integer(description: str) -> Schema:
-    return {"type": "integer", "format": "int64", "description": description}
+def _integer(description: str, *, most: int | None = None) -> Schema:
+    bounds = {} if most is None else {"minimum": 0, "maximum": most}
+    return {"type": "integer", "format": "int64", **bounds, "description": description}
 
 
 def _list(items: Schema, description: str) -> Schema:

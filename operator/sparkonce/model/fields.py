@@ -1,27 +1,31 @@
-"""Which fields of a template are the job, which only tune it, and which are none of its business: a registry per kind.
+"""Fields of application templates: the class of each field, per template kind, and the checks of kubeflow's SparkApplication.
 
-A field that is not named is *must match*: forgetting one here refuses a duplicate that could have been served, which a person sees;
-the opposite mistake would serve the result of another job, which nobody sees. The lists belong to a fingerprint version and never
-change within it: a record's fingerprint is compared by the rules it was made with.
+A field that is not named is *must match*: forgetting one refuses a duplicate that could have been served, which users see; the opposite
+mistake would replay the result of another job unnoticed. The lists belong to a fingerprint version and never change within it: a record's
+fingerprint is compared by the rules it was made with.
 
-Other kinds join by an entry point of the group `sparkonce.field_classes` that names a `FieldClasses`; the engine is not touched.
-Looking up entry points reads installed packages' metadata, the one look outside that `model/` takes, and only for kinds that are
-not built in.
+The Spark operator validates its own resource; repeating its schema here would refuse fields of newer operators. So a SparkApplication is
+refused only for what would break the promise (inner retries, a TTL, forged `spark.sparkonce.*`, a driver pod with a fixed name or without
+a pod), for what cannot be fingerprinted, and for an unknown name *close to* a known one: a misspelling rather than a newer field.
+
+Other kinds register by an entry point of the group `sparkonce.field_classes` that names a `FieldClasses`. Looking up entry points reads
+the metadata of installed packages: the only I/O in `model/`, and only for kinds that are not built in.
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import entry_points
 
 from pydantic import JsonValue
 
-from sparkonce.model import spark_application
-from sparkonce.model.problems import Loc
+from sparkonce.model import reserved
+from sparkonce.model.validation import Loc
 
 ENTRY_POINTS = "sparkonce.field_classes"
 _NUMBER = re.compile(r"-[0-9.]+")
@@ -35,12 +39,13 @@ class FieldClass(StrEnum):
 
 
 class UnknownTemplateKind(ValueError):
-    """No field classes are registered for this kind: without them there is no fingerprint, and without that no job."""
+    """No field classes are registered for this kind, so its jobs cannot be fingerprinted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldClasses:
-    """Of one template kind, for one fingerprint version. Paths are dotted, below the template's `spec`, and stand for all below them."""
+    """Field classes of one template kind for one fingerprint version. Paths are dotted and below the template's `spec`; each includes
+    everything below it."""
 
     api_version: str
     kind: str
@@ -49,23 +54,25 @@ class FieldClasses:
     tunable: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
     conf: frozenset[str] = frozenset()
-    """Maps of names to values, whose values are text whatever YAML took them for."""
+    """Maps whose values are text, whichever type YAML gave them."""
     spark_conf: str = ""
-    """The one of these maps whose names are Spark's."""
+    """The one of these maps that holds Spark's configuration."""
     tunable_conf: frozenset[str] = frozenset()
-    """Names in Spark's map. `x.*` only where the names below are open by nature, such as node labels."""
+    """Names of Spark settings. `x.*` only where the names below are arbitrary, such as node labels."""
     ignored_conf: frozenset[str] = frozenset()
     environment: frozenset[str] = frozenset()
     """Lists of environment entries, compared by name."""
     arguments: str = ""
-    """The list of the job's arguments, as one top-level field."""
+    """Top-level field with the list of the job's arguments."""
     defaults: Mapping[str, JsonValue] = field(default_factory=dict)
-    """What an absent field means, frozen with this version."""
+    """Values of absent fields, frozen with this version."""
     check: Callable[[Mapping[str, JsonValue]], Iterable[tuple[Loc, str]]] = lambda _: ()
-    """Problems of a template's spec, each with its place below it."""
+    """Returns the problems of a template's spec, each with its path below the spec. Applied whenever a spec is read."""
+    check_new: Callable[[Mapping[str, JsonValue]], Iterable[tuple[Loc, str]]] = lambda _: ()
+    """As `check`, for new jobs only: recorded specs that an earlier version accepted stay readable."""
 
     def of(self, path: Sequence[str]) -> FieldClass:
-        """The class of a field of the template's spec. A name inside a conf map is one step, dots and all."""
+        """The class of a field of the template's spec. A name in a conf map is one step, whatever dots it contains."""
         prefixes = {dotted(path[:end]) for end in range(1, len(path) + 1)}
         in_conf = len(path) > 1 and path[0] == self.spark_conf
         if not prefixes.isdisjoint(self.ignored) or (in_conf and _listed(path[1], self.ignored_conf)):
@@ -75,18 +82,18 @@ class FieldClasses:
         return FieldClass.MUST_MATCH
 
     def argument_names(self, template_spec: Mapping[str, JsonValue]) -> list[str]:
-        """Names of the arguments that the template passes, each once, in order."""
+        """Distinct names of the arguments that the template passes, in order."""
         names = (text.partition("=")[0] for text in argument_texts(template_spec.get(self.arguments)))
         return list(dict.fromkeys(name for name in names if name.startswith("-") and not _NUMBER.fullmatch(name)))
 
 
 def dotted(path: Sequence[str]) -> str:
-    """As paths are listed in FieldClasses; empty where a step has a dot itself, and so is none of the listed fields."""
+    """A path as FieldClasses lists it; empty if a step contains a dot, because no listed field does."""
     return "" if any("." in step for step in path) else ".".join(path)
 
 
 def argument_texts(arguments: JsonValue) -> list[str]:
-    """As the job gets them: `3` and `true` are text on a command line."""
+    """Arguments as the job gets them: `3` and `true` are text on a command line."""
     return [as_text(each) for each in arguments] if isinstance(arguments, list) else []
 
 
@@ -100,8 +107,8 @@ def as_text(value: JsonValue) -> str:
 def tunable_positions(texts: Sequence[str], names: Iterable[str]) -> set[int]:
     """Positions of these arguments and of their values, for `--name value` and `--name=value`.
 
-    The next argument is the value unless it looks like a name itself; whoever declares a flag without a value as tunable
-    therefore must not put a positional argument right behind it.
+    The next argument is the value unless it looks like a name, so a tunable flag without a value must not be followed by a positional
+    argument.
     """
     wanted = set(names)
     positions: set[int] = set()
@@ -118,6 +125,158 @@ def tunable_positions(texts: Sequence[str], names: Iterable[str]) -> set[int]:
 
 def _listed(name: str, listed: frozenset[str]) -> bool:
     return name in listed or any(each.endswith("*") and name.startswith(each[:-1]) for each in listed)
+
+
+# --- kubeflow's SparkApplication v1beta2
+
+RESERVED_CONF = "spark.sparkonce."
+RESERVED_ENVIRONMENT = "SPARKONCE_"
+DRIVER_POD_NAME = "spark.kubernetes.driver.pod.name"
+_FORWARDING = ("spark.kubernetes.driverEnv.", "spark.executorEnv.")  # conf that becomes environment
+
+
+def _names(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_POD = _names(
+    "template cores coreLimit coreRequest memory memoryLimit memoryOverhead memoryOverheadFactor gpu "
+    "image configMaps secrets env envVars envFrom envSecretKeyRefs labels annotations volumeMounts "
+    "affinity tolerations podSecurityContext securityContext schedulerName sidecars initContainers "
+    "hostNetwork nodeSelector dnsConfig serviceAccount hostAliases terminationGracePeriodSeconds "
+    "shareProcessNamespace javaOptions lifecycle ports priorityClassName"
+)
+KNOWN: Mapping[str, frozenset[str]] = {
+    "": _names(
+        "type sparkVersion mode proxyUser image imagePullPolicy imagePullSecrets mainClass "
+        "mainApplicationFile arguments sparkConf hadoopConf sparkConfigMap hadoopConfigMap volumes driver "
+        "executor deps restartPolicy nodeSelector failureRetries retryInterval pythonVersion "
+        "memoryOverheadFactor monitoring batchScheduler batchSchedulerOptions timeToLiveSeconds "
+        "sparkUIOptions driverIngressOptions dynamicAllocation suspend driverPodDisruptionBudget"
+    ),
+    "driver": _POD | {"podName", "kubernetesMaster", "serviceLabels", "serviceAnnotations"},
+    "executor": _POD | {"instances", "deleteOnTermination"},
+    "deps": _names("jars files pyFiles packages excludePackages repositories archives"),
+}
+TYPES = ("Python", "Java", "Scala", "R")
+
+Spec = Mapping[str, JsonValue]
+Problems = Iterator[tuple[Loc, str]]
+
+
+def check_spark_application(spec: Spec) -> Problems:
+    """Problems of a SparkApplication's spec, each with its path below the spec."""
+    for part, known in KNOWN.items():
+        fields = spec.get(part) if part else spec
+        if isinstance(fields, dict) or fields is spec:
+            yield from _misspelt(part, fields, known)
+        elif fields is not None:
+            yield (part,), "must be a map of fields"
+    yield from _kept_from_retrying(spec)
+    yield from _a_driver_per_attempt(spec)
+    yield from _command(spec)
+    for name in ("sparkConf", "hadoopConf"):
+        yield from _conf(name, spec.get(name))
+    for role in ("driver", "executor"):
+        pod = spec.get(role)
+        if isinstance(pod, dict):
+            yield from _environment(role, pod)
+
+
+def _misspelt(part: str, fields: Spec, known: frozenset[str]) -> Problems:
+    for name in fields:
+        near = [] if name in known else difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        if near:
+            yield (part, name) if part else (name,), f"is not a field of a SparkApplication; did you mean {near[0]}?"
+
+
+def _kept_from_retrying(spec: Spec) -> Problems:
+    policy = spec.get("restartPolicy")
+    if policy is not None and not isinstance(policy, dict):
+        yield ("restartPolicy",), "must be a map with type: Never, or absent"
+    elif policy and policy.get("type") not in (None, "Never"):
+        sentence = "must be Never or absent: attempts are counted and fenced by spec.retry, not inside an application"
+        yield ("restartPolicy", "type"), sentence
+    if spec.get("timeToLiveSeconds") is not None:
+        yield ("timeToLiveSeconds",), "must be absent: spec.applicationTTL says how long applications stay"
+    if spec.get("suspend") not in (None, False):
+        yield ("suspend",), "must be absent: spec.suspend of the IdempotentJob starts and stops it"
+
+
+def _a_driver_per_attempt(spec: Spec) -> Problems:
+    """The driver pod is named after the attempt, which is what prevents a second driver of the attempt."""
+    driver, conf = spec.get("driver"), spec.get("sparkConf")
+    named = "must be absent: each attempt names its own driver pod, so that none can start twice"
+    if isinstance(driver, dict) and driver.get("podName") not in (None, ""):
+        yield ("driver", "podName"), named
+    if isinstance(conf, dict) and conf.get(DRIVER_POD_NAME) not in (None, ""):
+        yield ("sparkConf", DRIVER_POD_NAME), named
+    if spec.get("mode") not in (None, "cluster"):
+        yield ("mode",), "must be cluster or absent: a driver inside the Spark operator has no pod to watch or to stop"
+
+
+def _command(spec: Spec) -> Problems:
+    kind = spec.get("type")
+    if kind is not None and kind not in TYPES:
+        yield ("type",), f"must be {', '.join(TYPES[:-1])} or {TYPES[-1]}"
+    for name in ("mainApplicationFile", "mainClass"):
+        if not isinstance(spec.get(name), str | None):
+            yield (name,), "must be text"
+    yield from _scalars(("arguments",), spec.get("arguments"))
+    deps = spec.get("deps")
+    if isinstance(deps, dict):
+        for name, entries in deps.items():
+            if name in KNOWN["deps"]:
+                yield from _scalars(("deps", name), entries)
+
+
+def _scalars(loc: Loc, entries: JsonValue) -> Problems:
+    if entries is None:
+        return
+    if not isinstance(entries, list):
+        yield loc, "must be a list"
+        return
+    for index, each in enumerate(entries):
+        if each is None or isinstance(each, dict | list):
+            yield (*loc, index), "must be text; put it in quotes"
+
+
+def _conf(field: str, conf: JsonValue) -> Problems:
+    if conf is None:
+        return
+    if not isinstance(conf, dict):
+        yield (field,), "must be a map of names to values"
+        return
+    for name, value in conf.items():
+        if isinstance(value, dict | list):
+            yield (field, name), "must be one value; names with dots are written as one word"
+        forwarded = next((name.removeprefix(each) for each in _FORWARDING if name.startswith(each)), "")
+        if name.startswith(RESERVED_CONF) or forwarded.startswith(RESERVED_ENVIRONMENT):
+            yield (field, name), "is set by sparkonce alone; remove it"
+
+
+def _environment(role: str, pod: Spec) -> Problems:
+    env = pod.get("env")
+    if env is not None and not isinstance(env, list):
+        yield (role, "env"), "must be a list of name and value"
+        env = []
+    for index, entry in enumerate(env or []):
+        at: Loc = (role, "env", index)
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            yield at, "must be a map with a name, and a value or valueFrom"
+        elif str(entry["name"]).startswith(RESERVED_ENVIRONMENT):
+            yield (*at, "name"), "is set by sparkonce alone; remove it"
+        elif isinstance(entry.get("value"), dict | list):
+            yield (*at, "value"), "must be text"
+    variables = pod.get("envVars")
+    if variables is not None and not isinstance(variables, dict):
+        yield (role, "envVars"), "must be a map of names to values"
+        return
+    for name, value in (variables or {}).items():
+        if name.startswith(RESERVED_ENVIRONMENT):
+            yield (role, "envVars", name), "is set by sparkonce alone; remove it"
+        elif isinstance(value, dict | list):
+            yield (role, "envVars", name), "must be text"
 
 
 def _pod(*fields: str) -> frozenset[str]:
@@ -164,14 +323,17 @@ SPARK_APPLICATION = FieldClasses(
     environment=_pod("env"),
     arguments="arguments",
     defaults={"mode": "cluster", "restartPolicy.type": "Never", "suspend": False},
-    check=spark_application.check,
+    check=check_spark_application,
+    check_new=reserved.contradictions,
 )
+
+# --- the registry
 
 _BUILT_IN = (SPARK_APPLICATION,)
 
 
 def field_classes(api_version: str, kind: str, *, version: int = 1) -> FieldClasses:
-    """Of this template kind, for this fingerprint version. UnknownTemplateKind: neither built in nor installed."""
+    """Field classes of a template kind for a fingerprint version. Raises: UnknownTemplateKind: neither built in nor installed."""
     for each in _BUILT_IN:
         if (each.api_version, each.kind, each.version) == (api_version, kind, version):
             return each

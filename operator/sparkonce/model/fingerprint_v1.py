@@ -1,11 +1,14 @@
-"""Version 1 of the canonical form. Never changed: fingerprints in ledgers were made by it. A better form is a version 2 beside it.
+"""Version 1 of the canonical form of a job. Frozen, because fingerprints in ledgers were made by it: changes go into a version 2 beside it.
 
-What it takes as equal: another key order; a default that is written or not (the table here, not the model's current defaults); a
-field that is absent, null or empty; `3` and `"3"` where the value is text anyway; environment entries and outputs in another
-order. What it leaves out: tunable and ignored fields, identity, the spec's policies.
+Equal are: any order of keys; a default written out or not (the table here, not the model's current defaults); a field that is absent, null
+or empty; `3` and `"3"` where the value is text anyway; any order of environment entries and of outputs. Left out are tunable and ignored
+fields, identity, and the spec's policies.
 
-An empty map or list *inside a list's entry* is kept: entries are often unions (`emptyDir: {}`), where the empty member is the choice.
-Environment entries whose values refer to one another (`$(NAME)`) keep their order, which then matters.
+Operation and resource are identity where the key is derived from them. Beside an `idempotencyKey` they must match: no job had them there
+when this version was made, so no fingerprint of then depends on it.
+
+An empty map or list *inside an entry of a list* is kept: entries are often unions (`emptyDir: {}`), where the empty member is the choice.
+Environment entries whose values refer to one another (`$(NAME)`) keep their order, which matters then.
 """
 
 from __future__ import annotations
@@ -25,9 +28,8 @@ from sparkonce.model.fields import (
     field_classes,
     tunable_positions,
 )
-from sparkonce.model.output import Output
-from sparkonce.model.problems import Loc, path_text
-from sparkonce.model.spec import IdempotentJob, JobSpec
+from sparkonce.model.spec import IdempotentJob, JobSpec, Output
+from sparkonce.model.validation import Loc, path_text
 
 VERSION = 1
 
@@ -56,39 +58,39 @@ SPEC_CLASSES: Mapping[str, FieldClass] = {
     "suspend": FieldClass.IGNORED,
     "tunableArguments": FieldClass.IGNORED,
 }
-"""Of the fields of `spec`; one that is not named is must match."""
+"""Classes of the fields of `spec`; a field that is not named must match."""
 
 OUTPUT_DEFAULTS: Mapping[str, JsonValue] = {"onRerun": "Replace", "expect.minRows": 0}
-"""What an absent field of an output means."""
+"""Values of absent fields of an output."""
 
-_INTEGER = 2**53 - 1  # beyond it RFC 8785 has no numbers
+_INTEGER = 2**53 - 1  # RFC 8785 has no larger integers
 
 
 @dataclass(frozen=True)
 class Leaf:
     path: str
-    """The same for two documents' same field; what digests are kept under."""
+    """Equal for the same field of two documents; the key of the field's digest."""
     value: JsonValue
 
 
 @dataclass(frozen=True)
 class Canonical:
-    """What must match, as plain JSON, and how its argument positions read in the manifest."""
+    """What must match, as JSON, and where its arguments are in the manifest."""
 
     document: Mapping[str, JsonValue]
     contents: Mapping[str, str]
     arguments_path: str
     argument_positions: tuple[int, ...]
-    """Position in the manifest of each argument that must match; others were tunable."""
+    """Position in the manifest of each argument that must match; the others are tunable."""
     argument_count: int
 
     def leaves(self) -> list[Leaf]:
-        """Every value of the document with its path; equal leaves, equal documents."""
+        """Every value of the document with its path: documents are equal if their leaves are."""
         found = list(_leaves((), dict(self.document)))
         return found + [Leaf(name, digest) for name, digest in self.contents.items()]
 
     def shown(self, path: str) -> str:
-        """A leaf's path as a person counts: tunable arguments were left out, but they do stand in the manifest."""
+        """A leaf's path in the manifest, where tunable arguments count although the canonical form leaves them out."""
         prefix = f"{self.arguments_path}["
         if not path.startswith(prefix) or not path.endswith("]"):
             return path
@@ -99,7 +101,7 @@ class Canonical:
 
 
 def canonical(job: IdempotentJob, contents: Mapping[str, str]) -> Canonical:
-    """The must-match part of a job. UnknownTemplateKind: nothing says what must match."""
+    """The must-match part of a job. Raises: UnknownTemplateKind: no field classes are registered."""
     template = job.spec.template
     classes = field_classes(template.api_version, template.kind, version=VERSION)
     texts = argument_texts(template.spec.get(classes.arguments))
@@ -108,6 +110,7 @@ def canonical(job: IdempotentJob, contents: Mapping[str, str]) -> Canonical:
     spec = _template_spec(template.spec, classes, [texts[index] for index in kept])
     document: dict[str, JsonValue] = {
         **_unnamed(job.spec),
+        **_beside_key(job.spec),
         "template": {"apiVersion": template.api_version, "kind": template.kind, "spec": spec},
         "outputs": {output.name: _output(output) for output in job.resolved_outputs},
     }
@@ -121,10 +124,17 @@ def canonical(job: IdempotentJob, contents: Mapping[str, str]) -> Canonical:
 
 
 def _unnamed(spec: JobSpec) -> dict[str, JsonValue]:
-    """Fields of the spec that this version does not name: they must match."""
+    """Fields of the spec that this version does not name, which must match."""
     unnamed = [name for name, field in type(spec).model_fields.items() if (field.alias or name) not in SPEC_CLASSES]
     dumped = spec.model_dump(mode="json", by_alias=True, exclude_unset=True, include=set(unnamed))
     return _map(dumped, within_entry=False)
+
+
+def _beside_key(spec: JobSpec) -> dict[str, JsonValue]:
+    """What a client's key is for, if the job says so."""
+    if spec.idempotency_key is None or spec.operation is None:
+        return {}
+    return {"operation": spec.operation, "resource": spec.resource}
 
 
 def _output(output: Output) -> dict[str, JsonValue]:
@@ -143,7 +153,7 @@ def _template_spec(spec: Mapping[str, JsonValue], classes: FieldClasses, argumen
 
 
 def _selected(fields: Mapping[str, JsonValue], at: tuple[str, ...], classes: FieldClasses) -> dict[str, JsonValue]:
-    """Without what is tunable, ignored or empty. Classes are given by map keys alone, so lists are taken as they are."""
+    """Drops tunable, ignored and empty fields. Classes apply to map keys only, so lists are kept whole."""
     kept: dict[str, JsonValue] = {}
     for name, value in fields.items():
         path = (*at, name)
@@ -163,7 +173,7 @@ def _selected(fields: Mapping[str, JsonValue], at: tuple[str, ...], classes: Fie
 
 
 def _environment(entries: list[JsonValue]) -> JsonValue:
-    """By name; in their order where a name repeats or a value refers to another."""
+    """Environment entries by name; in order if a name repeats or a value refers to another."""
     names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
     refers = any(isinstance(entry, dict) and "$(" in str(entry.get("value")) for entry in entries)
     if refers or None in names or len(set(map(str, names))) != len(names):

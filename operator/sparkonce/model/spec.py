@@ -1,38 +1,305 @@
-"""The IdempotentJob resource, typed: the one source of the CRD, of the fingerprint and of what local mode reads.
+"""The typed IdempotentJob resource: the one source of the CRD, of the fingerprint and of what local mode reads. Pure.
 
-Refuses what could not be honoured exactly: unknown fields, two kinds of one output, a revision whose output does not contain it,
-an inner restart policy. Does not default what depends on other fields: such a field stays None here, and a property tells the
-effective value (`spec.max_attempts`), so that "not given" and "given as the default" stay distinguishable until the fingerprint
-decides that they are the same.
+Refuses what could not be honoured exactly: unknown fields, two kinds in one output, a revision that an output's location does not
+contain, a restart policy inside the template. A default that depends on other fields is not filled in: the field stays None, and a
+property returns the effective value (`spec.max_attempts`), so that "not given" and "given as the default" stay distinguishable until the
+fingerprint equates them.
 
-The template stays free JSON: it belongs to the Spark operator's own API, which changes without us. What must be known of it
-(field classes, checks) is registered per kind in `model.fields`.
+The template stays free JSON: it belongs to the Spark operator's API, which changes independently. What must be known about it (field
+classes, checks) is registered per kind in `model.fields`.
+
+Each output has exactly one kind, without a default and without a fallback: a job that declares Delta never writes a slot log.
+`{revision}` in a location stands for the job's revision, so that two revisions write beside each other.
+
+Policies (duplicates, unknown outcomes, retries, retention) are not part of a job's identity: two requests that differ only there are the
+same job. They never enter the fingerprint, and the leader's policies rule.
+
+Durations are written as in Kubernetes (`90s`, `1h30m`, `500ms`), plus days (`30d`), and are seconds as a float in Python. A bare number is
+refused: `30` could mean seconds or days. ISO 8601 durations are not accepted: the neighbouring fields and kubectl users use Go's format.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictInt, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
-
-from sparkonce.model.fields import UnknownTemplateKind, field_classes
-from sparkonce.model.output import NAME_PATTERN, REVISION, Output
-from sparkonce.model.part import Part
-from sparkonce.model.policy import (
-    ApplicationTTL,
-    OnDelete,
-    OnDuplicate,
-    OnFinalized,
-    OnMismatch,
-    OnUnknown,
-    Retention,
-    Retry,
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
 )
-from sparkonce.model.problems import Loc, invalid_job, refuse
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from sparkonce.model import reserved
+from sparkonce.model.fields import UnknownTemplateKind, field_classes
+from sparkonce.model.validation import InvalidJob, Loc, invalid_job, line_of, path_text, refuse
+
+
+class ResourceModel(BaseModel):
+    """Base model: frozen, unknown fields forbidden, camelCase aliases. A field's docstring is its description in the CRD
+    (`kubectl explain`)."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, given: Any) -> Any:
+        """Drops null fields: a bare `labels:` is null in YAML, which the API server treats as not given."""
+        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+
+REVISION = "{revision}"
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+NAME_LENGTH = 40  # it is part of sink keys, and of Delta application ids
+
+Location = Annotated[str, Field(min_length=1, max_length=1024)]
+ColumnName = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class OnRerun(StrEnum):
+    REPLACE = "Replace"
+    APPEND = "Append"
+
+
+class SlotLog(ResourceModel):
+    """Parquet files that become visible by a create-once slot; read with `sparkonce.read`."""
+
+    path: Location
+    """Folder or URL of the table."""
+
+
+class Delta(ResourceModel):
+    """A Delta table."""
+
+    path: Location
+    """Folder or URL of the table."""
+
+
+class Iceberg(ResourceModel):
+    """An Iceberg table."""
+
+    catalog: Location
+    """Name of the catalog, as Spark knows it."""
+    table: Location
+    """Name of the table with its namespace, `sales.orders`."""
+
+
+class Expect(ResourceModel):
+    """What a commit must fulfil; otherwise nothing is committed."""
+
+    min_rows: Annotated[StrictInt, Field(ge=0)] = 0
+    """Fewer rows are an error."""
+    columns: Annotated[tuple[ColumnName, ...], Field(max_length=256)] = ()
+    """Columns that must be there; others may."""
+
+
+class Output(ResourceModel):
+    name: Annotated[str, Field(min_length=1, max_length=NAME_LENGTH, json_schema_extra={"pattern": NAME_PATTERN})]
+    """What the job calls it: `job.write(df, "orders")`."""
+    slot_log: SlotLog | None = None
+    """Parquet files behind create-once slots."""
+    delta: Delta | None = None
+    """A Delta table."""
+    iceberg: Iceberg | None = None
+    """An Iceberg table."""
+    on_rerun: OnRerun = OnRerun.REPLACE
+    """What readers see after a rerun: the newest generation alone, or all of them."""
+    expect: Expect = Expect()
+    """What a commit must fulfil."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        kinds = [kind for kind in (self.slot_log, self.delta, self.iceberg) if kind is not None]
+        if len(kinds) != 1:
+            found = "none is given" if not kinds else f"{len(kinds)} are given"
+            refuse("Output", [((), f"must have exactly one of slotLog, delta and iceberg; {found}")])
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The name of the field that is given: slotLog, delta or iceberg."""
+        if self.slot_log is not None:
+            return "slotLog"
+        return "delta" if self.delta is not None else "iceberg"
+
+    @property
+    def location(self) -> str:
+        """The path, or catalog and table as one text; unique within the kind."""
+        if self.iceberg is not None:
+            return f"{self.iceberg.catalog}.{self.iceberg.table}"
+        place = self.slot_log or self.delta
+        return place.path if place is not None else ""
+
+    @property
+    def location_field(self) -> Loc:
+        """Path of the field that holds the location, below the output."""
+        return ("iceberg", "table") if self.iceberg is not None else (self.kind, "path")
+
+    def with_revision(self, revision: str) -> Self:
+        """The same output with `{revision}` filled in."""
+        change: dict[str, object] = {}
+        if self.iceberg is not None:
+            catalog, table = (text.replace(REVISION, revision) for text in (self.iceberg.catalog, self.iceberg.table))
+            change["iceberg"] = self.iceberg.model_copy(update={"catalog": catalog, "table": table})
+        else:
+            change = self._moved(self.location.replace(REVISION, revision))
+        return self.model_copy(update=change)
+
+    def at(self, path: str) -> Self:
+        """The same output in another folder. Raises: ValueError: an Iceberg table, which is named by a catalog and not by a folder."""
+        if self.iceberg is not None:
+            raise ValueError("is an Iceberg table, which a folder cannot stand for")
+        return self.model_copy(update=self._moved(path))
+
+    def _moved(self, path: str) -> dict[str, object]:
+        if self.slot_log is not None:
+            return {"slot_log": self.slot_log.model_copy(update={"path": path})}
+        return {"delta": self.delta.model_copy(update={"path": path})} if self.delta is not None else {}
+
+
+OUTPUT_KINDS = ("slotLog", "delta", "iceberg")
+_KIND = re.compile(r"([A-Za-z][A-Za-z0-9_+.-]*):(?!//)(.*)", re.DOTALL)
+
+
+def kind_and_place(text: str) -> tuple[str, str]:
+    """Splits `delta:s3a://lake/orders` as people write it on a command line. The kind is empty where none is given, and may be one that
+    does not exist; the scheme of a URL is no kind."""
+    found = _KIND.fullmatch(text)
+    return (found[1], found[2]) if found else ("", text)
+
+
+PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"
+_MAX_LENGTH = 32
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse(text: str) -> float:
+    """Parses a duration into seconds. Raises: ValueError: not a duration."""
+    if len(text) > _MAX_LENGTH or not re.fullmatch(PATTERN.strip("^$"), text, re.ASCII):
+        raise ValueError(f"{text[:_MAX_LENGTH]!r} is not a duration; write it as 90s, 5m, 1h30m or 30d")
+    return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
+
+
+def text_of(seconds: float) -> str:
+    """Writes seconds in the largest unit that divides them; `parse` reads them back to the millisecond."""
+    milliseconds = round(seconds * 1000)
+    for unit in ("d", "h", "m", "s"):
+        size = round(_SECONDS[unit] * 1000)
+        if milliseconds % size == 0 and (milliseconds or unit == "s"):
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"
+
+
+def _read(value: object) -> float:
+    if not isinstance(value, str):
+        raise PydanticCustomError("sparkonce", "{sentence}", {"sentence": "must be a duration such as 90s, 5m or 30d"})
+    try:
+        return parse(value)
+    except ValueError as refused:
+        raise PydanticCustomError("sparkonce", "{sentence}", {"sentence": str(refused)}) from None
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(_read),
+    PlainSerializer(text_of, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": PATTERN, "maxLength": _MAX_LENGTH}),
+]
+"""Seconds in Python; text such as `5m` in YAML and JSON."""
+
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+class OnDuplicate(StrEnum):
+    ATTACH = "Attach"
+    REJECT = "Reject"
+
+
+class OnMismatch(StrEnum):
+    REJECT = "Reject"
+    SUPERSEDE = "Supersede"
+    REJECT_ALWAYS = "RejectAlways"
+
+
+class OnFinalized(StrEnum):
+    REPLAY = "Replay"
+    RERUN_IF_FAILED = "RerunIfFailed"
+
+
+class OnUnknown(StrEnum):
+    HOLD = "Hold"
+    RETRY = "Retry"
+    FAIL = "Fail"
+
+
+class OnDelete(StrEnum):
+    STOP = "Stop"
+    DETACH = "Detach"
+
+
+class Backoff(ResourceModel):
+    initial: Duration = 10.0
+    """Wait before the second attempt; it doubles, with jitter, for each further one."""
+    max: Duration = 300.0
+    """The longest wait between two attempts."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Backoff:
+        if self.initial > self.max:
+            refuse("Backoff", [(("initial",), "must not be longer than spec.retry.backoff.max")])
+        return self
+
+
+SUBMISSION_RETRIES_LIMIT = 1000
+
+
+class Retry(ResourceModel):
+    max_attempts: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
+    """Attempts that count within one generation: 3 where outputs are declared, 1 where the job is opaque."""
+    submission_retries: Annotated[StrictInt, Field(ge=0, le=SUBMISSION_RETRIES_LIMIT)] | None = None
+    """Attempts that are repeated beside maxAttempts because they provably never ran (a failed submission, a pod whose containers never
+    started), in a job without outputs: 3. With outputs such an attempt counts like any other."""
+    backoff: Backoff = Backoff()
+    """How long to wait between attempts."""
+
+
+class Retention(ResourceModel):
+    """How long a finalized record is remembered: after that the same key is a new job."""
+
+    succeeded: Duration = 30 * DAY
+    """From the moment it succeeded."""
+    failed: Duration = 7 * DAY
+    """From the moment it failed or was cancelled."""
+
+
+class ApplicationTTL(ResourceModel):
+    """How long the Spark application of a finalized job stays, for its logs and its page."""
+
+    succeeded: Duration = HOUR
+    """After it succeeded."""
+    failed: Duration = 24 * HOUR
+    """After it failed or was cancelled."""
+
 
 API_VERSION = "sparkonce.dev/v1alpha1"
 KIND = "IdempotentJob"
@@ -54,8 +321,8 @@ class KeyFrom(StrEnum):
     IMAGE = "Image"
 
 
-class TemplateMetadata(Part):
-    """Names are given by sparkonce: one application per attempt."""
+class TemplateMetadata(ResourceModel):
+    """Metadata of each application; its name is not among it, because sparkonce names one application per attempt."""
 
     labels: dict[str, str] = Field(default_factory=dict)
     """Added to each application; never part of what the job is."""
@@ -63,7 +330,7 @@ class TemplateMetadata(Part):
     """Added to each application; never part of what the job is."""
 
 
-class Template(Part):
+class Template(ResourceModel):
     api_version: Annotated[str, Field(min_length=1, max_length=253)]
     """Of the application: `sparkoperator.k8s.io/v1beta2`."""
     kind: Annotated[str, Field(min_length=1, max_length=63)]
@@ -84,7 +351,7 @@ class Template(Part):
         return self
 
 
-class Bind(Part):
+class Bind(ResourceModel):
     """An application that runs, or has run, without sparkonce."""
 
     application: Annotated[str, Field(min_length=1, max_length=253, json_schema_extra={"pattern": VISIBLE_ASCII})]
@@ -93,7 +360,7 @@ class Bind(Part):
     """Its metadata.uid: another one under the same name is another application."""
 
 
-class JobSpec(Part):
+class JobSpec(ResourceModel):
     idempotency_key: Identity | None = None
     """The key, 1-255 visible ASCII characters. Immutable. Instead of operation and resource."""
     operation: Identity | None = None
@@ -115,7 +382,8 @@ class JobSpec(Part):
     on_duplicate: OnDuplicate = OnDuplicate.ATTACH
     """A duplicate of a running job waits for its result, or is refused."""
     on_mismatch: OnMismatch = OnMismatch.REJECT
-    """Another job under the same key is refused, or takes its place in a new generation."""
+    """Another job under the same key is refused, or takes its place in a new generation. Where that job ended and provably took no effect,
+    its place is taken in any case, unless this is RejectAlways."""
     on_finalized: OnFinalized = OnFinalized.REPLAY
     """A duplicate of a finished job gets its result; RerunIfFailed runs a failed one again."""
     on_unknown: OnUnknown = OnUnknown.HOLD
@@ -153,26 +421,30 @@ class JobSpec(Part):
 
     @property
     def opaque(self) -> bool:
-        """No outputs are declared: only exit codes and applications tell what happened."""
+        """Whether no outputs are declared: the outcome is then known only from the application and its exit code."""
         return not self.outputs
 
     @property
     def effective_revision(self) -> str | None:
-        """None where the key is explicit: such a job has no revisions."""
+        """The revision; None for an explicit key, which has no revisions."""
         return None if self.idempotency_key is not None else self.revision or DEFAULT_REVISION
 
     @property
     def max_attempts(self) -> int:
-        """An opaque job is tried once: a second try could repeat its effects."""
+        """Attempts that count, with the default filled in: one for an opaque job, since a second one could repeat its effects."""
         return self.retry.max_attempts or (1 if self.opaque else 3)
 
+    @property
+    def submission_retries(self) -> int:
+        return 3 if self.retry.submission_retries is None else self.retry.submission_retries
+
     def heartbeat_timeout(self, default: int = HEARTBEAT_TIMEOUT) -> int | None:
-        """Seconds of silence that end an attempt; None: only declared outputs make a driver beat."""
+        """Seconds without a heartbeat that end an attempt; None for an opaque job, whose driver sends none."""
         return self.heartbeat_timeout_seconds or (None if self.opaque else default)
 
 
 class Metadata(BaseModel):
-    """Of the object: what we read is typed, what the API server adds is kept."""
+    """metadata of the object: the fields that are read here are typed, all others are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow", alias_generator=to_camel, populate_by_name=True)
 
@@ -195,7 +467,7 @@ class Metadata(BaseModel):
         return self
 
 
-class IdempotentJob(Part):
+class IdempotentJob(ResourceModel):
     """One job that takes effect once, however often it is sent."""
 
     api_version: Literal["sparkonce.dev/v1alpha1"]
@@ -207,24 +479,43 @@ class IdempotentJob(Part):
 
     @classmethod
     def of(cls, document: object, *, source: str = "", lines: Mapping[Loc, int] | None = None) -> Self:
-        """From parsed YAML or JSON. InvalidJob: every problem as a sentence with its field path."""
+        """Validates parsed YAML or JSON. Raises: InvalidJob: names every problem with its field path."""
         try:
             return cls.model_validate(document)
         except ValidationError as error:
             invalid_job(error, cls, source=source, lines=lines or {})
 
+    def admitted(self, *, source: str = "", lines: Mapping[Loc, int] | None = None) -> Self:
+        """Returns this job if its template contradicts nothing that an attempt is named, found or run by. Called where a new job enters,
+        never for a recorded one. A job that only follows an application launches nothing, so its template passes.
+
+        Raises: InvalidJob: names every contradiction with its field path."""
+        template, at = self.spec.template, ("spec", "template")
+        if self.spec.bind is not None:
+            return self
+        problems = [
+            *reserved.labels((*at, "metadata", "labels"), template.metadata.labels),
+            *reserved.labels((*at, "metadata", "annotations"), template.metadata.annotations),
+        ]
+        classes = field_classes(template.api_version, template.kind)
+        problems += [((*at, "spec", *loc), sentence) for loc, sentence in classes.check_new(template.spec)]
+        if problems:
+            told = [(path_text(loc), sentence) for loc, sentence in problems]
+            raise InvalidJob(told, source=source, lines=[line_of(loc, lines or {}) for loc, _ in problems])
+        return self
+
     def document(self) -> dict[str, Any]:
-        """What was asked for, without defaults that nobody wrote; `of` reads it back."""
+        """The job as it was given, without defaults; `of` reads it back."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     @property
     def resolved_outputs(self) -> tuple[Output, ...]:
-        """The outputs with `{revision}` filled in: where the job really writes."""
+        """The outputs with `{revision}` filled in: where the job writes."""
         revision = self.spec.effective_revision
         return self.spec.outputs if revision is None else tuple(o.with_revision(revision) for o in self.spec.outputs)
 
     def relocated(self, locations: Mapping[str, str]) -> Self:
-        """The same job with these outputs in other folders (a relative path made absolute, say)."""
+        """The same job with these outputs in other folders, such as relative paths made absolute."""
         moved = tuple(o.at(locations[o.name]) if o.name in locations else o for o in self.spec.outputs)
         return self.model_copy(update={"spec": self.spec.model_copy(update={"outputs": moved})})
 
@@ -236,10 +527,10 @@ def _identity(spec: JobSpec) -> list[tuple[Loc, str]]:
     if spec.idempotency_key is None:
         if not given:
             problems.append(((), "must have an idempotencyKey, or operation and resource to derive it from"))
-        problems += [((name,), "is required beside its pair") for name in pair if given and name not in given]
     else:
-        also = [*given, *(["revision"] if spec.revision is not None else []), *(["keyFrom"] if spec.key_from else [])]
+        also = [*(["revision"] if spec.revision is not None else []), *(["keyFrom"] if spec.key_from else [])]
         problems += [((name,), "must not stand beside idempotencyKey; keep one of the two") for name in also]
+    problems += [((name,), "is required beside its pair") for name in pair if given and name not in given]
     texts = {"idempotencyKey": spec.idempotency_key, **pair}
     problems += [((name,), _NOT_VISIBLE) for name, text in texts.items() if text is not None and not _visible(text)]
     if spec.revision is not None and not re.fullmatch(REVISION_PATTERN.strip("^$"), spec.revision):
@@ -304,3 +595,16 @@ def _tunable(spec: JobSpec) -> list[tuple[Loc, str]]:
         elif name not in present:
             problems.append((at, f"is no argument of the job; its template passes {', '.join(present) or 'none'}"))
     return problems
+
+
+def missing_columns(expect: Expect, columns: Sequence[str]) -> str | None:
+    """How these columns violate `expect`, in a few words; None: they do not. Names are compared case-sensitively."""
+    missing = [each for each in expect.columns if each not in columns]
+    if not missing:
+        return None
+    return f"it has no column {', '.join(missing)} (its columns are {', '.join(columns) or 'none'})"
+
+
+def too_few_rows(expect: Expect, rows: int) -> str | None:
+    """How this number of rows violates `expect`, in a few words; None: it does not."""
+    return f"it has {rows} rows and should have at least {expect.min_rows}" if rows < expect.min_rows else None

@@ -1,34 +1,43 @@
-"""What a gateway counts, as Prometheus metrics. Names and units as in `metrics.py`; one registry per object."""
+"""The gateway's Prometheus metrics. Naming and registry as in `metrics.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from sparkonce.observe.metrics import registry_of_process
 
 ANSWERS = (0.002, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class GatewayMetrics:
-    def __init__(self, *, announced: Callable[[], bool]) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(
+        self,
+        *,
+        announced: Callable[[], bool],
+        reports: Callable[[], float] = lambda: 0.0,
+        connections: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`reports`: how full the fullest realm's room for reports is; `connections`: how many clients have open."""
+        self.registry = registry_of_process()
         self._requests = Counter(
             "sparkonce_gateway_requests",
-            "Answered requests, by route as it is declared and status.",
+            "Answered requests, by declared route and status.",
             ("route", "status"),
             registry=self.registry,
         )
         self._seconds = Histogram(
             "sparkonce_gateway_request_seconds",
-            "From the head of a request to its answer.",
+            "From a request's headers to its response.",
             ("route",),
             buckets=ANSWERS,
             registry=self.registry,
         )
         self._tokens = Counter(
             "sparkonce_gateway_tokens",
-            "Tokens that were shown: remembered, accepted or refused by the API server.",
+            "Presented tokens: answered from the cache, or accepted or refused by the API server.",
             ("answer",),
             registry=self.registry,
         )
@@ -43,20 +52,36 @@ class GatewayMetrics:
         )
         self._store_seconds = Histogram(
             "sparkonce_store_request_seconds",
-            "From a request to the store to its answer.",
+            "Latency of requests to the store.",
             ("verb",),
             buckets=ANSWERS,
             registry=self.registry,
         )
         serves = Gauge(
             "sparkonce_gateway_announced",
-            "1 while the ledger says that this gateway serves.",
+            "1 while the ledger has this gateway's announcement.",
             registry=self.registry,
         )
         serves.set_function(lambda: float(announced()))
+        room = Gauge(
+            "sparkonce_gateway_reports_ratio",
+            "Bytes of reports divided by the limit, of the fullest realm that reported through this gateway lately.",
+            registry=self.registry,
+        )
+        room.set_function(reports)
+        self._closed = Counter(
+            "sparkonce_gateway_connections_closed",
+            "Connections that the gateway closed by itself: overdue, to make room for another, or refused.",
+            ("why",),
+            registry=self.registry,
+        )
+        for why in ("overdue", "room", "refused"):  # created at 0, so that the first one shows as an increase
+            self._closed.labels(why)
+        open_now = Gauge("sparkonce_gateway_connections", "Open connections of clients.", registry=self.registry)
+        open_now.set_function(lambda: float(connections()))
 
     def requested(self, route: str, status: int, seconds: float) -> None:
-        self._requests.labels(route, 503)  # there before the first one, whose increase is then seen
+        self._requests.labels(route, 503)  # created at 0, so that the first failure shows as an increase
         self._requests.labels(route, status).inc()
         self._seconds.labels(route).observe(seconds)
 
@@ -72,6 +97,9 @@ class GatewayMetrics:
         self._stored.labels(verb, result).inc()
         self._store_seconds.labels(verb).observe(seconds)
 
+    def closed(self, why: str) -> None:
+        self._closed.labels(why).inc()
+
     def text(self) -> tuple[bytes, str]:
-        """As scraped, and its content type."""
+        """The exposition text and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST

@@ -1,9 +1,8 @@
-"""`/healthz`, `/readyz` and `/metrics` over HTTP, for whoever restarts, routes and watches this process.
+"""Serves `/healthz`, `/readyz` and `/metrics` over HTTP for the kubelet, Services and Prometheus.
 
-Healthy means that the loop turns: a process that merely cannot reach the store or the API server is not made well by a restart, so it
-stays healthy and is not ready. Both answer with one sentence. aiohttp serves it, since kopf brings it; a server of our own would have to
-be as careful with half-open connections. There is no TLS and no login here: nothing that is served is a secret, and who may reach the
-port is a matter of the network.
+Healthy means that the event loop runs. A restart does not help a process that cannot reach the store or the API server, so that process
+stays healthy but is not ready. Both endpoints answer with one sentence. Served by aiohttp, which kopf depends on anyway. No TLS and no
+authentication: nothing served is secret, and network policy restricts access to the port.
 """
 
 from __future__ import annotations
@@ -17,14 +16,18 @@ from sparkonce.errors import InvalidInput
 
 MAX_PORT = 65535
 Check = Callable[[], str | None]
-"""None: all is well; else one sentence that says what is not."""
+"""Returns None if all is well, else one sentence about what is wrong."""
 
 
 @asynccontextmanager
 async def serve(
     address: str, *, ready: Check, healthy: Check, metrics: Callable[[], tuple[bytes, str]]
 ) -> AsyncIterator[None]:
-    """`address`: HOST:PORT. `metrics`: the text and its content type. InvalidInput: no address, or somebody has it."""
+    """Serves until the context exits. `address`: HOST:PORT. `metrics`: the exposition text and its content type.
+
+    Raises:
+        InvalidInput: the address is malformed, or cannot be bound.
+    """
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
         raise InvalidInput(f"--http is {address!r}; give HOST:PORT, such as 0.0.0.0:8080")
@@ -41,7 +44,7 @@ async def serve(
         return web.Response(body=body, headers={"Content-Type": kind})
 
     app = web.Application()
-    app.router.add_get("/healthz", answers(healthy))  # type: ignore[arg-type]  # aiohttp's Handler is narrower than it takes
+    app.router.add_get("/healthz", answers(healthy))  # type: ignore[arg-type]  # aiohttp accepts more than its Handler type says
     app.router.add_get("/readyz", answers(ready))  # type: ignore[arg-type]  # as above
     app.router.add_get("/metrics", scrape)
     runner = web.AppRunner(app, access_log=None, handle_signals=False)

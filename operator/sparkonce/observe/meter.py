@@ -1,7 +1,7 @@
-"""What the engine counts, in plain words; `metrics.py` turns it into Prometheus metrics, and everything runs without them.
+"""The events that the operator counts as metrics; `metrics.py` exports them to Prometheus.
 
-A protocol and not the library itself, so that a driver, a laptop and a test need no metrics library, and so that names and units of
-metrics are chosen in one place.
+A protocol rather than the Prometheus library, so that drivers, laptops and tests need no metrics library, and so that metric names and
+units are chosen in one place.
 """
 
 from __future__ import annotations
@@ -10,57 +10,63 @@ from typing import Protocol
 
 
 class Meter(Protocol):
+    """Receives one call per event."""
+
     def reserved(self, outcome: str) -> None:
-        """A reserve or reopen was answered: Owned, Duplicate, Mismatch, Moved, Lost, Refused, Full."""
+        """A reserve or reopen returned: Owned, Duplicate, Mismatch, Moved, Lost, Refused, Full."""
         ...
 
     def taken_over(self, latency: float | None) -> None:
-        """Seconds from the end of the old claim, as this process was told, to the new one; None: it was not told."""
+        """A key was taken over: seconds from the end of the old claim, as the store reported it, to the new one; None if not reported."""
         ...
 
     def granted(self, why: str) -> None:
-        """Another attempt, because the one before ended so."""
+        """Another attempt was granted; `why` is how the previous one ended."""
         ...
 
     def finalized(self, outcome: str, *, attempts: int, seconds: float) -> None:
-        """A generation got its result, so long after it was opened."""
+        """A generation got its result, `seconds` after it was opened."""
         ...
 
-    def held(self, reason: str) -> None: ...
+    def held(self, reason: str) -> None:
+        """A key was held for a decision."""
+        ...
 
     def replayed(self, *, executor_seconds: float) -> None:
-        """A duplicate got the recorded result; what running it again would have cost, as far as its spec tells."""
+        """A duplicate got the recorded result; the executor core seconds saved, as far as its spec determines them."""
         ...
 
     def followed(self) -> None:
         """A duplicate was attached to a running job."""
         ...
 
-    def mismatched(self) -> None: ...
+    def mismatched(self) -> None:
+        """An object was refused because its key has another fingerprint."""
+        ...
 
     def alarmed(self) -> None:
-        """The store is older than it was."""
+        """The store was found older than it had been."""
         ...
 
     def called(self, verb: str, kind: str, result: str) -> None:
-        """One request to the API server: create, get, patch, ...; the kind; ok, or how it ended."""
+        """One request to the API server: its verb, the kind, and ok or the error."""
         ...
 
     def stored(self, verb: str, result: str, seconds: float) -> None:
-        """One request to the store, which took so long."""
+        """One request to the store: its verb, result and duration."""
         ...
 
     def conflicted(self) -> None:
-        """A status write met a newer object."""
+        """A status write failed on a newer resourceVersion."""
         ...
 
     def triggered(self, kind: str) -> None:
-        """A watch told of an object: job, application, pod."""
+        """A watch event arrived for a job, application or pod."""
         ...
 
 
 class NoMeter:
-    """Counts nothing."""
+    """A meter that counts nothing."""
 
     def reserved(self, outcome: str) -> None:
         """Counts nothing."""

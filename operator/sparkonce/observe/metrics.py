@@ -1,16 +1,18 @@
-"""What the operator counts, as Prometheus metrics. Names and units follow Prometheus' conventions: seconds, `_total`, base units.
+"""The operator's Prometheus metrics. Names and units follow Prometheus' conventions: base units, seconds, `_total`.
 
-One registry per object, not the library's global one: two operators in one process (tests) count apart.
+Each instance has its own registry instead of the library's global one, so that two operators in one process (tests) count separately.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
+
+from sparkonce import __version__
 
 WHYS = (
     "Completed", "Exited", "Permanent", "Expectation", "Lost", "Preempted", "Stale", "NameTaken", "Timeout", "Cancelled",
@@ -22,43 +24,57 @@ RESERVED = ("Owned", "Duplicate", "Mismatch", "Moved", "Lost", "Refused", "Full"
 PHASES = (
     "Pending", "Running", "Recovering", "Held", "Succeeded", "Failed", "Cancelled", "Mismatch", "Expired",
 )  # fmt: skip
-"""Labels that are known beforehand: their counters stand at 0 from the start, so that the first event is an increase like any other."""
+"""Label values known in advance: their counters start at 0, so that the first event shows as an increase."""
 
 STORE = (0.002, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 TAKEOVER = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 JOBS = (1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 GAUGES: Mapping[str, str] = {
-    "queue_depth": "Keys that wait for a look.",
-    "queue_seconds": "Seconds for which the oldest due key has waited for a look.",
-    "work_seconds": "Seconds for which the longest look at a key has gone on.",
-    "lease_seconds": "Seconds until this process must stop to act; below 0 when it must not act now.",
+    "queue_depth": "Keys waiting to be reconciled.",
+    "queue_seconds": "Seconds for which the oldest due key has waited to be reconciled.",
+    "work_seconds": "Duration of the longest running reconcile, in seconds.",
+    "lease_seconds": "Seconds until this process must stop acting on its lease; below 0 when it must not act.",
     "drives": "Keys that this process owns and drives.",
-    "objects": "IdempotentJobs that this process knows.",
-    "slots": "Slots for new keys, taken or not.",
-    "slots_taken": "Slots for new keys that are taken.",
-    "ready": "1 while this process does all of its work: what /readyz says.",
-    "store_alarm": "1 while the store is older than what was seen of it; a person must look.",
-    "store_quota_ratio": "Size of the store by its quota, when a new key last asked for room.",
-    "live_keys_ratio": "Keys by the ceiling, of the realm that is nearest to it, when a new key last asked for room.",
+    "objects": "IdempotentJobs known to this process.",
+    "slots": "Permits for new keys, taken or not.",
+    "slots_taken": "Permits for new keys that are taken.",
+    "slots_open": "Permits that the namespace with the most of them may still take; at 0 its new jobs wait.",
+    "ready": "1 while this process is ready, as in /readyz.",
+    "store_alarm": "1 while the store is older than this process has seen it; needs an administrator.",
+    "store_quota_ratio": "Size of the store divided by its quota, at the last admission of a new key.",
+    "live_keys_ratio": "Live keys divided by the limit, of the fullest realm, at the last admission of a new key.",
 }
+
+
+UNFINISHED = ("Pending", "Running", "Recovering")
+"""Phases of jobs that wait for nothing but time: their age is a gauge."""
+
+
+def registry_of_process() -> CollectorRegistry:
+    """A registry with what every process of ours exposes: its version, and its memory, CPU time, open files and start time (on Linux)."""
+    registry = CollectorRegistry()
+    build = Gauge("sparkonce_build_info", "1, by the version that this process runs.", ("version",), registry=registry)
+    build.labels(__version__).set(1)
+    ProcessCollector(registry=registry)
+    return registry
 
 
 class Metrics:
     """Implements `Meter`."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = registry_of_process()
         counter = self._counter
-        self._reserved = counter("reservations", "Reserves and reopens, by what the store answered.", outcome=RESERVED)
-        self._takeovers = counter("takeovers", "Keys taken over from an owner that ended.")
+        self._reserved = counter("reservations", "Reserves and reopens, by outcome.", outcome=RESERVED)
+        self._takeovers = counter("takeovers", "Keys taken over from an owner whose claim ended.")
         self._latency = Histogram(
             "sparkonce_takeover_seconds",
-            "From the end of the old claim, as told by the store, to the new claim.",
+            "From the end of the old claim, as reported by the store, to the new claim.",
             buckets=TAKEOVER,
             registry=self.registry,
         )
         self._granted = counter(
-            "attempts", "Attempts granted after the first one, by why the one before ended.", why=WHYS
+            "attempts", "Attempts granted after the first, by how the previous one ended.", why=WHYS
         )
         self._finalized = counter("finalized", "Generations that got their result, by outcome.", outcome=OUTCOMES)
         self._seconds = Histogram(
@@ -70,25 +86,25 @@ class Metrics:
         self._held = counter("held", "Keys held for a person, by reason.", reason=HELD)
         self._replayed = counter("replays", "Duplicates that got the recorded result.")
         self._avoided = counter(
-            "duplicates_avoided", "Requests for a key that did not run again: replayed or attached."
+            "duplicates_avoided", "Duplicate requests that were replayed or attached instead of run."
         )
-        self._saved = counter("executor_seconds_saved", "Executor core seconds that replays would have cost.")
-        self._mismatched = counter("mismatches", "Objects refused because their key is for something else.")
-        self._alarmed = counter("store_rewound", "Times that the store was found older than what had been seen of it.")
+        self._saved = counter("executor_seconds_saved", "Executor core seconds that replays saved.")
+        self._mismatched = counter("mismatches", "Objects refused because their key has another fingerprint.")
+        self._alarmed = counter("store_rewound", "Times that the store was found older than previously seen.")
         self._called = counter("api_requests", "Requests to the API server.", verb=(), kind=(), result=())
         self._stored = counter("store_requests", "Requests to the store.", verb=(), result=())
         self._store_seconds = Histogram(
             "sparkonce_store_request_seconds",
-            "From a request to the store to its answer.",
+            "Latency of requests to the store.",
             ("verb",),
             buckets=STORE,
             registry=self.registry,
         )
-        self._conflicted = counter("status_conflicts", "Status writes that met a newer object.")
-        self._triggered = counter("events", "Objects that a watch told of, by kind.", kind=())
+        self._conflicted = counter("status_conflicts", "Status writes that conflicted with a newer object.")
+        self._triggered = counter("events", "Watch events, by kind.", kind=())
 
     def _counter(self, name: str, said: str, **labels: Sequence[str]) -> Counter:
-        """Labels with the values that are known beforehand, of a counter with one label."""
+        """Creates a counter. `labels`: label names, with the values known in advance."""
         made = Counter(f"sparkonce_{name}", said, tuple(labels), registry=self.registry)
         for values in labels.values():
             for value in values:
@@ -96,13 +112,17 @@ class Metrics:
         return made
 
     def watch(
-        self, gauges: Callable[[], Mapping[str, float]], phases: Callable[[], Mapping[str, int]] | None = None
+        self,
+        gauges: Callable[[], Mapping[str, float]],
+        phases: Callable[[], Mapping[str, int]] | None = None,
+        ages: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """Values that are read whenever somebody scrapes. `phases`: how many objects show each phase."""
-        self.registry.register(_Gauges(gauges, phases))
+        """Registers gauges that are read at each scrape. `phases`: number of objects per phase. `ages`: seconds, of the oldest job in each
+        phase of `UNFINISHED` that has one."""
+        self.registry.register(_Gauges(gauges, phases, ages))
 
     def text(self) -> tuple[bytes, str]:
-        """As scraped, and its content type."""
+        """The exposition text and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
     def reserved(self, outcome: str) -> None:
@@ -117,7 +137,7 @@ class Metrics:
         self._granted.labels(why).inc()
 
     def finalized(self, outcome: str, *, attempts: int, seconds: float) -> None:
-        del attempts  # counted one by one, when they are granted
+        del attempts  # counted as they are granted
         self._finalized.labels(outcome).inc()
         self._seconds.observe(seconds)
 
@@ -139,7 +159,7 @@ class Metrics:
         self._alarmed.inc()
 
     def called(self, verb: str, kind: str, result: str) -> None:
-        self._called.labels(verb, kind, "unavailable")  # there before the first one, as `WHYS` are
+        self._called.labels(verb, kind, "unavailable")  # created at 0, like the known labels above
         self._called.labels(verb, kind, result).inc()
 
     def stored(self, verb: str, result: str, seconds: float) -> None:
@@ -155,8 +175,13 @@ class Metrics:
 
 
 class _Gauges(Collector):
-    def __init__(self, read: Callable[[], Mapping[str, float]], phases: Callable[[], Mapping[str, int]] | None) -> None:
-        self._read, self._phases = read, phases
+    def __init__(
+        self,
+        read: Callable[[], Mapping[str, float]],
+        phases: Callable[[], Mapping[str, int]] | None,
+        ages: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self._read, self._phases, self._ages = read, phases, ages
 
     def collect(self) -> Iterator[Metric]:
         values = self._read()
@@ -165,9 +190,16 @@ class _Gauges(Collector):
                 yield GaugeMetricFamily(f"sparkonce_{name}", said, value=values[name])
         if self._phases is None:
             return
-        jobs = GaugeMetricFamily(
-            "sparkonce_jobs", "IdempotentJobs that this process knows, by phase.", labels=["phase"]
-        )
+        jobs = GaugeMetricFamily("sparkonce_jobs", "IdempotentJobs known to this process, by phase.", labels=["phase"])
         for phase, count in {**dict.fromkeys(PHASES, 0), **self._phases()}.items():
             jobs.add_metric([phase], count)
         yield jobs
+        oldest = GaugeMetricFamily(
+            "sparkonce_oldest_job_seconds",
+            "Time since the last change of a condition of the oldest IdempotentJob in this phase; 0 without one.",
+            labels=["phase"],
+        )
+        ages = self._ages()
+        for phase in UNFINISHED:
+            oldest.add_metric([phase], ages.get(phase, 0.0))
+        yield oldest

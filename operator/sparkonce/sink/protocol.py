@@ -1,14 +1,14 @@
-"""What an output must do so that it has at most one committed effect per (key, output, generation).
+"""The sink protocol: what an output must do to have at most one committed effect per (key, output, generation).
 
 A *slot* is the decision of one attempt at one output: `committed` or `closed`, created once, never changed. Rule R: an attempt
 commits in slot t only after every lower slot is filled and none is committed; it fills empty lower ones with `closed`. So at most
-one slot of a sink key is ever committed, and an attempt that was taken over finds its slot closed, at the output itself. No clock,
+one slot of a sink key is ever committed, and an attempt that was superseded finds its slot closed, at the output itself. No clock,
 lease or lock takes part.
 
-"I looked and it was not there" is not evidence: `probe` is a hint. Only `fence`, which closes what is open below a token, may be
-answered with "nothing", and then that is final for those tokens.
+Not finding a commit is no evidence that none will come: `probe` is a hint. Only the None of `fence`, which closes every empty slot below a
+token, is final for those tokens.
 
-No Spark import outside `stage`: owners and settle runs use the rest without a JVM.
+Only `stage` imports Spark: operators and settle runs use the rest without a JVM.
 Source: research notes on exactly-once output; Kleppmann's fencing argument, with the check inside the output's own store.
 """
 
@@ -23,22 +23,18 @@ from typing import TYPE_CHECKING, Protocol
 from pydantic import Field
 
 from sparkonce.model.record import Value
+from sparkonce.model.spec import OnRerun
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SLOT_SCHEMA = 1
 LISTED_SCHEMA = 2
-"""Of a slot whose files stand in a list beside it: a reader that knows schema 1 alone must not take it for an empty one."""
+"""Schema of a slot whose files are in a separate list: a reader of schema 1 must refuse it, not read it as empty."""
 STREAM_SCHEMA = 3
-"""Of a slot in a stream's chain: it means what it means only together with the others."""
+"""Schema of a slot in a stream's chain, which is meaningless without the other slots."""
 FILES_IN_SLOT = 32
-"""Files that a slot names itself. A slot is sealed whole in the ledger, whose values are small, and goes whole into a table's commit."""
-
-
-class OnRerun(StrEnum):
-    REPLACE = "Replace"
-    APPEND = "Append"
+"""Maximum number of files named in the slot itself: the ledger, whose values are small, and a table's commit hold whole slots."""
 
 
 class SinkKey(Value):
@@ -48,11 +44,11 @@ class SinkKey(Value):
     output: str
     generation: int
     batch: int | None = None
-    """Of a stream: each micro-batch is an effect of its own."""
+    """Number of a stream's micro-batch, which is an effect of its own; None for batch jobs and for a stream's opening."""
 
     @property
     def lineage(self) -> str:
-        """The same for all generations of one output of a key: what a rerun replaces."""
+        """Common to all generations of one output of a key: the unit that a rerun replaces."""
         return f"{self.key_hash}-{self.output}"
 
     def __str__(self) -> str:
@@ -71,11 +67,11 @@ class DataFile(Value):
     rows: int
     bytes: int
     digest: str
-    """Algorithm and hex digest of what identifies the file's content."""
+    """Algorithm and hex digest that identify the file's content (see `sink.staging`)."""
 
 
 class Listing(Value):
-    """Where the files of a slot are named, when they are too many to stand in it: a create-once object in the output's own store."""
+    """The list of a slot's files when they are too many for the slot: a create-once object in the output's own store."""
 
     path: str
     """Relative to the table, with `/`. Its content is the JSON list of the data files."""
@@ -83,30 +79,30 @@ class Listing(Value):
     """SHA-256 (hex) of that content."""
     files: int
     bytes: int
-    """Of all the files together."""
+    """Total size of the files."""
 
 
 class StreamPart(StrEnum):
-    """What a committed slot is in a stream's chain."""
+    """Role of a committed slot in a stream's chain."""
 
     OPENING = "opening"
-    """Under the sink key without a batch: binds the stream to one checkpoint. It is no effect."""
+    """Stored under the sink key without a batch: binds the stream to one checkpoint. Not an effect."""
     BATCH = "batch"
     END = "end"
-    """In the place of the batch after the last one: nothing comes after it. It is the stream's result."""
+    """Stored in the place of the batch after the last one; nothing follows it. It is the stream's result."""
 
 
 class StreamMark(Value):
-    """Of a committed slot of a stream: its place in the chain, and all that stands there up to it (see `sparkonce.sink.stream`)."""
+    """Position of a committed slot in a stream's chain, with totals of the chain up to it (see `sparkonce.sink.stream`)."""
 
     part: StreamPart
     query_id: str
-    """Of the checkpoint, as Spark drew it: another checkpoint is another query."""
+    """Spark's id of the query, stored in its checkpoint: another checkpoint is another query."""
     first_batch: int
     last_batch: int | None = None
-    """The newest batch that is committed once this slot stands; None before the first."""
+    """Newest committed batch, this slot included; None before the first."""
     input: str = ""
-    """SHA-256 (hex) of the checkpoint's plan of this batch: the same number with another plan holds other rows."""
+    """SHA-256 (hex) of the checkpoint's plan of this batch: the same number with another plan contains other rows."""
     batches: int = 0
     rows: int = 0
     bytes: int = 0
@@ -114,35 +110,35 @@ class StreamMark(Value):
 
 
 class Slot(Value):
-    """One decision, as it stands in the output. Its bytes are canonical JSON, so that a roll-forward writes the same ones."""
+    """One decision, as stored in the output: canonical JSON, so that a roll-forward writes the same bytes."""
 
     schema_: int = Field(default=SLOT_SCHEMA, alias="schema")
     state: SlotState
     sink_key: str
     token: int
     nonce: str = ""
-    """Drawn per write call: it alone proves "my own commit"."""
+    """Drawn per write call; only an equal nonce proves that a commit is our own."""
     fingerprint: str = ""
     files: tuple[DataFile, ...] = ()
-    """Empty where `listing` is set; `sink.listing.files_of` returns them in either case."""
+    """Empty where `listing` is set; `sink.slotlog.layout.files_of` returns them in either case."""
     listing: Listing | None = None
     rows: int = 0
     on_rerun: OnRerun = OnRerun.REPLACE
     data_schema: str = ""
-    """Spark's JSON schema: a reader of an empty table needs it."""
+    """Spark's JSON schema; the only source of columns for an empty table."""
     table: str | None = None
-    """Identity of the table that it was staged for, where tables have one (Delta, Iceberg): a table that was dropped and made anew is
+    """Identity of the table that it was staged for (Delta, Iceberg): a table that was dropped and recreated is
     another one, to which a sealed slot is never rolled forward."""
     partition_by: tuple[str, ...] | None = None
-    """Columns that its folders are named after and its files lack, where a table must be told (Delta)."""
+    """Partition columns, which are in folder names and not in the files, where a commit must list them (Delta)."""
     merge_schema: bool | None = None
-    """Whether its commit may add columns to the table: whoever rolls it forward must know, too."""
+    """Whether its commit may add columns to the table; a roll-forward needs to know, too."""
     stream: StreamMark | None = None
-    """Where the slot is a part of a stream."""
+    """Set if the slot is part of a stream."""
     application: str = ""
-    """Spark's application id, for a person."""
+    """Spark's application id; informational."""
     committed_at: float = 0.0
-    """Unix seconds of the writer's clock; decides nothing."""
+    """Unix seconds of the writer's clock; informational, decides nothing."""
     closed_by: str = ""
 
     @property
@@ -156,14 +152,14 @@ class Slot(Value):
 
 @dataclass(frozen=True)
 class Committed:
-    """This very slot stands in the output (also when it stood there already: a lost reply, a roll-forward)."""
+    """This slot is committed, by this call or earlier (a lost reply, a roll-forward)."""
 
     slot: Slot
 
 
 @dataclass(frozen=True)
 class AlreadyCommitted:
-    """Another attempt, or another write of this one, committed the sink key; `slot` is what duplicates get."""
+    """Another attempt, or another write of this one, has committed the sink key; `slot` is its result."""
 
     slot: Slot
 
@@ -184,26 +180,26 @@ class Conflicting:
 
 @dataclass(frozen=True)
 class Stuck:
-    """The slot can never be committed although nothing fences it: the table was dropped, or changed so that the files do not fit.
+    """The slot can never be committed although no fence bars it: the table was dropped, or changed so that the files do not fit.
 
-    Nothing of it is visible. A sealed slot that is stuck leaves its transaction half done: a person decides (Held)."""
+    Nothing of it is visible. A sealed slot that is stuck leaves its transaction incomplete: an administrator decides (phase Held)."""
 
     slot: Slot
     why: str
     """One sentence: what is wrong, where, what to do."""
 
 
-Decision = Committed | AlreadyCommitted | FencedOff | Conflicting | Stuck
+CommitOutcome = Committed | AlreadyCommitted | FencedOff | Conflicting | Stuck
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """How one write lays out its rows; no part of what the key is for."""
+    """Layout of one write; not part of the job's identity (fingerprint)."""
 
     partition_by: tuple[str, ...] = ()
-    """Columns that folders are named after. A table that exists keeps its own; other columns are then refused."""
+    """Partition columns. An existing table keeps its own; other columns are refused."""
     merge_schema: bool = False
-    """Adds new columns to a table that exists. Slot logs merge when they are read, whatever this says."""
+    """Adds new columns to an existing table. Slot logs always merge, when they are read."""
 
 
 PLAIN = WriteOptions()
@@ -212,9 +208,9 @@ PLAIN = WriteOptions()
 class Evidence(StrEnum):
     PRESENT = "present"
     REPLACED = "replaced"
-    """A later generation's rows stand in its place."""
+    """A later generation replaced the rows."""
     GONE = "gone"
-    """The slot, or a file it names, is not there any more."""
+    """The slot, or a file that it names, is missing."""
     NOT_CHECKED = "not checked"
 
 
@@ -226,7 +222,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class CommittedFile:
-    """A `DataFile` as an inventory keeps it: there are as many of them as the table has files, so each is as small as it can be."""
+    """A `DataFile` in an inventory, which holds one per file of the table: without pydantic's overhead."""
 
     path: str
     rows: int
@@ -240,20 +236,20 @@ class CommittedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """One commit that stands in a table, as its evidence shows it."""
+    """One commit of a table, as its evidence shows it."""
 
     slot: Slot
     files: tuple[CommittedFile, ...]
-    """Of the slot, wherever they are named."""
+    """Files of the slot, named in it or in its list."""
     commit: str
-    """What a person finds it by: the slot's path, the table's version or snapshot."""
+    """Human-readable reference: the slot's path, the table's version or snapshot."""
     visible: bool
-    """Readers see its rows; otherwise a later generation replaced them."""
+    """Whether readers see its rows; if not, a later generation replaced them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagedFolder:
-    """What one write call staged."""
+    """The staging folder of one write call."""
 
     path: str
     """Relative to the table, with `/`."""
@@ -263,88 +259,100 @@ class StagedFolder:
     files: int
     bytes: int
     unreachable: bool = False
-    """Nobody can commit it any more (its token is closed, or another write is committed): `sweep` deletes it."""
+    """It can never be committed (its slot is closed, or another write is committed): `sweep` deletes it."""
     modified: float = 0.0
-    """Unix seconds, the store's clock: when its newest object was written; 0 where that is not known. Decides nothing."""
+    """Unix seconds of the store's clock when its newest object was written; 0 if unknown. Decides nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """A table as a listing shows it at one moment: jobs that commit meanwhile may be seen in part."""
+    """A table as listings showed it: jobs that commit meanwhile may be seen in part."""
 
     kind: str
     uri: str
     effects: tuple[Effect, ...]
     staged: tuple[StagedFolder, ...]
-    """All of them, those of committed slots too."""
+    """All staging folders, those of committed slots too."""
     live: tuple[str, ...]
-    """Paths of the files whose rows readers see, as often as they see them."""
+    """Paths of the files that readers see; a file that they read twice is here twice."""
     unreadable: tuple[str, ...] = ()
     """A sentence for each piece of evidence that does not parse."""
     commits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Sink key -> each commit of it, for a person, where the table's own history tells of more than one write."""
+    """Sink key -> its commits, human-readable, for keys with more than one write in the table's own history."""
     location: str = ""
-    """URL that the paths are below, where `uri` is none (the name of a table in a catalog)."""
+    """URL that the paths are relative to, if `uri` is not a URL (the name of a table in a catalog)."""
 
 
 class Sink(Protocol):
-    """One output of one job. All calls but `stage` are safe to repeat and safe to interleave with those of any other process.
+    """One output of one job. Every method except `stage` may be repeated, and interleaved with calls of any other process.
 
-    OutputUnavailable: unknown, unless said otherwise. OutputCorrupt: a slot does not parse (it exists)."""
+    Raises, from every method:
+        OutputUnavailable: unknown whether the call took effect, unless stated otherwise.
+        OutputCorrupt: a slot exists and does not parse.
+    """
 
     name: str
     kind: str
     uri: str
 
     async def check(self) -> None:
-        """Start-up probe: OutputUnsafe when the store ignores create-if-absent, OutputUnavailable when it cannot be written."""
+        """Start-up probe.
+
+        Raises:
+            OutputUnsafe: the store ignores create-if-absent, or the catalog ignores requirements.
+            OutputUnavailable: the store does not answer or cannot be written.
+        """
         ...
 
     async def find(self, key: SinkKey) -> Slot | None:
-        """The committed slot of any token; None is only a hint."""
+        """The committed slot, whatever its token; None is only a hint."""
         ...
 
     async def probe(self, key: SinkKey, slot_digest: str | None) -> Evidence:
-        """Whether a recorded result still stands (a hint for replays; lists, never writes)."""
+        """Whether a recorded result still exists: a hint for replays. Lists, never writes."""
         ...
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
-        """Bars every token below `token` for ever; the committed slot of any token, if there is one. None is final for the tokens
+        """Bars every token below `token` for ever. Returns the committed slot, whatever its token; None is final for the tokens
         below. The caller compares the slot's fingerprint."""
         ...
 
     def stage(
         self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
     ) -> Slot:
-        """Runs the DataFrame into a private folder and returns the slot that would commit it. RowsLost when the count differs; Fenced
-        when it failed and its slot was closed meanwhile (its files may have been swept under it). InvalidInput, before the DataFrame
-        runs, when its columns do not fit the table."""
+        """Writes the DataFrame into a private folder; returns the slot that would commit it.
+
+        Raises:
+            RowsLost: the files contain another number of rows than were written.
+            Fenced: the write failed and its slot was closed meanwhile, so its files may have been swept during the write.
+            InvalidInput: the columns do not fit the table; raised before the DataFrame runs.
+        """
         ...
 
-    async def commit(self, key: SinkKey, slot: Slot) -> Decision:
-        """Rule R, then create-if-absent (a table: one commit that fails if any other came in between). Also rolls a sealed slot forward."""
+    async def commit(self, key: SinkKey, slot: Slot) -> CommitOutcome:
+        """Rule R, then create-if-absent (in a table: a commit that fails if any other came first). Also rolls a sealed slot forward."""
         ...
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:
-        """Closes the slot first, then deletes its staging folder only if that closed it. Returns what stands in the slot."""
+        """Closes the slot, then deletes its staging folder if the slot is closed. Returns the content of the slot."""
         ...
 
     async def discard(self, key: SinkKey, slot: Slot) -> None:
-        """Deletes the staging folder of a write that never sent a commit and never can (nothing sealed it)."""
+        """Deletes the staging folder of a write that never sent a commit and never will (it is not sealed)."""
         ...
 
     async def inventory(self) -> Inventory:
-        """Everything that stands in the table and in its staging, of all keys: what an audit compares. Reads, never writes."""
+        """Everything committed and staged in the table, of all keys, for audits. Never writes."""
         ...
 
     async def sweep(self, key: SinkKey, *, more: bool = False) -> Swept:
-        """Deletes staging that can never be committed: folders of closed slots and, once a slot of the key is committed, every folder
-        but its own (rule R).
+        """Deletes staging folders that can never be committed: those of closed slots and, once a slot of the key is committed, every
+        folder but its own (rule R).
 
-        more: other keys of the table are swept right after; what is done for the whole table is left to the last."""
+        more: the caller will sweep other keys of the table next; work for the whole table is left to the last call."""
         ...
 
 
 def slot_digest(data: bytes) -> str:
-    """SHA-256 of a slot's bytes, as results record it."""
+    """SHA-256 (hex) of a slot's bytes, as results record it."""
     return hashlib.sha256(data).hexdigest()

@@ -1,15 +1,14 @@
-"""Staging: run a DataFrame into a private folder, and say exactly what stands there.
+"""Staging: writes a DataFrame into a private folder and verifies the files.
 
-Spark writes Parquet by itself, with whatever committer its session has: inside a folder that belongs to one write call alone every
-committer is good enough. That a job ended well is not believed: the rows that went by (an Observation, placed last before the write)
-must equal the rows in the files' footers, else RowsLost. Drivers that share a folder lose rows without any error, so neither half of
-this is optional.
+Spark writes the Parquet files with whatever committer its session has: in a folder that belongs to one write call any committer is good
+enough. A successful Spark job is not proof: the number of rows written (an Observation right before the write) must equal the number in the
+files' footers, else RowsLost. Drivers that share a folder lose rows without any error, so both the private folder and the count are needed.
 
-A file's digest covers its footer and its size, not its bytes: the footer names the place, length and statistics of all columns of all
-row groups, parquet-mr puts a CRC into every page (its default, and set for this write in case the session turned it off), and reading
-the data again would cost as much as the job's own write.
+A file's digest covers its footer and its size, not its content: the footer has the offset, length and statistics of every column chunk,
+parquet-mr puts a CRC into every page (its default, and set for this write in case the session turned it off), and reading the data again
+would cost as much as the job's own write.
 
-Refused: changing the session's configuration. The job goes on using it.
+The session's configuration is never changed, because the job goes on using it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkonce import blocking
 from sparkonce.errors import Fenced, InvalidInput, OutputUnsupported, RowsLost, SparkonceError
-from sparkonce.sink.objects import Listed, Objects
+from sparkonce.sink.objects.protocol import Listed, TableObjects
 from sparkonce.sink.protocol import DataFile, SinkKey
 
 if TYPE_CHECKING:
@@ -31,35 +30,38 @@ if TYPE_CHECKING:
 
 DIGEST = "parquet-footer-sha256"
 FOOTER_GUESS = 64 * 1024
-"""Bytes read from a file's end at first: most footers fit, so that a store is asked once per file."""
+"""Bytes of the first read at a file's end: most footers fit, so that each file costs one request."""
 FOOTER_THREADS = 8
-"""Footers read at once: thousands of files on a store would otherwise take as many round trips in a row."""
+"""Concurrent reads of footers: thousands of files on a store would otherwise take as many sequential round trips."""
 
 _MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
 _TRAILER = 8  # bytes: the footer's length (little-endian) and the magic
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
-    """What a stager says it wrote."""
+class StagedRows:
+    """What a stager reports to have written."""
 
     rows: int
-    """Counted on the way into the files, not read back from them."""
+    """Counted while writing, not read back from the files."""
     data_schema: str
     """Spark's JSON schema."""
     application: str = ""
 
 
 class Stager(Protocol):
-    def __call__(self, frame: Any, folder: str, partition_by: Sequence[str], /) -> Written:
-        """Writes `*.parquet` files into a folder that does not exist yet, in Hive's layout (`day=2024-05-01/`) for the columns to
-        partition by; `folder` is a URL as Hadoop's file systems read it, not percent-encoded."""
+    def __call__(self, frame: Any, folder: str, partition_by: Sequence[str], /) -> StagedRows:
+        """Writes `*.parquet` files into a folder that does not exist yet, in Hive layout (`day=2024-05-01/`) for the partition
+        columns; `folder` is a URL for Hadoop's file systems, not percent-encoded."""
         ...
 
 
-def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) -> Written:
-    """Spark's own errors (duplicate columns, types that Parquet has not, a job that fails, a store that Spark has no access to) pass
-    through. InvalidInput: columns to partition by that cannot be."""
+def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) -> StagedRows:
+    """The default `Stager`. Spark's own errors pass through: duplicate columns, types that Parquet lacks, failed jobs, access denied.
+
+    Raises:
+        InvalidInput: a partition column does not exist, or is a timestamp.
+    """
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
@@ -68,7 +70,7 @@ def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) 
     observed = frame.observe(counted, count(lit(1)).alias("rows"))
     writer = observed.write.mode("errorifexists").option("parquet.page.write-checksum.enabled", "true")
     writer.parquet(folder, partitionBy=list(partition_by) or None)
-    return Written(
+    return StagedRows(
         rows=counted.get["rows"],
         data_schema=frame.schema.json(),
         application=frame.sparkSession.sparkContext.applicationId,
@@ -81,7 +83,7 @@ def _check_partitions(frame: Any, partition_by: Sequence[str]) -> None:
         if name not in types:
             raise InvalidInput(f"partition_by: the rows have no column {name}; they have {', '.join(types)}")
         if types[name] == "timestamp":
-            # A folder's name holds a wall clock time without its zone: another session would read another moment.
+            # A folder's name has the local time without its zone: another session would read another instant.
             raise InvalidInput(
                 f"partition_by: {name} is a timestamp, which means another moment in each time zone; use a date"
             )
@@ -91,8 +93,11 @@ def _check_partitions(frame: Any, partition_by: Sequence[str]) -> None:
 def undone_unless_staged(
     key: SinkKey, token: int, *, delete: Callable[[], Coroutine[Any, Any, None]], barred: Callable[[SinkKey, int], bool]
 ) -> Iterator[None]:
-    """Around one write call. When it fails its folder goes: nothing names its nonce and nobody else knows it, so that those files can never
-    be committed. Fenced when the token was barred meanwhile: whoever did that may have swept the files while they were written."""
+    """Wraps one write call; when it fails, deletes its folder. No slot names its nonce, so those files can never be committed.
+
+    Raises:
+        Fenced: the write failed and its token was barred meanwhile, so a sweep may have deleted files during the write.
+    """
     try:
         yield
     except BaseException as error:
@@ -104,10 +109,15 @@ def undone_unless_staged(
 
 
 async def staged_files(
-    objects: Objects, folder: str, *, expected: int, seen: Callable[[str, FileMetaData], object] | None = None
+    objects: TableObjects, folder: str, *, expected: int, seen: Callable[[str, FileMetaData], object] | None = None
 ) -> tuple[DataFile, ...]:
-    """What stands in the folder, flushed to disk. RowsLost when it is not `expected` rows; OutputUnavailable. `seen` gets every path with
-    its footer, from several threads."""
+    """The data files in the folder, flushed to disk. `seen` is called with each path and footer, from several threads.
+
+    Raises:
+        RowsLost: the files do not contain `expected` rows.
+        OutputUnavailable: the store did not answer.
+        OutputUnsupported: a file has an encrypted footer.
+    """
     listed = [each for each in await objects.list(folder) if _is_data(each.path.removeprefix(f"{folder}/"))]
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         files = tuple(pool.map(lambda each: _data_file(objects, each, seen), listed))
@@ -121,13 +131,13 @@ async def staged_files(
 
 
 def _is_data(path: str) -> bool:
-    """Not a committer's leftovers (`_temporary/...`), nor markers and checksums."""
+    """Whether a path is a data file: not a committer's leftover (`_temporary/...`), marker or checksum."""
     *folders, name = path.split("/")
     hidden = [*(each for each in folders if "=" not in each), name]  # `_day=2024-05-01` is a partition
     return path.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in hidden)
 
 
-def _data_file(objects: Objects, listed: Listed, seen: Callable[[str, FileMetaData], object] | None) -> DataFile:
+def _data_file(objects: TableObjects, listed: Listed, seen: Callable[[str, FileMetaData], object] | None) -> DataFile:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -142,8 +152,8 @@ def _data_file(objects: Objects, listed: Listed, seen: Callable[[str, FileMetaDa
     return DataFile(path=listed.path, rows=metadata.num_rows, bytes=listed.bytes, digest=f"{DIGEST}:{digest}")
 
 
-def _footer(objects: Objects, listed: Listed) -> bytes:
-    """The footer with its length and magic, as the file ends."""
+def _footer(objects: TableObjects, listed: Listed) -> bytes:
+    """The footer with its trailing length and magic."""
     tail = blocking.run(objects.tail(listed.path, FOOTER_GUESS))
     data = tail.data if tail is not None and tail.bytes == listed.bytes else b""
     length = int.from_bytes(data[-_TRAILER:-4], "little") + _TRAILER
@@ -159,5 +169,5 @@ def _footer(objects: Objects, listed: Listed) -> bytes:
     return data[-length:]
 
 
-def _not_whole(objects: Objects, listed: Listed) -> RowsLost:
+def _not_whole(objects: TableObjects, listed: Listed) -> RowsLost:
     return RowsLost(f"{objects.where(listed.path)} is not a whole Parquet file; nothing was committed, run it again")

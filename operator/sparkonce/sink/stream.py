@@ -1,54 +1,53 @@
-"""A stream's slots: one chain of decisions, so that each micro-batch is one effect and an attempt that was taken over ends for all of them.
+"""The chain of a stream's slots: each micro-batch is one effect, and an attempt that was superseded is barred from all later batches.
 
     <key>          the opening: binds the stream to one checkpoint (Spark's query id) and to its first batch
     <key>-b<n>     batch n, for n = first, first + 1, ...
     <key>-b<k+1>   after the last batch k: the end, which is the stream's result
 
 Each *place* of the chain (the opening, then one per number) is a sink key of its own with slots of its own, in which rule R holds. That
-bars an attempt that was taken over from places that were fenced; it says nothing of the places after them, which are endless and cannot
-all be closed. So:
+bars a superseded attempt from places that were fenced, but not from the places after them, which are unbounded and cannot all be closed.
+So:
 
 **Chain rule: token s commits in a place only after it has seen the place before it committed, as the opening or a batch, by a token
 u <= s, and every slot of its place from u to s - 1 closed.** (Slots below u need no closing: the rule itself bars them. So an attempt
 closes slots where it takes over, and none in the batches that follow, however many attempts there were.)
 
-What follows, and nothing in it is about time:
+It follows, without any assumption about time:
 
 1. At most one slot of a place is committed. Of the opening by rule R. Take a place whose predecessor has one, by u, and two commits in
    it, s < t. Both saw u, so u <= s; before t was written slot s was seen closed; slots never change; so s is not committed.
-2. The committed places are one piece, from the opening on, and an end is the last of them: a place is committed only after the one before
-   it, which is no end. So "is place p committed?" is true up to some p and false beyond: the last one is found by doubling and halving, in
-   a few looks, however long the stream is. A look is a hint; what it misses costs a step of `close`.
-3. Tokens never fall along the chain (the rule, one place after the other).
+2. The committed places are contiguous from the opening on, and an end is the last of them: a place is committed only after the one before
+   it, which is not an end. So "is place p committed?" is true up to some p and false beyond: the last one is found by doubling and halving,
+   in a few reads, however long the stream is. A read is a hint; what it misses costs a step of `close`.
+3. Tokens never decrease along the chain (the rule, applied place by place).
 4. `close(t)` walks to the first place p that is not committed and fills its slots from u, the token before it, to t - 1. Then no token
    s < t commits anything, ever. Not in p: slots from u on are closed, and below u the rule bars it. In no place q after p: p would be
    committed first (2), by a token that is at most s (3), which was just excluded. Not before p: those places have their one commit (1).
-   When p is the opening itself, the same holds with all its slots below t closed. If somebody commits p while it is being closed, the
-   walk goes on with the place after it.
-5. An attempt that wakes after a takeover is therefore refused in the place it works at (its slot is closed, or the place is taken) and
-   in every later one. Places of the successor's batches stay open to the successor, and to nobody below it.
+   When p is the opening itself, the same holds with all its slots below t closed. If another process commits p while it is being closed,
+   the walk continues with the place after it.
+5. An attempt that resumes after a takeover is therefore refused in the place it works at (its slot is closed, or the place is taken) and
+   in every later one. Places of the successor's batches stay open to the successor, and to no lower token.
 
 The chain rule is checked against slots that never change, so checking before the create is as good as checking inside it. Two processes
-with one token (twins) meet in the same slot, whose create only one of them wins; the other reads whose batch stands there.
+with one token (twins) compete for the same slot, whose create only one of them wins; the other reads whose batch is there.
 
-**In Delta and Iceberg tables** the same chain stands, link by link, with the table's own commit as the decision: an entry of the log that
-is the very next one, a change of the catalog whose requirements hold. Both check, in the commit itself, that the place is not
-committed, that its fence is not above the token, and that the place before is committed *in this table* as the chain says
-(`Linked.follow`). A fence at t is "every slot below t is closed", written at once, so `close` bars the place p by one fence, and 1 to 5
-hold word for word; nothing is written in the places after p. The last check is there because tables, unlike slot logs, are dropped and made
-anew: a batch never goes into a table that lacks the ones before it. What stands of a stream is read from the table alone: there is no
-second log beside it.
+**In Delta and Iceberg tables** the chain is the same, with the table's own commit as the decision: the next entry of Delta's log, or a
+change of the Iceberg catalog whose requirements hold. Both check, in the commit itself, that the place is not committed, that its fence is
+not above the token, and that the place before is committed *in this table* as the chain says (`Linked.follow`). A fence at t means "every
+slot below t is closed", written at once, so `close` bars the place p by one fence, and 1 to 5 hold word for word; nothing is written in the
+places after p. The last check exists because tables, unlike slot logs, are dropped and recreated: a batch never goes into a table that
+lacks the ones before it. The state of a stream is read from the table alone; there is no second log beside it.
 
-Not taken for these tables: one transaction identifier (Delta's `txn` with the batch as version) or one tag per stream that moves from batch
-to batch. It would keep their metadata small, but says only that batch n was committed, not which rows, nor that those before it were,
-and an attempt that finds a batch delivered again could not tell it from another one of the same number.
+Rejected for these tables: one transaction identifier (Delta's `txn` with the batch as version) or one tag per stream that moves from batch
+to batch. It would keep their metadata small, but shows only that batch n was committed, not which rows, nor that those before it were,
+and an attempt could not distinguish a batch that is delivered again from another one of the same number.
 
-The number of a batch alone does not say which rows it holds: a checkpoint that was put back to an older state plans the number anew. So
-a batch carries the digest of the checkpoint's plan of it (`input`), and a batch that is delivered again with another plan is refused.
+The number of a batch does not identify its rows: a checkpoint that was restored to an older state plans the number anew. So a batch
+carries the digest of the checkpoint's plan of it (`input`), and a batch that is delivered again with another plan is refused.
 
-Refused: guessing. A number that leaves a gap, another query id, or a batch after the end is one sentence for a person, never a merge.
-Not taken: one long-lived lock per stream, or a fence object that each batch reads first. A frozen writer passes a check that it made
-before it froze; a slot's create does not.
+A number that leaves a gap, another query id, or a batch after the end is an error for the user, never a merge. One long-lived lock per
+stream, or a fence object that each batch reads first, was rejected: a frozen writer passes a check that it made before it froze; the
+create of a slot does not.
 """
 
 from __future__ import annotations
@@ -58,20 +57,20 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from sparkonce.sink import layout
+from sparkonce.model.spec import OnRerun
 from sparkonce.sink.protocol import (
     STREAM_SCHEMA,
     AlreadyCommitted,
+    CommitOutcome,
     Committed,
-    Decision,
     FencedOff,
-    OnRerun,
     SinkKey,
     Slot,
     SlotState,
     StreamMark,
     StreamPart,
 )
+from sparkonce.sink.slotlog import layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,31 +79,31 @@ if TYPE_CHECKING:
 
 
 class Places(Protocol):
-    """What a chain needs of a sink: the verbs of `Sink`, where tokens below `lowest` are known to be barred."""
+    """The part of `Sink` that a chain needs; the caller guarantees that tokens below `lowest` are barred."""
 
     async def find(self, key: SinkKey) -> Slot | None: ...
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str, lowest: int = 1) -> Slot | None: ...
 
-    async def commit(self, key: SinkKey, slot: Slot, *, lowest: int = 1) -> Decision: ...
+    async def commit(self, key: SinkKey, slot: Slot, *, lowest: int = 1) -> CommitOutcome: ...
 
 
 @runtime_checkable
 class Linked(Protocol):
-    """What a table that is no slot log has for streams, beside the verbs of `Sink`. Its fences need no `lowest`: each is one commit."""
+    """Additional methods for streams of Delta and Iceberg tables. Their fences need no `lowest`: each is one commit."""
 
     on_rerun: OnRerun
 
-    async def follow(self, key: SinkKey, slot: Slot, *, after: Slot) -> Decision:
-        """As `Sink.commit`, and only where `after`, of the place before, stands in the very table that the slot goes to; else Stuck."""
+    async def follow(self, key: SinkKey, slot: Slot, *, after: Slot) -> CommitOutcome:
+        """As `Sink.commit`, provided that `after`, of the place before, is committed in the same table; else Stuck."""
         ...
 
     async def using(self, query_id: str) -> list[Slot]:
-        """Of each stream that was begun with this checkpoint, of any key: its opening and its newest slot. Errors as `Sink.find`."""
+        """Opening and newest slot of each stream, of any key, that started with this checkpoint. Errors as `Sink.find`."""
         ...
 
     def checkpoint(self, key: SinkKey) -> str:
-        """Where a stream's checkpoint lies unless its author says otherwise, as Hadoop's file systems read it."""
+        """Default location of a stream's checkpoint, as a URL for Hadoop's file systems."""
         ...
 
 
@@ -114,7 +113,7 @@ def _places(sink: Sink | Places) -> Places:
 
 @dataclass(frozen=True)
 class Chain:
-    """The committed places of a stream, as far as they are known: everything up to `last` stands for ever."""
+    """The known committed places of a stream; everything up to `last` is final."""
 
     opening: Slot
     last: Slot
@@ -138,19 +137,23 @@ class Chain:
 
     @property
     def next(self) -> int:
-        """The number that the next batch must have; after the end, where the end stands."""
-        told = mark(self.last)
-        return told.first_batch if told.last_batch is None else told.last_batch + 1
+        """The number that the next batch must have; after the end, the place of the end."""
+        last = mark(self.last)
+        return last.first_batch if last.last_batch is None else last.last_batch + 1
 
     def followed_by(self, slot: Slot) -> Chain:
-        """With the slot that is committed in the next place."""
+        """The chain extended by the slot committed in the next place."""
         return Chain(self.opening, slot)
 
 
 def mark(slot: Slot) -> StreamMark:
-    """Its place. ValueError: it is no slot of a stream."""
+    """Position of a slot in its stream.
+
+    Raises:
+        ValueError: the slot is not part of a stream.
+    """
     if slot.stream is None:
-        raise ValueError(f"slot {slot.token} of {slot.sink_key} is no part of a stream")
+        raise ValueError(f"slot {slot.token} of {slot.sink_key} is not part of a stream")
     return slot.stream
 
 
@@ -162,15 +165,15 @@ def place(key: SinkKey, number: int) -> SinkKey:
 def opening_of(
     key: SinkKey, token: int, *, query_id: str, first_batch: int, fingerprint: str, on_rerun: OnRerun
 ) -> Slot:
-    """What binds the stream to its checkpoint."""
-    told = StreamMark(part=StreamPart.OPENING, query_id=query_id, first_batch=first_batch)
-    return _slot(key, token, told, fingerprint=fingerprint, on_rerun=on_rerun)
+    """The slot that binds the stream to its checkpoint."""
+    position = StreamMark(part=StreamPart.OPENING, query_id=query_id, first_batch=first_batch)
+    return _slot(key, token, position, fingerprint=fingerprint, on_rerun=on_rerun)
 
 
 def batch_of(chain: Chain, number: int, slot: Slot, *, plan: str) -> Slot:
-    """A staged slot as the batch that follows `chain`. `plan`: see `StreamMark.input`."""
+    """A staged slot turned into the batch that follows `chain`. plan: see `StreamMark.input`."""
     before = mark(chain.last)
-    told = StreamMark(
+    position = StreamMark(
         part=StreamPart.BATCH,
         query_id=chain.query_id,
         first_batch=before.first_batch,
@@ -181,26 +184,26 @@ def batch_of(chain: Chain, number: int, slot: Slot, *, plan: str) -> Slot:
         bytes=before.bytes + slot.bytes,
         files=before.files + slot.file_count,
     )
-    return slot.model_copy(update={"stream": told, "schema_": STREAM_SCHEMA})
+    return slot.model_copy(update={"stream": position, "schema_": STREAM_SCHEMA})
 
 
 def empty_batch(chain: Chain, key: SinkKey, number: int, token: int, *, plan: str) -> Slot:
-    """A batch that has no rows for this output."""
+    """A batch without rows for this output."""
     first = chain.opening
-    told = mark(first)
-    bare = _slot(place(key, number), token, told, fingerprint=first.fingerprint, on_rerun=first.on_rerun)
+    position = mark(first)
+    bare = _slot(place(key, number), token, position, fingerprint=first.fingerprint, on_rerun=first.on_rerun)
     return batch_of(chain, number, bare, plan=plan)
 
 
 def end_of(chain: Chain, key: SinkKey, token: int, *, by: str, data_schema: str = "") -> Slot:
-    """What ends the stream after `chain`: the totals, and the number of the last batch."""
-    told = mark(chain.last).model_copy(update={"part": StreamPart.END})
+    """The slot that ends the stream after `chain`, with the totals and the number of the last batch."""
+    position = mark(chain.last).model_copy(update={"part": StreamPart.END})
     first = chain.opening
-    slot = _slot(place(key, chain.next), token, told, fingerprint=first.fingerprint, on_rerun=first.on_rerun)
+    slot = _slot(place(key, chain.next), token, position, fingerprint=first.fingerprint, on_rerun=first.on_rerun)
     return slot.model_copy(update={"application": by, "data_schema": data_schema or chain.last.data_schema})
 
 
-def _slot(key: SinkKey, token: int, told: StreamMark, *, fingerprint: str, on_rerun: OnRerun) -> Slot:
+def _slot(key: SinkKey, token: int, position: StreamMark, *, fingerprint: str, on_rerun: OnRerun) -> Slot:
     return Slot(
         schema_=STREAM_SCHEMA,
         state=SlotState.COMMITTED,
@@ -209,30 +212,38 @@ def _slot(key: SinkKey, token: int, told: StreamMark, *, fingerprint: str, on_re
         nonce=secrets.token_hex(16),
         fingerprint=fingerprint,
         on_rerun=on_rerun,
-        stream=told,
+        stream=position,
         committed_at=time.time(),
     )
 
 
 async def walk(sink: Sink | Places, key: SinkKey, opening: Slot) -> Chain:
-    """The chain as far as it can be seen now: a hint at its end, and only there. Errors as `Sink.find`."""
+    """The chain as reads show it now; only its end is a hint.
+
+    Raises:
+        SparkonceError: as for `Sink.find`.
+    """
     first = mark(opening).first_batch
     newest, known, step = opening, first - 1, 1
     missing: int | None = None
     while missing is None or missing - known > 1:
-        looked = known + step if missing is None else (known + missing) // 2
-        found = await sink.find(place(key, looked))
+        probed = known + step if missing is None else (known + missing) // 2
+        found = await sink.find(place(key, probed))
         if found is None:
-            missing = looked
+            missing = probed
         else:
-            newest, known, step = found, looked, step * 2
+            newest, known, step = found, probed, step * 2
     return Chain(opening, newest)
 
 
 async def close(sink: Sink | Places, key: SinkKey, opening: Slot, token: int, *, fingerprint: str, by: str) -> Chain:
-    """Bars every token below `token` from every place of the stream, for ever (4 above); the chain as it stands then.
+    """Bars every token below `token` from every place of the stream, for ever (4 above). Returns the chain.
 
-    It grows afterwards only by tokens that are not below. Errors as `Sink.fence`; then nothing is known, and it may be called again."""
+    Afterwards the chain grows only by tokens from `token` on.
+
+    Raises:
+        SparkonceError: as for `Sink.fence`. Nothing is known then; the call may be repeated.
+    """
     chain = await walk(sink, key, opening)
     while not chain.ended:
         at = place(key, chain.next)
@@ -246,10 +257,13 @@ async def close(sink: Sink | Places, key: SinkKey, opening: Slot, token: int, *,
     return chain
 
 
-async def commit(sink: Sink | Places, key: SinkKey, chain: Chain, slot: Slot) -> Decision:
-    """Commits a batch, or an end, in the place after `chain`. FencedOff names the slot that bars it, which may be the one before.
+async def commit(sink: Sink | Places, key: SinkKey, chain: Chain, slot: Slot) -> CommitOutcome:
+    """Commits a batch, or an end, in the place after `chain`. FencedOff has the slot that bars it, which may be the one before.
 
-    ValueError: the slot is not of that place, or the chain has its end."""
+    Raises:
+        ValueError: the slot belongs to another place, or the chain has ended.
+        SparkonceError: as for `Sink.commit`.
+    """
     if chain.ended or slot.sink_key != str(place(key, chain.next)):
         raise ValueError(f"{slot.sink_key} does not follow {chain.last.sink_key}")
     if chain.last.token > slot.token:  # the chain rule
@@ -261,9 +275,13 @@ async def commit(sink: Sink | Places, key: SinkKey, chain: Chain, slot: Slot) ->
 
 async def finish(
     sink: Sink | Places, key: SinkKey, chain: Chain, token: int, *, by: str, data_schema: str = ""
-) -> tuple[Chain, Decision | None]:
-    """Ends the stream after its last batch, whoever committed that. The chain with its end, and None; or as far as it got, and what
-    was decided against this token. Errors as `Sink.commit`: unknown, it may be called again."""
+) -> tuple[Chain, CommitOutcome | None]:
+    """Ends the stream after its last batch, whichever attempt committed that. Returns the ended chain and None; or the chain as far as it
+    got and the outcome that refused this token.
+
+    Raises:
+        SparkonceError: as for `Sink.commit`. The call may be repeated.
+    """
     while not chain.ended:
         decision = await commit(sink, key, chain, end_of(chain, key, token, by=by, data_schema=data_schema))
         if not isinstance(decision, Committed | AlreadyCommitted):
@@ -275,19 +293,22 @@ async def finish(
 async def settled(
     sink: Sink | Places, key: SinkKey, opening: Slot, attempt: int, *, fingerprint: str, by: str, end: bool
 ) -> tuple[Slot | None, bool]:
-    """What stands of a stream once attempt `attempt` and all before it are barred: its newest slot, or None without any batch; and
-    whether that is its end.
+    """Bars attempt `attempt` and all before it. Returns the newest slot of the stream (None without any batch) and whether that is its end.
 
-    end: somebody wants the stream to end here. Then the end is written after the last batch: what was committed is the result. Without
-    any batch there is nothing to keep, and "nothing" is final. The end goes into the attempt's own place, for which it competes with the
-    attempt's next batch; into the next attempt's only where that place was closed before anybody wanted the end. A settler that wakes up
-    after the next attempt has committed ends nothing: those batches are not its to judge."""
-    told: dict[str, Any] = {"fingerprint": fingerprint, "by": by}
+    end: the stream is to end here. The end is then written after the last batch, and the committed batches are the result; without any
+    batch, None is final. The end goes into the attempt's own slot, where it competes with the attempt's next batch; into the next attempt's
+    only if that slot was closed before the end was requested. A settle run that resumes after the next attempt has committed does not end
+    the stream: those batches are not its to judge.
+
+    Raises:
+        SparkonceError: as for `Sink.fence`. The call may be repeated.
+    """
+    caller: dict[str, Any] = {"fingerprint": fingerprint, "by": by}
     if end:
-        chain = await close(sink, key, opening, attempt, **told)
+        chain = await close(sink, key, opening, attempt, **caller)
         if _to_end(chain, attempt, fingerprint):
             await finish(sink, key, chain, attempt, by=by)
-    chain = await close(sink, key, opening, attempt + 1, **told)
+    chain = await close(sink, key, opening, attempt + 1, **caller)
     if end and _to_end(chain, attempt, fingerprint):
         chain, _ = await finish(sink, key, chain, attempt + 1, by=by)
     return (chain.last if chain.batches or chain.ended else None), chain.ended
@@ -299,7 +320,11 @@ def _to_end(chain: Chain, attempt: int, fingerprint: str) -> bool:
 
 
 async def recorded(sink: Sink | Places, key: SinkKey, opening: Slot) -> tuple[Slot, ...]:
-    """Every committed slot after the opening, in order; the last one is the end if there is one. Errors as `Sink.find`."""
+    """The committed slots after the opening, in order; the last one is the end if the stream has ended.
+
+    Raises:
+        SparkonceError: as for `Sink.find`.
+    """
     found: list[Slot] = []
     chain = Chain(opening, opening)
     while not chain.ended:
@@ -312,10 +337,14 @@ async def recorded(sink: Sink | Places, key: SinkKey, opening: Slot) -> tuple[Sl
 
 
 def begins_with(slots: Sequence[Slot], key: SinkKey, query_id: str) -> int:
-    """The first batch of a stream that is not opened yet: 0 for a checkpoint of its own; after the last batch of an earlier key's stream
-    when that used the same checkpoint and has ended (a key per day on one checkpoint).
+    """Number of the first batch of a stream that is about to be opened: 0 for a new checkpoint; if an earlier key's ended stream used the
+    same checkpoint (a key per day on one checkpoint), the number after its last batch.
 
-    slots: all committed ones of the table. ValueError: why the checkpoint cannot be used here."""
+    slots: all committed slots of the table.
+
+    Raises:
+        ValueError: the checkpoint cannot be used here; says why.
+    """
     first = 0
     chains: dict[tuple[str, int], list[Slot]] = {}
     for slot in slots:
@@ -337,7 +366,11 @@ def begins_with(slots: Sequence[Slot], key: SinkKey, query_id: str) -> int:
 
 
 async def replaces(sink: Sink | Places, key: SinkKey) -> bool:
-    """Whether readers see this generation in the place of those before it: see `shown`. A hint; errors as `Sink.find`."""
+    """Whether this generation replaces those before it for readers (see `shown`). A hint.
+
+    Raises:
+        SparkonceError: as for `Sink.find`.
+    """
     slot = await sink.find(key)
     if slot is None or slot.on_rerun is not OnRerun.REPLACE:
         return False
@@ -345,18 +378,18 @@ async def replaces(sink: Sink | Places, key: SinkKey) -> bool:
 
 
 def places(key: SinkKey, folders: Sequence[str]) -> list[SinkKey]:
-    """The batches of a stream, among folders that are named by sink keys."""
+    """The batches of a stream among folders named after sink keys."""
     names = [folder.rpartition("/")[2] for folder in folders]
     numbers = [layout.batch_of(name) for name in names if layout.lineage_of(name) == (key.lineage, key.generation)]
     return [place(key, number) for number in numbers if number is not None]
 
 
 def shown(generations: Sequence[Sequence[Slot]]) -> list[Slot]:
-    """What readers see of one output of a key: the committed slots with rows, of its generations in their order.
+    """The slots with rows that readers see of one output of a key, given its committed slots by generation in order.
 
-    A generation that says Replace replaces what was before it once it is *complete*: its one slot is committed, or its stream has its
-    end. Until then readers go on with what was there before: a rerun that has just begun is no reason to show them a table with less in
-    it. Only where nothing was there before do they see a stream grow. Generations that say Append are shown as they grow."""
+    A generation with `onRerun: Replace` replaces the earlier ones once it is *complete*: its one slot is committed, or its stream has
+    ended. Until then readers see the earlier rows, because a rerun that has just begun must not shrink the table. A first generation is
+    visible while its stream grows, and so are generations with `onRerun: Append`."""
     full = [slots for slots in generations if any(not is_opening(slot) for slot in slots)]
     first = max((at for at, slots in enumerate(full) if _replaces(slots) and _complete(slots)), default=0)
     seen: list[Slot] = []
@@ -367,7 +400,7 @@ def shown(generations: Sequence[Sequence[Slot]]) -> list[Slot]:
 
 
 def is_opening(slot: Slot) -> bool:
-    """It binds the stream to its checkpoint and is no effect."""
+    """Whether the slot only binds a stream to its checkpoint, without being an effect."""
     return slot.stream is not None and slot.stream.part is StreamPart.OPENING
 
 
@@ -380,7 +413,7 @@ def _complete(slots: Sequence[Slot]) -> bool:
 
 
 def _with_rows(slots: Sequence[Slot]) -> list[Slot]:
-    """Of one generation. A stream that ended without rows is its end: it has the schema of the empty table."""
+    """The slots with rows of one generation; for a stream that ended without rows its end, which has the schema of the empty table."""
     plain = [slot for slot in slots if slot.stream is None]
     parts = sorted((slot for slot in slots if slot.stream is not None), key=lambda slot: mark(slot).last_batch or 0)
     batches = [slot for slot in parts if mark(slot).part is StreamPart.BATCH and slot.data_schema]

@@ -1,11 +1,11 @@
-"""Several outputs as one: commit after a seal, roll forward after a crash, and settle for good.
+"""Transactions over several outputs: commit a sealed intent, roll it forward after a crash, settle an attempt.
 
-A transaction's slots are *sealed* in the record before the first of them is created; from then on they are final, and whoever comes
-next creates exactly these bytes. In a transaction no driver ever closes a slot: a twin of the attempt may have sealed. Only `settle`
+A transaction's slots are *sealed* in the record before the first of them is created; from then on they are final, and a roll-forward
+creates exactly these bytes. Inside a transaction no driver closes a slot: a process with the same token may have sealed. Only `settle`
 closes, and only after `settling` in the record has barred every later seal of the attempt.
 
-It gives all or nothing in the end, not isolation: between two slots a reader sees one output without the other.
-Source: DESIGN section 8; the model's rules abort_spares_tx, fence_after_roll_forward, seal_checks_settling.
+A transaction is atomic in the end, not isolated: between two commits a reader sees one output without the other.
+Source: docs/design.md, section 8.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkonce import failpoints
-from sparkonce.model.record import Intent
-from sparkonce.model.result import Verdict
+from sparkonce.errors import InvalidInput
+from sparkonce.model.record import Intent, Verdict
 from sparkonce.sink import stream
-from sparkonce.sink.protocol import Conflicting, Decision, FencedOff, Sink, SinkKey, Slot, Stuck
+from sparkonce.sink.protocol import CommitOutcome, Conflicting, FencedOff, Sink, SinkKey, Slot, Stuck
+from sparkonce.sink.sealed import sealed_slots
 
 
 @dataclass(frozen=True)
 class Settlement:
-    """What is final now. `slots` has the committed slot of each output, or None where nothing can come any more."""
+    """The final effect of an attempt. `slots`: the committed slot of each output, or None if it can never have one."""
 
     verdict: Verdict
     slots: Mapping[str, Slot | None]
@@ -34,15 +35,19 @@ def sink_key(key_hash: str, generation: int, sink: Sink) -> SinkKey:
 
 
 def intent_of(token: int, slots: Mapping[str, Slot]) -> Intent:
-    """What is sealed: whole slots, so that a roll-forward writes the same bytes."""
+    """The intent to seal: whole slots, so that a roll-forward writes the same bytes."""
     return Intent(token=token, slots={name: slot.dump() for name, slot in slots.items()})
 
 
 async def commit_all(
     sinks: Mapping[str, Sink], key_hash: str, generation: int, slots: Mapping[str, Slot]
-) -> dict[str, Decision]:
-    """Commits slot after slot of a sealed intent, in its order; stops at the first that cannot be. Safe to repeat by anyone."""
-    decisions: dict[str, Decision] = {}
+) -> dict[str, CommitOutcome]:
+    """Commits the slots of a sealed intent in order; stops at the first that cannot be committed. Any process may repeat it.
+
+    Raises:
+        SparkonceError: as for `Sink.commit`.
+    """
+    decisions: dict[str, CommitOutcome] = {}
     for name, slot in slots.items():
         if decisions:
             failpoints.hit("driver.tx.between")
@@ -63,16 +68,29 @@ async def settle(
     by: str,
     end: bool = False,
 ) -> Settlement:
-    """Decides for good whether this attempt, or an earlier one of the generation, took effect.
+    """Decides finally whether this attempt, or an earlier one of the generation, took effect.
 
-    end: somebody wants the generation to end here (a cancel). A stream that has committed batches then ends after the last of them and is
-    complete; otherwise one without its end is committed in part, and the next attempt goes on with it.
-    Must be called after `settling` is in the record (the intent is final then). Raises what the sinks raise; then nothing is decided, and
-    the same call may be made again, by anyone."""
+    Must be called after `settling` is in the record: only then is the intent final. An intent that must not have been sealed
+    (`sink.sealed`) is STUCK, and no output is touched.
+    end: the generation is to end here (a cancellation). A stream with committed batches then ends after the last of them and is complete;
+    otherwise a stream without its end is committed in part, and the next attempt continues it.
+
+    Raises:
+        SparkonceError: what the sinks raise. Nothing is decided then; any process may repeat the call.
+    """
     named = {sink.name: sink for sink in sinks}
     found: dict[str, Slot | None] = {}
     if intent is not None:
-        sealed = {name: Slot.model_validate(slot) for name, slot in intent.slots.items()}
+        try:
+            sealed = sealed_slots(
+                intent,
+                key_hash=key_hash,
+                generation=generation,
+                fingerprint=fingerprint,
+                outputs={sink.name: sink.kind for sink in sinks},
+            )
+        except InvalidInput as invalid:
+            return Settlement(Verdict.STUCK, found, f"{invalid}; nothing of it was committed here")
         for name, decision in (await commit_all(named, key_hash, generation, sealed)).items():
             if isinstance(decision, Stuck):
                 return Settlement(Verdict.STUCK, found, f"output {name}: {decision.why}")
@@ -110,9 +128,13 @@ async def settle(
 async def fenced(
     sink: Sink, key: SinkKey, attempt: int, *, fingerprint: str, by: str, end: bool = False
 ) -> tuple[Slot | None, bool]:
-    """The effect on one output once this attempt, and all before it, are barred; and False where it is a stream that has not ended.
+    """Bars this attempt and all before it. Returns the effect on one output, and False if that is a stream that has not ended.
 
-    A stream that was opened and has no batch has no effect. Another job's slot is returned as it stands. Errors as `Sink.fence`."""
+    A stream that was opened and has no batch has no effect. Another job's slot is returned unchanged.
+
+    Raises:
+        SparkonceError: as for `Sink.fence`.
+    """
     slot = await sink.fence(key, attempt + 1, fingerprint=fingerprint, by=by)
     if slot is None or slot.stream is None or slot.fingerprint != fingerprint:
         return slot, True

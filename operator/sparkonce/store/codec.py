@@ -1,11 +1,12 @@
 """Values of the ledger as JSON text and back.
 
-Every store keeps text, the one in memory too, so that what cannot be stored fails there as well. What does not parse is an error that
-names the record, never an absence.
+Every store keeps text, the tests' in-memory store included, so that what cannot be stored fails in all of them. Text that does not parse
+is an error that names the record, never absence.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -13,24 +14,62 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from sparkonce.errors import InvalidInput, RecordTooNew, RecordUnreadable
-from sparkonce.model.record import Address, Record, Value, parse_record
+from sparkonce.model.record import Address, Record, Value, parse_record, repairing
 from sparkonce.store.protocol import Page
 
 V = TypeVar("V", bound=Value)
 
+VALUE_LIMIT = 256 * 1024
+"""Bytes of JSON of one value. A transaction carries a record, a spec and an intent or result: three of this size stay below etcd's own
+limit for a request."""
+DEPTH_LIMIT = 32
+"""Nesting of one value. JSON parsers differ in the depth at which they fail; what one of them wrote must not be unreadable for another."""
+DIGITS_LIMIT = 308
+"""Decimal digits of a number, as many as a double has."""
+
+_LONG_NUMBER = re.compile(rf"[0-9]{{{DIGITS_LIMIT + 1},}}")
+
 
 def encode(value: Value) -> str:
-    """InvalidInput for what JSON cannot say (lone surrogates, objects of other kinds); nothing was written then."""
+    """The value as JSON text that `decode` reads back.
+
+    Raises: InvalidInput: JSON cannot express it (lone surrogates, foreign objects), or it is too large, nested too deeply or holds a number
+    that is too long; nothing was written."""
+    what = type(value).__name__.lower()
     try:
-        return value.model_dump_json(
+        text = value.model_dump_json(
             by_alias=True, exclude_none=True
         )  # as `dump` and `json.dumps`, in a third of the time
     except (ValueError, TypeError, PydanticSerializationError) as error:
-        raise InvalidInput(f"a {type(value).__name__.lower()} cannot be stored as JSON: {error}") from None
+        raise InvalidInput(f"a {what} cannot be stored as JSON: {error}") from None
+    if len(text) * 4 > VALUE_LIMIT and (size := len(text.encode())) > VALUE_LIMIT:
+        raise InvalidInput(
+            f"a {what} has {size} bytes of JSON, and a ledger keeps at most {VALUE_LIMIT}; move large values into files"
+        )
+    # Nearly no value has so many brackets or digits: the others are not walked through.
+    if text.count("[") + text.count("{") > DEPTH_LIMIT or _LONG_NUMBER.search(text):
+        _check_parts(what, value.model_dump(mode="json"))
+    try:
+        type(value).model_validate_json(text)
+    except ValidationError as invalid:
+        raise InvalidInput(f"a {what} could not be read back: {invalid.errors()[0]['msg']}") from None
+    return text
+
+
+def _check_parts(what: str, value: object) -> None:
+    parts = [(1, value)]
+    while parts:
+        depth, each = parts.pop()
+        if isinstance(each, dict | list):
+            if depth > DEPTH_LIMIT:
+                raise InvalidInput(f"a {what} is nested more than {DEPTH_LIMIT} deep, which a ledger does not keep")
+            parts += [(depth + 1, inner) for inner in (each.values() if isinstance(each, dict) else each)]
+        elif isinstance(each, int) and abs(each) >= 10**DIGITS_LIMIT:
+            raise InvalidInput(f"a {what} has a number of more than {DIGITS_LIMIT} digits; store it as a string")
 
 
 def decode(kind: type[V], text: str, *, where: str) -> V:
-    """RecordUnreadable when what stands beside a record does not parse; it is never read as absence."""
+    """Raises: RecordUnreadable when the text does not parse; it is never read as absence."""
     try:
         return kind.model_validate_json(text)
     except ValidationError as invalid:
@@ -43,12 +82,12 @@ def decode(kind: type[V], text: str, *, where: str) -> V:
 
 
 def name(address: Address) -> str:
-    """As a person may type it: the realm and the start of the hash."""
+    """For display: the realm and the first 20 digits of the hash."""
     return f"{address.realm}/{address.hash20}"
 
 
 def position(address: Address) -> tuple[str, str]:
-    """Where a record stands in a listing."""
+    """The sort key of a listing."""
     return address.realm, address.key_hash
 
 
@@ -59,11 +98,12 @@ def position_of(token: str) -> tuple[str, str]:
 
 
 def record_of(address: Address, text: str, *, revision: int, epoch: int) -> Record:
-    """RecordUnreadable, RecordTooNew: there is a record, and this is why it cannot be used."""
+    """Raises: RecordUnreadable, RecordTooNew: the record exists, and the error says why it cannot be used."""
     record = parse_record(text, where=name(address))
     if record.address != address:
         raise RecordUnreadable(
-            f"the record {name(address)} cannot be read (it says that it is {name(record.address)}); restore it from a backup"
+            f"the record {name(address)} cannot be read (it says that it is {name(record.address)}); "
+            f"{repairing(address.hash20)}"
         )
     return record.model_copy(update={"revision": revision, "epoch": epoch})
 

@@ -1,4 +1,4 @@
-"""From the address of a store, as a person writes it, to the store."""
+"""Opens a store from its address."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sparkonce.errors import InvalidInput
 from sparkonce.store.protocol import IdempotencyStore
 
 ENVIRONMENT = "SPARKONCE_STORE"
-"""The store to use where none is named."""
+"""Environment variable: the store to use where no address is given."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
-_KNOWN = "sqlite:///PATH, a plain path, postgresql://HOST/DATABASE, etcd://HOST:PORT[,HOST:PORT], or memory:"
+_KNOWN = "sqlite:///PATH, a plain path, postgresql://HOST/DATABASE or etcd://HOST:PORT[,HOST:PORT]"
 _POSTGRES = ("postgresql", "postgres")
 
 
@@ -24,7 +24,7 @@ def default_url() -> str:
     """SPARKONCE_STORE, else one file in the user's data folder."""
     if named := os.environ.get(ENVIRONMENT):
         return named
-    import platformdirs  # here: a driver, which is always told its store, need not have it
+    import platformdirs  # here: a driver always gets its address and may lack it
 
     return f"sqlite:///{platformdirs.user_data_path('sparkonce') / 'ledger.db'}"
 
@@ -32,15 +32,11 @@ def default_url() -> str:
 def open_store(url: str | None = None, *, install: str = "local", **options: Any) -> IdempotencyStore:
     """`url`: None for the default. `options`: keyword arguments of the store's class.
 
-    A store on etcd suspends and belongs to the event loop that asks it first; `open_blocking` is for everybody else.
+    An etcd store suspends and belongs to the event loop of its first call; other callers use `open_blocking`.
     Raises InvalidInput, StoreUnusable, StoreUnavailable.
     """
     url = default_url() if url is None else url
     scheme = _SCHEME.match(url)
-    if url == "memory:":
-        from sparkonce.store.memory import MemoryStore
-
-        return MemoryStore(**options)
     path = url
     if scheme is not None:
         if scheme[1].lower() in _POSTGRES and scheme[2]:
@@ -52,10 +48,10 @@ def open_store(url: str | None = None, *, install: str = "local", **options: Any
         path = url[len("sqlite:///") :]
     if not path or path == ":memory:":
         raise InvalidInput(f"{url!r} names no file; use {_KNOWN}")
-    from sparkonce.store.sql import SqlStore  # here: SQLAlchemy takes a while to import
+    from sparkonce.store.sqlite.store import SqliteStore  # here: a driver on a cluster needs no SQLite
 
     options.setdefault("stale_after", settings.lease_seconds())
-    return SqlStore(Path(path).expanduser(), install=install, **options)
+    return SqliteStore(Path(path).expanduser(), install=install, **options)
 
 
 def open_blocking(url: str | None = None, *, install: str = "local", **options: Any) -> IdempotencyStore:
@@ -70,7 +66,7 @@ def open_blocking(url: str | None = None, *, install: str = "local", **options: 
 
 def _postgres(url: str, **options: Any) -> IdempotencyStore:
     try:
-        from sparkonce.store.postgres import PostgresStore
+        from sparkonce.store.postgres.store import PostgresStore
     except ModuleNotFoundError as missing:
         raise InvalidInput(
             f"a PostgreSQL store needs {missing.name}, which is not installed; install sparkonce[postgres]"
@@ -80,8 +76,8 @@ def _postgres(url: str, **options: Any) -> IdempotencyStore:
 
 def _etcd(url: str, **options: Any) -> IdempotencyStore:
     try:
-        from sparkonce.store.etcd import EtcdStore
-        from sparkonce.store.etcd_address import parsed
+        from sparkonce.store.etcd.address import parsed
+        from sparkonce.store.etcd.store import EtcdStore
     except ModuleNotFoundError as missing:
         raise InvalidInput(
             f"an etcd store needs {missing.name}, which is not installed; install sparkonce[operator]"
@@ -90,9 +86,12 @@ def _etcd(url: str, **options: Any) -> IdempotencyStore:
 
 
 def redacted(url: str) -> str:
-    """As it may be printed: without user, password and query."""
+    """The address for display: without user, password and query."""
     if "://" not in url:
         return url
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # an unclosed bracket; what of it is a password is unknown
+        return "the address of a store that is no URL"
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", "")) if host else url.partition("?")[0]

@@ -1,11 +1,12 @@
-"""What becomes of a record when a person accepts a restored store: rebuilt from the newest attempt that applications show. Pure.
+"""Rebuilds records from the newest attempts seen in applications, after an administrator accepts a restored store. Pure.
 
-The attempt is the truth that was lost: it was granted, since it exists. With its application's nonce it is adopted, and what it did is read
-from it; what the store says of a later generation or attempt stays. What nobody shows is not made up: an object that was answered and
-has no record expires and runs nothing. A name that is only kept taken tells neither a job nor an end: a record of its generation goes
-on after it, and without one the generation is marked as used, so that whoever asks anew meets no name of the old one. The epoch is
-raised after all records were rebuilt, and by it the alarm of every operator ends: whoever dies in between begins anew and finds what it
-did. Source: DESIGN section 4, and `accept` in the executable model.
+An application proves that its attempt was granted, even if the restored store does not have it. The record adopts the attempt with the
+application's nonce, and its outcome is then read from that application; newer generations or attempts in the store are kept. Records
+without an application are not invented: an object that was already answered and has no record expires without running anything. A name
+that is merely reserved shows neither job nor outcome: an existing record of its generation continues after it; without a record the
+generation is marked as used, so that a new request never reuses a name of the old one. The epoch is raised after all records were
+rebuilt, which ends every operator's rewind alarm; if the process dies before, the next run repeats the rebuild, which is idempotent.
+Source: docs/design.md, section 4.
 """
 
 from __future__ import annotations
@@ -14,41 +15,48 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sparkonce.model.record import Address, Event, Record, SpecBody, State
-from sparkonce.store.step import Decision, Seen, Write
+from sparkonce.store.rules import KeyState, VerbOutcome, Write
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
-    """The newest attempt of a key that its applications show."""
+class NewestAttempt:
+    """A key's newest attempt, as seen in its applications."""
 
     address: Address
     key: str
     generation: int
     attempt: int
     nonce: str
-    """Of its application."""
+    """The nonce in its application."""
     fingerprint: str
     fingerprint_version: int
     spec: SpecBody | None
-    """None: nothing says what it was to do, since its name is only kept taken."""
+    """None: unknown, because only a reserved name is left of the attempt."""
     led: bool = False
-    """The spec is that of a live object; else it is what a driver was told, which is less than a record has."""
+    """True if the spec comes from a live object; else it is the driver's copy, which lacks fields of a stored spec."""
     objects: tuple[str, ...] = ()
-    """Those that want it, as records name them."""
+    """UIDs of the objects that request the key, as in `Record.objects`."""
 
 
 class Restorable(Protocol):
-    async def rebuild(self, shown: Shown, *, by: str) -> bool:
-        """Makes the record what is shown, if that is newer, without an owner. False: the record that stands there is not older, or the
-        generation was removed after its end."""
+    """The part of a store that accepting a restore needs."""
+
+    async def rebuild(self, shown: NewestAttempt, *, by: str) -> bool:
+        """Replaces an older record by the attempt shown, without an owner. False: the stored record is not older, or the
+        generation's record was removed after it was finalized.
+
+        Raises: StoreUnavailable (may have been written; repeat it), RecordUnreadable, RecordTooNew."""
         ...
 
     async def raise_epoch(self, *, seen: int) -> int:
-        """The new epoch, one more than the one that was seen; a repetition that finds it raised says the same."""
+        """Raises the epoch to `seen` + 1 and returns it; a repetition returns the same.
+
+        Raises: StoreUnusable (the store's epoch is not `seen`; nothing was written), StoreUnavailable (may have been raised; repeat it)."""
         ...
 
 
-def rebuild(seen: Seen, shown: Shown, *, by: str) -> Decision[bool]:
+def rebuild(seen: KeyState, shown: NewestAttempt, *, by: str) -> VerbOutcome[bool]:
+    """Decides what `Restorable.rebuild` writes."""
     now = seen.record
     if seen.floor >= shown.generation or (now is not None and not _older(now, shown)):
         return False, None
@@ -66,14 +74,14 @@ def rebuild(seen: Seen, shown: Shown, *, by: str) -> Decision[bool]:
     return True, Write(generation=shown.generation, record=record, spec=spec, drop_claim=True, event=event)
 
 
-def _older(now: Record, shown: Shown) -> bool:
-    """The same attempt under another grant was lost with the store, too."""
+def _older(now: Record, shown: NewestAttempt) -> bool:
+    """True if the attempt shown is newer; also the same attempt with another nonce, a grant that the restored store has lost."""
     mine, theirs = (now.generation, now.attempt), (shown.generation, shown.attempt)
     return mine < theirs or (mine == theirs and now.nonce != shown.nonce)
 
 
-def _carried(now: Record, shown: Shown) -> Record | None:
-    """What the record knew of this very generation stays; None: it knew of another one."""
+def _carried(now: Record, shown: NewestAttempt) -> Record | None:
+    """The stored record advanced to the attempt shown; None if it is of another generation or job, or finalized."""
     if (now.generation, now.fingerprint) != (shown.generation, shown.fingerprint) or now.state is State.FINALIZED:
         return None
     lost = max(0, shown.attempt - now.attempt)
@@ -93,8 +101,8 @@ def _carried(now: Record, shown: Shown) -> Record | None:
     )
 
 
-def _new(now: Record | None, shown: Shown, *, at: float) -> Record:
-    """`now`: of an older generation, or of one that ended; what this version does not know of it is kept, as when it is opened again."""
+def _new(now: Record | None, shown: NewestAttempt, *, at: float) -> Record:
+    """A new record. `now`: the stored one, of an older or finalized generation; its unknown fields are kept, as by `reopen`."""
     said: dict[str, Any] = {
         "realm": shown.address.realm,
         "key_hash": shown.address.key_hash,

@@ -1,13 +1,12 @@
-"""Which operator processes live on one install, and which gateways serve it, as they say themselves under their leases.
+"""The operator processes and gateways of one install, from entries that they write under their leases.
 
-Hints only: the roster decides who goes first after an owner's end (a rendezvous hash), how old a clock may be for a purge, which
-fields of records may be written, and whether a driver's silence says anything. Nothing that must be true rests on it. Stores of one
-process need none.
+Hints only: the roster determines which operator takes over first (a rendezvous hash), the clock skew to allow for in a purge, which
+record fields and which parts of a status may be written, and whether missing heartbeats mean anything. No safety property depends on it. A
+store of one process needs no roster.
 
-A gateway's entry says for how long it has served, by its own monotonic clock, and is written anew every few seconds. Whoever reads it
-compares that with a monotonic clock of its own (`Service`), so that no two machines' clocks have to agree. The lease alone was not
-taken for it: etcd gives every lease its full life again when it comes back from an outage, and an entry of a gateway that nobody could
-reach meanwhile would still stand there.
+A gateway's entry says for how long it has served by its own monotonic clock, and is rewritten every few seconds. A reader compares that
+with its own monotonic clock (`GatewayUptime`), so no clocks need to agree across machines. A lease alone is not enough: etcd gives every
+lease its full TTL again after an outage, so an entry could outlive a period in which its gateway was unreachable.
 """
 
 from __future__ import annotations
@@ -23,19 +22,24 @@ from sparkonce.store.protocol import Lease
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
+    """Roster entry of an operator process."""
+
     nonce: str
-    """Drawn at the start of the process."""
+    """Drawn when the process starts."""
     owner: str
-    """For a person: host and pid, or the pod's name."""
+    """Human-readable: host and pid, or the pod's name."""
     clock: float
-    """Unix seconds of its own clock when it announced itself last."""
+    """Unix seconds of its own clock at its last announcement."""
     schema: int
-    """Of the records it writes."""
+    """Schema version of the records it writes."""
     slots: int
+    """Permits for concurrent keys."""
+    statuses: int = 0
+    """Version of the statuses that it writes (`controller.status.STATUS_VERSION`); 0: of a version that does not say so."""
 
 
 def replica_of(text: str | bytes) -> Replica | None:
-    """None for an entry of another make: a hint that cannot be read is none."""
+    """Parses an entry; None if it does not parse, because an unreadable hint is ignored."""
     try:
         said: dict[str, Any] = json.loads(text)
         return Replica(
@@ -44,6 +48,7 @@ def replica_of(text: str | bytes) -> Replica | None:
             clock=float(said["clock"]),
             schema=int(said["schema"]),
             slots=int(said["slots"]),
+            statuses=int(said.get("statuses", 0)),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -51,16 +56,18 @@ def replica_of(text: str | bytes) -> Replica | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Gateway:
+    """Roster entry of a gateway."""
+
     nonce: str
-    """Of one stretch of service without a gap: a gateway that could not serve draws another one when it can."""
+    """Identifies one uninterrupted period of service; after an interruption the gateway draws another."""
     owner: str
-    """For a person: host and pid, or the pod's name."""
+    """Human-readable: host and pid, or the pod's name."""
     served: float
-    """Seconds of this stretch, by its own monotonic clock, when it announced itself last."""
+    """Length of this period in seconds at its last announcement, by its own monotonic clock."""
 
 
 def gateway_of(text: str | bytes) -> Gateway | None:
-    """None for an entry of another make."""
+    """Parses an entry; None if it does not parse."""
     try:
         said: dict[str, Any] = json.loads(text)
         return Gateway(nonce=str(said["nonce"]), owner=str(said["owner"]), served=float(said["served"]))
@@ -69,21 +76,21 @@ def gateway_of(text: str | bytes) -> Gateway | None:
 
 
 ANNOUNCE = 2.0
-"""Seconds between two entries of a gateway."""
+"""Seconds between a gateway's announcements."""
 SILENT = 3 * ANNOUNCE
-"""Seconds without a new entry after which a stretch of service has ended: for the gateway itself, and for whoever reads it."""
+"""Seconds without an announcement after which both the gateway and readers consider its period of service ended."""
 
 
-class Service:
-    """What one process has seen of the gateways; it remembers, and forgets those that went."""
+class GatewayUptime:
+    """How long gateways have served, as observed by this process; forgets gateways without an entry."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._seen: dict[str, tuple[float, float]] = {}
-        """Of each stretch: when it was first seen here, and the least by which this clock has been ahead of `served`."""
+        """Per period: when it was first seen here, and the smallest difference between this clock and `served`."""
 
     def serving_for(self, entries: Sequence[Gateway]) -> float | None:
-        """Of all entries that stand at this moment."""
+        """Records all current entries; returns the longest uninterrupted service in seconds, or None if no gateway serves."""
         now = self._monotonic()
         seen: dict[str, tuple[float, float]] = {}
         spans: list[float] = []
@@ -98,23 +105,35 @@ class Service:
 
 
 class Gateways(Protocol):
+    """The gateways' part of a store's roster."""
+
     async def announce_gateway(self, gateway: Gateway, *, lease: Lease) -> None:
-        """Writes or renews the entry; it vanishes with the lease. StoreUnavailable."""
+        """Writes or rewrites the entry, which is deleted with the lease.
+
+        Raises: StoreUnavailable (it may have been written)."""
         ...
 
     async def gateways_serving_for(self) -> float | None:
-        """Seconds for which one gateway has been serving without a gap, as far as this process has seen it: it counts from its first
-        look, in full again after a gateway's restart or an outage of the store. None: none serves now. StoreUnavailable.
+        """Seconds for which a gateway has served without interruption, as observed by this process: counted from its first
+        observation, and anew after a gateway's restart or an outage of the store. None: no gateway serves now.
 
-        What just ended shows up to `SILENT` seconds or a lease's life later: a driver's silence that is shorter proves nothing."""
+        The end of service shows up to `SILENT` seconds or a lease's TTL late, so missing heartbeats for a shorter time prove nothing.
+
+        Raises: StoreUnavailable (unknown)."""
         ...
 
 
 class Roster(Protocol):
+    """The operators' part of a store's roster."""
+
     async def announce(self, replica: Replica, *, lease: Lease) -> None:
-        """Writes or renews the entry; it vanishes with the lease. StoreUnavailable."""
+        """Writes or rewrites the entry, which is deleted with the lease.
+
+        Raises: StoreUnavailable (it may have been written)."""
         ...
 
     async def replicas(self) -> Sequence[Replica]:
-        """Those whose leases live; an entry that does not parse is left out."""
+        """Processes with live leases; entries that do not parse are omitted.
+
+        Raises: StoreUnavailable (unknown)."""
         ...

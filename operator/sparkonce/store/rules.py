@@ -1,6 +1,6 @@
-"""What each verb of the store decides, as functions of what stands at the key.
+"""The decision of each store verb, as a pure function of the key's state.
 
-`Seen` is what one transaction read; a decision is an outcome and, where something is to be written, one `Write`. Nothing here reads a
+`KeyState` is what one transaction read; a decision is an outcome and, where something is to be written, one `Write`. Nothing here reads a
 clock, draws a number or touches a store, so that every backend (a dictionary, SQL, a compare-and-set store) shares the same answers
 and differs only in how it makes "read, decide, write" one atomic step. Leaving the decisions to each backend was not taken: the order
 in which a verb compares generation, claim and revision *is* the protocol, and would have been written once per backend.
@@ -8,20 +8,30 @@ in which a verb compares generation, claim and revision *is* the protocol, and w
 
 from __future__ import annotations
 
-from sparkonce.errors import RecordTooNew, RecordUnreadable, StoreFull
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sparkonce.errors import RealmReportsFull, RecordTooNew, RecordUnreadable, ReportTooLarge, StoreFull
 from sparkonce.model.record import (
+    FENCED_EMPTY,
     FOLLOWING,
+    NEVER_RAN,
     Beat,
     Event,
     Intent,
+    NoEffect,
     Opener,
+    Outcome,
     Record,
     Report,
+    ReportedSoFar,
+    Result,
     Settling,
+    SpecBody,
     State,
     StopWanted,
 )
-from sparkonce.model.result import Result
+from sparkonce.store.codec import encode
 from sparkonce.store.protocol import (
     Attached,
     Changed,
@@ -40,8 +50,10 @@ from sparkonce.store.protocol import (
     Request,
     Sealed,
     Updated,
+    View,
 )
-from sparkonce.store.step import Decision, Seen, Write
+
+T = TypeVar("T")
 
 RETRY_AFTER = 60.0
 """Seconds to wait when the realm is full and nothing in it expires by itself."""
@@ -50,23 +62,84 @@ COMMANDS_KEPT = 16
 LEASE_ENDED = "the lease of this process has ended; open another one"
 
 
-def _written(seen: Seen, record: Record) -> Record:
+@dataclass(frozen=True, kw_only=True)
+class KeyState:
+    """The state of one key, and the clock, as one transaction read them."""
+
+    record: Record | None
+    claim: Claim | None
+    """None also when its lease has ended. A stale claim still belongs to its owner until another takes it."""
+    stale: bool
+    """The claim has not been touched for so long that any process may take it over."""
+    floor: int
+    at: float
+    """Unix seconds of the store's clock."""
+    next: int
+    """The revision that a write of this transaction gets."""
+    epoch: int
+    result: Result | None = None
+    """Of the record's generation; read only when the record is finalized."""
+    intent: Intent | None = None
+    """Read only when the record names one, and only for `seal`."""
+
+    @property
+    def live(self) -> Claim | None:
+        return None if self.stale else self.claim
+
+    @property
+    def view(self) -> View:
+        return View(record=self.record, claim=self.live, floor=self.floor, revision=self.next - 1, epoch=self.epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """What one step writes, all or nothing; None and False change nothing. Values beside the record belong to `generation`."""
+
+    generation: int
+    record: Record | None = None
+    remove: bool = False
+    """Removes the record and everything beside it, but neither events nor the floor."""
+    floor: int | None = None
+    claim: Claim | None = None
+    drop_claim: bool = False
+    touch: bool = False
+    """Renews the claim: its owner is alive."""
+    spec: SpecBody | None = None
+    result: Result | None = None
+    intent: Intent | None = None
+    report: Report | None = None
+    reported: ReportedSoFar | None = None
+    """Of the report's attempt, with this report."""
+    beat: Beat | None = None
+    event: Event | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether the store's revision moves: heartbeats are no changes."""
+        return not (self.touch or self.beat)
+
+
+VerbOutcome = tuple[T, Write | None]
+"""A verb's answer, and what it writes; None: nothing."""
+
+
+def _written(seen: KeyState, record: Record) -> Record:
     return record.model_copy(update={"revision": seen.next, "epoch": seen.epoch})
 
 
-def _claim(seen: Seen, record: Record, *, lease: str, owner: str, nonce: str) -> Claim:
+def _claim(seen: KeyState, record: Record, *, lease: str, owner: str, nonce: str) -> Claim:
     return Claim(address=record.address, lease=lease, owner=owner, revision=seen.next, nonce=nonce)
 
 
-def _mine(seen: Seen, claim: Claim) -> bool:
+def _mine(seen: KeyState, claim: Claim) -> bool:
     return seen.claim is not None and (seen.claim.revision, seen.claim.nonce) == (claim.revision, claim.nonce)
 
 
-def _event(seen: Seen, what: str, record: Record, *, by: str = "", why: str = "") -> Event:
+def _event(seen: KeyState, what: str, record: Record, *, by: str = "", why: str = "") -> Event:
     return Event(what=what, by=by, why=why, generation=record.generation, attempt=record.attempt, at=seen.at)
 
 
-def _finalized(seen: Seen, record: Record) -> Finalized:
+def _finalized(seen: KeyState, record: Record) -> Finalized:
     if seen.result is None:
         raise RecordUnreadable(
             f"the record {where(record)} is finalized and its result is missing; restore the store from a backup or forget the key"
@@ -92,8 +165,8 @@ def _same_fingerprint(record: Record, request: Request) -> bool:
 
 
 def reserve(
-    seen: Seen, request: Request, *, lease: str, owner: str, ended: bool, floor: int, full: float | None
-) -> Decision[Owned | Duplicate | Mismatch | Moved | Refused]:
+    seen: KeyState, request: Request, *, lease: str, owner: str, ended: bool, floor: int, full: float | None
+) -> VerbOutcome[Owned | Duplicate | Mismatch | Moved | Refused]:
     """`full`: None, or the seconds until the realm has room again."""
     now = seen.record
     if ended:
@@ -111,7 +184,7 @@ def reserve(
             f"realm {request.address.realm!r} holds as many live keys as it may; try again in {full:.0f} s, or purge expired keys",
             retry_after=full,
         )
-    version, fingerprint = request.newest
+    version, fingerprint = max(request.fingerprints.items())
     record = Record(
         realm=request.address.realm,
         key_hash=request.address.key_hash,
@@ -135,19 +208,23 @@ def reserve(
 
 
 def _reader_of(request: Request) -> int:
-    """Who must be able to read the new record."""
+    """The oldest reader that understands the new record."""
     return FOLLOWING if request.bound is not None else 1
 
 
-def _opened(seen: Seen, record: Record, request: Request, *, lease: str, owner: str, what: str) -> tuple[Owned, Write]:
+def _opened(
+    seen: KeyState, record: Record, request: Request, *, lease: str, owner: str, what: str
+) -> tuple[Owned, Write]:
     claim = _claim(seen, record, lease=lease, owner=owner, nonce=request.nonce)
-    event = _event(seen, what, record, by=owner)
+    event = _event(seen, what, record, by=request.person or owner, why=request.reason)
     return Owned(record, claim), Write(
         generation=record.generation, record=record, claim=claim, spec=request.spec, event=event
     )
 
 
-def take_over(seen: Seen, record: Record, *, lease: str, owner: str, ended: bool, nonce: str) -> Decision[Owned | Lost]:
+def take_over(
+    seen: KeyState, record: Record, *, lease: str, owner: str, ended: bool, nonce: str
+) -> VerbOutcome[Owned | Lost]:
     now = seen.record
     if now is None or ended or now.state is State.FINALIZED:
         return Lost(now), None
@@ -160,7 +237,7 @@ def take_over(seen: Seen, record: Record, *, lease: str, owner: str, ended: bool
     return Owned(now, claim), Write(generation=now.generation, claim=claim, event=event)
 
 
-def heartbeat(seen: Seen, claim: Claim) -> Decision[Updated | Finalized | NotFound | LostOwnership]:
+def heartbeat(seen: KeyState, claim: Claim) -> VerbOutcome[Updated | Finalized | NotFound | LostOwnership]:
     now = seen.record
     if now is None:
         return NotFound(), None
@@ -171,27 +248,27 @@ def heartbeat(seen: Seen, claim: Claim) -> Decision[Updated | Finalized | NotFou
     return Updated(now), Write(generation=now.generation, touch=True)
 
 
-def drop(seen: Seen, claim: Claim) -> Decision[None]:
+def drop(seen: KeyState, claim: Claim) -> VerbOutcome[None]:
     generation = seen.record.generation if seen.record else 0
     return None, Write(generation=generation, drop_claim=True) if _mine(seen, claim) else None
 
 
 def update(
-    seen: Seen, record: Record, claim: Claim, changed: Record, event: Event | None
-) -> Decision[Updated | Changed | LostOwnership | NotFound | Finalized]:
+    seen: KeyState, record: Record, claim: Claim, changed: Record, event: Event | None
+) -> VerbOutcome[Updated | Changed | LostOwnership | NotFound | Finalized]:
     _check_update(record, changed)
     now = seen.record
     if now is None or now.generation != record.generation:
         return NotFound(), None
     if now.state is State.FINALIZED:
         return _finalized(seen, now), None
-    stands = now.dump() == changed.dump()
+    already_stored = now.dump() == changed.dump()
     if not _mine(seen, claim):
-        # Holding dropped the claim in the same step: a repetition after a lost reply finds what it wrote, and nobody's claim.
-        held = stands and now.state is State.HELD and seen.claim is None
+        # Holding dropped the claim in the same step: a retry after a lost reply finds what it wrote, and no claim.
+        held = already_stored and now.state is State.HELD and seen.claim is None
         return Updated(now) if held else LostOwnership(), None
     if now.revision != record.revision:
-        return Updated(now) if stands else Changed(now), None
+        return Updated(now) if already_stored else Changed(now), None
     written = _written(seen, changed)
     return Updated(written), Write(
         generation=now.generation,
@@ -211,16 +288,16 @@ def _check_update(record: Record, changed: Record) -> None:
 
 
 def finalize(
-    seen: Seen, record: Record, claim: Claim, result: Result, retention: float
-) -> Decision[Finalized | Changed | LostOwnership | NotFound | Conflict]:
+    seen: KeyState, record: Record, claim: Claim, result: Result, retention: float
+) -> VerbOutcome[Finalized | Changed | LostOwnership | NotFound | Conflict]:
     if result.generation != record.generation:
         raise ValueError("the result is of another generation than the record")
     now = seen.record
     if now is None or now.generation != record.generation:
         return NotFound(), None
     if now.state is State.FINALIZED:
-        stands = _finalized(seen, now)
-        return stands if same_result(stands.result, result) else Conflict(now, stands.result), None
+        finalized = _finalized(seen, now)
+        return finalized if same_result(finalized.result, result) else Conflict(now, finalized.result), None
     if not _mine(seen, claim):
         return LostOwnership(), None
     if now.revision != record.revision:
@@ -230,6 +307,7 @@ def finalize(
         "outcome": result.outcome,
         "held": None,
         "note": result.failure.message if result.failure else "",
+        "no_effect": _no_effect(now, result),
         "not_before": None,
         "finalized_at": seen.at,
         "expires_at": seen.at + retention,
@@ -244,29 +322,22 @@ def finalize(
     )
 
 
+def _no_effect(now: Record, result: Result) -> NoEffect | None:
+    if result.outcome is Outcome.SUCCEEDED or result.evidence not in (FENCED_EMPTY, NEVER_RAN):
+        return None
+    return NoEffect(generation=now.generation, attempt=now.attempt)
+
+
 def same_result(one: Result, other: Result) -> bool:
-    """Two owners that concluded the same from the same evidence did so at different times."""
+    """Compares everything but the times: two owners reach the same conclusion from the same evidence at different times."""
     times = {"startedAt", "finishedAt"}
     left, right = one.dump(), other.dump()
     return all(left.get(name) == right.get(name) for name in (left.keys() | right.keys()) - times)
 
 
-def release(seen: Seen, record: Record, claim: Claim) -> Decision[Gone | Changed | LostOwnership | NotFound]:
-    now = seen.record
-    if now is None or now.generation != record.generation:
-        return NotFound(), None
-    if now.state is State.FINALIZED:
-        return Changed(now), None
-    if not _mine(seen, claim):
-        return LostOwnership(), None
-    if now.revision != record.revision:
-        return Changed(now), None
-    return _removed(seen, now, _event(seen, "Released", now, by=claim.owner))
-
-
 def reopen(
-    seen: Seen, record: Record, request: Request, *, lease: str, owner: str, ended: bool
-) -> Decision[Owned | Duplicate | Lost | Refused]:
+    seen: KeyState, record: Record, request: Request, *, lease: str, owner: str, ended: bool
+) -> VerbOutcome[Owned | Duplicate | Lost | Refused]:
     now = seen.record
     if ended:
         return Refused(now, LEASE_ENDED), None
@@ -280,18 +351,20 @@ def reopen(
         return Lost(now), None
     if not now.reopenable:
         return Refused(now, f"generation {now.generation} is {now.state.value} and not settled: it ends first"), None
-    version, fingerprint = request.newest
-    # Who wanted the old run wants the new one, if it is the same job.
+    version, fingerprint = max(request.fingerprints.items())
+    # Objects that wanted the old run want the new one, if it is the same job.
     kept = now.objects if _same_fingerprint(now, request) else ()
     # Every field of the model starts afresh but those named here; fields that this version does not know are kept.
     fresh = {name: field.get_default() for name, field in Record.model_fields.items() if not field.is_required()}
-    keep = ("schema_", "operation", "resource", "job_revision")
+    keep = ("schema_", "job_revision")
     change = {name: value for name, value in fresh.items() if name not in keep} | {
         "generation": max(now.generation, seen.floor) + 1,
         "attempt": 1,
         "nonce": request.nonce,
         "fingerprint": fingerprint,
         "fingerprint_version": version,
+        "operation": request.operation,
+        "resource": request.resource,
         "openers": _openers(now, request.by),
         "objects": (*kept, *(uid for uid in request.objects if uid not in kept)),
         "bound": request.bound,
@@ -303,7 +376,7 @@ def reopen(
 
 
 def _openers(now: Record, by: Opener) -> tuple[Opener, ...]:
-    """Objects for ever, since they may ask again at any time; of commands, which repeat themselves within seconds, the last few."""
+    """Keeps every object, since it may ask again at any time; of commands, which are retried within seconds, the last few."""
     commands = [opener for opener in now.openers if opener.uid is None][-COMMANDS_KEPT:]
     return (*(opener for opener in now.openers if opener.uid is not None or opener in commands), by)
 
@@ -311,7 +384,7 @@ def _openers(now: Record, by: Opener) -> tuple[Opener, ...]:
 # --- without a claim
 
 
-def attach(seen: Seen, record: Record, uid: str) -> Decision[Attached | Changed | Finalized | NotFound]:
+def attach(seen: KeyState, record: Record, uid: str) -> VerbOutcome[Attached | Changed | Finalized | NotFound]:
     now = seen.record
     if now is None or now.generation != record.generation:
         return NotFound(), None
@@ -325,7 +398,9 @@ def attach(seen: Seen, record: Record, uid: str) -> Decision[Attached | Changed 
     return Attached(written), Write(generation=now.generation, record=written)
 
 
-def request_stop(seen: Seen, record: Record, wish: StopWanted) -> Decision[Updated | Changed | Finalized | NotFound]:
+def request_stop(
+    seen: KeyState, record: Record, stop: StopWanted
+) -> VerbOutcome[Updated | Changed | Finalized | NotFound]:
     now = seen.record
     if now is None or now.generation != record.generation:
         return NotFound(), None
@@ -335,12 +410,12 @@ def request_stop(seen: Seen, record: Record, wish: StopWanted) -> Decision[Updat
         return Updated(now), None
     if now.revision != record.revision:
         return Changed(now), None
-    written = _written(seen, now.changed(stop_wanted=wish))
-    event = _event(seen, "StopWanted", now, by=wish.by, why=wish.reason or wish.why)
+    written = _written(seen, now.changed(stop_wanted=stop))
+    event = _event(seen, "StopWanted", now, by=stop.by, why=stop.reason or stop.why)
     return Updated(written), Write(generation=now.generation, record=written, event=event)
 
 
-def seal(seen: Seen, *, generation: int, token: int, nonce: str, intent: Intent) -> Decision[Sealed | Refused]:
+def seal(seen: KeyState, *, generation: int, token: int, nonce: str, intent: Intent) -> VerbOutcome[Sealed | Refused]:
     if intent.token != token:
         raise ValueError("the intent is of another token than the seal")
     now = seen.record
@@ -370,16 +445,60 @@ def _settles(settling: Settling | None, token: int) -> bool:
     return settling is not None and settling.attempt >= token
 
 
-def report(seen: Seen, generation: int, entry: Report, stands: Report | None) -> Decision[bool]:
-    """`stands`: what this reporter wrote before."""
+def report(
+    seen: KeyState, generation: int, entry: Report, stored: Report | None, so_far: ReportedSoFar, *, room: int
+) -> VerbOutcome[bool]:
+    """`stored`: what this reporter wrote before. `so_far`: of the attempt. `room`: bytes left to the realm's reports.
+
+    Raises: ReportTooLarge, RealmReportsFull."""
     if seen.record is None or generation > seen.record.generation:
         return False, None
-    if stands is not None:
-        return stands.dump() == entry.dump(), None
-    return True, Write(generation=generation, report=entry)
+    if stored is not None:
+        return stored.dump() == entry.dump(), None
+    size = len(encode(entry).encode())
+    if (why := too_large(entry, size, so_far)) is not None:
+        raise ReportTooLarge(why)
+    if size > room and entry.kind != VERDICT:  # what decides a key is never refused for room, as a finalize is not
+        raise RealmReportsFull(
+            f"the reports of realm {seen.record.realm!r} have used up their room in the ledger; purge or forget keys of it, "
+            "shorten their retention, or raise --max-report-bytes of the gateways"
+        )
+    told = ReportedSoFar(reports=so_far.reports + 1, size=so_far.size + size)
+    return True, Write(generation=generation, report=entry, reported=told)
 
 
-def renew(seen: Seen, generation: int, beat: Beat) -> Decision[bool]:
+REPORT_LIMIT = 16 * 1024
+"""Bytes of JSON of one report. Evidence of commits lists files and may be as large as any value (`codec.VALUE_LIMIT`)."""
+EVIDENCE = frozenset({"committed", "verdict"})
+"""Kinds of report that list the slots of every output."""
+ATTEMPT_LIMIT = 1024 * 1024
+"""Bytes of JSON of all reports of one attempt."""
+VERDICT = "verdict"
+VERDICT_ROOM = 256 * 1024
+"""Of these, what only settle runs may use: a driver must not be able to leave its own key without a verdict."""
+REPORTS = 1000
+"""Reports of one attempt: each costs a key besides its bytes."""
+
+
+def too_large(entry: Report, size: int, before: ReportedSoFar) -> str | None:
+    """Why a report of so many bytes is not stored; None: it is."""
+    if entry.kind not in EVIDENCE and size > REPORT_LIMIT:
+        return (
+            f"a report of {entry.kind!r} has {size:,} bytes of JSON, and a ledger keeps at most {REPORT_LIMIT:,} of each; "
+            "write what is larger to an output"
+        )
+    room = ATTEMPT_LIMIT if entry.kind == VERDICT else ATTEMPT_LIMIT - VERDICT_ROOM
+    if before.size + size > room:
+        return (
+            f"attempt {entry.attempt} has reported {before.size:,} bytes, and with {size:,} more it would pass its limit of {room:,}; "
+            "report less, or write an output"
+        )
+    if before.reports >= REPORTS:
+        return f"attempt {entry.attempt} has already made {REPORTS:,} reports, which is the limit; report less often"
+    return None
+
+
+def renew(seen: KeyState, generation: int, beat: Beat) -> VerbOutcome[bool]:
     now = seen.record
     if now is None or now.state is State.FINALIZED:
         return False, None
@@ -391,32 +510,32 @@ def renew(seen: Seen, generation: int, beat: Beat) -> Decision[bool]:
 # --- ending
 
 
-def _removed(seen: Seen, record: Record, event: Event) -> tuple[Gone, Write]:
+def _removed(seen: KeyState, record: Record, event: Event) -> tuple[Gone, Write]:
     floor = max(seen.floor, record.generation)
     return Gone(floor), Write(generation=record.generation, remove=True, drop_claim=True, floor=floor, event=event)
 
 
-def purge(seen: Seen, record: Record, now: float) -> Decision[Gone | Changed | Refused | NotFound]:
-    stands = seen.record
-    if stands is None or stands.generation != record.generation:
+def purge(seen: KeyState, record: Record, now: float) -> VerbOutcome[Gone | Changed | Refused | NotFound]:
+    current = seen.record
+    if current is None or current.generation != record.generation:
         return NotFound(), None
-    if stands.revision != record.revision:
-        return Changed(stands), None
-    if stands.state is not State.FINALIZED:
-        return Refused(stands, f"generation {stands.generation} is {stands.state.value}: it never expires"), None
-    if stands.expires_at is None or stands.expires_at > now:
-        return Refused(stands, "it has not expired"), None
-    return _removed(seen, stands, _event(seen, "Purged", stands))
+    if current.revision != record.revision:
+        return Changed(current), None
+    if current.state is not State.FINALIZED:
+        return Refused(current, f"generation {current.generation} is {current.state.value}: it never expires"), None
+    if current.expires_at is None or current.expires_at > now:
+        return Refused(current, "it has not expired"), None
+    return _removed(seen, current, _event(seen, "Purged", current))
 
 
-def forget(seen: Seen, record: Record, event: Event) -> Decision[Gone | Changed | Refused | NotFound]:
-    stands = seen.record
-    if stands is None or stands.generation != record.generation:
+def forget(seen: KeyState, record: Record, event: Event) -> VerbOutcome[Gone | Changed | Refused | NotFound]:
+    current = seen.record
+    if current is None or current.generation != record.generation:
         return NotFound(), None
-    if stands.revision != record.revision:
-        return Changed(stands), None
-    if stands.state is not State.FINALIZED:
+    if current.revision != record.revision:
+        return Changed(current), None
+    if current.state is not State.FINALIZED:
         return Refused(
-            stands, f"generation {stands.generation} is {stands.state.value}: only a finalized key is forgotten"
+            current, f"generation {current.generation} is {current.state.value}: only a finalized key is forgotten"
         ), None
-    return _removed(seen, stands, event.model_copy(update={"at": seen.at}))
+    return _removed(seen, current, event.model_copy(update={"at": seen.at}))

@@ -1,141 +1,343 @@
-"""The durable store of a laptop: records in SQLite, leases as file locks beside the ledger.
+"""The verbs over SQL statements: what every SQL store does alike, whatever its dialect, its clock and its leases.
 
-One step is one write transaction that begins with the only write lock, so "read, decide, write" needs no further compare. Everything that
-is a dialect's own is in `sqlite`, everything that SQL stores do alike in `sql_ledger`, everything that is a table in `sql_tables`, every
-decision in `rules`.
-
-Ages (of claims and of an attempt's touches) come from the monotonic clock and the boot id: a laptop that slept, or a clock that was set,
-makes nothing stale. Expiry and the times in records come from the wall clock, because a person reads them.
+A step reads everything at a key with one statement (`see`), asks `rules`, and writes; each store brings the transaction that makes this
+atomic, the clock, and what a live lease is. Statements are run by name; each store spells them out in its own `schema`, in its driver's
+parameter style. This module imports no driver, so a replay on a laptop loads none but sqlite3.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
 
-from sparkonce.model.record import Address
-from sparkonce.store.lease_files import FileLease, LeaseFiles
-from sparkonce.store.ledger import LIVE_KEYS, POLL, TOMBSTONES, Beside, HeldLease
-from sparkonce.store.protocol import Claim
-from sparkonce.store.sql_ledger import KeyLook, Look, Row, SqlLedger, at
-from sparkonce.store.sqlite import SqliteDatabase
-from sparkonce.store.step import Decision, Seen
+from sparkonce.errors import RecordUnreadable
+from sparkonce.model.record import (
+    Address,
+    Beat,
+    Event,
+    Intent,
+    Record,
+    Report,
+    ReportedSoFar,
+    Result,
+    SpecBody,
+    State,
+    Value,
+)
+from sparkonce.store import repair as rules
+from sparkonce.store.codec import decode, encode, listed, name, position_of, record_of
+from sparkonce.store.ledger import EVENTS, Beside, Changes, HeldLease, Ledger
+from sparkonce.store.protocol import Claim, Page, Query, View
+from sparkonce.store.rules import RETRY_AFTER, KeyState, VerbOutcome, Write
 
 T = TypeVar("T")
+V = TypeVar("V", bound=Value)
 
-STALE_AFTER = 30.0
-"""Seconds without a touch after which a claim may be taken although its process holds the lock: it is frozen, or it hangs."""
-
-
-@cache
-def boot_id() -> str:
-    """Monotonic clocks of different boots cannot be compared."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""  # not Linux: a lock never outlives a boot, so a claim of an older one is dead anyway
+Row = Any
+"""A database row, read by column name."""
 
 
-class SqlStore(SqlLedger):
-    def __init__(
-        self,
-        path: Path | str,
-        *,
-        install: str = "local",
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-        stale_after: float = STALE_AFTER,
-        max_live_keys: int = LIVE_KEYS,
-        tombstones: int = TOMBSTONES,
-        poll: float = POLL,
-        synchronous: str = "FULL",
-        busy_timeout: float | None = None,
-        mounts: str | None = None,
-    ) -> None:
-        """StoreUnusable, StoreUnavailable. `synchronous`: other than FULL for tests alone; `mounts`: as `SqliteDatabase`."""
-        super().__init__(max_live_keys=max_live_keys, tombstones=tombstones, poll=poll)
-        patience = {} if busy_timeout is None else {"busy_timeout": busy_timeout}
-        self._database: SqliteDatabase = SqliteDatabase(Path(path), synchronous=synchronous, mounts=mounts, **patience)
-        self._database.prepare(install)
-        self.path = self._database.path
-        self.url = f"sqlite:///{self.path}"
-        self.clock = clock
-        self._monotonic, self._stale_after = monotonic, stale_after
-        self._leases = LeaseFiles(self.path.with_name(self.path.name + ".leases"))
+class SqlReader(Protocol):
+    """Runs statements of the store's `schema` by name on one connection."""
 
-    async def close(self) -> None:
-        self._database.close()
+    def rows(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Row]: ...
 
-    def damage(self) -> str:
-        """What is wrong in the ledger's file; empty when nothing is. Reads all of it: for `sparkonce doctor`."""
-        return self._database.damage()
+    def row(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Row:
+        """The first row, by column name; None without one."""
+        ...
 
-    async def now(self) -> float:
-        return self.clock()
+    def value(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        """The first column of the first row; None without one."""
+        ...
 
-    def now_of(self, row: Row) -> float:  # noqa: ARG002 - the clock is this machine's
-        return self.clock()
 
-    def _clock_in(self, look: Look) -> float:  # noqa: ARG002 - as now_of
-        return self.clock()
+class Database(Protocol):
+    def reading(self, *, snapshot: bool = False) -> AbstractContextManager[SqlReader]:
+        """One statement is a consistent read by itself; `snapshot` makes several of them read one state."""
+        ...
 
-    # --- leases
 
-    async def open_lease(self, *, owner: str) -> FileLease:
-        return self._leases.open(owner=owner, touch=self._touch_lease, forget=self._forget_lease)
+def at(address: Address) -> dict[str, Any]:
+    """Parameters that select the rows of a key."""
+    return {"at_realm": address.realm, "at_hash": address.key_hash}
 
-    def lease_ended(self, look: Look, lease: HeldLease) -> bool:  # noqa: ARG002 - the kernel knows
-        return lease.ended
 
-    def _stamp(self, row: Row) -> dict[str, Any]:  # noqa: ARG002 - as now_of
-        return {"touched": self._monotonic(), "boot": boot_id()}
+def of(address: Address) -> dict[str, Any]:
+    """Parameters that insert a row of a key."""
+    return {"realm": address.realm, "key_hash": address.key_hash}
 
-    def _touch_lease(self, lease: str) -> None:
-        with self._database.writing() as transaction:
-            asked = {"of_lease": lease, "new_touch": self._monotonic(), "new_boot": boot_id()}
-            transaction.rows("touch lease", asked)
-            transaction.commit()
 
-    def _forget_lease(self, lease: str) -> None:
-        with self._database.writing() as transaction:
-            rows = transaction.rows("claims of lease", {"of_lease": lease})
-            revision = transaction.row("meta")["revision"]
-            for row in rows:
-                revision += 1
-                address = Address(realm=row["realm"], key_hash=row["key_hash"])
-                transaction.rows("move", {"next": revision})
-                transaction.rows("remove claims", at(address))
-                self._bury(transaction, address, revision)
-            if rows:
-                transaction.commit()
+class KeyRow:
+    """What one transaction reads of one key: `KeyState`, and `Beside` for what is asked for besides."""
 
-    def claim_of(self, address: Address, row: Row) -> tuple[Claim | None, bool]:
-        if row["lease"] is None or row["boot"] != boot_id() or not self._leases.held(row["lease"]):
-            return None, False
-        claim = Claim(
-            address=address, lease=row["lease"], owner=row["owner"], revision=row["claim_revision"], nonce=row["nonce"]
+    def __init__(self, store: SqlLedger, address: Address, reader: SqlReader) -> None:
+        self._store, self._address, self._reader = store, address, reader
+        self.row: Row = reader.row("see", at(address))
+        self.now = store.now_of(self.row)
+
+    def seen(self) -> KeyState:
+        row = self.row
+        record = None
+        if row["body"] is not None:
+            record = record_of(self._address, row["body"], revision=row["record_revision"], epoch=row["epoch"])
+        return self._with(record)
+
+    def damaged(self) -> KeyState:
+        """As `seen`; the record is also None where it cannot be read."""
+        try:
+            return self.seen()
+        except RecordUnreadable:
+            return self._with(None)
+
+    def _with(self, record: Record | None) -> KeyState:
+        row, address = self.row, self._address
+        revision, epoch = row["revision"], row["epoch"]
+        claim, stale = self._store.claim_of(address, row)
+        return KeyState(
+            record=record,
+            claim=claim,
+            stale=stale,
+            floor=row["floor"] or 0,
+            at=self.now,
+            next=revision + 1,
+            epoch=epoch,
         )
-        return claim, self._monotonic() - row["touched"] > self._stale_after
 
+    def ended(self, lease: HeldLease) -> bool:
+        return self._store.lease_ended(self._reader, lease)
+
+    def body(self, kind: type[V], table: str, generation: int) -> V | None:
+        text = self._reader.value(f"get {table}", at(self._address) | {"of": generation})
+        return None if text is None else decode(kind, text, where=name(self._address))
+
+    def result(self, generation: int) -> Result | None:
+        return self.body(Result, "results", generation)
+
+    def intent(self, generation: int) -> Intent | None:
+        return self.body(Intent, "intents", generation)
+
+    def report(self, generation: int, attempt: int, reporter: str) -> Report | None:
+        asked = at(self._address) | {"of": generation, "in_attempt": attempt, "from_reporter": reporter}
+        text = self._reader.value("get report", asked)
+        return None if text is None else decode(Report, text, where=name(self._address))
+
+    def reported(self, generation: int, attempt: int) -> ReportedSoFar:
+        row = self._reader.row("get report size", at(self._address) | {"of": generation, "in_attempt": attempt})
+        return ReportedSoFar() if row is None else ReportedSoFar(reports=row["reports"], size=row["bytes"])
+
+    def realm_reported(self) -> int:
+        return int(self._reader.value("reported in realm", {"in_realm": self._address.realm}) or 0)
+
+    def full(self, limit: int) -> float | None:
+        if (self.row["at_most"] or 0) < limit:  # ids count up: there were never that many records
+            return None
+        asked = {"in_realm": self._address.realm, "at": self.now}
+        live = self._reader.value("count realm", asked) - self._reader.value("count expired of realm", asked)
+        if live < limit:
+            return None
+        expires = self._reader.value("next expiry", asked)
+        return RETRY_AFTER if expires is None else float(expires - self.now)
+
+
+class SqlLedger(Ledger):
+    _database: Database
+
+    def __init__(self, *, max_live_keys: int, max_report_bytes: int, tombstones: int, poll: float) -> None:
+        super().__init__(max_live_keys=max_live_keys, max_report_bytes=max_report_bytes, poll=poll)
+        self._tombstones = tombstones
+
+    # --- what a dialect brings
+
+    @abstractmethod
+    def _step(
+        self,
+        address: Address,
+        decide: Callable[[KeyState, Beside], VerbOutcome[T]],
+        seen: Callable[[KeyRow], KeyState] = KeyRow.seen,
+    ) -> T: ...
+
+    @abstractmethod
+    def now_of(self, row: Row) -> float:
+        """Unix seconds of the store's clock when `row`, of `see` or `now`, was read."""
+
+    @abstractmethod
+    def claim_of(self, address: Address, row: Row) -> tuple[Claim | None, bool]:
+        """The claim, unless its lease has ended; and whether anyone may take it."""
+
+    @abstractmethod
+    def lease_ended(self, reader: SqlReader, lease: HeldLease) -> bool: ...
+
+    @abstractmethod
+    def _stamp(self, row: Row) -> dict[str, Any]:
+        """`touched` and `boot` of a claim or an attempt's touch that is written now."""
+
+    @abstractmethod
     def _age(self, row: Row) -> float:
-        now, touched, wall = self._monotonic(), float(row["touched"]), float(row["wall"])
-        if row["boot"] == boot_id():
-            return max(0.0, now - touched)
-        return max(self.clock() - wall, now)  # at least as old as this boot
+        """Seconds since the touch that `row` of `get beats` is."""
 
-    # --- the step
+    @abstractmethod
+    def _clock_in(self, reader: SqlReader) -> float:
+        """Unix seconds of the store's clock, in a transaction that has not read a key."""
 
-    def _step(self, address: Address, decide: Callable[[Seen, Beside], Decision[T]]) -> T:
-        with self._database.writing() as transaction:
-            key = KeyLook(self, address, transaction)
-            seen = key.seen()
-            outcome, write = decide(seen, key)
-            if write is not None:
-                if write.moves:
-                    transaction.rows("move", {"next": seen.next})
-                self._write(transaction, key, address, write, revision=seen.next)
-                transaction.commit()
-        return outcome
+    # --- writing
+
+    def _write(self, transaction: SqlReader, key: KeyRow, address: Address, write: Write, *, revision: int) -> None:
+        """All of one step; the store's revision has been moved to `revision` if the step moves it."""
+        by, row = at(address), key.row
+        if write.remove:
+            for table in ("records", "specs", "results", "intents", "reports", "report sizes", "beats"):
+                transaction.rows(f"remove {table}", by)
+        if write.record is not None:
+            self._write_record(transaction, address, write.record, exists=row["body"] is not None)
+        if row["lease"] is not None and (write.claim is not None or write.drop_claim):
+            transaction.rows("remove claims", by)
+        if (claim := write.claim) is not None:
+            taken = {"lease": claim.lease, "owner": claim.owner, "revision": claim.revision, "nonce": claim.nonce}
+            transaction.rows("insert claims", of(address) | taken | self._stamp(row))
+        if write.touch:
+            stamp = self._stamp(row)
+            transaction.rows("touch claim", by | {"new_touch": stamp["touched"], "new_boot": stamp["boot"]})
+        if write.floor is not None and write.floor != row["floor"]:
+            transaction.rows("remove floors", by)
+            transaction.rows("insert floors", of(address) | {"floor": write.floor})
+        if write.drop_claim and write.record is None:
+            self._bury(transaction, address, revision)
+        self._write_beside(transaction, key, address, write, revision)
+        if write.event is not None:
+            seq = (row["events"] or 0) + 1
+            transaction.rows("insert events", of(address) | {"seq": seq, "body": encode(write.event)})
+            if seq > EVENTS:
+                transaction.rows("remove old events", by | {"up_to": seq - EVENTS})
+
+    def _write_record(self, transaction: SqlReader, address: Address, record: Record, *, exists: bool) -> None:
+        body, state, expiry = encode(record), record.state.value, record.expires_at
+        if exists:
+            values = {"new_revision": record.revision, "new_state": state, "new_expiry": expiry, "new_body": body}
+            transaction.rows("change record", at(address) | values)
+        else:
+            values = {"revision": record.revision, "state": state, "expires_at": expiry, "body": body}
+            transaction.rows("insert records", of(address) | values)
+
+    def _write_beside(self, transaction: SqlReader, key: KeyRow, address: Address, write: Write, revision: int) -> None:
+        part = of(address) | {"generation": write.generation}
+        for table, value in (("specs", write.spec), ("results", write.result), ("intents", write.intent)):
+            if value is not None:
+                transaction.rows(f"insert {table}", part | {"body": encode(value)})
+        if (report := write.report) is not None:
+            entry = {"attempt": report.attempt, "reporter": report.reporter, "revision": revision}
+            transaction.rows("insert reports", part | entry | {"body": encode(report)})
+            if (told := write.reported) is not None:
+                of_attempt = {"of": write.generation, "in_attempt": report.attempt}
+                transaction.rows("remove report size", at(address) | of_attempt)
+                count = {"attempt": report.attempt, "reports": told.reports, "bytes": told.size}
+                transaction.rows("insert report sizes", part | count)
+        if (beat := write.beat) is not None:
+            whose = {"of": write.generation, "in_attempt": beat.attempt, "from_whom": beat.by}
+            entry = {"attempt": beat.attempt, "by": beat.by, "body": encode(beat), "wall": key.now}
+            transaction.rows("remove beat", at(address) | whose)
+            transaction.rows("insert beats", part | entry | self._stamp(key.row))
+
+    def _bury(self, transaction: SqlReader, address: Address, revision: int) -> None:
+        """Notes for `watch` that this key lost its record or claim. The oldest notes are dropped and `meta.gap` raised."""
+        transaction.rows("remove gone", at(address))
+        transaction.rows("insert gone", of(address) | {"revision": revision})
+        transaction.rows("raise gap", {"kept": self._tombstones})
+        transaction.rows("remove old gone")
+
+    # --- a record that cannot be read
+
+    async def unreadable(self, address: Address) -> str | None:
+        with self._database.reading() as reader:
+            key = KeyRow(self, address, reader)
+        return None if key.damaged().record is not None else key.row["body"]
+
+    async def repair(
+        self, address: Address, text: str, *, record: Record | None, generation: int, event: Event
+    ) -> bool:
+        def decide(seen: KeyState, beside: Beside) -> VerbOutcome[bool]:
+            assert isinstance(beside, KeyRow)  # as every SQL store passes
+            stored = beside.row["body"]
+            return rules.repair(seen, stored, text, record=record, generation=generation, event=event)
+
+        return self._step(address, decide, KeyRow.damaged)
+
+    # --- reading
+
+    async def load(self, address: Address) -> View:
+        with self._database.reading() as reader:
+            return KeyRow(self, address, reader).seen().view
+
+    async def spec(self, address: Address, generation: int) -> SpecBody | None:
+        return self._body(SpecBody, "specs", address, generation)
+
+    async def result(self, address: Address, generation: int) -> Result | None:
+        return self._body(Result, "results", address, generation)
+
+    async def intent(self, address: Address, generation: int) -> Intent | None:
+        return self._body(Intent, "intents", address, generation)
+
+    def _body(self, kind: type[V], table: str, address: Address, generation: int) -> V | None:
+        with self._database.reading() as reader:
+            text = reader.value(f"get {table}", at(address) | {"of": generation})
+        return None if text is None else decode(kind, text, where=name(address))
+
+    async def reports(self, address: Address, generation: int) -> Sequence[Report]:
+        with self._database.reading() as reader:
+            rows = reader.rows("get reports", at(address) | {"of": generation})
+        return [decode(Report, row["body"], where=name(address)) for row in rows]
+
+    async def beats(self, address: Address, generation: int) -> Mapping[tuple[int, str], Beat]:
+        with self._database.reading() as reader:
+            rows = reader.rows("get beats", at(address) | {"of": generation})
+        beats: dict[tuple[int, str], Beat] = {}
+        for row in rows:
+            beat = decode(Beat, row["body"], where=name(address))
+            beats[row["attempt"], row["by"]] = beat.model_copy(update={"age": self._age(row)})
+        return beats
+
+    async def events(self, address: Address) -> Sequence[Event]:
+        with self._database.reading() as reader:
+            rows = reader.rows("get events", at(address))
+        return [decode(Event, row["body"], where=name(address)) for row in rows]
+
+    async def list(self, query: Query) -> Page:
+        after_realm, after_hash = position_of(query.after)
+        asked: dict[str, Any] = {
+            "any_realm": int(query.realm is None),
+            "in_realm": query.realm,
+            "any_state": int(not query.states),
+            "prefix": query.hash_prefix,
+            "after_realm": after_realm,
+            "after_hash": after_hash,
+            "at_most": query.limit + 1,
+        }
+        for number, state in enumerate(State):
+            asked[f"state{number}"] = state.value if state in query.states else None
+        with self._database.reading(snapshot=True) as reader:
+            rows = reader.rows("list", asked)
+            epoch = reader.row("meta")["epoch"]
+        found = [(Address(realm=row["realm"], key_hash=row["key_hash"]), row["body"], row["revision"]) for row in rows]
+        return listed(found[: query.limit], epoch=epoch, more=len(found) > query.limit)
+
+    async def count(self, *, realm: str | None = None, live_only: bool = False) -> int:
+        asked: dict[str, Any] = {"in_realm": realm}
+        all_of, expired_of = ("count", "count expired") if realm is None else ("count realm", "count expired of realm")
+        with self._database.reading(snapshot=True) as reader:
+            number = reader.value(all_of, asked)
+            expired = reader.value(expired_of, asked | {"at": self._clock_in(reader)}) if live_only else 0
+        return int(number - expired)
+
+    def _changes(self, since: int) -> Changes:
+        with self._database.reading(snapshot=True) as reader:
+            meta = reader.row("meta")
+            revision = meta["revision"]
+            rows = reader.rows("changes", {"since": since}) if revision != since else []
+            unowned, ended = self._endings(reader, since) if rows else (frozenset(), frozenset())
+        seen = [(Address(realm=row["realm"], key_hash=row["key_hash"]), row["at"]) for row in rows]
+        return Changes(seen, revision, since < meta["gap"] or since > revision, unowned, ended)
+
+    def _endings(self, reader: SqlReader, since: int) -> tuple[frozenset[Address], frozenset[Address]]:  # noqa: ARG002 - a default
+        """`Changes.unowned` and `Changes.ended`; nothing, where a store does not see claims end."""
+        return frozenset(), frozenset()

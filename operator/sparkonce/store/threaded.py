@@ -1,4 +1,4 @@
-"""A store that suspends (etcd), for callers that do not: the command line and plain scripts, which run coroutines by `blocking.run`.
+"""Runs a suspending store (etcd) for callers that block: the command line and plain scripts, which use `blocking.run`.
 
 The store lives on an event loop in a thread of its own; each call here blocks its caller until that loop has the answer, so that the
 coroutine seen from outside never suspends. `watch` does suspend, as everywhere. A lease is handed out wrapped and taken back
@@ -8,13 +8,18 @@ unwrapped. Starting a loop per call was not taken: a client belongs to one loop,
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from typing import Any, TypeVar, cast
 
-from sparkonce.store.protocol import Change, IdempotencyStore, Lease
+from sparkonce.store.protocol import IdempotencyStore, KeyChange, Lease
 
 T = TypeVar("T")
+
+LOG = logging.getLogger(__name__)
+CLOSES = 5.0
+"""Seconds to close a client, which takes milliseconds; a command that is done does not wait longer for it."""
 
 
 class _Loop:
@@ -23,8 +28,9 @@ class _Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="sparkonce-store", daemon=True)
         self._thread.start()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+    def run(self, coroutine: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:
+        """Raises: TimeoutError: there is no answer after `timeout` seconds; the coroutine goes on."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
     async def suspend(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
@@ -33,10 +39,13 @@ class _Loop:
     def ended(self) -> bool:
         return self._loop.is_closed()
 
-    def end(self) -> None:
-        self.run(self._loop.shutdown_asyncgens())
+    def end(self, *, timeout: float) -> None:
+        """Raises: TimeoutError: it runs on; its thread ends with the process."""
+        self.run(self._loop.shutdown_asyncgens(), timeout=timeout)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError
         self._loop.close()
 
 
@@ -79,8 +88,8 @@ class _Threaded:
     async def open_lease(self, *, owner: str) -> ThreadedLease:
         return ThreadedLease(self._loop, self._loop.run(self.inner.open_lease(owner=owner)))
 
-    async def watch(self, since: int) -> AsyncIterator[Change]:
-        changes = cast(AsyncGenerator[Change, None], self.inner.watch(since))
+    async def watch(self, since: int) -> AsyncIterator[KeyChange]:
+        changes = cast(AsyncGenerator[KeyChange, None], self.inner.watch(since))
         try:
             while True:
                 try:
@@ -92,23 +101,28 @@ class _Threaded:
             await self._loop.suspend(_closed(changes))
 
     async def close(self) -> None:
-        if not self._loop.ended:
-            self._loop.run(self.inner.close())
-            self._loop.end()
+        """Waits `CLOSES` seconds at most: what a caller revoked is revoked by now, so a client that does not close costs nothing."""
+        if self._loop.ended:
+            return
+        try:
+            self._loop.run(self.inner.close(), timeout=CLOSES)
+            self._loop.end(timeout=CLOSES)
+        except TimeoutError:
+            LOG.warning("the connection to %s did not close within %g s; it ends with this process", self.url, CLOSES)
 
 
 def _plain(value: Any) -> Any:
     return value.inner if isinstance(value, ThreadedLease) else value
 
 
-async def _next_of(changes: AsyncGenerator[Change, None]) -> Change:
+async def _next_of(changes: AsyncGenerator[KeyChange, None]) -> KeyChange:
     return await anext(changes)
 
 
-async def _closed(changes: AsyncGenerator[Change, None]) -> None:
+async def _closed(changes: AsyncGenerator[KeyChange, None]) -> None:
     await changes.aclose()
 
 
 def threaded(store: IdempotencyStore) -> IdempotencyStore:
-    """The same store, for callers that block; nothing may have been asked of it before."""
+    """The same store, for callers that block; it must not have been used before."""
     return cast(IdempotencyStore, _Threaded(store))

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What Spark on Kubernetes calls: `driver ...`, `executor`, or any command of the user's own. It writes nothing, so the root file
-# system may be read-only. tini reaps what Python workers leave behind and passes signals on.
+# Entry point for Spark on Kubernetes: `driver ...`, `executor`, or any command of the user. It writes nothing, so the root file
+# system may be read-only. tini reaps orphaned Python workers and forwards signals.
 set -eu
 
 classpath="$SPARK_HOME/jars/*"
@@ -17,7 +17,7 @@ driver)
         --deploy-mode client "$@"
     ;;
 executor)
-    # Spark numbers the options it passes; their order is the order of the numbers.
+    # Spark numbers the options that it passes; their order is that of the numbers.
     options=()
     while IFS= read -r name; do
         [ -z "$name" ] || options+=("${!name}")

@@ -3,8 +3,8 @@
     with FakeKubeflow(cluster.url, ca=cluster.certificates.ca, token=ADMIN, namespace=namespace) as kubeflow:
         kubeflow.on(Script(exit_code=1), labels={ATTEMPT_LABEL: "1"})
 
-`script.py` says what can be asked for, `states.py` what the real one writes, `operator.py` and `kubelet.py` play, `wire.py` is their
-client, `drivers.py` has drivers that write outputs.
+`script.py` defines the behaviours, `states.py` the statuses that the real operator writes; `operator.py` and `kubelet.py` act them out,
+`wire.py` is their client, `drivers.py` has drivers that write outputs.
 """
 
 from __future__ import annotations

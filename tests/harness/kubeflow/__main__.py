@@ -1,6 +1,7 @@
-"""The fake as a process of its own: `python -m harness.kubeflow --server … --ca … --token … --namespace … [--script JSON] [--least]`.
+"""The fake as a separate process: `python -m harness.kubeflow --server … --ca … --token … --namespace … [--script JSON] [--least]`.
 
-For benchmarks, where what plays Spark must not share an interpreter with what is measured. It says `ready` and runs until it is killed.
+For benchmarks, where the stand-in for Spark must not share an interpreter with the measured process. It prints `ready` and runs until it is
+killed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Drivers for the fake: code that a `Script` runs, from the environment that a real driver would have.
+"""Drivers for the fake: code that a `Script` runs with the environment of a real driver.
 
 `writes_outputs` is a real driver without a JVM: it reads its assignment and writes every declared output through `sparkonce.sink`, with
-the slots, fences and refusals of the real ones. Its control channel is the caller's choice; the silent one is a driver that reaches
-no gateway, which has to do for outputs without a transaction.
+the real slots, fences and refusals. The caller chooses its control channel; the silent one is a driver that reaches no gateway, which is
+enough for outputs without a transaction.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from typing import Any
 
 from harness.arrow_stage import arrow_stage, table_of
 from harness.kubeflow.script import Code, Driver
-from sparkonce.driver.attempt import assignment_of, expected_of, sinks_of
 from sparkonce.driver.channel import Channel
 from sparkonce.driver.context import Job
-from sparkonce.model.assignment import ENVIRONMENT, Assignment
-from sparkonce.model.record import Intent
+from sparkonce.driver.current import assignment_of, expected_of
+from sparkonce.model.record import ENVIRONMENT, Assignment, Intent
 from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.open import sinks_of
 from sparkonce.store.protocol import Refused, Sealed
 
 POLL = 0.05
-"""Seconds between two looks at a child process and at whether its pod is being deleted."""
+"""Poll interval in seconds for a child process and for the deletion of its pod."""
 
 
 class SilentChannel:
-    """Of a driver that reaches nobody: its lease is never renewed, its reports are lost, and it may not commit a transaction."""
+    """The channel of a driver that reaches no gateway: its lease is never renewed, its reports are lost, and it may not commit a
+    transaction."""
 
     def renew(self, progress: Mapping[str, Any]) -> bool:
         return True
@@ -49,7 +50,7 @@ def assignment_in(driver: Driver) -> Assignment:
 
 
 def job_of(driver: Driver, channel: Channel | None = None) -> Job:
-    """What `sparkonce.current()` gives a driver of its own process; its heartbeat is not started."""
+    """The Job that `sparkonce.current()` gives to a driver process; its heartbeat is not started."""
     assignment = assignment_in(driver)
     job = IdempotentJob.of(assignment.spec.job)
     return Job(
@@ -61,7 +62,7 @@ def job_of(driver: Driver, channel: Channel | None = None) -> Job:
 
 
 def writes_outputs(*numbers: int, channel: Callable[[Driver], Channel] | None = None) -> Code:
-    """Writes these numbers as the rows of every declared output. Fenced and KeyConflict are its exit code 1, said in `Run.said`."""
+    """Writes these numbers as the rows of every declared output. Fenced and KeyConflict give exit code 1, with the error in `Run.said`."""
 
     def code(driver: Driver) -> int:
         job = job_of(driver, channel(driver) if channel else None)
@@ -73,7 +74,7 @@ def writes_outputs(*numbers: int, channel: Callable[[Driver], Channel] | None = 
 
 
 def waits_for(event: threading.Event, then: Code | None = None) -> Code:
-    """Runs until the test sets the event, whatever becomes of its pod: a frozen driver that wakes up again."""
+    """Runs until the test sets the event, even if its pod is deleted: a frozen driver that wakes up again."""
 
     def code(driver: Driver) -> int | None:
         event.wait()
@@ -83,7 +84,7 @@ def waits_for(event: threading.Event, then: Code | None = None) -> Code:
 
 
 def waits_unless_stopped(event: threading.Event) -> Code:
-    """Runs until the test sets the event, and ends by SIGTERM when its pod is deleted before."""
+    """Runs until the test sets the event; ends by SIGTERM if its pod is deleted first."""
 
     def code(driver: Driver) -> int:
         while not event.wait(POLL):
@@ -101,7 +102,7 @@ def runs_until_stopped(driver: Driver) -> int:
 
 
 def settles(store: str, log: Path) -> Code:
-    """A settle run: our entry point, as a process that speaks to this ledger; the operator's own way there is the gateway."""
+    """A settle run: our entry point as a process with direct access to this ledger; the operator's own way there is the gateway."""
     run_it = [sys.executable, "-m", "sparkonce.driver.settle"]
 
     def code(driver: Driver) -> int | None:
@@ -112,7 +113,7 @@ def settles(store: str, log: Path) -> Code:
 
 
 def runs(command: Sequence[str], log: Path) -> Code:
-    """A process, with the container's environment over ours; it gets SIGTERM when its pod is deleted."""
+    """Runs a process with the container's environment over ours; it gets SIGTERM when its pod is deleted."""
 
     def code(driver: Driver) -> int:
         with log.open("ab") as output:

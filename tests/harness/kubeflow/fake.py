@@ -1,7 +1,7 @@
-"""The fake as tests hold it: kubeflow's Spark operator and a node, for one namespace, in a thread of this process.
+"""The fake for tests: kubeflow's Spark operator and a node, for one namespace, in a thread of this process.
 
-A thread, because drivers can then be code of the test's own. A benchmark, which must not share its interpreter with what it measures,
-starts `python -m harness.kubeflow` instead, whose scripts are JSON.
+It is a thread so that drivers can be code of the test. A benchmark, which must not share its interpreter with what it measures, starts
+`python -m harness.kubeflow` instead, whose scripts are JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from harness.kubeflow.kubelet import Kubelet, Run
 from harness.kubeflow.operator import WHO, SparkOperator
 from harness.kubeflow.script import Json, Script, Scripts
 from harness.kubeflow.wire import Informer, Wire
+from harness.patience import stretched
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS
 
 T = TypeVar("T")
@@ -51,11 +52,11 @@ class Kubeflow:
             self._seen[after["metadata"]["name"]] = after
 
     def _application_of(self, pod: Json) -> Json | None:
-        """Also of one that is gone since: its pod may outlive it."""
+        """The pod's application, even if it is gone by now: its pod may outlive it."""
         return self._seen.get((pod["metadata"].get("labels") or {}).get(states.APP_NAME, ""))
 
     async def run(self, ready: asyncio.Event) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             try:
                 group.create_task(self.applications.run())
@@ -72,7 +73,7 @@ class Kubeflow:
 
 
 class FakeKubeflow:
-    """Use it in a `with` block, or `start` and `stop` it."""
+    """Use it in a `with` block, or call `start` and `stop`."""
 
     def __init__(self, server: str, *, ca: Path, token: str, namespace: str, script: Script | None = None) -> None:
         self.scripts = Scripts(script)
@@ -100,19 +101,19 @@ class FakeKubeflow:
             raise self._failed
 
     def stop(self) -> None:
-        """Both halves end where they stand; a driver's code that goes on is a zombie."""
+        """Ends both halves at once; a driver's code that keeps running is a zombie."""
         if self._thread.is_alive() and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
-            self._thread.join(START_TIMEOUT)
+            self._thread.join(stretched(START_TIMEOUT))
         if self._failed is not None:
             raise self._failed
 
     def kill_operator(self) -> None:
-        """As a crash. The node goes on: pods run and end, and their applications say nothing of it."""
+        """Crashes the Spark operator. The node continues: pods run and end, and their applications do not show it."""
         self._call(self._operator.stop())
 
     def restart_operator(self) -> None:
-        """It knows nothing but what the API server tells it."""
+        """Starts the Spark operator again; it knows only what the API server has."""
 
         async def start() -> None:
             self._operator.start()
@@ -120,11 +121,11 @@ class FakeKubeflow:
         self._call(start())
 
     def submitting(self, application: str) -> bool:
-        """Whether spark-submit runs for it now."""
+        """Whether spark-submit is running for it now."""
         return application in self._operator.submitting
 
     def operator_is_dead(self) -> bool:
-        """By `kill_operator`, or as a script had it."""
+        """Whether the Spark operator is dead, by `kill_operator` or by a script."""
         return self._operator.dead.is_set()
 
     @property
@@ -133,7 +134,9 @@ class FakeKubeflow:
         return self._kubeflow.operator
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT)
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        assert_eventually(done.done, START_TIMEOUT)
+        return done.result()
 
     def _serve(self) -> None:
         try:

@@ -1,8 +1,8 @@
-"""Plays the one node there is: runs the driver of each pod that is bound to it, and writes the pod's status as a kubelet does.
+"""Acts as the only node: runs the driver of each pod that is bound to it, and writes the pod's status as a kubelet does.
 
-A driver is a duration and an exit code, or a test's code in a thread of its own. Code is told to stop when its pod is deleted, and has
-the pod's grace period; after it the pod is gone, and code that still runs is a zombie, as on a node that nobody reaches. Pods that
-are bound to no node (a stub with a scheduling gate) are not its business: the API server removes them at once when they are deleted.
+A driver is a duration and an exit code, or code of the test in its own thread. Code is asked to stop when its pod is deleted, and has the
+pod's grace period; after that the pod is gone, and code that still runs is a zombie, as on an unreachable node. Pods that are bound to no
+node (a stub with a scheduling gate) are ignored: the API server removes them at once when they are deleted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +28,7 @@ SIGTERM = 143
 
 @dataclass(eq=False)
 class Run:
-    """One driver that ran: what a test counts."""
+    """One driver that ran, for tests to count."""
 
     pod: str
     uid: str
@@ -40,7 +39,7 @@ class Run:
     ended: float | None = None
     exit_code: int | None = None
     said: str = ""
-    """Why code of a test ended otherwise than by returning."""
+    """The error that ended a test's code, if it did not return."""
     stop: threading.Event = field(default_factory=threading.Event)
 
 
@@ -86,12 +85,12 @@ class Kubelet:
             self._lives[uid] = asyncio.create_task(self._live(after))
 
     async def _live(self, pod: Json) -> None:
-        """From the first sight of a pod to its end."""
+        """The life of a pod from when it is first seen."""
         application = self._application_of(pod)
         script = self._script_of(application)
         leaving = asyncio.Event() if script.cut_off else self._leaving[pod["metadata"]["uid"]]
-        life = _Life(pod, script)
-        if not await self._pending(life, leaving):
+        pod = {**pod, "status": {"startTime": states.now()}}
+        if not await self._pending(pod, script, leaving):
             return
         run = Run(
             pod=pod["metadata"]["name"],
@@ -102,7 +101,7 @@ class Kubelet:
         )
         self.runs.append(run)
         if not self._least:
-            await self._write(pod, life.running())
+            await self._write(pod, states.pod_running(pod))
         if script.vanishes is Moment.RUNNING:
             await self._delete(pod)
             leaving.set()
@@ -111,23 +110,25 @@ class Kubelet:
         if script.vanishes is Moment.ENDED:
             await self._delete(pod)
             return
-        await self._write(pod, life.ended(run.exit_code, run.said or script.message))
+        await self._write(pod, states.pod_ended(pod, run.exit_code, run.said or script.message))
         await leaving.wait()
         await self._delete(pod)
 
-    async def _pending(self, life: _Life, leaving: asyncio.Event) -> bool:
-        """Whether its container starts."""
-        if life.script.pending_seconds:
-            await self._write(life.pod, life.pending())
+    async def _pending(self, pod: Json, script: Script, leaving: asyncio.Event) -> bool:
+        """Waits before the container starts; returns whether it starts."""
+        if script.pending_seconds:
+            await self._write(pod, states.pod_pending(pod, script.pending_reason))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(leaving.wait(), life.script.pending_seconds)
-        if leaving.is_set() or life.script.vanishes is Moment.PENDING:
-            await self._delete(life.pod)
+                await asyncio.wait_for(leaving.wait(), script.pending_seconds)
+        if leaving.is_set() or script.vanishes is Moment.PENDING:
+            if script.vanishes is not Moment.PENDING and not self._least:
+                await self._write(pod, states.pod_unstarted(pod))
+            await self._delete(pod)
             return False
         return True
 
     async def _run(self, run: Run, driver: Driver, script: Script, leaving: asyncio.Event) -> int:
-        """Its exit code. Code that does not stop is left to itself when the grace period is over."""
+        """Runs the driver; returns its exit code. Code that does not stop keeps running when the grace period is over."""
         if script.code is None:
             try:
                 await asyncio.wait_for(leaving.wait(), script.run_seconds)
@@ -158,7 +159,7 @@ class Kubelet:
         await self._insist("DELETE", path_of(PODS, self._namespace, pod["metadata"]["name"]), options)
 
     async def _insist(self, method: str, path: str, body: Mapping[str, Any]) -> tuple[int, Json]:
-        """Until it is answered; 404 and 409 say that the pod is gone, which is an answer."""
+        """Repeats a request until it is answered; 404 and 409 count as answers, since the pod is gone."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         while True:
             with contextlib.suppress(NoAnswer):
@@ -168,54 +169,6 @@ class Kubelet:
             await asyncio.sleep(PAUSE)
 
 
-class _Life:
-    """The statuses of one pod. Pure but for the clock."""
-
-    def __init__(self, pod: Json, script: Script) -> None:
-        self.pod, self.script = pod, script
-        self._container = next(each for each in pod["spec"]["containers"])
-        self._id = f"containerd://{uuid.uuid4().hex}"
-        self._started = states.now()
-
-    def pending(self) -> Json:
-        return self._status("Pending", {"waiting": {"reason": "ContainerCreating"}})
-
-    def running(self) -> Json:
-        return self._status("Running", {"running": {"startedAt": self._started}})
-
-    def ended(self, code: int, message: str) -> Json:
-        ended = {
-            "exitCode": code,
-            "reason": "Error" if code else "Completed",
-            "startedAt": self._started,
-            "finishedAt": states.now(),
-            "containerID": self._id,
-            **({"message": message} if message else {}),
-        }
-        return self._status("Failed" if code else "Succeeded", {"terminated": ended})
-
-    def _status(self, phase: str, state: Json) -> Json:
-        runs = phase == "Running"
-        ready = {"type": "Ready", "status": "True" if runs else "False", "lastTransitionTime": states.now()}
-        return {
-            "phase": phase,
-            "startTime": self._started,
-            "conditions": [ready],
-            "containerStatuses": [
-                {
-                    "name": self._container["name"],
-                    "image": self._container.get("image", ""),
-                    "imageID": "",
-                    "ready": runs,
-                    "started": runs,
-                    "restartCount": 0,
-                    **({} if "waiting" in state else {"containerID": self._id}),
-                    "state": state,
-                }
-            ],
-        }
-
-
 async def _tell(leaving: asyncio.Event, stop: threading.Event) -> int:
     await leaving.wait()
     stop.set()
@@ -223,7 +176,7 @@ async def _tell(leaving: asyncio.Event, stop: threading.Event) -> int:
 
 
 def _in_a_thread(run: Run, driver: Driver, code: Code) -> asyncio.Future[int]:
-    """A daemon: a driver that never stops must not keep the test run from ending."""
+    """Uses a daemon thread: a driver that never stops must not keep the test run from ending."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[int] = loop.create_future()
 
@@ -233,7 +186,7 @@ def _in_a_thread(run: Run, driver: Driver, code: Code) -> asyncio.Future[int]:
 
     def answer(exit_code: int) -> None:
         run.exit_code = exit_code
-        with contextlib.suppress(RuntimeError):  # the fake has ended, and nobody waits for a zombie
+        with contextlib.suppress(RuntimeError):  # the fake has ended and does not wait for a zombie
             loop.call_soon_threadsafe(settle, exit_code)
 
     def work() -> None:

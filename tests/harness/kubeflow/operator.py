@@ -1,8 +1,9 @@
-"""Plays kubeflow's Spark operator for one namespace: one reconciliation at a time per application, on what its watches saw last.
+"""Acts as kubeflow's Spark operator for one namespace: one reconciliation at a time per application, on the last state that its watches
+saw.
 
-It is a small operator and no list of answers, so that its known faults happen as theirs do: the submission stands inside the retry
-of a conflict, so a label patched meanwhile submits twice; the pod's name is what keeps a second driver out, and is then read as a
-failure; an operator that died between submission and status submits again. Deletions of the driver pod go by name, without a UID.
+It is a small operator and not a list of answers, so that known faults happen as in the real one: the submission is inside the retry of a
+conflict, so a label patched meanwhile submits twice; only the pod's name keeps a second driver out, which is then read as a failure; an
+operator that died between submission and status submits again. Driver pods are deleted by name, without a UID.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from dataclasses import dataclass, field
 from harness.kube_api import path_of
 from harness.kubeflow import states
 from harness.kubeflow.script import Json, Lie, Script, Scripts
-from harness.kubeflow.states import State
+from harness.kubeflow.states import Action, State
 from harness.kubeflow.wire import PAUSE, Informer, NoAnswer, Wire
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS
 
 WHO = "spark-operator"
 CONFLICTS = 5
-"""Tries of one status write that meets conflicts; client-go's default for a retry."""
+"""Attempts at one status write that meets conflicts; client-go's default for a retry."""
 
 
 class Died(Exception):
-    """As a script had it."""
+    """A script made the Spark operator die."""
 
 
 @dataclass
 class _Key:
-    """What is under way for one application."""
+    """Work in progress for one application."""
 
     task: asyncio.Task[None] | None = None
     again: bool = False
@@ -57,10 +58,10 @@ class SparkOperator:
         self._silent: set[str] = set()
         self.dead = asyncio.Event()
         self.submitting: set[str] = set()
-        """Applications for which spark-submit runs now."""
+        """Applications for which spark-submit is running."""
 
     def start(self) -> None:
-        """What is there already is looked at first: that is what makes a restart dangerous."""
+        """Starts with everything that exists already: that is what makes a restart dangerous."""
         self.dead.clear()
         self._unsubscribe = [
             self._pods.subscribe(self._pod_changed),
@@ -68,7 +69,7 @@ class SparkOperator:
         ]
 
     async def stop(self) -> None:
-        """As a crash: whatever is under way ends where it stands."""
+        """Stops like a crash: all work in progress ends at once."""
         self._die()
         tasks = [key.task for key in self._keys.values() if key.task is not None]
         self._keys = {}
@@ -87,7 +88,7 @@ class SparkOperator:
                 timer.cancel()
         self.dead.set()
 
-    # what is heard
+    # watch events
 
     def _application_changed(self, before: Json | None, after: Json | None) -> None:
         if after is None:
@@ -104,7 +105,7 @@ class SparkOperator:
         if application is None or states.LAUNCHED not in labels:
             return
         if application.get("status", {}).get("submissionID") != labels.get(states.SUBMISSION_ID):
-            return  # of a submission that it has forgotten: it never hears of it again
+            return  # a pod of a submission that it no longer knows
         self._enqueue(application["metadata"]["name"], after=self._scripts.of(application).lag_seconds)
 
     def _enqueue(self, name: str, *, after: float = 0.0, edited: bool = False) -> None:
@@ -140,7 +141,7 @@ class SparkOperator:
         finally:
             key.task = None
 
-    # what is done
+    # actions
 
     async def _reconcile(self, name: str, key: _Key) -> None:
         application = self._applications.objects.get(name)
@@ -154,15 +155,16 @@ class SparkOperator:
             await self._write(name, lambda now: states.moved(states.status_of(now), State.INVALIDATING))
             key.edited = False
             return
-        state = states.state_of(application)
-        if application["spec"].get("suspend") and state not in states.NOT_SUSPENDED_AGAIN:
-            await self._write(name, lambda now: states.moved(states.status_of(now), State.SUSPENDING))
-        elif state in states.ABOUT_TO_SUBMIT:
-            await self._submit(name, script, state)
-        elif state in states.WITH_A_DRIVER:
-            await self._follow(name, key, script)
-        else:
-            await self._transient(application, state)
+        step = states.next_step(application, driver_exists=self._driver_is_there(application))
+        match step.action:
+            case Action.SUBMIT:
+                await self._submit(name, script, states.state_of(application))
+            case Action.FOLLOW:
+                await self._follow(name, key, script)
+            case Action.WRITE:
+                if step.deletes_driver:
+                    await self._delete_driver(application)
+                await self._write(name, step.status)
 
     async def _follow(self, name: str, key: _Key, script: Script) -> None:
         def derived(now: Json) -> Json | None:
@@ -184,30 +186,8 @@ class SparkOperator:
             case _:
                 return None
 
-    async def _transient(self, application: Json, state: State) -> None:
-        """States that the Spark operator leaves by itself."""
-        name = application["metadata"]["name"]
-        match state:
-            case State.SUCCEEDING:
-                await self._write(name, lambda now: states.moved(states.status_of(now), State.COMPLETED))
-            case State.FAILING:
-                await self._write(name, lambda now: states.moved(states.status_of(now), State.FAILED))
-            case State.SUBMISSION_FAILED:
-                ended = {"terminationTime": states.now()}
-                await self._write(name, lambda now: states.moved({**states.status_of(now), **ended}, State.FAILED))
-            case State.SUSPENDING:
-                await self._delete_driver(application)
-                await self._write(name, states.suspended)
-            case State.SUSPENDED if not application["spec"].get("suspend") and not self._driver_is_there(application):
-                await self._write(name, lambda now: states.said(states.status_of(now), State.RESUMING))
-            case State.INVALIDATING:
-                await self._delete_driver(application)
-                await self._write(name, states.reset)
-            case State.PENDING_RERUN if not self._driver_is_there(application):
-                await self._submit(name, self._scripts.of(application), state)
-
     async def _submit(self, name: str, script: Script, state: State) -> None:
-        """spark-submit inside the retry of the status write, as theirs: a conflict submits again."""
+        """Runs spark-submit inside the retry of the status write, as the real one does: a conflict submits again."""
         application = self._applications.objects.get(name)
         for submissions in range(1, CONFLICTS + 1):
             if application is None or not self._may_submit(application, script, state):
@@ -230,7 +210,7 @@ class SparkOperator:
         return script.submits and not silent and states.state_of(application) is state
 
     async def _spark_submit(self, application: Json, submission: str, script: Script) -> str:
-        """The error that it prints; empty: it made the driver pod."""
+        """Returns the error that spark-submit prints; empty if it created the driver pod."""
         if script.submit_seconds:
             await asyncio.sleep(script.submit_seconds)
         if script.submission_error:
@@ -280,7 +260,7 @@ class SparkOperator:
         raise NoAnswer(f"get of {name}: {status}")
 
     async def _write(self, name: str, change: Callable[[Json], Json | None]) -> None:
-        """From the cached application, and after a conflict from the one that is stored."""
+        """Writes from the cached application, and after a conflict from the stored one."""
         application = self._applications.objects.get(name)
         known = application
         for _ in range(CONFLICTS):
@@ -294,7 +274,7 @@ class SparkOperator:
             application = await self._read(name)
 
     async def _put_status(self, application: Json, status: Json) -> bool:
-        """False: a conflict. An application that is gone needs no status."""
+        """Writes a status; False on a conflict. An application that is gone needs no status."""
         path = path_of(SPARK_APPLICATIONS, self._namespace, application["metadata"]["name"], "status")
         code, answer = await self._wire.send("PUT", path, {**application, "status": status}, who=WHO)
         if code == 200:

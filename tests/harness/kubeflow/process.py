@@ -1,4 +1,4 @@
-"""Starts the fake as a process of its own."""
+"""Starts the fake as a separate process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.apiserver import ADMIN, Cluster, until_it_serves
+from harness.apiserver import ADMIN, START_TIMEOUT, Cluster
 from harness.child import Child
 from harness.kubeflow.script import Script
 
@@ -21,7 +21,7 @@ TESTS = Path(__file__).resolve().parents[2]
 def kubeflow_process(
     cluster: Cluster, namespace: str, *, script: Script | None = None, least: bool = False
 ) -> Iterator[Child]:
-    """`script` is what every application does; it has no code. `least`: for benchmarks, only the writes that somebody waits for."""
+    """`script` applies to every application; it has no code. `least`: for benchmarks, only the writes that the operator waits for."""
     told = dataclasses.asdict(script or Script())
     assert told.pop("code") is None, "code does not travel to another process; use FakeKubeflow"
     command = [sys.executable, "-m", "harness.kubeflow", "--server", cluster.url, "--ca", str(cluster.certificates.ca)]
@@ -38,7 +38,7 @@ def kubeflow_process(
     child = Child("kubeflow", command, log, {"PYTHONPATH": str(TESTS)})
     child.start()
     try:
-        until_it_serves(child, lambda: "ready" in log.read_text())
+        child.until(lambda: "ready" in log.read_text(), START_TIMEOUT)
         yield child
     finally:
         child.kill()

@@ -1,8 +1,8 @@
-"""What an application shall do, and how the Spark operator shall behave towards it: said by a test, before or while it runs.
+"""The behaviour of applications and of the Spark operator towards them, set by a test before or while they run.
 
-A `Script` describes one application's run, and every default is an honest short success. `Scripts` says which application has which:
-by name, labels, annotations or arguments, the last rule that fits. Faults that real Spark operators have are fields here and are
-played out, not written down: a second submission meets the name of the first pod, as theirs does.
+A `Script` describes one application's run; the defaults are a short run that succeeds and is reported correctly. `Scripts` selects the
+script of each application by name, labels, annotations or arguments; the last matching rule wins. Faults of real Spark operators are fields
+here and are acted out, not just written to the status: a second submission meets the name of the first pod, as in the real one.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ Json = dict[str, Any]
 
 
 class Lie(StrEnum):
-    """What the application's status says against the truth. The pod is right in each case."""
+    """A false statement in the application's status; the pod's status is right in each case."""
 
     COMPLETED = "Completed"
-    """COMPLETED, however the driver ended."""
+    """The status is COMPLETED, however the driver ended."""
     NOT_FOUND = "NotFound"
-    """FAILED "driver pod not found" as soon as it was submitted, and the driver lives on."""
+    """The status is FAILED "driver pod not found" as soon as it was submitted, while the driver lives on."""
     SILENT = "Silent"
-    """Nothing, not even SUBMITTED."""
+    """The status stays empty, without even SUBMITTED."""
 
 
 class Moment(StrEnum):
-    """Of a driver pod's life."""
+    """Moments in the life of a driver pod."""
 
     PENDING = "Pending"
     RUNNING = "Running"
     ENDED = "Ended"
-    """The driver has done its work, and the pod's status does not say so yet."""
+    """The driver has done its work, and the pod's status does not show it yet."""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """What a driver's code is given; it returns its exit code (None is 0), or raises."""
+    """Arguments for a driver's code, which returns its exit code (None is 0), or raises."""
 
     application: Json
-    """The SparkApplication, as it was when the kubelet saw the pod first."""
+    """The SparkApplication as it was when the kubelet first saw the pod."""
     pod: Json
     environment: Mapping[str, str]
-    """Of its container, references expanded as a kubelet expands them."""
+    """Environment of its container, with references expanded as by a kubelet."""
     stop: threading.Event
-    """Set when the pod is being deleted; code that ignores it is killed in Kubernetes, and is a zombie here."""
+    """Set when the pod is being deleted. Code that ignores it would be killed in Kubernetes, and is a zombie here."""
 
     @property
     def name(self) -> str:
@@ -70,9 +70,9 @@ Code = Callable[[Driver], int | None]
 class Script:
     # the driver
     run_seconds: float = 0.02
-    """Without `code`: how long the driver runs."""
+    """Duration of the driver without `code`."""
     exit_code: int = 0
-    """Without `code`."""
+    """Exit code of the driver without `code`."""
     code: Code | None = None
     """Run as the driver, in a thread of its own."""
     message: str = ""
@@ -80,17 +80,19 @@ class Script:
 
     # its pod
     pending_seconds: float = 0.0
-    """Between the pod and its container."""
+    """Seconds between the pod and the start of its container."""
+    pending_reason: str = "ContainerCreating"
+    """Why the container waits meanwhile, as a kubelet says it."""
     vanishes: Moment | None = None
-    """The pod is removed by force, as by a node that is lost and cleaned away; the driver's code is told to stop."""
+    """The pod is removed by force, as with a node that is lost and cleaned up; the driver's code is asked to stop."""
     cut_off: bool = False
-    """Its kubelet hears nothing: a deleted pod stays Terminating, and its driver runs on."""
+    """Its kubelet is unreachable: a deleted pod stays Terminating, and its driver keeps running."""
     twin: bool = False
     """A second pod with the same labels and owner and another name, whose driver runs as well."""
 
     # the Spark operator
     submits: bool = True
-    """False: it never does, and the application stays as it is."""
+    """False: it never submits, and the application keeps its state."""
     submit_seconds: float = 0.0
     """How long spark-submit takes; a write to the application meanwhile makes the Spark operator submit twice."""
     submissions: int = 1
@@ -98,16 +100,16 @@ class Script:
     submission_error: str = ""
     """spark-submit fails with it and makes no pod."""
     dies: bool = False
-    """The Spark operator dies when the driver pod exists and before it said so; `restart_operator` starts it again."""
+    """The Spark operator dies when the driver pod exists and the status does not show it yet; `restart_operator` starts it again."""
     lag_seconds: float = 0.0
-    """It looks at the driver pod that much later."""
+    """Delay before it looks at the driver pod."""
     grace_seconds: float = 10.0
-    """How long after a submission a driver pod may be missing: theirs is `--driver-pod-creation-grace-period`."""
+    """How long after a submission a driver pod may be missing; the real option is `--driver-pod-creation-grace-period`."""
     lie: Lie | None = None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Script:
-        """From JSON, for a fake in a process of its own; code does not travel."""
+        """Reads JSON, for a fake in its own process; code cannot be sent."""
         made = cls(**document)
         return dataclasses.replace(
             made,
@@ -120,7 +122,7 @@ class Script:
 class Rule:
     script: Script
     name: str = "*"
-    """A pattern, as file names have."""
+    """A pattern as for file names."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     argument: str | None = None
@@ -141,7 +143,8 @@ def _within(wanted: Mapping[str, str], found: Mapping[str, str] | None) -> bool:
 
 
 class Scripts:
-    """Rules may be added while applications run; each step asks anew, but for the driver's own part, which is fixed at its start."""
+    """Rules may be added while applications run; each step evaluates them anew, except the driver's own part, which is fixed at its
+    start."""
 
     def __init__(self, usual: Script | None = None) -> None:
         self.usual = usual or Script()
@@ -156,7 +159,7 @@ class Scripts:
         annotations: Mapping[str, str] | None = None,
         argument: str | None = None,
     ) -> None:
-        """From now on, applications that fit all that is given do this; it goes before all earlier rules."""
+        """From now on, applications that match all given conditions have this script; it precedes all earlier rules."""
         rule = Rule(script=script, name=name, labels=labels or {}, annotations=annotations or {}, argument=argument)
         self._rules = (rule, *self._rules)
 

@@ -1,14 +1,15 @@
-"""What kubeflow's Spark operator 2.5.2 writes into a SparkApplication's status, as pure functions of what it sees. No I/O.
+"""The statuses that kubeflow's Spark operator 2.5.2 writes into a SparkApplication, as pure functions of what it sees. No I/O.
 
-Read from its source (`internal/controller/sparkapplication`): fields, order and wording are its own, because the operator under test
-reads them. Left out: executors, web UI, events, and every restart policy but Never, which is the only one that we create.
+Taken from its source (`internal/controller/sparkapplication`), with its fields, order and wording, because the operator under test reads
+them. Left out: executors, web UI, events, and every restart policy but Never, which is the only one that we create.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -51,7 +52,7 @@ def state_of(application: Mapping[str, Any]) -> State:
 
 
 def status_of(application: Mapping[str, Any]) -> Json:
-    """A copy to change; an application that was never touched gets what its CRD demands."""
+    """A copy of the status to change; an untouched application gets the fields that its CRD requires."""
     return copy.deepcopy(application.get("status") or {"driverInfo": {}})
 
 
@@ -66,13 +67,13 @@ def now() -> str:
 
 
 def said(status: Json, state: State, message: str = "") -> Json:
-    """`status` with this state; a message of an earlier state goes, as theirs does when they replace the pair."""
+    """`status` with this state; drops the message of an earlier state, as the real one does when it replaces the pair."""
     status["applicationState"] = {"state": state.value, **({"errorMessage": message} if message else {})}
     return status
 
 
 def moved(status: Json, state: State) -> Json:
-    """`status` with this state and the message that it had."""
+    """`status` with this state and its previous message."""
     status.setdefault("applicationState", {})["state"] = state.value
     return status
 
@@ -97,7 +98,8 @@ def submitted(application: Mapping[str, Any], submission: str, error: str) -> Js
 def from_driver(
     application: Mapping[str, Any], pod: Mapping[str, Any] | None, *, lie: Lie | None, grace: float
 ) -> Json | None:
-    """In SUBMITTED, RUNNING and UNKNOWN: what its driver pod makes of it. None: nothing new, or a missing pod is still excused."""
+    """The status that its driver pod implies in SUBMITTED, RUNNING and UNKNOWN. None: nothing new, or a missing pod is still within its
+    grace period."""
     status, state = status_of(application), state_of(application)
     if pod is None or lie is Lie.NOT_FOUND:
         if lie is not Lie.NOT_FOUND and state is State.SUBMITTED and excused(status, grace):
@@ -118,6 +120,55 @@ def from_driver(
             why = f"driver container failed with ExitCode: {ended['exitCode']}, Reason: {ended.get('reason', '')}"
             status["applicationState"]["errorMessage"] = why
     return None if new is state else moved(status, new)
+
+
+class Action(StrEnum):
+    NOTHING = "nothing"
+    SUBMIT = "submit"
+    FOLLOW = "follow"
+    """Derive the status from the driver pod (`from_driver`)."""
+    WRITE = "write"
+    """Write `Step.status` of the application."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One action of the Spark operator on an application."""
+
+    action: Action
+    status: Callable[[Mapping[str, Any]], Json] = status_of
+    deletes_driver: bool = False
+    """Before the write: deletes by name, whichever pod has it."""
+
+
+def next_step(application: Mapping[str, Any], *, driver_exists: bool) -> Step:
+    """The step for the state of this application; `driver_exists`: whether a pod has the name of its driver."""
+    state, suspends = state_of(application), application["spec"].get("suspend", False)
+    if suspends and state not in NOT_SUSPENDED_AGAIN:
+        return _to(State.SUSPENDING)
+    if state in ABOUT_TO_SUBMIT or (state is State.PENDING_RERUN and not driver_exists):
+        return Step(Action.SUBMIT)
+    if state in WITH_A_DRIVER:
+        return Step(Action.FOLLOW)
+    match state:
+        case State.SUCCEEDING:
+            return _to(State.COMPLETED)
+        case State.FAILING:
+            return _to(State.FAILED)
+        case State.SUBMISSION_FAILED:
+            return Step(Action.WRITE, lambda each: moved({**status_of(each), "terminationTime": now()}, State.FAILED))
+        case State.SUSPENDING:
+            return Step(Action.WRITE, suspended, deletes_driver=True)
+        case State.SUSPENDED if not suspends and not driver_exists:
+            return Step(Action.WRITE, lambda each: said(status_of(each), State.RESUMING))
+        case State.INVALIDATING:
+            return Step(Action.WRITE, reset, deletes_driver=True)
+        case _:
+            return Step(Action.NOTHING)
+
+
+def _to(state: State) -> Step:
+    return Step(Action.WRITE, lambda application: moved(status_of(application), state))
 
 
 def excused(status: Mapping[str, Any], grace: float) -> bool:
@@ -145,7 +196,7 @@ def terminated(pod: Mapping[str, Any]) -> Json | None:
 
 
 def suspended(application: Mapping[str, Any]) -> Json:
-    """The driver pod was told to go, which says nothing about whether it has gone."""
+    """The driver pod was asked to stop, which does not mean that it has stopped."""
     status = said(status_of(application), State.SUSPENDED)
     status["sparkApplicationId"] = ""
     status["driverInfo"] = {}
@@ -154,7 +205,7 @@ def suspended(application: Mapping[str, Any]) -> Json:
 
 
 def reset(application: Mapping[str, Any]) -> Json:
-    """INVALIDATING to PENDING_RERUN: all counters start again."""
+    """INVALIDATING to PENDING_RERUN: resets all counters."""
     status = said(status_of(application), State.PENDING_RERUN)
     status.update(sparkApplicationId="", submissionAttempts=0, executionAttempts=0, driverInfo={})
     for gone in ("lastSubmissionAttemptTime", "terminationTime", "executorState"):
@@ -166,7 +217,7 @@ _NO_EDIT = ("suspend", "timeToLiveSeconds")
 
 
 def edited(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """A change of the spec that runs the application again; only seen by whoever saw both."""
+    """Whether the spec changed in a way that runs the application again; needs both versions."""
 
     def what_counts(application: Mapping[str, Any]) -> Json:
         return {name: value for name, value in application["spec"].items() if name not in _NO_EDIT}
@@ -186,7 +237,7 @@ def image_of(spec: Mapping[str, Any]) -> str:
 
 
 def driver_pod(application: Mapping[str, Any], submission: str, selector: str, *, name: str = "") -> Json:
-    """What spark-submit creates, on a node already: there is no scheduler here."""
+    """The pod that spark-submit creates, already on a node: there is no scheduler here."""
     metadata, spec = application["metadata"], application["spec"]
     driver, conf = spec.get("driver", {}), spec.get("sparkConf", {})
     template = driver.get("template") or {}
@@ -213,6 +264,7 @@ def driver_pod(application: Mapping[str, Any], submission: str, selector: str, *
         "image": image_of(spec),
         **({"command": inside["command"]} if "command" in inside else {}),
         "args": ["driver", spec.get("mainApplicationFile", ""), *spec.get("arguments", ())],
+        **({"volumeMounts": inside["volumeMounts"]} if "volumeMounts" in inside else {}),
         "env": [*inside.get("env", ()), *({"name": each, "value": value} for each, value in environment.items())],
     }
     made = template.get("metadata", {})
@@ -229,16 +281,87 @@ def driver_pod(application: Mapping[str, Any], submission: str, selector: str, *
             "nodeName": NODE,
             "restartPolicy": "Never",
             "containers": [container],
-            **({"serviceAccountName": driver["serviceAccount"]} if "serviceAccount" in driver else {}),
+            **({"volumes": template["spec"]["volumes"]} if "volumes" in template.get("spec", {}) else {}),
+            "serviceAccountName": driver.get(
+                "serviceAccount", "default"
+            ),  # as an API server with its usual admission sets it
         },
     }
+
+
+def pod_pending(pod: Mapping[str, Any], reason: str = "ContainerCreating") -> Json:
+    """The status of a pod whose container waits."""
+    return _pod_status(pod, "Pending", {"waiting": {"reason": reason}})
+
+
+def pod_running(pod: Mapping[str, Any]) -> Json:
+    """The status of a pod whose container runs."""
+    return _pod_status(pod, "Running", {"running": {"startedAt": _started(pod)}})
+
+
+def pod_ended(pod: Mapping[str, Any], code: int, message: str = "", *, at: str = "") -> Json:
+    """The status of a pod whose container exited with `code`, at this time or now."""
+    ended = {
+        "exitCode": code,
+        "reason": "Error" if code else "Completed",
+        "startedAt": _started(pod),
+        "finishedAt": at or now(),
+        "containerID": _container_id(pod),
+        **({"message": message} if message else {}),
+    }
+    return _pod_status(pod, "Failed" if code else "Succeeded", {"terminated": ended})
+
+
+def pod_unstarted(pod: Mapping[str, Any]) -> Json:
+    """The final status of a pod that is deleted before its container has started: a kubelet ends it without knowing a container."""
+    lost = {
+        "exitCode": 137,
+        "reason": "ContainerStatusUnknown",
+        "message": "The container could not be located when the pod was terminated",
+        "startedAt": None,
+        "finishedAt": None,
+    }
+    status = _pod_status(pod, "Failed", {"terminated": lost})
+    del status["containerStatuses"][0]["containerID"]
+    return status
+
+
+def _pod_status(pod: Mapping[str, Any], phase: str, state: Json) -> Json:
+    [container, *_] = pod["spec"]["containers"]
+    runs = phase == "Running"
+    return {
+        "phase": phase,
+        "startTime": _started(pod),
+        "conditions": [{"type": "Ready", "status": "True" if runs else "False", "lastTransitionTime": now()}],
+        "containerStatuses": [
+            {
+                "name": container["name"],
+                "image": container.get("image", ""),
+                "imageID": "",
+                "ready": runs,
+                "started": runs,
+                "restartCount": 0,
+                **({} if "waiting" in state else {"containerID": _container_id(pod)}),
+                "state": state,
+            }
+        ],
+    }
+
+
+def _started(pod: Mapping[str, Any]) -> str:
+    return str(pod.get("status", {}).get("startTime") or now())
+
+
+def _container_id(pod: Mapping[str, Any]) -> str:
+    return f"containerd://{pod['metadata']['uid']}"
 
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]+)\)")
 
 
 def environment_of(pod: Mapping[str, Any]) -> dict[str, str]:
-    """Of the driver container, as a kubelet makes it: `$(NAME)` stands for what was defined before it, `$$` for one dollar sign."""
+    """Environment of the driver container as a kubelet makes it: `$(NAME)` is replaced by a value defined before it, `$$` by one dollar
+    sign."""
     [container] = [each for each in pod["spec"]["containers"] if each["name"] == CONTAINER] or pod["spec"][
         "containers"
     ][:1]

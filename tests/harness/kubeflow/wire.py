@@ -1,7 +1,7 @@
-"""JSON over one pooled HTTPS session, as cheap as Python has it: what a fake that plays forty applications a second can afford.
+"""JSON over one pooled HTTPS session, as cheap as Python allows, for a fake that runs forty applications a second.
 
-It decides nothing about answers: a status code and a document, or `NoAnswer`. A watch is resumed where it was; where the API server
-no longer has that revision, the informer lists again and works out itself what came and went.
+It returns a status code and a document, or raises `NoAnswer`, and judges nothing. A watch is resumed where it was; if the API server no
+longer has that revision, the informer lists again and computes which objects came and went.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sparkonce.launch.kubernetes import Resource
 
 Json = dict[str, Any]
 Heard = Callable[[Json | None, Json | None], None]
-"""Called with an object before and after: no before was created, no after was deleted."""
+"""Called with an object before and after a change; None before: created, None after: deleted."""
 
 REQUEST_TIMEOUT = 30.0
-"""Seconds; an API server that a test has frozen answers when it is thawed."""
+"""Seconds; a frozen API server answers when it is thawed."""
 WATCH_SECONDS = 300
-"""The API server closes a watch after it; the next one goes on from there."""
+"""Seconds after which the API server closes a watch; the next one continues from there."""
 PAUSE = 0.1
-"""Seconds between two tries to reach an API server that is not there."""
+"""Seconds between attempts to reach an API server that is down."""
 
 
 class NoAnswer(Exception):
@@ -36,7 +36,7 @@ class NoAnswer(Exception):
 
 
 class Expired(Exception):
-    """The API server does not have that revision any more."""
+    """The API server no longer has that revision."""
 
 
 class Wire:
@@ -68,7 +68,7 @@ class Wire:
         who: str,
         content_type: str = "application/json",
     ) -> tuple[int, Json]:
-        """`who` is the user agent: the API server's audit and our proxy's log tell by it who wrote. NoAnswer."""
+        """`who` is the user agent, by which the API server's audit and our proxy's log identify the writer. Raises NoAnswer."""
         try:
             async with self.session.request(
                 method,
@@ -83,7 +83,7 @@ class Wire:
             raise NoAnswer(f"{method} {path}: {error!r}") from error
 
     async def watch(self, path: str, revision: str, *, who: str) -> AsyncIterator[Json]:
-        """Events after that revision, until the connection ends. NoAnswer, Expired."""
+        """Events after that revision, until the connection ends. Raises NoAnswer, Expired."""
         parameters = {
             "watch": "1",
             "resourceVersion": revision,
@@ -119,7 +119,7 @@ def _event(line: bytes) -> Json:
 
 
 class Informer:
-    """The objects of one kind in one namespace, as a watch saw them last, and who wants to hear of changes."""
+    """The objects of one kind in one namespace, as a watch last saw them, with subscribers to changes."""
 
     def __init__(self, wire: Wire, resource: Resource, namespace: str, *, who: str) -> None:
         self._wire, self._who = wire, who
@@ -130,14 +130,14 @@ class Informer:
         self._dead: set[str] = set()
 
     def subscribe(self, heard: Heard) -> Callable[[], None]:
-        """Told of what is there now and of every change from then on; the answer ends it."""
+        """Calls back for every existing object and every later change; the returned function unsubscribes."""
         self._heard.append(heard)
         for each in list(self.objects.values()):
             heard(None, each)
         return lambda: self._heard.remove(heard)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         while True:
             try:
                 await self._watch(await self._list())
@@ -171,10 +171,10 @@ class Informer:
                     self.learn(found)
 
     def learn(self, found: Json) -> None:
-        """Also from the answer to a write of our own: whoever wrote goes on from what it wrote."""
+        """Also called with the answer to a write, so that the writer continues from what it wrote."""
         name = found["metadata"]["name"]
         known = self.objects.get(name)
-        late = found["metadata"]["uid"] in self._dead  # the answer to a write may come after the news of a deletion
+        late = found["metadata"]["uid"] in self._dead  # the answer to a write may come after its deletion event
         if late or (known is not None and revision_of(known) >= revision_of(found)):
             return
         self.objects[name] = found

@@ -1,4 +1,4 @@
-"""`python -m harness.node`: a cluster to look at, until Ctrl-C."""
+"""`python -m harness.node`: starts a cluster for manual use, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import signal
 import sys
 
+from harness.binaries import to_stderr
 from harness.node.cluster import main
+from harness.signals import interruptible
 
-with contextlib.suppress(KeyboardInterrupt):
+with interruptible(to_stderr), contextlib.suppress(KeyboardInterrupt):
     sys.exit(main(signal.pause))

@@ -1,4 +1,4 @@
-"""The control group that holds every pod: made before the kubelet starts, and emptied and removed after it, whatever happened."""
+"""The control group of all pods: created before the kubelet starts, and emptied and removed after it in every case."""
 
 from __future__ import annotations
 
@@ -8,41 +8,45 @@ import signal
 import time
 from pathlib import Path
 
+from harness.patience import Patience
+
 FOLDER = Path("/sys/fs/cgroup")
 PATIENCE = 20.0
-"""Seconds for killed processes to be gone."""
+"""Seconds until killed processes are gone."""
 SHARE = 8
-"""As how many processes of the machine all pods together count when cores are short. As one, they starve beside a dozen others."""
+"""CPU weight of all pods together, in processes of the machine. With a weight of one they would starve beside a dozen others."""
 
 
 class Cgroups:
     root = "/sparkonce-node"
 
     def __init__(self) -> None:
-        whole = (FOLDER / "cgroup.controllers").exists()  # one hierarchy, or one for each controller
+        whole = (FOLDER / "cgroup.controllers").exists()  # cgroup v2 has one hierarchy, v1 one per controller
         trees = [FOLDER] if whole else [each for each in FOLDER.iterdir() if each.is_dir() and not each.is_symlink()]
         self._trees = [tree / self.root.strip("/") for tree in trees]
         for tree in self._trees:
             tree.mkdir(exist_ok=True)
-            for name in ("cpuset.cpus", "cpuset.mems"):  # the first version's have none until they are told
+            for name in ("cpuset.cpus", "cpuset.mems"):  # in v1 a new group has none until they are written
                 mine, parents = tree / name, tree.parent / name
                 if mine.exists() and parents.exists() and not mine.read_text().strip():
                     mine.write_text(parents.read_text())
-            for name, of_one in (("cpu.shares", 1024), ("cpu.weight", 100)):  # of the first version, and of the second
+            for name, of_one in (("cpu.shares", 1024), ("cpu.weight", 100)):  # in v1, and in v2
                 if (tree / name).exists():
                     (tree / name).write_text(str(SHARE * of_one))
 
     def kill(self) -> None:
-        """Every process in it."""
-        deadline = time.monotonic() + PATIENCE
-        while (pids := self._pids()) and time.monotonic() < deadline:
+        """Kills every process in the group."""
+        patience = Patience(PATIENCE)
+        while (pids := self._pids()) and not patience.over():
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)  # a process may fork between the look and its end: killed again until none is left
+            time.sleep(
+                0.05
+            )  # a process may fork between reading the list and the kill, so this repeats until none is left
 
     def processes_of(self, pod: str) -> list[int]:
-        """Of the containers of a pod, by its UID."""
+        """Processes in the containers of a pod, by the pod's UID."""
         found: set[int] = set()
         for tree in self._trees:
             for group in tree.rglob(f"pod{pod}"):
@@ -51,7 +55,7 @@ class Cgroups:
         return sorted(found)
 
     def close(self) -> None:
-        """Nothing runs in it, and it is gone."""
+        """Kills all processes in the group and removes it."""
         self.kill()
         for tree in self._trees:
             for group in sorted((each for each in tree.rglob("*") if each.is_dir()), reverse=True):

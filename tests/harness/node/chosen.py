@@ -1,7 +1,7 @@
-"""Which of the tests on a real cluster run where.
+"""Selects the tests on a real cluster that a run includes.
 
-Each of them starts JVMs for a minute of both cores, so CI runs a few of each kind; everywhere else, and with
-`SPARKONCE_CLUSTER_TESTS=all`, all of them run.
+Each of them starts JVMs that use both cores for a minute, so CI runs a few of each kind; all of them run elsewhere, and with
+`SPARKONCE_CLUSTER_TESTS=all`.
 """
 
 from __future__ import annotations

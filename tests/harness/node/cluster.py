@@ -1,13 +1,12 @@
-"""A whole Kubernetes with one node and the real Spark operator, from parts that stand outside the checkout. Linux, root.
+"""A complete Kubernetes with one node and the real Spark operator, from parts kept outside the checkout. Linux, root.
 
-Everything that a platform has: admission of service accounts, a scheduler, a kubelet that starts containers, services with addresses
-and names, eviction from a node that falls silent, and kubeflow's Spark operator, which runs spark-submit. What a production cluster has
-besides, and this has not: more nodes, a load balancer, a way out (`harness.node.network`). Some periods are shorter than a
-platform's, each with its reason beside it. The Spark operator runs as a process of the node and not in a pod, so that a test
-kills it at the very moment it means to.
+It has everything that a platform has: admission of service accounts, a scheduler, a kubelet that starts containers, services with addresses
+and names, eviction from an unreachable node, and kubeflow's Spark operator, which runs spark-submit. It lacks further nodes, a load
+balancer and a route to the outside (`harness.node.network`). Some periods are shorter than a platform's, each with its reason beside it.
+The Spark operator runs as a process of the node and not in a pod, so that a test can kill it at an exact moment.
 
-One cluster at a time on a machine, by a lock: two would not have the memory, and they share the store of images. kind was not taken as
-the first choice, because it needs a Docker engine; see `harness.node.given` for it, and for a cluster that is there already.
+A lock allows one cluster at a time on a machine: two would not fit into memory, and they share the store of images. kind was not taken as
+the first choice, because it needs a Docker engine; `harness.node.given` supports it, and existing clusters.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,9 +27,7 @@ import trustme
 from harness.apiserver import (
     ADMIN,
     TOKENS,
-    NotStarted,
     established,
-    until_it_serves,
     yaml_document,
 )
 from harness.binaries import (
@@ -43,7 +39,7 @@ from harness.binaries import (
     spark_operator_crds,
     to_stderr,
 )
-from harness.child import Child
+from harness.child import Child, NotStarted
 from harness.eventually import assert_eventually
 from harness.kube_api import CRDS, Api, ApiError, Json, holds, path_of
 from harness.node import packages
@@ -51,24 +47,25 @@ from harness.node.cgroups import Cgroups
 from harness.node.containers import Containers, remove
 from harness.node.images import archives
 from harness.node.network import DNS, KUBERNETES, NODE, POD_NETWORK, SERVICE_NETWORK, Network, network
+from harness.patience import completed
 from harness.spark import SHORT_LIVED
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
 
 NAME = "node"
-"""Of the node."""
+"""Name of the node."""
 PORT = 6443
 START_TIMEOUT = 120.0
 """Seconds until the node is Ready: four on free cores."""
 UNREACHABLE = 8
-"""Seconds without a sign of life until a node is NotReady, and until its pods are evicted after that (a platform's: 50 and 300)."""
+"""Seconds without a heartbeat until a node is NotReady, and from then until its pods are evicted (on a platform 50 and 300)."""
 SPARK_NAMESPACES = ""
-"""All of them."""
+"""All namespaces."""
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 _FOLDER = "sparkonce-node-"
 
 
 class RealCluster:
-    """`api` to look and to speak, `kubeconfig` for programs, `children` to hurt: each part by its name."""
+    """`api` for the test's own requests, `kubeconfig` for programs, `children` for faults: each part by its name."""
 
     def __init__(self, folder: Path, net: Network) -> None:
         self.folder, self.network = folder, net
@@ -85,7 +82,7 @@ class RealCluster:
         submits = spark_environment(self.kubeconfig, NODE, str(PORT))
         self._child("spark-operator", [str(binary(SPARK_OPERATOR_PROGRAM)), *spark_operator()], submits)
 
-    # --- what each part is told
+    # --- options of each part
 
     def _certificates(self) -> None:
         authority = trustme.CA()
@@ -95,7 +92,7 @@ class RealCluster:
         for name, issued in {
             "apiserver": authority.issue_cert(*names),
             "kubelet": authority.issue_cert(NODE, "127.0.0.1", NAME),
-            # The API server asks the kubelet for logs and exec as somebody who may.
+            # The API server's own identity at the kubelet, for logs and exec.
             "kubelet-client": authority.issue_cert(
                 "kube-apiserver", common_name="kube-apiserver", organization_name="system:masters"
             ),
@@ -132,7 +129,7 @@ class RealCluster:
                 "--advertise-client-urls=http://127.0.0.1:2379",
                 "--listen-peer-urls=http://127.0.0.1:2380",
                 "--log-level=warn",
-                "--unsafe-no-fsync",  # it outlives a kill, and no power cut is tested
+                "--unsafe-no-fsync",  # data survives a kill, and no power failure is tested
             ],
             "kube-apiserver": [
                 "--etcd-servers=http://127.0.0.1:2379",
@@ -165,7 +162,7 @@ class RealCluster:
                 f"--node-monitor-grace-period={UNREACHABLE}s",
                 "--node-monitor-period=2s",
                 "--terminated-pod-gc-threshold=0",
-                "--kube-api-qps=200",  # its defaults make deleting a namespace a matter of a minute
+                "--kube-api-qps=200",  # with its defaults, deleting a namespace would take a minute
                 "--kube-api-burst=400",
             ],
             "kube-scheduler": [*asks, "--leader-elect=false"],
@@ -182,7 +179,7 @@ class RealCluster:
                 f"--hostname-override={NAME}",
                 "--proxy-mode=iptables",
                 f"--cluster-cidr={POD_NETWORK}",
-                # Limits of the machine's connection table are not ours to set.
+                # Limits of the machine's connection table must not be changed.
                 "--conntrack-max-per-core=0",
                 "--conntrack-tcp-timeout-established=0",
                 "--conntrack-tcp-timeout-close-wait=0",
@@ -196,7 +193,7 @@ class RealCluster:
             "kind": "KubeletConfiguration",
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": self.cgroups.root,
-            "failCgroupV1": False,  # a machine with the first version of cgroups is a machine
+            "failCgroupV1": False,  # machines with cgroup v1 are supported, too
             "failSwapOn": False,
             "clusterDNS": [DNS],
             "clusterDomain": "cluster.local",
@@ -210,13 +207,13 @@ class RealCluster:
             "tlsCertFile": str(self.folder / "kubelet.crt"),
             "tlsPrivateKeyFile": str(self.folder / "kubelet.key"),
             "podLogsDir": str(self.folder / "pod-logs"),
-            "featureGates": {"KubeletInUserNamespace": True},  # it may not set limits of the machine here
+            "featureGates": {"KubeletInUserNamespace": True},  # it may not set limits of the machine
             "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "200Mi"},
-            "imageGCHighThresholdPercent": 100,  # the images are ours to remove
+            "imageGCHighThresholdPercent": 100,  # the harness itself removes images
             "maxPods": 200,
             "nodeStatusUpdateFrequency": "2s",
             "syncFrequency": "10s",
-            "resolvConf": "",  # no pod asks anybody but the cluster
+            "resolvConf": "",  # pods resolve names only within the cluster
         }
         path.write_text(json.dumps(config))
         return path
@@ -244,48 +241,48 @@ class RealCluster:
     # --- life
 
     def start(self, images: Mapping[str, Path]) -> None:
-        """Node Ready, names answered, SparkApplications submitted. NotStarted."""
+        """Starts everything: the node is Ready, names are resolved, SparkApplications are submitted. Raises NotStarted."""
         self.children["etcd"].start()
         self.children["kube-apiserver"].start()
         self.containers.start(images)
-        until_it_serves(self.children["kube-apiserver"], self.api.healthy, START_TIMEOUT)
+        self.children["kube-apiserver"].until(self.api.healthy, START_TIMEOUT)
         for name in ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"):
             self.children[name].start()
-        kinds = [yaml_document(path) for path in spark_operator_crds()]  # ours comes with the chart
+        kinds = [yaml_document(path) for path in spark_operator_crds()]  # our CRD comes with the chart
         for kind in kinds:
             self.api.apply(kind)
         self._names()
         self.children["coredns"].start()
         for kind in kinds:
             self.api.wait(CRDS, kind["metadata"]["name"], until=established, timeout=START_TIMEOUT)
-        # The Spark operator ends for good where one of its kinds is missing in its first look.
+        # The Spark operator exits for good if one of its kinds is missing at its first look.
         assert_eventually(lambda: all(map(self._discovered, kinds)), START_TIMEOUT)
         self.children["spark-operator"].start()
-        until_it_serves(self.children["kubelet"], self.node_ready, START_TIMEOUT)
+        self.children["kubelet"].until(self.node_ready, START_TIMEOUT)
         for name, child in self.children.items():
             if not child.running:
                 raise NotStarted(f"{name} ended while the cluster started: {child.last_words()}")
 
     def start_again(self) -> None:
-        """Every part, after all of them were killed; what a supervisor of services does, in its order."""
+        """Starts every part again after all were killed, in their order, as a service supervisor does."""
         for name in ("etcd", "kube-apiserver", "containerd"):
             self.children[name].start()
         self.containers.until_it_answers()
-        until_it_serves(self.children["kube-apiserver"], self.serves, START_TIMEOUT)
+        self.children["kube-apiserver"].until(self.serves, START_TIMEOUT)
         for child in self.children.values():
             if not child.running:
                 child.start()
         kubelet = self.children["kubelet"]
 
         def ready() -> bool:
-            if not kubelet.running:  # containerd answered before its part for Kubernetes was ready
+            if not kubelet.running:  # containerd answered before its Kubernetes plugin was ready
                 kubelet.start()
             return self.node_ready()
 
         assert_eventually(ready, START_TIMEOUT, interval=0.5)
 
     def _discovered(self, kind: Json) -> bool:
-        """Whether a client that asks for the resources of a group finds it: later than it is established."""
+        """Whether discovery of a group lists the resource, which happens later than it is established."""
         spec = kind["spec"]
         for version in spec["versions"]:
             try:
@@ -299,7 +296,7 @@ class RealCluster:
         return True
 
     def _names(self) -> None:
-        """The service of that name, with the address of a process of the node behind it."""
+        """A Service with this name and the address of a process of the node."""
         ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
         metadata = {"name": "kube-dns", "namespace": "kube-system"}
         self.api.apply(
@@ -317,7 +314,7 @@ class RealCluster:
         )
 
     def serves(self) -> bool:
-        """Whether the API server answers about our kinds, too: after a restart it is ready some seconds before it does."""
+        """Whether the API server answers for our kinds, too: after a restart it is ready some seconds earlier."""
         return self.api.healthy() and all(
             self.api.healthy(f"{path_of(each)}?limit=1") for each in (JOBS, SPARK_APPLICATIONS)
         )
@@ -326,14 +323,14 @@ class RealCluster:
         return holds(self.api.get(NODES, NAME), "Ready")
 
     def restart(self, name: str) -> None:
-        """SIGKILL and the same command again."""
+        """Kills a part with SIGKILL and starts the same command again."""
         self.children[name].kill()
         self.children[name].start()
 
     def kubectl(self, *arguments: str, given: str | None = None, check: bool = True) -> str:
-        """What it prints. AssertionError with what it says when it fails."""
+        """Standard output of kubectl. Raises AssertionError with its output if it fails."""
         command = [*find("kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
-        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=300, check=False)
+        done = completed(command, 300, given=given)
         assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr.strip()}"
         return done.stdout
 
@@ -347,7 +344,7 @@ class RealCluster:
             self.children[name].kill()
 
     def collect_logs(self, out: Path) -> None:
-        """Of every part and every pod, for whoever asks why a test failed."""
+        """Collects the logs of every part and every pod, to investigate a failed test."""
         out.mkdir(parents=True, exist_ok=True)
         for child in self.children.values():
             with contextlib.suppress(OSError):
@@ -357,7 +354,7 @@ class RealCluster:
 
 
 def spark_operator() -> list[str]:
-    """How it is started."""
+    """The command that starts the Spark operator."""
     return [
         "controller",
         "start",
@@ -372,7 +369,7 @@ def spark_operator() -> list[str]:
 
 
 def spark_environment(kubeconfig: Path, host: str, port: str) -> dict[str, str]:
-    """With which it submits to this API server."""
+    """Environment with which it submits to this API server."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -389,8 +386,8 @@ def spark_environment(kubeconfig: Path, host: str, port: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def started_cluster(images: Callable[[], Mapping[str, Path]]) -> Iterator[RealCluster]:
-    """Nothing of it is left afterwards. `images` is asked when it is our turn: archives are of the code as it is then, and others'
-    are removed. PartMissing, NotStarted, NetworkRefused."""
+    """A started cluster, removed completely afterwards. `images` is called once the lock is held, since archives are made from the code as
+    of then and others are removed. Raises PartMissing, NotStarted, NetworkRefused."""
     packages.needed()
     with one_at_a_time("node.lock", to_stderr):
         _remove_leftovers()
@@ -412,8 +409,8 @@ def started_cluster(images: Callable[[], Mapping[str, Path]]) -> Iterator[RealCl
 
 
 def _remove_leftovers() -> None:
-    """Of runs that were killed, which all others are while we hold the lock: containers by their cgroup, shims by the folder in their
-    command, mounts, files."""
+    """Removes leftovers of killed runs (while this run holds the lock, no other one lives): containers by their cgroup, shims by the folder
+    in their command, mounts, files."""
     Cgroups().close()
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         for process in Path("/proc").glob("[0-9]*"):

@@ -1,8 +1,8 @@
-"""The node's containerd, and the images in it.
+"""The node's containerd and its images.
 
-Its store is kept outside the checkout and used again: an image of a gigabyte takes twenty seconds to take in, and a cluster starts in
-five. What a killed run left in it (containers, their mounts) is removed before the next one starts, and images that nobody asked for
-are removed, too. One cluster at a time uses it; `harness.node.cluster` holds the lock.
+Its store is kept outside the checkout and reused: importing an image of a gigabyte takes twenty seconds, and a cluster starts in five. What
+a killed run left in it (containers, their mounts) is removed before the next start, and so are images that this run does not need. One
+cluster at a time uses it; `harness.node.cluster` holds the lock.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from pathlib import Path
 
 from harness.binaries import cache
 from harness.child import Child
-from harness.eventually import assert_eventually
 from harness.kube_api import Json
 from harness.node.images import PAUSE
 from harness.node.network import BRIDGE, POD_NETWORK, Network
 from harness.node.packages import CNI
 
 START_TIMEOUT = 60.0
-"""Seconds; a fraction of one on free cores."""
+"""Seconds; it takes a fraction of one on free cores."""
 TIMEOUT = 600.0
-"""Seconds to take in an image of a gigabyte: twenty on free cores."""
+"""Seconds to import an image of a gigabyte: twenty on free cores."""
 _CONFIG = """version = 2
 root = "{root}"
 state = "{state}"
@@ -87,19 +86,19 @@ class Containers:
         self.child = Child("containerd", command, folder / "containerd.log")
 
     def start(self, images: Mapping[str, Path]) -> None:
-        """With these images and no others, by name; the archives are read only where the store has another one of that name, or none."""
+        """Starts with exactly these images, by name; reads an archive only if the store has no image of that name, or a different one."""
         self.child.start()
         self.until_it_answers()
         self._forget_containers()
         self._take_in(images)
 
     def until_it_answers(self) -> None:
-        """A kubelet that asks before gives up and ends."""
-        assert_eventually(lambda: self.child.running and self._ctr("version", check=False) is not None, START_TIMEOUT)
+        """Waits until it answers, since a kubelet that connects before that exits."""
+        self.child.until(lambda: self._ctr("version", check=False) is not None, START_TIMEOUT)
 
     def _take_in(self, images: Mapping[str, Path]) -> None:
         wanted = images
-        stamps = self.root / "sparkonce-images.json"  # which archive each image came from
+        stamps = self.root / "sparkonce-images.json"  # the archive that each image came from
         known: dict[str, str] = json.loads(stamps.read_text()) if stamps.exists() else {}
         there = set((self._ctr("images", "ls", "-q") or "").split())
         for name in sorted(there - set(wanted)):
@@ -108,7 +107,7 @@ class Containers:
             stamp = f"{archive.resolve()} {archive.stat().st_size} {archive.stat().st_mtime_ns}"
             if name in there and known.get(name) == stamp:
                 continue
-            # Twice at most: layers that an older image of the name had too may be collected while they are looked for.
+            # At most twice: layers shared with an older image of this name may be garbage-collected during the import.
             if self._ctr("images", "import", str(archive), check=False) is None:
                 self._ctr("images", "import", str(archive))
             assert name in (self._ctr("images", "ls", "-q") or "").split(), f"{archive} holds no image named {name}"
@@ -127,23 +126,23 @@ class Containers:
                 self._ctr("snapshots", "rm", key, check=False)
 
     def process(self, pod: Json) -> int:
-        """The pid of a pod's first container, as this machine sees it."""
+        """Pid of a pod's first container, as seen by this machine."""
         return self.pids()[pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]]
 
     def pids(self) -> dict[str, int]:
-        """Of running containers, by their ids."""
+        """Pids of running containers, by their ids."""
         lines = (self._ctr("tasks", "ls") or "").splitlines()[1:]
         return {line.split()[0]: int(line.split()[1]) for line in lines if line.split()[2] == "RUNNING"}
 
     def close(self) -> None:
-        """No container of it runs afterwards."""
+        """Ends containerd and all of its containers."""
         if self.child.running:
             with contextlib.suppress(subprocess.SubprocessError):
                 self._forget_containers()
         self.child.kill()
 
     def _ctr(self, *arguments: str, check: bool = True) -> str | None:
-        """What it prints. None: it failed, and that is no error."""
+        """Output of ctr; None if it failed, which is not an error."""
         command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         if done.returncode != 0 and check:
@@ -152,7 +151,7 @@ class Containers:
 
 
 def unmount_below(folder: Path) -> None:
-    """What a kubelet that was killed left mounted."""
+    """Unmounts what a killed kubelet left mounted."""
     points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for point in sorted((each for each in points if each.startswith(f"{folder}/")), reverse=True):
         subprocess.run(["umount", "-l", point], capture_output=True, timeout=TIMEOUT, check=False)

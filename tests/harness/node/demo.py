@@ -1,15 +1,17 @@
-"""`make cluster-demo`: a cluster, the chart, the flights pipeline of examples/kubernetes, its tables; and nothing left afterwards.
+"""`make cluster-demo`: a cluster, the chart, and the flights pipeline of examples/kubernetes with its tables; removed completely
+afterwards.
 
-It goes the way of that README, with the same files. Months are loaded three at a time, because each takes a driver and an executor.
+It follows the steps of that README with the same files. Months are loaded three at a time, because each uses a driver and an executor.
 
-MONTHS=12 loads the whole year (3), STORE=s3 keeps everything in a bucket of an S3-compatible server instead of on a shared volume, KEEP=1
-leaves the cluster up until Ctrl-C.
+MONTHS=12 loads the whole year (default: 3), STORE=s3 keeps everything in a bucket of an S3-compatible server instead of on a shared volume,
+KEEP=1 keeps the cluster running until Ctrl-C or SIGTERM, also in the background of a shell.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,7 +28,9 @@ from harness.node.cluster import RealCluster, started_cluster
 from harness.node.flights import SCRIPTS, Flights, JobEnded
 from harness.node.images import archives
 from harness.node.network import NetworkRefused
-from harness.node.release import STORE, Release
+from harness.node.release import NAME, NAMESPACE, STORE, Release
+from harness.signals import exit_code, interruptible
+from harness.store_parts import HELM, installed
 from harness.store_servers import StoreServer, versitygw
 
 RAW = SCRIPTS / "data" / "raw"
@@ -35,7 +39,7 @@ _BEGAN = time.monotonic()
 
 
 class Unusable(Exception):
-    """An environment variable that means nothing here."""
+    """An environment variable has an invalid value."""
 
 
 def months() -> list[str]:
@@ -61,7 +65,7 @@ def show_jobs(flights: Flights) -> None:
 
 
 def pipeline(flights: Flights, wanted: list[str]) -> None:
-    """JobEnded, AssertionError."""
+    """Runs the pipeline. Raises JobEnded, AssertionError."""
     for at in range(0, len(wanted), TOGETHER):
         sent = [flights.send("load-month.yaml", month=month) for month in wanted[at : at + TOGETHER]]
         tell(f"sent {', '.join(sent)}")
@@ -100,16 +104,59 @@ def run(cluster: RealCluster, server: StoreServer | None, wanted: list[str]) -> 
     flights.set_up(RAW)
     pipeline(flights, wanted)
     show_tables(flights)
-    if os.environ.get("KEEP"):
-        kubectl = " ".join(map(str, find("kubectl")))
-        print(
-            f"\nIt stays until Ctrl-C:\nexport KUBECONFIG={cluster.kubeconfig}\n{kubectl} get ij -n {flights.namespace}"
-        )
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+    keeps = bool(os.environ.get("KEEP"))
+    if keeps:
+        programs = cluster.folder / "bin"
+        provide(programs)
+        print(f"\nexport KUBECONFIG={cluster.kubeconfig} PATH={programs}:{Path(sys.executable).parent}:$PATH")
+    print("\n".join(["", *next_steps(flights.namespace, keeps=keeps)]), flush=True)
+    if keeps:
+        stay()
+
+
+def provide(folder: Path) -> None:
+    """Puts kubectl and helm into the folder, under their names: `kubectl sparkonce` looks for kubectl on PATH."""
+    folder.mkdir(exist_ok=True)
+    for name, command in (("kubectl", find("kubectl")), ("helm", [str(installed(HELM))])):
+        program = folder / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        program.chmod(0o755)
+
+
+def next_steps(namespace: str, *, keeps: bool) -> list[str]:
+    """What to do after the demo: at its cluster, or at one's own."""
+    if not keeps:
+        return [
+            "Next: `KEEP=1 make cluster-demo` keeps the cluster and prints commands for it. On your own cluster:",
+            "helm install sparkonce charts/sparkonce --namespace sparkonce --create-namespace --set etcd.bundled.enabled=true",
+            f"kubectl sparkonce list -n {namespace} --gateway-namespace sparkonce",
+            "Images: docs/helm.md. These jobs: examples/kubernetes/README.md. Rights of kubectl sparkonce: docs/kubernetes-cli.md.",
+        ]
+    account, gateway = "sparkonce-user", f"-n {namespace} --gateway-namespace {NAMESPACE}"
+    return [
+        "Next, in a shell with that line:",
+        f"kubectl get ij -n {namespace}",
+        f"helm status {NAME} --namespace {NAMESPACE}",
+        f"kubectl create serviceaccount {account} -n {namespace}",
+        f"kubectl create rolebinding {account} -n {namespace} --clusterrole {NAMESPACE}-{NAME}-edit --serviceaccount {namespace}:{account}",
+        f"kubectl sparkonce list {gateway}",
+        f"kubectl sparkonce explain load-flights/flights/2013-01@1 {gateway}",
+    ]
+
+
+def stay() -> None:
+    """Returns at the first SIGINT or SIGTERM."""
+    print(f"\nThe cluster stays until Ctrl-C, or `kill {os.getpid()}`.", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 def main() -> int:
+    with interruptible(tell):
+        return demo()
+
+
+def demo() -> int:
     try:
         wanted, kind = months(), store_kind()
         packages.needed()
@@ -129,8 +176,8 @@ def main() -> int:
     except (PartMissing, NetworkRefused, Unusable, JobEnded, AssertionError, RuntimeError) as problem:
         print(f"cluster-demo: {problem}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as interrupt:
+        return exit_code(interrupt)
     tell("done, and nothing is left of it")
     return 0
 

@@ -1,7 +1,7 @@
-"""What is done to a cluster while a job runs: each fault with the moment at which it strikes.
+"""Faults that hit a cluster while a job runs, each with the moment at which it strikes.
 
-A fault gets a job that is under way and leaves the cluster whole again: what it killed is started, what it froze thawed, what it cut
-healed. It opens the job's gate itself, because when that happens is part of the fault. It judges nothing.
+A fault gets a running job and restores the cluster: it restarts what it killed, thaws what it froze, and reconnects what it cut. It opens
+the job's gate itself, because that moment is part of the fault. It judges nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,16 +18,17 @@ from typing import Any
 from harness.eventually import assert_eventually
 from harness.node.release import NAMESPACE, Release
 from harness.node.scene import LONG, Scene
+from harness.patience import completed
 from sparkonce.launch.kubernetes import PODS
 
 BEAT = 6
-"""Seconds: the heartbeat timeout of jobs whose driver falls silent."""
+"""Seconds: the heartbeat timeout of jobs whose driver stops sending heartbeats."""
 COMMIT = "sink.slots.create"
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A job that is to be hit."""
+    """A job that a fault will hit."""
 
     scene: Scene
     release: Release
@@ -38,7 +38,7 @@ class Hit:
         self.scene.open(self.name)
 
     def driver_names(self) -> list[str]:
-        """Of the pods."""
+        """Names of the driver pods."""
         return [str(self.scene.driver(self.name)["metadata"]["name"])]
 
     def delete_driver(self) -> None:
@@ -51,20 +51,20 @@ class Hit:
 class Fault:
     strike: Callable[[Hit], None]
     job: Mapping[str, Any] = field(default_factory=dict)
-    """What `Scene.job` is given."""
+    """Arguments for `Scene.job`."""
     attempts: tuple[int, ...] = (1,)
-    """How many there may have been in the end."""
+    """Allowed numbers of attempts in the end."""
     at_once: bool = False
-    """It strikes as soon as the job is applied; else when its driver waits at the gate."""
+    """Strikes as soon as the job is applied, otherwise when its driver waits at the gate."""
     alone: bool = False
-    """It hits every job on the cluster."""
+    """Hits every job on the cluster, so no other one may run beside it."""
 
 
 # --- the operator
 
 
 def operator_killed(hit: Hit) -> None:
-    """Both, so that one of them is the owner: SIGKILL, and the kubelet starts them again."""
+    """Kills both operators, so that the owner is one of them, with SIGKILL; the kubelet restarts them."""
     for pod in hit.release.pods("operator"):
         os.kill(hit.release.process(pod), signal.SIGKILL)
     hit.open()
@@ -72,7 +72,7 @@ def operator_killed(hit: Hit) -> None:
 
 
 def operator_frozen(hit: Hit) -> None:
-    """SIGSTOP of one past its lease; the other goes on. Then it wakes."""
+    """Freezes one operator with SIGSTOP past its lease while the other continues; then wakes it."""
     owner = hit.scene.status(hit.name).get("owner", "").partition("/")[0]
     pod = next((each for each in hit.release.pods("operator") if each["metadata"]["name"] == owner), None)
     assert pod is not None, f"the owner is {owner!r}, which is no operator"
@@ -96,7 +96,7 @@ def driver_deleted_before(hit: Hit) -> None:
 
 
 def driver_deleted_during(hit: Hit) -> None:
-    """It is frozen between its files and its slot."""
+    """Deletes the driver while it is frozen between its files and its slot."""
     hit.open()
     assert_eventually(lambda: any(hit.scene.hits(hit.name).iterdir()), LONG)
     hit.delete_driver()
@@ -109,7 +109,7 @@ def driver_deleted_after(hit: Hit) -> None:
 
 
 def driver_hung(hit: Hit) -> None:
-    """SIGSTOP of all its processes: it beats no more, and its pod runs on."""
+    """Freezes all processes of the driver with SIGSTOP: it sends no heartbeat, and its pod keeps running."""
     pids = processes(hit)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -123,7 +123,7 @@ def driver_hung(hit: Hit) -> None:
 
 
 def driver_cut_off(hit: Hit) -> None:
-    """Its network, until its successor has begun."""
+    """Cuts the driver's network until its successor has begun."""
     with cut(hit):
         hit.scene.until_marked(hit.name, "began", attempt=2)
     hit.open()
@@ -135,11 +135,11 @@ def executor_deleted(hit: Hit) -> None:
     hit.open()
 
 
-# --- what it all stands on
+# --- the platform: kubelet, Spark operator, etcd, gateways
 
 
 def kubelet_stopped(hit: Hit) -> None:
-    """Until the node is NotReady and its pods are evicted; what ran there runs on."""
+    """Stops the kubelet until the node is NotReady and its pods are evicted; their processes keep running."""
     kubelet, api = hit.scene.cluster.children["kubelet"], hit.scene.cluster.api
     drivers = hit.driver_names()
 
@@ -159,7 +159,7 @@ def kubelet_stopped(hit: Hit) -> None:
 
 
 def spark_operator_killed(hit: Hit) -> None:
-    """When the driver pod is there and the Spark operator has not written so: its successor submits again."""
+    """Kills the Spark operator once the driver pod exists and the status does not show it yet: its successor submits again."""
     cluster = hit.scene.cluster
     assert_eventually(
         lambda: cluster.api.list(PODS, hit.scene.namespace, labels="spark-role=driver"), LONG, interval=0.005
@@ -169,7 +169,7 @@ def spark_operator_killed(hit: Hit) -> None:
 
 
 def etcd_killed(hit: Hit) -> None:
-    """The ledger's; the kubelet starts it again."""
+    """Kills the ledger's etcd; the kubelet restarts it."""
     os.kill(hit.release.process(hit.release.pods("etcd")[0]), signal.SIGKILL)
     hit.open()
     hit.release.until_ready()
@@ -188,12 +188,13 @@ def api_server_killed(hit: Hit) -> None:
 
 
 def gateways_gone(hit: Hit) -> None:
-    """For three times the heartbeat's timeout: nobody could hear the driver, so nobody may call it silent."""
+    """Stops the gateways for three times the heartbeat timeout: no heartbeat can arrive, so the driver must not be replaced for its
+    silence."""
     kubectl, scale = hit.scene.cluster.kubectl, ("scale", "-n", NAMESPACE, "deployment/sparkonce-gateway")
     kubectl(*scale, "--replicas=0")
     try:
         assert_eventually(lambda: not hit.release.pods("gateway"), LONG)
-        time.sleep(3 * BEAT)  # the outage itself
+        time.sleep(3 * BEAT)  # the duration of the outage itself
     finally:
         kubectl(*scale, "--replicas=2")
         hit.release.until_ready()
@@ -201,7 +202,7 @@ def gateways_gone(hit: Hit) -> None:
 
 
 def everything_killed(hit: Hit) -> None:
-    """Every part of the cluster and every container, at once."""
+    """Kills every part of the cluster and every container at once."""
     cluster = hit.scene.cluster
     for child in cluster.children.values():
         os.kill(child.pid, signal.SIGKILL)
@@ -240,7 +241,7 @@ FAULTS: Mapping[str, Fault] = {
 
 
 def send(scene: Scene, release: Release, name: str, fault: Fault) -> Hit:
-    """A job for this fault, at its gate unless the fault strikes earlier."""
+    """Applies a job for this fault, which waits at its gate unless the fault strikes earlier."""
     scene.send(name, **fault.job)
     if not fault.at_once:
         scene.until_marked(name, "began")
@@ -248,20 +249,19 @@ def send(scene: Scene, release: Release, name: str, fault: Fault) -> Hit:
 
 
 def processes(hit: Hit) -> list[int]:
-    """Of the driver's container: whoever is in the control group of its first process."""
+    """Processes of the driver's container: those in the control group of its first process."""
     uid = hit.scene.driver(hit.name)["metadata"]["uid"]
     return hit.scene.cluster.cgroups.processes_of(uid)
 
 
 @contextlib.contextmanager
 def cut(hit: Hit) -> Iterator[None]:
-    """The node's end of the driver pod's cable, down for the length of the block."""
+    """Takes down the node's end of the driver pod's virtual cable during the block."""
     pid = min(processes(hit))
     inside = ["nsenter", f"--net=/proc/{pid}/ns/net", "--", "ip", "-o", "link", "show", "eth0"]
-    found = re.search(
-        r"eth0@if(\d+)", subprocess.run(inside, capture_output=True, text=True, check=True, timeout=30).stdout
-    )
-    assert found is not None
+    shown = completed(inside, 30)
+    found = re.search(r"eth0@if(\d+)", shown.stdout)
+    assert found is not None, shown.stderr
     links = hit.scene.cluster.network.run("ip", "-o", "link")
     interface = re.search(rf"^{found[1]}: ([^@:]+)", links, re.MULTILINE)
     assert interface is not None, f"no interface {found[1]} in {links}"

@@ -1,14 +1,13 @@
-"""examples/kubernetes on a real cluster, by the very commands of its README: a namespace, the raw data, its jobs, its tables.
+"""examples/kubernetes on a real cluster, with the exact commands of its README: a namespace, the raw data, its jobs, its tables.
 
-On a shared volume (a folder of the node behind the example's claim), or in a bucket of a server that stands beside the cluster. Tables are
-read from this machine, as any reader would: the volume's folder, or the bucket over HTTP. Nothing of the example is written a second
-time here: manifests are rendered by `sparkonce render`, and only names that a person would choose (image, namespace) are filled in.
+The data is on a shared volume (a folder of the node behind the example's claim), or in a bucket of a server beside the cluster. Tables are
+read from this machine, as any reader would: from the volume's folder, or from the bucket over HTTP. The example's files are not repeated
+here: manifests are rendered by `sparkonce render`, and only names that a user would choose (image, namespace) are filled in.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,21 +26,22 @@ from harness.kube_api import Json
 from harness.node.cluster import RealCluster
 from harness.node.images import SPARK
 from harness.node.scene import ENDED
+from harness.patience import completed
 from harness.store_servers import StoreServer, make_s3_bucket
 from sparkonce.launch.kubernetes import JOBS, NAMESPACES, SPARK_APPLICATIONS, Resource
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 HERE, SCRIPTS = EXAMPLES / "kubernetes", EXAMPLES / "flights"
 IMAGE = "sparkonce/spark:0.1.0"
-"""What the example calls the image."""
+"""The example's name for the image."""
 BUCKET = "flights"
 PATIENCE = 600.0
-"""Seconds for a job with an executor and its settle run: thirty are the rule on free cores."""
+"""Seconds for a job with an executor and its settle run; usually thirty on free cores."""
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 
 
 class JobEnded(RuntimeError):
-    """In a phase that was not waited for."""
+    """A job ended in another phase than the expected one."""
 
 
 @dataclass
@@ -49,22 +49,22 @@ class Flights:
     cluster: RealCluster
     namespace: str
     server: StoreServer | None
-    """None: on the shared volume."""
+    """None: the data is on the shared volume."""
     applications: set[str] = field(default_factory=set)
-    """Names of all that were seen, settle runs among them."""
+    """Names of all applications seen, including settle runs."""
 
     @property
     def folder(self) -> Path:
-        """Of this machine, behind the volume."""
+        """The folder of this machine behind the volume."""
         return self.cluster.folder / "volumes" / self.namespace
 
-    # --- as the README has it
+    # --- the steps of the README
 
     def kubectl(self, *arguments: str, given: str | None = None) -> str:
         return self.cluster.kubectl("-n", self.namespace, *arguments, given=given)
 
     def set_up(self, raw: Path) -> None:
-        """Account, place, scripts and raw data."""
+        """Creates account, storage, scripts and raw data."""
         self.cluster.api.create(NAMESPACES, {"metadata": {"name": self.namespace}})
         self.kubectl("apply", "-f", str(HERE / "account.yaml"))
         if self.server is None:
@@ -73,11 +73,11 @@ class Flights:
             self._fill_bucket(self.server, raw)
 
     def send(self, file: str, *, name: str = "", **params: str) -> str:
-        """Applied; its name. `name`: another one than the manifest's, as somebody else would choose it."""
+        """Applies a manifest; returns its name. `name` replaces the manifest's, as another user would choose it."""
         place = (HERE / "s3" if self.server else HERE) / file
         given = [f"--param={each}={value}" for each, value in {"image": SPARK, **params}.items()]
         command = [sys.executable, "-m", "sparkonce", "render", str(place), *given]
-        rendered = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        rendered = completed(command, 60)
         assert rendered.returncode == 0, rendered.stderr
         job = yaml.safe_load(rendered.stdout)
         job["metadata"]["name"] = name or job["metadata"]["name"]
@@ -90,7 +90,7 @@ class Flights:
         return status
 
     def until(self, name: str, phase: str, timeout: float = PATIENCE) -> Json:
-        """Its status in this phase. JobEnded, AssertionError."""
+        """Waits for this phase; returns the status. Raises JobEnded, AssertionError."""
 
         def look() -> Json:
             found = self.cluster.api.list(SPARK_APPLICATIONS, self.namespace)
@@ -104,8 +104,8 @@ class Flights:
         return assert_eventually(look, timeout, interval=0.2)
 
     def table(self, name: str) -> pa.Table:
-        """As every reader sees it."""
-        from sparkonce.sink.table import Table
+        """The table as any reader sees it."""
+        from sparkonce.sink.slotlog.snapshot import Table
 
         if self.server is None:
             return ds.dataset(Table(self.folder / "lake" / name).files()).to_table()
@@ -115,15 +115,15 @@ class Flights:
         return ds.dataset(keys, filesystem=_file_system(self.server)).to_table()
 
     def remove(self) -> None:
-        """Without waiting for the namespace to be empty."""
+        """Deletes the namespace without waiting until it is empty."""
         self.cluster.api.delete(NAMESPACES, self.namespace)
         self.cluster.api.delete(VOLUMES, self.namespace)
 
-    # --- where the data lies
+    # --- where the data is
 
     def _fill_volume(self, raw: Path) -> None:
         self.folder.mkdir(parents=True)
-        self.folder.chmod(0o777)  # jobs are a user of the image's
+        self.folder.chmod(0o777)  # jobs run as a user of the image
         for place in (self.cluster.folder, self.folder.parent):
             place.chmod(0o755)
         self.cluster.api.apply(self._volume())
@@ -135,7 +135,7 @@ class Flights:
             self.kubectl("cp", str(SCRIPTS / script), f"files:/flights/jobs/{script}")
 
     def _volume(self) -> Json:
-        """What a platform's storage class would make."""
+        """The volume that a platform's storage class would provide."""
         return {
             "apiVersion": "v1",
             "kind": "PersistentVolume",
@@ -174,7 +174,7 @@ def _file_system(server: StoreServer) -> fs.S3FileSystem:
 
 @contextmanager
 def _environment(server: StoreServer) -> Iterator[None]:
-    """Of this process, while it reads the server."""
+    """Sets the environment of this process while it reads from the server."""
     before = {name: os.environ.get(name) for name in server.environment}
     os.environ.update(server.environment)
     try:

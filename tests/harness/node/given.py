@@ -1,13 +1,13 @@
-"""A cluster that is there already, in the place of the one that the harness makes: `SPARKONCE_TEST_KUBECONFIG=FILE`, or `=kind`.
+"""Runs the tests on an existing cluster instead of the harness's own: `SPARKONCE_TEST_KUBECONFIG=FILE`, or `=kind`.
 
-A file is a kubeconfig whose current context may do everything. Its nodes must have the images of `make images` under the names in
-`harness.node.images`, and must see the folder `SPARKONCE_TEST_SHARED` (the system's temporary one) under the same path, as kind's
-`extraMounts`, k3d's `--volume` or a node that is this machine do: scripts, gates and tables are there. If it has no Spark operator, one
-runs beside the tests for as long as they do.
+A file is a kubeconfig whose current context has all rights. Its nodes must have the images of `make images` under the names in
+`harness.node.images`, and must see the folder `SPARKONCE_TEST_SHARED` (default: the system's temporary folder) under the same path, as with
+kind's `extraMounts`, k3d's `--volume` or a node that is this machine: scripts, gates and tables are there. If it has no Spark operator, one
+runs beside the tests while they run.
 
 `kind` makes such a cluster with kind and deletes it. **That way was never run**: it needs a Docker engine.
 
-Tests that kill, freeze or cut a part of a node are skipped, because a cluster that was lent is not to be hurt.
+Tests that kill, freeze or cut a part of a node are skipped, because they must not damage a cluster that they do not own.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any, NoReturn
 import pytest
 import yaml
 
-from harness.apiserver import NotStarted, established, yaml_document
+from harness.apiserver import established, yaml_document
 from harness.binaries import SPARK_OPERATOR_PROGRAM, binary, spark_operator_crds
-from harness.child import Child
+from harness.child import Child, NotStarted
 from harness.kube_api import CRDS, Api
 from harness.node.cluster import RealCluster, spark_environment, spark_operator, started_cluster
 
@@ -37,7 +37,7 @@ _PARTS = ("children", "network", "cgroups", "containers")
 
 
 class GivenCluster(RealCluster):
-    """What a user of a cluster has of it."""
+    """The access that a user of a cluster has."""
 
     def __init__(self, folder: Path, kubeconfig: Path) -> None:
         self.folder, self.kubeconfig = folder, kubeconfig
@@ -46,7 +46,7 @@ class GivenCluster(RealCluster):
     def __getattr__(self, name: str) -> NoReturn:
         if name in _PARTS:
             why = f"it takes hold of a node's {name}, and {KUBECONFIG} lends a cluster from outside"
-            pytest.skip(why)  # CI never names one: a skip fails there
+            pytest.skip(why)  # CI never sets the variable: there a skip is a failure
         raise AttributeError(name)
 
     def collect_logs(self, out: Path) -> None:
@@ -56,7 +56,7 @@ class GivenCluster(RealCluster):
 
 @contextlib.contextmanager
 def cluster(images: Callable[[], Mapping[str, Path]]) -> Iterator[RealCluster]:
-    """The one that tests run on: given, of kind, or made by the harness."""
+    """The cluster of the tests: given, of kind, or made by the harness."""
     told = os.environ.get(KUBECONFIG)
     if not told:
         with started_cluster(images) as made:
@@ -73,7 +73,7 @@ def cluster(images: Callable[[], Mapping[str, Path]]) -> Iterator[RealCluster]:
                 stack.enter_context(_spark_operator(given))
             yield given
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # files of the drivers' user, if we are not root
+        shutil.rmtree(folder, ignore_errors=True)  # files of the drivers' user if this process is not root
 
 
 @contextlib.contextmanager
@@ -108,7 +108,7 @@ def _run(*command: str, given: Any = None) -> None:
 
 @contextlib.contextmanager
 def _spark_operator(given: GivenCluster) -> Iterator[None]:
-    """Beside the tests, with the kubeconfig's rights."""
+    """Runs a Spark operator beside the tests, with the rights of the kubeconfig."""
     for path in spark_operator_crds():
         given.api.apply(yaml_document(path))
     given.api.wait(CRDS, "sparkapplications.sparkoperator.k8s.io", until=established, timeout=60)
@@ -124,7 +124,7 @@ def _spark_operator(given: GivenCluster) -> Iterator[None]:
 
 
 def _api(kubeconfig: Path, scratch: Path) -> tuple[Api, str]:
-    """Of its current context, with a token or a client certificate. NotStarted: it has neither, or cannot be read."""
+    """A client for its current context, with a token or a client certificate. Raises NotStarted if it has neither, or cannot be read."""
     try:
         document = yaml.safe_load(kubeconfig.read_text())
         context = _named(document["contexts"], document["current-context"])["context"]

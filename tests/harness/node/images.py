@@ -1,4 +1,4 @@
-"""The images that a cluster's node has: ours, made from the list in scripts/images, and the one that holds a pod's network."""
+"""The images of a cluster's node: ours, made from the list in scripts/images, and the pause image that holds a pod's network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ OURS = {"operator": OPERATOR, "spark": SPARK, "etcd": ETCD}
 
 
 def archives() -> Mapping[str, Path]:
-    """By name, made where they are not there yet: minutes the first time, seconds after a change of our code. PartMissing."""
+    """Archives by image name, made if they are not cached: minutes the first time, seconds after a change of our code. Raises
+    PartMissing."""
     try:
         return {PAUSE: _pause(), **{tag: _ours(name, tag) for name, tag in OURS.items()}}
     except contents.NotBuilt as problem:
@@ -44,7 +45,7 @@ def _pause() -> Path:
 
 
 def _archived(image: contents.Image, made: list[layers.Layer], tag: str) -> Path:
-    """Under a name that says what is in it; older ones of the image are removed."""
+    """Stores the archive under a name derived from its contents; removes older ones of the image."""
     digest = hashlib.sha256(f"{image} {[each.digest for each in made]}".encode()).hexdigest()[:16]
     place = cache() / "images" / f"{image.name}-{digest}.tar"
     place.parent.mkdir(exist_ok=True)

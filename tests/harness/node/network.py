@@ -1,19 +1,20 @@
-"""The node's network: a namespace of its own, joined to ours by one pair of interfaces.
+"""The node's network: a network namespace, connected to this machine's by one pair of interfaces.
 
-Everything of the cluster runs in it, so its bridge, its rules and its service addresses are nobody else's, and removing the namespace
-removes them all. There is no way out of it: no masquerading, no default route, no forwarded question for a name. What tests start
-beside the cluster (an object store, a proxy) listens at `HOST`, which pods reach.
+Everything of the cluster runs in it, so its bridge, rules and service addresses belong to it alone, and deleting the namespace removes them
+all. There is no route to the outside: no masquerading, no default route, no forwarded DNS query. Servers that tests start beside the
+cluster (an object store, a proxy) listen at `HOST`, which pods reach.
 """
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from harness.patience import completed
+
 HOST, NODE = "10.88.76.1", "10.88.76.2"
-"""The two ends of the pair: ours, and the cluster's. The node is known to Kubernetes by the second."""
+"""The two ends of the pair: this machine's, and the cluster's. Kubernetes knows the node by the second."""
 POD_NETWORK, BRIDGE = "10.88.77.0/24", "10.88.77.1"
 SERVICE_NETWORK, DNS, KUBERNETES = "10.96.0.0/16", "10.96.0.10", "10.96.0.1"
 TIMEOUT = 30.0
@@ -21,7 +22,7 @@ TIMEOUT = 30.0
 
 
 class NetworkRefused(Exception):
-    """The kernel, or what is there already, does not let us."""
+    """The kernel refuses, or something that exists already is in the way."""
 
 
 @dataclass(frozen=True)
@@ -29,26 +30,26 @@ class Network:
     namespace: str
 
     def inside(self, command: Sequence[str]) -> list[str]:
-        """The command that runs this one in the namespace. `ip netns exec` was not taken: it mounts /sys anew, without cgroups."""
+        """The command that runs this one in the namespace. `ip netns exec` was not taken, since it mounts a new /sys without cgroups."""
         return ["nsenter", f"--net=/run/netns/{self.namespace}", "--", *command]
 
     def run(self, *command: str) -> str:
-        """What it prints. NetworkRefused."""
+        """Output of the command. Raises NetworkRefused."""
         return _run(*self.inside(command))
 
     def cut(self, interface: str) -> None:
-        """Of a pod: nothing goes through until it is healed."""
+        """Cuts the network of a pod until it is healed."""
         self.run("ip", "link", "set", interface, "down")
 
     def heal(self, interface: str) -> None:
-        """The pod may be gone by now, and its interface with it."""
+        """Restores the network of a pod, which may be gone by now together with its interface."""
         with contextlib.suppress(NetworkRefused):
             self.run("ip", "link", "set", interface, "up")
 
 
 @contextlib.contextmanager
 def network(namespace: str) -> Iterator[Network]:
-    """Removed afterwards, and before: what a killed run left behind is nobody's. NetworkRefused."""
+    """The network, removed afterwards; leftovers of a killed run are removed before. Raises NetworkRefused."""
     made, outside = Network(namespace), f"{namespace}-h"
     _remove(namespace, outside)
     _run("ip", "netns", "add", namespace)
@@ -63,7 +64,7 @@ def network(namespace: str) -> Iterator[Network]:
             ["ip", "link", "set", "node0", "up"],
             ["sysctl", "-qw", "net.ipv4.ip_forward=1"],
             ["sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1"],
-            # A packet for a service needs a route before its address is rewritten; there is none to anywhere else.
+            # A packet for a service needs a route before its address is rewritten; without this one there is none.
             ["ip", "route", "add", SERVICE_NETWORK, "via", HOST],
         ):
             _run(*made.inside(command))
@@ -74,11 +75,11 @@ def network(namespace: str) -> Iterator[Network]:
 
 def _remove(namespace: str, outside: str) -> None:
     for command in (["ip", "link", "delete", outside], ["ip", "netns", "delete", namespace]):
-        subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False)
+        completed(command, TIMEOUT)
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    done = completed(command, TIMEOUT)
     if done.returncode != 0:
         raise NetworkRefused(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()}")
     return done.stdout

@@ -1,7 +1,7 @@
-"""What a node needs of the system it stands on: containerd, runc, CNI plugins, iptables, ipset. Debian packages, installed where we may.
+"""System packages that a node needs: containerd, runc, CNI plugins, iptables, ipset. Debian packages, installed if allowed.
 
-Installing is what `scripts/setup` does for Java, and for the same reason: on a fresh machine the tests set themselves up. Where we may
-not, one sentence says what to install, and the tier is skipped (which is a failure in CI).
+They are installed for the same reason for which `scripts/setup` installs Java: on a fresh machine the tests set themselves up. If this
+process may not install them, the tier is skipped (which is a failure in CI) with a sentence that names what to install.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.binaries import PartMissing, last_words, one_at_a_time, to_stderr
 
 CNI = Path("/usr/lib/cni")
-"""Where Debian puts the plugins."""
+"""Debian's folder for the plugins."""
 PROGRAMS = {
     "containerd": "containerd",
     "ctr": "containerd",
@@ -25,13 +25,13 @@ PROGRAMS = {
     "ip": "iproute2",
     "nsenter": "util-linux",
 }
-"""Programs, and the packages that bring them."""
+"""Programs, and the packages that contain them."""
 TIMEOUT = 600.0
-"""Seconds for apt: half a minute where the mirror is near."""
+"""Seconds for apt: half a minute from a fast mirror."""
 
 
 def needed() -> None:
-    """All of it is there afterwards. PartMissing: it cannot be had, or this process may not use it."""
+    """Installs what is missing. Raises PartMissing if something cannot be had, or if this process may not use it."""
     if os.geteuid() != 0:
         raise PartMissing("a real node needs root (containers, a network namespace); run these tests as root")
     if not missing():

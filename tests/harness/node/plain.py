@@ -1,7 +1,7 @@
-"""The same work as a plain SparkApplication, as people run it without sparkonce: `write.mode("append").parquet`, and a restart policy.
+"""The same work as a plain SparkApplication, as users run it without sparkonce: `write.mode("append").parquet` and a restart policy.
 
-It answers to what a `Scene` is asked, so that one fault hits both. The application's own state stands for the phase of a job. Its retries
-are those that the Spark operator's webhook fills in for OnFailure (two of the run, two of the submission), with a short interval.
+It has the interface of a `Scene`, so that one fault hits both. The application's own state is used as the phase of a job. Its retries are
+those that the Spark operator's webhook fills in for OnFailure (two of the run, two of the submission), with a short interval.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ RETRIES = {
     "onSubmissionFailureRetryInterval": 5,
 }
 PHASES = {"COMPLETED": "Succeeded", "FAILED": "Failed"}
-"""States that are final, and what they are called of a job."""
+"""Final states, and the equivalent phases of a job."""
 
 
 @dataclass
 class OnceScene(Scene):
-    """A Scene whose jobs are found by what they do, whatever their objects are called."""
+    """A Scene whose jobs are found by the work that they request, whatever the names of their objects."""
 
     resource = JOBS
 
     def objects(self, name: str) -> Sequence[Json]:
-        """That ask for this work, by name."""
+        """Objects that request this work, by name."""
         found = self.cluster.api.list(JOBS, self.namespace)
         mine = [each for each in found if _gate(name) in each["spec"]["template"]["spec"]["arguments"]]
         return sorted(mine, key=lambda each: str(each["metadata"]["name"]))
 
     def states(self, name: str) -> list[str]:
-        """What each of them says."""
+        """The state of each of these objects."""
         return [str((each.get("status") or {}).get("phase", "")) for each in self.objects(name)]
 
     def written(self, name: str) -> bool:
-        """Something of it is in the table."""
+        """Whether some of its rows are in the table."""
         return bool(self.rows(name))
 
     def drivers(self, name: str) -> Sequence[Json]:
-        """Driver pods that are to do this work, in any state."""
+        """Driver pods for this work, in any state."""
         found = self.cluster.api.list(PODS, self.namespace, labels="spark-role=driver")
         return [each for each in found if _gate(name) in (each["spec"]["containers"][0].get("args") or [])]
 
     def edited(self, name: str) -> Json:
-        """A patch that changes an argument of it, and not what it writes."""
+        """A patch that changes an argument of the work, without effect on what it writes."""
         spec = self.objects(name)[0]["spec"]["template"]["spec"]
         return {"spec": {"template": {"spec": {"arguments": _two_tasks(spec["arguments"])}}}}
 
@@ -84,7 +84,7 @@ class PlainScene(OnceScene):
         return body
 
     def status(self, name: str) -> Json:
-        """As of a job."""
+        """The status in the form of a job's."""
         found = self.cluster.api.get(SPARK_APPLICATIONS, name, self.namespace) or {}
         status = found.get("status") or {}
         state = status.get("applicationState") or {}
@@ -99,7 +99,7 @@ class PlainScene(OnceScene):
         return [str(each.get("state", "")) for each in found]
 
     def files(self, name: str) -> list[Path]:
-        """As a reader of the folder sees them."""
+        """Files that a reader of the folder sees."""
         return sorted((self.shared / "lake" / name).glob("part-*.parquet"))
 
     def written(self, name: str) -> bool:

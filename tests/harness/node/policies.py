@@ -1,12 +1,11 @@
-"""NetworkPolicies in force: the cluster's own network knows none, so a controller of another one is started beside it, and ended.
+"""Enforces NetworkPolicies: the cluster's own network does not support them, so a controller of another network runs beside it.
 
-kube-router's writes iptables rules into the cluster's network namespace. What comes from the node itself it lets through, as nearly all
-networks do: probes, the API server's proxy.
+kube-router's controller writes iptables rules into the cluster's network namespace. It lets traffic from the node itself through, as nearly
+all networks do: probes, and the API server's proxy.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +18,13 @@ from harness.kube_api import Json
 from harness.node.cluster import NAME, RealCluster
 from harness.node.images import OPERATOR
 from harness.node.network import SERVICE_NETWORK
+from harness.patience import completed
 from sparkonce.launch.kubernetes import PODS
 
 LONG = 120.0
-"""Seconds for a pod to run, or for rules to follow a change: two are the rule."""
+"""Seconds for a pod to run, or for rules to follow a change; usually two."""
 CONNECTS = 2.0
-"""Seconds for a connection, which takes a millisecond; what a policy drops never comes."""
+"""Seconds for a connection, which takes a millisecond; a dropped one is never established."""
 TRY = f"import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), {CONNECTS})"
 
 
@@ -46,7 +46,7 @@ def enforced(cluster: RealCluster) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Caller:
-    """A pod that does nothing, in whose name connections are tried."""
+    """An idle pod, from whose network connections are tried."""
 
     cluster: RealCluster
     pod: Json
@@ -54,7 +54,7 @@ class Caller:
     def reaches(self, address: str, port: int) -> bool:
         inside = ["nsenter", f"--net=/proc/{self.cluster.containers.process(self.pod)}/ns/net", "--"]
         command = [*inside, sys.executable, "-c", TRY, address, str(port)]
-        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+        return completed(command, 60).returncode == 0
 
 
 def caller(cluster: RealCluster, namespace: str) -> Caller:
@@ -67,7 +67,7 @@ def caller(cluster: RealCluster, namespace: str) -> Caller:
             "python3",
             "-c",
             "import time; time.sleep(3600)",
-        ],  # what the pod is for: to be there; no test waits for it
+        ],  # its network is all that is used; no test waits for it
     }
     spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False}
     cluster.api.create(PODS, {"metadata": {"name": name}, "spec": spec}, namespace)

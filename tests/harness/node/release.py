@@ -1,12 +1,11 @@
-"""The chart, installed on a real cluster as a platform team installs it: `helm install`, two operators, two gateways, the bundled etcd.
+"""The chart on a real cluster, installed as a platform team would: `helm install`, two operators, two gateways, the bundled etcd.
 
-What the values shorten are periods (a lease of 3 s, a sweep of 10 s), so that a takeover takes seconds of a test; what the chart leaves
-to its user is as the chart has it.
+The values shorten periods (a lease of 3 s, a sweep of 10 s), so that a takeover takes seconds of a test; everything else is as the chart
+has it by default.
 """
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from harness.kube_api import Json, holds
 from harness.node.cluster import RealCluster
 from harness.node.images import ETCD, OPERATOR
 from harness.node.network import HOST
+from harness.patience import completed
 from harness.store_parts import HELM, installed
 from harness.store_servers import s3_environment
 from sparkonce.launch.kubernetes import NAMESPACES, PODS, Resource
@@ -27,12 +27,12 @@ CHART = Path(__file__).resolve().parents[3] / "charts" / "sparkonce"
 NAMESPACE = "sparkonce"
 NAME = "sparkonce"
 VOLUMES = "tests"
-"""Storage class of the one volume there is, a folder of the node."""
+"""Storage class of the only volume, a folder of the node."""
 VOLUME = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 STORE = f"{HOST}:7070"
-"""Where an S3-compatible server listens, if a test starts one: operators know it, and what opens it."""
+"""Address of the S3-compatible server, if a test starts one; operators have its address and credentials."""
 KEYS = "outputs"
-"""The Secret with that."""
+"""The Secret with the credentials."""
 LEASE = 3
 """Seconds."""
 TIMEOUT = 300.0
@@ -40,7 +40,7 @@ TIMEOUT = 300.0
 
 
 def values() -> dict[str, Any]:
-    """Of a small cluster with local images and no volumes."""
+    """Values for a small cluster with local images and without volumes."""
 
     def image(tag: str) -> Json:
         repository, _, version = tag.rpartition(":")
@@ -56,12 +56,14 @@ def values() -> dict[str, Any]:
             "terminationGracePeriodSeconds": 20,
             "outputCredentials": [KEYS],
         },
+        # All namespaces are watched; the flights' bucket, and the folders of other tests.
+        "outputs": {"allowed": [{"prefixes": ["s3://flights", "/"]}]},
         "gateway": {"resources": small, "terminationGracePeriodSeconds": 10},
         "etcd": {
             "bundled": {
                 "enabled": True,
                 "image": image(ETCD),
-                # A pod that is evicted with an emptyDir would lose the ledger, and StoreRewound would be right to stop everything.
+                # Eviction of an etcd pod with an emptyDir would lose the ledger, and StoreRewound would rightly stop everything.
                 "persistence": {"size": "1Gi", "storageClass": VOLUMES},
                 "resources": small,
             }
@@ -76,10 +78,10 @@ class Release:
     values: Mapping[str, Any] = field(default_factory=values)
     namespace: str = NAMESPACE
     members: int = 1
-    """Of its etcd, as `values` say."""
+    """Members of its etcd, as in `values`."""
 
     def install(self) -> None:
-        """All pods are ready afterwards."""
+        """Installs the chart; all pods are ready when this returns."""
         if self.cluster.api.get(NAMESPACES, self.namespace) is None:
             self.cluster.api.create(NAMESPACES, {"metadata": {"name": self.namespace}})
         for member in range(self.members):
@@ -114,23 +116,23 @@ class Release:
         self._helm("uninstall", "--wait", NAME)
 
     def remove(self) -> None:
-        """With its ledger: for a cluster that stays."""
+        """Removes the release with its ledger, for a cluster that is used further."""
         self.uninstall()
         self.cluster.api.delete(NAMESPACES, self.namespace)
         for member in range(self.members):
             self.cluster.api.delete(VOLUME, f"ledger-{self.namespace}-{member}")
 
     def test(self) -> str:
-        """What `helm test` prints."""
+        """Output of `helm test`."""
         return self._helm("test", NAME)
 
     def pods(self, component: str) -> Sequence[Json]:
-        """That are not on their way out; `component`: operator, gateway, etcd."""
+        """Pods that are not being deleted; `component`: operator, gateway, etcd."""
         found = self.cluster.api.list(PODS, self.namespace, labels=f"app.kubernetes.io/component={component}")
         return [each for each in found if not each["metadata"].get("deletionTimestamp")]
 
     def ready(self, component: str, count: int) -> bool:
-        """As many are ready, and no others are there."""
+        """Whether exactly this many pods exist and are ready."""
         pods = self.pods(component)
         return len(pods) == count and all(holds(each, "Ready") for each in pods)
 
@@ -139,7 +141,7 @@ class Release:
             assert_eventually(lambda c=component, n=count: self.ready(c, n), TIMEOUT)  # type: ignore[misc] # a default in a lambda has no type
 
     def process(self, pod: Json) -> int:
-        """The pid of a pod's first container, as this machine sees it."""
+        """Pid of a pod's first container, as seen by this machine."""
         return self.cluster.containers.process(pod)
 
     def logs(self, component: str) -> str:
@@ -153,13 +155,6 @@ class Release:
             f"--namespace={self.namespace}",
             *arguments,
         ]
-        done = subprocess.run(
-            command,
-            input=yaml.safe_dump(dict(self.values)),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT + 60,
-            check=False,
-        )
+        done = completed(command, TIMEOUT + 60, given=yaml.safe_dump(dict(self.values)))
         assert done.returncode == 0, f"helm {arguments[0]}: {done.stderr.strip()}"
         return done.stdout

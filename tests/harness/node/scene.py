@@ -1,7 +1,7 @@
-"""A namespace on a real cluster as a team has it: an account for drivers, a shared folder, jobs that wait at gates.
+"""A team's namespace on a real cluster: an account for drivers, a shared folder, jobs that wait at gates.
 
-The shared folder is one of the machine's, mounted into drivers and executors, which read scripts from it and write tables into it; tests
-look at the same files. Effects are counted there, never in logs.
+The shared folder is on this machine, mounted into drivers and executors, which read scripts from it and write tables into it; tests look at
+the same files. Effects are counted there, never in logs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from harness.node.cluster import RealCluster
 from harness.node.images import SPARK
 from harness.spark import SHORT_LIVED
 from sparkonce.launch.kubernetes import JOBS, NAMESPACES, PODS, SPARK_APPLICATIONS
-from sparkonce.sink.table import Table
+from sparkonce.sink.slotlog.snapshot import Table
 
 SCRIPTS = Path(__file__).resolve().parent / "jobs"
 SHARED = "/shared"
 """Where drivers and executors see the folder."""
 ENDED = ("Succeeded", "Failed", "Cancelled", "Held", "Mismatch", "Expired")
 LONG = 300.0
-"""Seconds for a driver to start, write and end, of which twenty are the rule: the cores are shared with other tests."""
+"""Seconds for a driver to start, write and end; usually twenty, but the cores are shared with other tests."""
 SOON = {"initial": "1s", "max": "2s"}
 """Backoff between attempts."""
 
@@ -44,13 +44,13 @@ class Scene:
     def shared(self) -> Path:
         return self.cluster.folder / "shared" / self.namespace
 
-    # --- what a team says
+    # --- requests of a team
 
     def gate(self, name: str) -> Path:
         return self.shared / "gates" / name
 
     def hits(self, name: str) -> Path:
-        """The folder with the failpoints of this job that were hit."""
+        """The folder that records which failpoints of this job were hit."""
         return self.shared / "once" / name
 
     def open(self, name: str) -> None:
@@ -66,7 +66,7 @@ class Scene:
         failpoints: str = "",
         **spec: Any,
     ) -> Json:
-        """Writes `rows` numbers into a table of its own when the gate of its name opens, and ends, or waits for `<name>.end`."""
+        """A job that writes `rows` numbers into its own table when the gate of its name opens, and then ends or waits for `<name>.end`."""
         arguments = ["--gate", f"{SHARED}/gates/{name}", "--rows", str(rows)]
         arguments += ["--end", f"{SHARED}/gates/{name}.end"] if end else []
         arguments += ["--tasks", str(max(1, executors))]
@@ -113,14 +113,14 @@ class Scene:
         }
 
     def send(self, name: str, **more: Any) -> str:
-        """Applied; returns its name."""
+        """Applies the job; returns its name."""
         self.hits(name).mkdir(exist_ok=True)
-        self.hits(name).chmod(0o777)  # drivers are a user of the image's
+        self.hits(name).chmod(0o777)  # drivers run as a user of the image
         self.cluster.api.apply(self.job(name, **more))
         self.names.append(name)
         return name
 
-    # --- what is there
+    # --- observations
 
     def status(self, name: str) -> Json:
         found = self.cluster.api.get(JOBS, name, self.namespace) or {}
@@ -129,7 +129,7 @@ class Scene:
         return status
 
     def until(self, name: str, *phases: str, timeout: float = LONG) -> Json:
-        """Its status, as soon as it is in one of these phases. AssertionError, at once where it ended in another."""
+        """The status, as soon as it is in one of these phases. Raises AssertionError, at once if the job ended in another phase."""
 
         def look() -> Json:
             status = self.status(name)
@@ -152,7 +152,7 @@ class Scene:
         return assert_eventually(look, timeout)
 
     def until_marked(self, name: str, what: str, *, attempt: int = 1, timeout: float = LONG) -> None:
-        """A driver of this attempt has left the mark: `began` or `wrote`."""
+        """Waits until a driver of this attempt has left the mark `began` or `wrote`."""
 
         def look() -> bool:
             status = self.status(name)
@@ -163,22 +163,22 @@ class Scene:
         assert_eventually(look, timeout)
 
     def marks(self, name: str, what: str = "began") -> list[str]:
-        """One for each driver process that came so far."""
+        """Marks, one for each driver process that came this far."""
         return sorted(each.name for each in self.gate(name).parent.glob(f"{name}.{what}*"))
 
     def rows(self, name: str) -> Counter[int]:
-        """How often each number stands in the table, as a reader sees it."""
+        """How often each number is in the table, as a reader sees it."""
         counted: Counter[int] = Counter()
         for path in Table(self.shared / "lake" / name).files():
             counted.update(int(each) for each in parquet.read_table(path).column("n").to_pylist() if each is not None)
         return counted
 
     def once(self, name: str, rows: int = 100) -> None:
-        """Every row of the job is in the table, once."""
+        """Every row of the job is in the table exactly once."""
         assert self.rows(name) == Counter(range(rows)), f"{name} has {sum(self.rows(name).values())} rows"
 
     def applications(self, name: str) -> Sequence[Json]:
-        """Of this job, by the names of their attempts."""
+        """Applications of this job, by the names of their attempts."""
         found = self.cluster.api.list(SPARK_APPLICATIONS, self.namespace)
         mine = [each for each in found if f"{SHARED}/gates/{name}" in (each["spec"].get("arguments") or [])]
         return sorted(mine, key=lambda each: str(each["metadata"]["name"]))
@@ -201,11 +201,11 @@ class Scene:
 
 
 def scene_of(cluster: RealCluster) -> Scene:
-    """A fresh namespace. Whoever asks removes it with `remove`."""
+    """A fresh namespace; the caller removes it with `remove`."""
     scene = Scene(cluster, f"team-{uuid.uuid4().hex[:8]}")
     for folder in ("gates", "lake", "once"):
         (scene.shared / folder).mkdir(parents=True)
-        (scene.shared / folder).chmod(0o777)  # drivers are a user of the image's
+        (scene.shared / folder).chmod(0o777)  # drivers run as a user of the image
     for place in (cluster.folder, cluster.folder / "shared", scene.shared):
         place.chmod(0o755)
     shutil.copytree(SCRIPTS, scene.shared / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
@@ -217,7 +217,7 @@ def scene_of(cluster: RealCluster) -> Scene:
 
 
 def account(namespace: str) -> Sequence[Json]:
-    """What a driver needs to make its executors, as Spark's documentation has it."""
+    """The rights with which a driver creates its executors, as in Spark's documentation."""
     metadata = {"name": "spark", "namespace": namespace}
     group = "rbac.authorization.k8s.io"
     rule = {
@@ -239,5 +239,5 @@ def account(namespace: str) -> Sequence[Json]:
 
 
 def remove(scene: Scene) -> None:
-    """Without waiting for the namespace to be empty."""
+    """Deletes the namespace without waiting until it is empty."""
     scene.cluster.api.delete(NAMESPACES, scene.namespace)

@@ -1,4 +1,4 @@
-"""A generation that follows an application of somebody else, as every store keeps it."""
+"""A generation that follows an application that sparkonce did not create, as every store keeps it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def test_the_next_generation_is_bound_only_if_its_request_is(backend: Backend) -
 def test_a_version_that_does_not_know_bindings_leaves_it_alone(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would launch what is to be followed: for a reader of version 1 the record is too new, and one without a binding is not."""
+    """Such a version would launch the application instead of following it: for a reader of version 1 a bound record is too new, an unbound
+    one is not."""
     store = backend.open()
     bound, plain = reserved(store, bound=BOUND), reserved(store)
     monkeypatch.setattr(records, "READER", 1)

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from harness import effort
 from sparkonce.blocking import run
 from sparkonce.model.record import (
+    FENCED_EMPTY,
+    NEVER_RAN,
     Application,
     Beat,
     Event,
@@ -45,7 +48,7 @@ from store.backends import Backend
 from store.racing import at_once
 from store.samples import RETENTION, Key, fresh, intent, request, reserved, result, taken
 
-ROUNDS = 30
+ROUNDS = effort.size("racing rounds")
 FORGET = Event(what="Forgotten", by="ann", why="test data")
 
 
@@ -67,8 +70,21 @@ def test_finalize_records_the_result(store: IdempotencyStore) -> None:
     assert (last.what, last.why, last.by) == ("Finalized", "Succeeded", key.claim.owner)
 
 
+@pytest.mark.parametrize("evidence", [FENCED_EMPTY, NEVER_RAN, "exit code 1", "ann said failed"])
+def test_finalize_records_the_proof_of_no_effect(store: IdempotencyStore, evidence: str) -> None:
+    """By its evidence alone, with the generation and attempt that it is of; the next generation begins without it."""
+    key = reserved(store)
+    ended = result(outcome=Outcome.FAILED, outputs=(), evidence=evidence)
+    assert isinstance(run(store.finalize(key.record, key.claim, ended, retention=RETENTION)), Finalized)
+    assert key.now().effectless == (evidence in (FENCED_EMPTY, NEVER_RAN))
+    lease = run(store.open_lease(owner="another"))
+    again = run(store.reopen(key.now(), request(nonce="again"), lease=lease))
+    assert isinstance(again, Owned)
+    assert (again.record.no_effect, again.record.effectless) == (None, False)
+
+
 def test_finalize_again(store: IdempotencyStore) -> None:
-    """The same result again, whenever it was concluded and by whomever, is Finalized; another one is Conflict, and the first stands."""
+    """The same result again, concluded by any process at any time, is Finalized; another one is Conflict, and the first stays."""
     key = reserved(store)
     asked = key.record
     key.finalize()
@@ -107,7 +123,7 @@ def test_finalize_of_another_generation(store: IdempotencyStore) -> None:
 
 
 def test_two_owners_conclude_at_once(store: IdempotencyStore) -> None:
-    """Of two different results that race under one claim one is recorded, and both callers are told which."""
+    """Of two different results that race under one claim one is recorded, and both callers get it."""
     for _ in range(ROUNDS):
         key = reserved(store)
         results = [result(values={"by": 1}), result(values={"by": 2})]
@@ -159,7 +175,7 @@ def test_a_key_that_is_rerun_for_years_stays_small(store: IdempotencyStore) -> N
 
 
 def test_reopen_starts_the_next_generation_afresh(store: IdempotencyStore) -> None:
-    """Generation + 1, attempt 1, new nonce, spec and claim; nothing of the old generation's course is left in the record."""
+    """Generation + 1, attempt 1, new nonce, spec and claim; the record keeps nothing of the old generation's course."""
     key = worn(store)
     key.finalize()
     spec = SpecBody(job={"new": True})
@@ -221,7 +237,7 @@ def test_what_may_be_reopened(backend: Backend, store: IdempotencyStore) -> None
     ended.finalize()
     assert isinstance(run(store.reopen(ended.record, request(ended.record.key), lease=running.lease)), Refused)
     absent = reserved(store)
-    run(store.release(absent.record, absent.claim))
+    absent.remove()
     assert run(store.reopen(absent.record, request(absent.record.key), lease=absent.lease)) == Lost(None)
 
 
@@ -231,7 +247,7 @@ def hold(key: Key, reason: HeldReason) -> Key:
 
 
 def test_a_repeated_reopen_is_recognised(store: IdempotencyStore) -> None:
-    """The same request with the same nonce is answered with the generation that it opened; there is no third."""
+    """The same request with the same nonce gets the generation that it opened; there is no third."""
     key = reserved(store)
     key.finalize()
     asked = request(key.record.key)
@@ -242,7 +258,7 @@ def test_a_repeated_reopen_is_recognised(store: IdempotencyStore) -> None:
 
 
 def test_one_opener_opens_one_generation(backend: Backend, store: IdempotencyStore) -> None:
-    """An opener that has opened a generation of this key is told so for ever, with whatever nonce it asks and whatever was opened since."""
+    """An opener that has opened a generation of this key gets that answer for ever, with any nonce and whatever was opened since."""
     by = Opener(uid="u", number=1, fingerprint="f")
     key = reserved(store, by=by)
     key.finalize()
@@ -256,7 +272,7 @@ def test_one_opener_opens_one_generation(backend: Backend, store: IdempotencySto
 
 
 def test_a_changed_record_is_not_reopened(store: IdempotencyStore) -> None:
-    """Of two who want another run of the same result, the second is shown what the first opened."""
+    """Of two callers that want another run of the same result, the second is shown what the first opened."""
     key = reserved(store)
     key.finalize()
     first = key.reopen()
@@ -312,13 +328,13 @@ def test_removing_leaves_the_floor_and_the_history(store: IdempotencyStore, remo
 
 @pytest.mark.parametrize("remove", [purge, forget], ids=["purge", "forget"])
 def test_no_generation_is_used_twice(store: IdempotencyStore, remove: Callable[[Key], object]) -> None:
-    """Reserve, reopen, release and removal in any order: numbers only grow, and the floor is the last one used."""
+    """Reserve, reopen and removal in any order: numbers only grow, and the floor is the last one used."""
     name, used = fresh("key"), []
     for round_ in range(3):
         key = reserved(store, key=name)
         used.append(key.record.generation)
         if round_ == 1:
-            run(store.release(key.record, key.claim))
+            key.remove()
             continue
         key.finalize()
         key = key.reopen()

@@ -9,19 +9,11 @@ from typing import Any
 from sparkonce.blocking import run
 from sparkonce.errors import StoreUnavailable
 from sparkonce.model.record import Event, HeldReason, Record, Report, Settling, State, StopWanted, Why
-from sparkonce.store.protocol import (
-    Attached,
-    Claim,
-    Finalized,
-    IdempotencyStore,
-    Owned,
-    Sealed,
-    Updated,
-)
+from sparkonce.store.protocol import Attached, Claim, Finalized, IdempotencyStore, Owned, Sealed, Updated
 from store.backends import Backend, LostReplies
 from store.samples import Key, fresh, intent, request, reserved, result
 
-VERBS = ("reserve", "take_over", "update", "finalize", "reopen", "attach", "request_stop", "seal", "report", "release")
+VERBS = ("reserve", "take_over", "update", "finalize", "reopen", "attach", "request_stop", "seal", "report")
 SEED = 2026
 LIVES = 25
 
@@ -38,7 +30,7 @@ def test_a_whole_life_over_a_line_that_loses_replies(backend: Backend, store: Id
 
 
 def life(backend: Backend, line: LostReplies) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
-    """What stands at the end: the record but for what is unlike by nature, the history, the result."""
+    """The final state: the record without fields that naturally differ, the history, the result."""
     asked = request(fresh("key"), nonce=fresh())
     lease = run(line.open_lease(owner="first"))
     owned = line.until_answered("reserve", asked, lease=lease, floor=0)
@@ -106,7 +98,7 @@ def test_racing_callers_over_bad_lines(store: IdempotencyStore) -> None:
 
 
 def attempt(line: LostReplies, asked: Any, lease: Any) -> Any:
-    """One try; None when nobody answered."""
+    """One attempt at the call; None if there was no answer."""
     lost = line.lost
     try:
         return run(line.reserve(asked, lease=lease, floor=0))
@@ -130,7 +122,7 @@ def test_a_lost_reopen_opens_one_generation(store: IdempotencyStore) -> None:
 
 
 def test_a_report_is_written_once_over_a_bad_line(store: IdempotencyStore) -> None:
-    """A driver that repeats its report is told that it stands."""
+    """A driver that repeats its report gets the answer that it is recorded."""
     line = LostReplies(store, random.Random(SEED), of=("report",))
     key: Key = reserved(store)
     for number in range(LIVES):

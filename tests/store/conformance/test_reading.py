@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from harness.patience import within
 from sparkonce.blocking import run
 from sparkonce.model.record import HeldReason, State
-from sparkonce.store.protocol import Change, IdempotencyStore, Query
+from sparkonce.store.protocol import IdempotencyStore, KeyChange, Query
 from store.backends import Backend
 from store.samples import Key, address_of, reserved
 
@@ -30,7 +31,7 @@ def listed(store: IdempotencyStore, **query: object) -> list[str]:
 
 
 def test_list_shows_every_record_once_in_pages(store: IdempotencyStore) -> None:
-    """Pages of two, in the order of realm and hash, hold every record exactly once; filters leave out what they say and nothing else."""
+    """Pages of two, in the order of realm and hash, contain every record exactly once; filters exclude exactly what they name."""
     lease = run(store.open_lease(owner="me"))
     running = [reserved(store, lease, key=f"r{n}") for n in range(3)]
     done = [reserved(store, lease, key=f"d{n}", realm="team/a") for n in range(2)]
@@ -102,16 +103,16 @@ def test_a_key_that_never_was(store: IdempotencyStore) -> None:
 # --- watch
 
 
-async def next_of(changes: AsyncIterator[Change]) -> Change:
-    return await asyncio.wait_for(anext(changes), SOON)
+async def next_of(changes: AsyncIterator[KeyChange]) -> KeyChange:
+    return await within(anext(changes), SOON)
 
 
 def touched(key: Key) -> tuple[object, int]:
     return key.address, key.view().revision
 
 
-def told(change: Change) -> tuple[object, int]:
-    """Of a change without a gap; whether its claim ended some stores cannot tell."""
+def told(change: KeyChange) -> tuple[object, int]:
+    """The fields of a change that all stores can report: some cannot know whether its claim ended."""
     assert not change.gap
     return change.address, change.revision
 
@@ -144,7 +145,7 @@ def test_watch_from_the_past_is_complete(store: IdempotencyStore) -> None:
     keys = [reserved(store) for _ in range(5)]
     since = keys[1].record.revision
     keys[0].change(phase="x")
-    run(keys[3].store.release(keys[3].record, keys[3].claim))
+    keys[3].remove()
     last_of_all = keys[3].view().revision
 
     async def scenario() -> None:
@@ -152,7 +153,7 @@ def test_watch_from_the_past_is_complete(store: IdempotencyStore) -> None:
         seen = [told(await next_of(changes))]
         while seen[-1][1] < last_of_all:
             seen.append(told(await next_of(changes)))
-        newest = dict(seen)  # a store may also tell of every change in between
+        newest = dict(seen)  # a store may also report every change in between
         assert sorted(newest, key=lambda address: newest[address]) == [keys[n].address for n in (2, 4, 0, 3)]
         assert [revision for _, revision in seen] == sorted({revision for _, revision in seen})
         last = reserved(store)
@@ -163,18 +164,19 @@ def test_watch_from_the_past_is_complete(store: IdempotencyStore) -> None:
 
 @pytest.mark.parametrize("future", [False, True], ids=["past", "future"])
 def test_watch_tells_of_a_gap(backend: Backend, future: bool) -> None:
-    """Who is behind the removals that are still known, or ahead of a store that was put back, is told of a gap, and then goes on."""
+    """A watch from before the oldest removal that is still known, or from a revision ahead of a restored store, reports a gap and
+    continues."""
     store = backend.open(tombstones=2)
     for _ in range(4):
         key = reserved(store)
-        run(store.release(key.record, key.claim))
+        key.remove()
     backend.forget_removals()
     revision = run(store.load(address_of("any"))).revision
     since = revision + 5 if future else 0
 
     async def scenario() -> None:
         changes = store.watch(since)
-        assert await next_of(changes) == Change(None, revision, gap=True)
+        assert await next_of(changes) == KeyChange(None, revision, gap=True)
         last = reserved(store)
         assert told(await next_of(changes)) == (last.address, last.record.revision)
 
@@ -187,7 +189,7 @@ def test_watch_without_a_gap_after_few_removals(backend: Backend) -> None:
     since = run(store.load(address_of("any"))).revision
     first = reserved(store)
     for key in (reserved(store), reserved(store)):
-        run(store.release(key.record, key.claim))
+        key.remove()
 
     async def scenario() -> None:
         changes = store.watch(since)

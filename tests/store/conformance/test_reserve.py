@@ -1,4 +1,4 @@
-"""reserve: the first writer wins, everybody else learns who that is, and whoever repeats recognises itself."""
+"""reserve: the first writer wins, every other caller learns the owner, and a repetition recognises itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from harness import effort
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, RecordTooNew, StoreFull
 from sparkonce.model.record import Opener, SpecBody, State
@@ -16,7 +17,7 @@ from store.racing import at_once
 from store.samples import address_of, fresh, request, reserved
 from store.worker import Worker
 
-ROUNDS = 40
+ROUNDS = effort.size("racing rounds")
 
 
 def test_the_first_reserve_owns_the_key(store: IdempotencyStore) -> None:
@@ -32,7 +33,7 @@ def test_the_first_reserve_owns_the_key(store: IdempotencyStore) -> None:
     assert (record.state, record.generation, record.attempt, record.nonce) == (State.IN_PROGRESS, 1, 1, asked.nonce)
     assert (record.key, record.operation, record.resource, record.job_revision) == (asked.key, "load", "orders", "1")
     assert (record.openers, record.objects) == ((asked.by,), ("uid-1",))
-    assert (record.fingerprint_version, record.fingerprint) == asked.newest
+    assert (record.fingerprint_version, record.fingerprint) == max(asked.fingerprints.items())
     assert (done.claim.lease, done.claim.owner, done.claim.nonce) == (lease.id, "host 1", asked.nonce)
 
     view = run(store.load(asked.address))
@@ -52,7 +53,7 @@ def test_the_second_reserve_is_a_duplicate(store: IdempotencyStore) -> None:
 
 
 def test_two_objects_of_one_process_are_two_callers(store: IdempotencyStore) -> None:
-    """Under one lease, two requests for one key are one owner and one duplicate: the nonce tells them apart, not the process."""
+    """Under one lease, two requests for one key are one owner and one duplicate: the nonce distinguishes them, not the process."""
     lease = run(store.open_lease(owner="one process"))
     first, second = request(), request()
     assert isinstance(run(store.reserve(first, lease=lease, floor=0)), Owned)
@@ -60,7 +61,7 @@ def test_two_objects_of_one_process_are_two_callers(store: IdempotencyStore) -> 
 
 
 def test_a_key_for_something_else_is_a_mismatch(store: IdempotencyStore) -> None:
-    """Another fingerprint under the same key is refused, and nothing is written, with whatever nonce it comes."""
+    """Another fingerprint under the same key is refused with any nonce, and nothing is written."""
     key = reserved(store)
     for nonce in (fresh(), key.claim.nonce):
         asked = request(key.record.key, nonce=nonce, fingerprints={1: "e" * 64})
@@ -91,7 +92,7 @@ def test_a_repetition_recognises_itself(store: IdempotencyStore) -> None:
 
 
 def test_a_repetition_after_the_claim_is_lost_is_a_duplicate(backend: Backend, store: IdempotencyStore) -> None:
-    """A nonce is worth as much as its claim: when that ended with its lease, the caller is nobody's owner any more."""
+    """A nonce is valid as long as its claim: when that ended with its lease, the caller no longer owns the key."""
     key = reserved(store)
     backend.expire(key.lease)
     other = run(store.open_lease(owner="other"))
@@ -100,7 +101,7 @@ def test_a_repetition_after_the_claim_is_lost_is_a_duplicate(backend: Backend, s
 
 
 def test_another_floor_than_was_read_is_told(store: IdempotencyStore) -> None:
-    """A reserve that compares a floor which has moved writes nothing and says so."""
+    """A reserve that compares a floor that has moved writes nothing and returns the new one."""
     lease = run(store.open_lease(owner="me"))
     asked = request()
     assert run(store.reserve(asked, lease=lease, floor=1)) == Moved()

@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
+from harness import effort
 from harness.eventually import assert_eventually
 from sparkonce.blocking import run
 from sparkonce.model.record import HeldReason, Record, State
 from sparkonce.store.protocol import (
     Finalized,
-    Gone,
     IdempotencyStore,
     Lease,
     Lost,
@@ -22,13 +22,13 @@ from sparkonce.store.protocol import (
     Owned,
     Updated,
 )
-from sparkonce.store.sql import SqlStore
+from sparkonce.store.sqlite.store import SqliteStore
 from store.backends import Backend, Durable, Sqlite
 from store.racing import at_once
 from store.samples import Key, fresh, reserved, result, taken
 from store.worker import Worker
 
-ROUNDS = 25
+ROUNDS = effort.size("racing rounds")
 
 
 def lease_of(store: IdempotencyStore) -> Lease:
@@ -106,7 +106,7 @@ def test_a_repetition_takes_over_once(backend: Backend, store: IdempotencyStore)
 
 
 def test_a_changed_record_is_not_taken_over(backend: Backend, store: IdempotencyStore) -> None:
-    """Whoever decided on an older record than stands there decides anew."""
+    """A caller that decided on an older record than the current one must decide anew."""
     key = reserved(store)
     run(store.attach(key.record, "follower"))
     backend.expire(key.lease)
@@ -115,7 +115,7 @@ def test_a_changed_record_is_not_taken_over(backend: Backend, store: Idempotency
 
 
 def test_a_held_record_is_taken_over_and_a_finalized_one_never(backend: Backend, store: IdempotencyStore) -> None:
-    """A person who resolves a held key takes it over; a result is nobody's to take, nor is a key without a record."""
+    """A person who resolves a held key takes it over; a finalized key, or one without a record, is never taken over."""
     held = reserved(store)
     held.change(state=State.HELD, held=HeldReason.UNKNOWN)
     assert held.view().claim is None
@@ -125,7 +125,7 @@ def test_a_held_record_is_taken_over_and_a_finalized_one_never(backend: Backend,
     ended.finalize()
     assert run(store.take_over(ended.record, lease=lease_of(store), nonce=fresh())) == Lost(ended.record)
     absent = reserved(store)
-    run(store.release(absent.record, absent.claim))
+    absent.remove()
     assert run(store.take_over(absent.record, lease=lease_of(store), nonce=fresh())) == Lost(None)
 
 
@@ -139,7 +139,7 @@ def test_an_ended_lease_takes_nothing_over(backend: Backend, store: IdempotencyS
 
 @pytest.mark.parametrize("successor", [False, True], ids=["nobody", "successor"])
 def test_writes_of_a_lost_owner(backend: Backend, store: IdempotencyStore, successor: bool) -> None:
-    """Every write under a claim that ended is refused, whether or not somebody else has the key now, and nothing is written."""
+    """Every write under a claim that ended is refused, whether or not the key has another owner now, and nothing is written."""
     key = reserved(store)
     backend.expire(key.lease)
     if successor:
@@ -148,13 +148,12 @@ def test_writes_of_a_lost_owner(backend: Backend, store: IdempotencyStore, succe
     assert run(store.heartbeat(key.claim)) == LostOwnership()
     assert run(store.update(key.record, key.claim, key.record.changed(phase="Running"))) == LostOwnership()
     assert run(store.finalize(key.record, key.claim, result(), retention=1.0)) == LostOwnership()
-    assert run(store.release(key.record, key.claim)) == LostOwnership()
     run(store.drop(key.claim))
     assert key.view() == before
 
 
 def test_a_claim_is_its_revision_and_its_nonce(store: IdempotencyStore) -> None:
-    """Whoever knows the revision of a claim and not its nonce is not its owner: a store that was put back counts them again."""
+    """A caller with a claim's revision and not its nonce is not its owner: a restored store assigns the same revisions again."""
     key = reserved(store)
     stranger = replace(key.claim, nonce="another")
     assert run(store.heartbeat(stranger)) == LostOwnership()
@@ -202,16 +201,6 @@ def test_revoking_a_lease_ends_all_its_claims(store: IdempotencyStore) -> None:
     assert isinstance(taken(store, keys[0].record), Key)
 
 
-def test_release_removes_a_record_whose_effect_never_began(store: IdempotencyStore) -> None:
-    """The owner takes its reservation back; the generation stays used, and the next reserve gets the one above."""
-    key = reserved(store, key="released")
-    assert run(store.release(key.record, key.claim)) == Gone(1)
-    view = key.view()
-    assert (view.record, view.claim, view.floor) == (None, None, 1)
-    assert run(store.release(key.record, key.claim)) == NotFound()
-    assert reserved(store, key="released").record.generation == 2
-
-
 # --- a process that dies, and one that freezes
 
 
@@ -225,13 +214,14 @@ def test_a_killed_process_is_replaced_at_once(sqlite: Sqlite, worker: Worker) ->
     assert isinstance(run(store.take_over(record, lease=lease_of(store), nonce=fresh())), Owned)
 
 
-def reserve_here(store: SqlStore, lease: Lease, key: str) -> Owned:
+def reserve_here(store: SqliteStore, lease: Lease, key: str) -> Owned:
     made = reserved(store, lease, key)
     return Owned(made.record, made.claim)
 
 
 def test_a_frozen_process_loses_its_key(sqlite: Sqlite) -> None:
-    """A process that stands still for longer than `stale_after` can be replaced although it holds its lock; woken, it may write nothing."""
+    """A process that is frozen for longer than `stale_after` can be replaced although it holds its lock; when it wakes, its writes are
+    refused."""
     stale_after = 1.0
     store = sqlite.open(stale_after=stale_after)
     owner = Worker(sqlite.opening(stale_after=stale_after))
@@ -249,7 +239,7 @@ def test_a_frozen_process_loses_its_key(sqlite: Sqlite) -> None:
         owner.end()
 
 
-def eventually_taken(store: SqlStore, record: Record) -> Owned:
+def eventually_taken(store: SqliteStore, record: Record) -> Owned:
     """Refused at first, as long as the owner may be alive."""
     lease = lease_of(store)
     assert isinstance(take_one(store, lease, record), Lost)
@@ -263,21 +253,21 @@ def eventually_taken(store: SqlStore, record: Record) -> Owned:
     return done
 
 
-def heartbeat_here(store: SqlStore, lease: Lease, owned: Owned) -> object:
+def heartbeat_here(store: SqliteStore, lease: Lease, owned: Owned) -> object:
     return run(store.heartbeat(owned.claim))
 
 
-def update_here(store: SqlStore, lease: Lease, owned: Owned) -> object:
+def update_here(store: SqliteStore, lease: Lease, owned: Owned) -> object:
     return run(store.update(owned.record, owned.claim, owned.record.changed(phase="Running")))
 
 
-def finalize_here(store: SqlStore, lease: Lease, owned: Owned) -> object:
+def finalize_here(store: SqliteStore, lease: Lease, owned: Owned) -> object:
     return run(store.finalize(owned.record, owned.claim, result(), retention=1.0))
 
 
 def test_an_owner_that_touches_its_claims_keeps_them(sqlite: Sqlite) -> None:
-    """Staleness is counted from the last touch of the claim, by its heartbeat or by keep_alive of its lease, and never by the wall clock.
-    A stale claim that nobody took is still its owner's: a person who pressed Ctrl-Z goes on."""
+    """Staleness counts from the last touch of the claim, by its heartbeat or by keep_alive of its lease, and never by the wall clock. A
+    stale claim that was not taken over still belongs to its owner: a process stopped with Ctrl-Z can continue."""
     seconds = 0.0
     store = sqlite.open(stale_after=30.0, monotonic=lambda: seconds)
     beaten, kept, silent = reserved(store), reserved(store), reserved(store)

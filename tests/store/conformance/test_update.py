@@ -1,4 +1,4 @@
-"""update, attach, request_stop: writes to a running generation, each of which sees what it overwrites."""
+"""update, attach, request_stop: writes to a running generation, each of which sees the state that it overwrites."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stopped(key: Key) -> object:
 
 
 def test_update_replaces_the_record(store: IdempotencyStore) -> None:
-    """Claim and record as read: the change stands, with a revision above the one before, and its event beside it."""
+    """With claim and record as read, the change is written, with a higher revision than before, and its event with it."""
     key = reserved(store)
     changed = key.record.changed(
         attempt=2, nonce="n2", application=Application(name="so-x", uid="u"), settling=None, not_before=7.5
@@ -53,20 +53,20 @@ def test_update_replaces_the_record(store: IdempotencyStore) -> None:
 
 @pytest.mark.parametrize("unseen", [attached, sealed, stopped], ids=["attach", "seal", "stop"])
 def test_the_owner_sees_what_it_overwrites(store: IdempotencyStore, unseen: Callable[[Key], object]) -> None:
-    """After an attach, a seal or a wish to stop that the owner has not seen, its update and its finalize change nothing and show it."""
+    """After an attach, a seal or a cancellation request that the owner has not seen, its update and its finalize change nothing and show
+    it."""
     key = reserved(store)
     unseen(key)
     now = key.now()
     assert now.revision > key.record.revision
     assert run(store.update(key.record, key.claim, key.record.changed(phase="Running"))) == Changed(now)
     assert run(store.finalize(key.record, key.claim, result(), retention=1.0)) == Changed(now)
-    assert run(store.release(key.record, key.claim)) == Changed(now)
     assert key.now() == now
     assert isinstance(run(store.update(now, key.claim, now.changed(phase="Running"))), Updated)
 
 
 def test_a_repeated_update_is_recognised(store: IdempotencyStore) -> None:
-    """An update that already stands is Updated again, also when it held the key and so dropped the claim; its event is not repeated."""
+    """An update that is already recorded is Updated again, also if it held the key and so dropped the claim; its event is not repeated."""
     key = reserved(store)
     first = key.record.changed(phase="Running")
     done = run(store.update(key.record, key.claim, first, event=Event(what="Running")))
@@ -89,7 +89,7 @@ def test_holding_drops_the_claim(store: IdempotencyStore) -> None:
 
 
 def test_an_update_of_what_is_over(store: IdempotencyStore) -> None:
-    """Without a record of that generation an update is NotFound; after finalize it is told the result, not the lost claim."""
+    """Without a record of that generation an update is NotFound; after finalize its answer is the result, not the lost claim."""
     key = reserved(store)
     old, claim = key.record, key.claim
     key.finalize()
@@ -97,8 +97,9 @@ def test_an_update_of_what_is_over(store: IdempotencyStore) -> None:
     reopened = key.reopen()
     assert run(store.update(old, claim, old.changed(phase="Running"))) == NotFound()
     assert run(store.update(old, reopened.claim, old.changed(phase="Running"))) == NotFound()
-    run(store.release(reopened.record, reopened.claim))
-    assert run(store.update(reopened.record, reopened.claim, reopened.record.changed(phase="Running"))) == NotFound()
+    opened = reopened.record
+    reopened.remove()
+    assert run(store.update(opened, reopened.claim, opened.changed(phase="Running"))) == NotFound()
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_an_update_of_what_is_over(store: IdempotencyStore) -> None:
     ids=str,
 )
 def test_an_update_that_no_owner_may_make(store: IdempotencyStore, change: dict[str, object]) -> None:
-    """An update is of the same key and generation, grants the next attempt or none, and never finalizes: a caller that tries is wrong."""
+    """An update keeps key and generation, grants the next attempt or none, and never finalizes: any other one is the caller's mistake."""
     key = reserved(store)
     with pytest.raises(ValueError):
         run(store.update(key.record, key.claim, key.record.changed(**change)))
@@ -122,7 +123,7 @@ def test_an_update_that_no_owner_may_make(store: IdempotencyStore, change: dict[
 
 
 def test_unknown_fields_ride_along(backend: Backend, store: IdempotencyStore) -> None:
-    """What a newer version wrote into a record, at any depth, survives update, attach, stop, finalize and reopen by this one."""
+    """Fields that a newer version wrote into a record, at any depth, survive this version's update, attach, stop, finalize and reopen."""
     key = reserved(store)
     key.change(application=Application(name="so-x", uid="u"))
     newer = key.record.dump() | {"schema": 2, "colour": {"of": ["future"]}}
@@ -147,7 +148,7 @@ def test_unknown_fields_ride_along(backend: Backend, store: IdempotencyStore) ->
 
 
 def test_attach_names_a_follower(store: IdempotencyStore) -> None:
-    """A follower is named once and moves the revision; whoever repeats is Attached, whoever read an older record must read again."""
+    """A follower is named once and moves the revision; a repetition is Attached, a caller with an older record must read again."""
     key = reserved(store, objects=("leader",))
     done = run(store.attach(key.record, "follower"))
     assert isinstance(done, Attached)
@@ -158,7 +159,7 @@ def test_attach_names_a_follower(store: IdempotencyStore) -> None:
 
 
 def test_attach_and_stop_to_what_is_over(store: IdempotencyStore) -> None:
-    """A follower, or a wish, that comes after the end is told the result; for another generation, or none, there is nothing to follow."""
+    """A follower or a cancellation request after the end gets the result; another generation, or a missing one, cannot be followed."""
     key = reserved(store)
     first = key.record
     key.finalize()
@@ -168,13 +169,14 @@ def test_attach_and_stop_to_what_is_over(store: IdempotencyStore) -> None:
     second = key.reopen()
     assert run(store.attach(first, "late")) == NotFound()
     assert run(store.request_stop(first, STOP)) == NotFound()
-    run(store.release(second.record, second.claim))
+    second.remove()
     assert run(store.attach(second.record, "late")) == NotFound()
     assert run(store.request_stop(second.record, STOP)) == NotFound()
 
 
 def test_the_first_wish_to_stop_stands(store: IdempotencyStore) -> None:
-    """A wish is written once, without a claim, to a running or a held record; a second one is told the record with the first."""
+    """A cancellation request is recorded once, without a claim, in a running or a held record; a second one gets the record with the
+    first."""
     key = reserved(store)
     done = run(store.request_stop(key.record, STOP))
     assert isinstance(done, Updated)
@@ -213,7 +215,7 @@ def test_events_are_the_newest_two_hundred(store: IdempotencyStore) -> None:
 
 
 def test_a_refused_write_leaves_no_event(store: IdempotencyStore) -> None:
-    """An event is part of its write: where nothing was written there is none."""
+    """An event is part of its write: without a write there is no event."""
     key = reserved(store)
     attached(key)
     refused = run(store.update(key.record, key.claim, key.record.changed(phase="x"), event=Event(what="Granted")))

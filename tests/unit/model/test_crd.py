@@ -13,9 +13,9 @@ import yaml
 
 from harness.manifests import document
 from sparkonce.model.crd import HEADER, crd, spec_schema
-from sparkonce.model.fingerprint import fingerprint
+from sparkonce.model.identity import fingerprint
+from sparkonce.model.manifest import dump
 from sparkonce.model.spec import IdempotentJob, JobSpec
-from sparkonce.model.yaml_tree import dump
 
 COMMITTED = Path(__file__).parents[3] / "crds" / "idempotentjobs.yaml"
 SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -29,7 +29,7 @@ def nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def defaulted(value: Any, schema: dict[str, Any]) -> Any:
-    """What the API server stores: nulls pruned, defaults filled in from the outside to the inside."""
+    """The object as the API server stores it: nulls pruned, defaults filled in from the outside to the inside."""
     if isinstance(value, dict) and "properties" in schema:
         filled = {name: each for name, each in value.items() if each is not None}
         for name, below in schema["properties"].items():
@@ -42,14 +42,14 @@ def defaulted(value: Any, schema: dict[str, Any]) -> Any:
 
 
 def test_the_committed_crd_is_fresh() -> None:
-    """Byte for byte what the generator prints; `make crd` writes it."""
+    """It is byte for byte the generator's output; `make crd` writes it."""
     printed = subprocess.run([sys.executable, "-m", "sparkonce.model.crd"], capture_output=True, text=True, check=True)
     assert printed.stdout == HEADER + dump(crd())
     assert COMMITTED.read_text() == printed.stdout, "crds/idempotentjobs.yaml is stale: run `make crd`"
 
 
 def test_the_schema_is_structural() -> None:
-    """Every node has a type; nothing of what apiextensions refuses: references, unions, titles, null."""
+    """Every node has a type; there is nothing that apiextensions refuses: references, unions, titles, null."""
     for node in nodes(SCHEMA):
         assert isinstance(node.get("type"), str), node
         assert not {"$ref", "$defs", "anyOf", "oneOf", "allOf", "const", "title", "nullable"} & node.keys(), node
@@ -58,7 +58,7 @@ def test_the_schema_is_structural() -> None:
 
 
 def test_every_field_of_the_model_is_in_the_crd() -> None:
-    """The CRD prunes what it does not know: a field missing here would be silently lost."""
+    """The API server prunes fields that the CRD does not have: a missing one would be silently lost."""
     fields = {field.alias or name for name, field in JobSpec.model_fields.items()}
     assert SCHEMA["properties"]["spec"]["properties"].keys() == fields
 
@@ -87,7 +87,7 @@ def test_names_and_columns() -> None:
     assert spec["names"]["shortNames"] == ["ij", "idemjob"]
     assert version["subresources"] == {"status": {}}
     shown = [column["name"] for column in version["additionalPrinterColumns"] if not column.get("priority")]
-    assert shown == ["Phase", "Role", "Generation", "Attempt", "Age"]
+    assert shown == ["Phase", "Role", "Generation", "Attempt", "Age", "Message"]
 
 
 def test_the_template_keeps_what_it_does_not_know() -> None:
@@ -98,7 +98,7 @@ def test_the_template_keeps_what_it_does_not_know() -> None:
 
 
 def test_identity_is_immutable_by_rule() -> None:
-    """Each identity field has a transition rule that names it, and so has what is followed."""
+    """Each identity field, and the followed application, has a transition rule that names it."""
     rules = SCHEMA["properties"]["spec"]["x-kubernetes-validations"]
     immutable = {rule["message"].split(" ", 1)[0] for rule in rules if "oldSelf" in rule["rule"]}
     assert immutable == {"idempotencyKey", "operation", "resource", "revision", "keyFrom", "bind"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkonce.model.duration import parse, text_of
+from sparkonce.model.spec import parse, text_of
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ def test_durations_read_as_kubernetes_reads_them(text: str, seconds: float) -> N
 
 @pytest.mark.parametrize("text", ["", "10", "s", "-1s", "1 s", "1s ", "1w", "1S", "1e3s", "٣s", "1s\n", "1s" * 20])
 def test_anything_else_is_no_duration(text: str) -> None:
-    """A bare number above all: nobody can tell its unit."""
+    """Above all a bare number, whose unit is unknown."""
     with pytest.raises(ValueError, match="is not a duration"):
         parse(text)
 
 
 @given(st.integers(min_value=0, max_value=10**12))
 def test_durations_survive_being_written(milliseconds: int) -> None:
-    """What is stored with a job reads back to the millisecond."""
+    """A duration stored with a job reads back to the millisecond."""
     assert round(parse(text_of(milliseconds / 1000)) * 1000) == milliseconds

@@ -9,7 +9,7 @@ import pytest
 from harness.manifests import changed, document, template
 from sparkonce.model import fields
 from sparkonce.model.fields import SPARK_APPLICATION, FieldClass, FieldClasses, UnknownTemplateKind, field_classes
-from sparkonce.model.fingerprint import fingerprint
+from sparkonce.model.identity import fingerprint
 from sparkonce.model.spec import IdempotentJob
 
 KETTLE = FieldClasses(
@@ -49,7 +49,7 @@ def test_class_of_a_field(path: tuple[str, ...], found: FieldClass) -> None:
 
 
 def test_nothing_that_changes_a_result_is_tunable() -> None:
-    """DESIGN 3: never env, images, javaOptions, class paths, wherever they stand."""
+    """docs/design.md, section 3: never env, images, javaOptions or class paths, at any path."""
     names = SPARK_APPLICATION.tunable | SPARK_APPLICATION.tunable_conf
     assert not [name for name in names if any(word in name.lower() for word in ("env", "image", "options", "class", "path"))
                 and name not in {"batchSchedulerOptions", "driver.priorityClassName", "executor.priorityClassName"}]  # fmt: skip

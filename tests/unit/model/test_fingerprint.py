@@ -1,4 +1,4 @@
-"""Fingerprints: golden values, what is the same job, and that exactly the differing fields are named."""
+"""Fingerprints: golden values, equality of jobs, and the exact names of differing fields."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from harness.manifests import changed, document, job, template
 from sparkonce.model import fingerprint_v1, manifest
-from sparkonce.model.fingerprint import UnknownFingerprintVersion, differing, fingerprint, path_digests
-from sparkonce.model.output import Output
-from sparkonce.model.problems import Loc, path_text
-from sparkonce.model.spec import IdempotentJob, JobSpec
+from sparkonce.model.identity import UnknownFingerprintVersion, differing, fingerprint, path_digests
+from sparkonce.model.spec import IdempotentJob, JobSpec, Output
+from sparkonce.model.validation import Loc, path_text
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SECRET = b"of one record"
@@ -143,7 +142,7 @@ def test_golden_fingerprints_never_change(golden: dict[str, Any]) -> None:
 
 
 def test_golden_path_digests_never_change() -> None:
-    """Digests of fields stand in ledgers too."""
+    """Ledgers contain digests of fields, too."""
     golden = json.loads((GOLDEN / "paths.json").read_text())
     assert path_digests(job(), secret=SECRET, contents=CONTENTS) == golden
 
@@ -170,9 +169,25 @@ def test_tuning_and_labels_are_the_same_job(loc: Loc) -> None:
     ("loc", "value"), POLICIES, ids=lambda each: path_text(each) if isinstance(each, tuple) else ""
 )
 def test_policies_are_the_same_job(loc: Loc, value: object) -> None:
-    """What is to happen around a run is no part of what the job is."""
+    """Policies around a run are not part of the job's identity."""
     assert job({loc: value}).spec != job().spec
     assert fingerprint(job({loc: value})) == fingerprint(job())
+
+
+def test_what_a_clients_key_is_for_must_match() -> None:
+    """Beside a client's key, operation and resource belong to the job, and are named if they differ or are missing. Where the key is
+    derived from them they are in the key alone."""
+
+    def of(**identity: str) -> IdempotentJob:
+        made = document()
+        kept = {name: value for name, value in made["spec"].items() if name in ("template", "retry")}
+        return IdempotentJob.of({**made, "spec": {**kept, **identity}})
+
+    bare, ours = of(idempotencyKey="k"), of(idempotencyKey="k", operation="load", resource="orders")
+    assert told(ours, of(idempotencyKey="k", operation="load", resource="parts")) == ["spec.resource"]
+    assert told(ours, bare) == told(bare, ours) == ["spec.operation", "spec.resource"]
+    assert fingerprint(bare) == fingerprint(of(operation="load", resource="orders")) != fingerprint(ours)
+    assert fingerprint(ours) == fingerprint(of(idempotencyKey="another", operation="load", resource="orders"))
 
 
 def test_every_field_of_the_spec_has_a_class() -> None:
@@ -190,7 +205,7 @@ def test_a_field_that_is_not_named_must_match(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_frozen_defaults_agree_with_the_models() -> None:
-    """Version 1's table of defaults is a copy that stays; today it says what the model says."""
+    """Version 1's table of defaults is a permanent copy; today it agrees with the model."""
     model = Output.model_validate({"name": "a", "slotLog": {"path": "a"}}).model_dump(mode="json", by_alias=True)
     for dotted, frozen in fingerprint_v1.OUTPUT_DEFAULTS.items():
         value: Any = model
@@ -242,7 +257,7 @@ def test_exactly_the_changed_fields_are_named(
 @example([[1]], {"0": {"0": 1}})
 @example({"a[0]": 1}, {"a": [1]})
 def test_fields_differ_exactly_where_fingerprints_do(one: Any, other: Any) -> None:
-    """For free JSON in an unknown field: equal fingerprints if and only if there is no field to name, in both directions."""
+    """For free JSON in an unknown field: fingerprints are equal if and only if there is no differing field, in both directions."""
     first, second = job({template("extra"): one}), job({template("extra"): other})
     equal = fingerprint(first) == fingerprint(second)
     assert equal == (not told(first, second)) == (not told(second, first))
@@ -342,7 +357,7 @@ def test_the_place_that_is_compared_has_its_revision_filled_in() -> None:
 
 
 def test_digests_of_fields_tell_nothing_without_the_secret() -> None:
-    """Two records of one job share no digest, so that nobody can test guesses of a value against another's record."""
+    """Two records of one job share no digest, so guesses of a value cannot be tested against another's record."""
     one, other = (path_digests(job(), secret=secret) for secret in (b"one", b"other"))
     assert one.keys() == other.keys()
     assert not set(one.values()) & set(other.values())
@@ -358,13 +373,13 @@ def test_equal_values_of_two_fields_have_different_digests() -> None:
 
 
 def test_an_unknown_version_is_no_answer() -> None:
-    """A record of a newer fingerprint version is neither equal nor different: the caller is told to upgrade."""
+    """A record of a newer fingerprint version is neither equal nor different: the caller must upgrade."""
     with pytest.raises(UnknownFingerprintVersion, match="upgrade sparkonce"):
         fingerprint(job(), version=2)
 
 
 def test_a_stored_job_has_the_same_fingerprint() -> None:
-    """What is stored beside the record reads back as the same job, with every default filled in or none."""
+    """The job stored beside the record reads back as the same job, with every default filled in or none."""
     stored = IdempotentJob.of(json.loads(json.dumps(job().document())))
     full = IdempotentJob.of(job().model_dump(mode="json", by_alias=True))
     assert stored == job()

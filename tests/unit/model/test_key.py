@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.manifests import job
-from sparkonce.model.key import DERIVED, Binding, derive, explicit
-from sparkonce.model.problems import InvalidJob
+from harness.patience import completed
+from sparkonce.model.identity import DERIVED, Binding, derive, explicit
 from sparkonce.model.spec import JobSpec
+from sparkonce.model.validation import InvalidJob
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "keys.json"
 UUID = "0191D6C8-91A4-7C3B-8F0E-2D1B5A6C7E8F"
@@ -36,7 +36,7 @@ def test_golden_keys_never_change(golden: dict[str, Any]) -> None:
 
 
 def test_hash_is_over_tagged_length_prefixed_parts() -> None:
-    """The hash can be computed from DESIGN's sentence alone, without this package's code."""
+    """The hash can be computed from the sentence of docs/glossary.md alone, without this package's code."""
     key = derive(spec(operation="load", resource="flights"), "etl")
     parts = [DERIVED, "etl", "load", "flights", "1"]
     octets = b"".join(len(part).to_bytes(8, "big") + part.encode() for part in parts)
@@ -53,6 +53,20 @@ def test_case_of_a_uuid_does_not_split_a_key() -> None:
     assert explicit("{" + UUID + "}", "r").text == "{" + UUID + "}"
 
 
+def test_a_clients_key_is_the_key_whatever_it_is_for() -> None:
+    """Operation and resource beside it change neither text nor hash; they are what the record says that the key is for."""
+    bare, said = (
+        derive(spec(idempotencyKey="k"), "r"),
+        derive(spec(idempotencyKey="k", operation="a", resource="b"), "r"),
+    )
+    assert (
+        (bare.text, bare.key_hash)
+        == (said.text, said.key_hash)
+        == (explicit("k", "r").text, explicit("k", "r").key_hash)
+    )
+    assert (bare.binding, said.binding) == (Binding(None, None, "r"), Binding("a", "b", "r"))
+
+
 def test_the_default_revision_is_revision_1() -> None:
     """Writing the default out is the same key; another revision is another."""
     output = [{"name": "a", "slotLog": {"path": "a/{revision}"}}]
@@ -66,7 +80,7 @@ def test_the_default_revision_is_revision_1() -> None:
 
 
 def test_a_listed_content_is_part_of_the_key() -> None:
-    """Another application file is another job where keyFrom says so, and an unknown digest is refused rather than left out."""
+    """Another application file is another job if keyFrom lists it, and an unknown digest is refused rather than ignored."""
     keyed = spec(operation="a", resource="b", keyFrom=["Image", "ApplicationFile"])
     turned = spec(operation="a", resource="b", keyFrom=["ApplicationFile", "Image"])
     digests = {"ApplicationFile": "AB" * 32, "Image": "cd" * 32}
@@ -107,7 +121,7 @@ def test_a_realm_is_one_step_of_a_path(realm: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a b", "ä", "a\n", "x" * 256])
 def test_a_key_is_visible_ascii(text: str) -> None:
-    """What cannot be typed or seen is no key."""
+    """Characters that cannot be typed or seen are refused."""
     with pytest.raises(ValueError, match="visible ASCII"):
         explicit(text, "r")
 
@@ -116,6 +130,7 @@ def test_a_job_image_without_yaml_can_key_and_fingerprint() -> None:
     """Spec, key and fingerprint are imported without PyYAML: a driver's image has none."""
     code = (
         "import sys; sys.modules['yaml'] = None\n"
-        "import sparkonce.model.spec, sparkonce.model.key, sparkonce.model.fingerprint, sparkonce.model.local_template\n"
+        "import sparkonce.model.spec, sparkonce.model.identity, sparkonce.launch.submit\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # seconds; an import takes one
+    done = completed([sys.executable, "-c", code], 60)  # seconds; an import takes one
+    assert done.returncode == 0, done.stderr

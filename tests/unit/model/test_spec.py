@@ -9,8 +9,8 @@ import pytest
 
 from harness.manifests import changed, document, job, template
 from sparkonce.errors import InvalidInput
-from sparkonce.model.problems import InvalidJob, Loc
 from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.validation import InvalidJob, Loc
 
 EXPLICIT: dict[Loc, Any] = {
     ("spec", "idempotencyKey"): "k",
@@ -38,7 +38,7 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
     # identity
     ({**EXPLICIT, ("spec", "idempotencyKey"): None}, "spec: must have an idempotencyKey, or operation and resource"),
     ({("spec", "resource"): None}, "spec.resource: is required beside its pair"),
-    ({("spec", "idempotencyKey"): "k"}, "spec.operation: must not stand beside idempotencyKey"),
+    ({("spec", "idempotencyKey"): "k", ("spec", "resource"): None}, "spec.resource: is required beside its pair"),
     ({**EXPLICIT, ("spec", "revision"): "2"}, "spec.revision: must not stand beside idempotencyKey"),
     ({**EXPLICIT, ("spec", "keyFrom"): ["Image"]}, "spec.keyFrom: must not stand beside idempotencyKey"),
     ({**EXPLICIT, ("spec", "idempotencyKey"): 12}, "spec.idempotencyKey: must be text, not 12; put it in quotes"),
@@ -49,7 +49,7 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
     ({("spec", "revision"): "../2"}, "spec.revision: must be letters, digits"),
     ({("spec", "keyFrom"): ["Image", "Image"]}, "spec.keyFrom: must not name the same content twice"),
     ({("spec", "keyFrom"): ["image"]}, "spec.keyFrom[0]: must be ApplicationFile or Image, not 'image'"),
-    # what is followed
+    # the followed application
     ({("spec", "bind"): {"application": "a", "uid": "u"}}, "spec.outputs: must be absent beside spec.bind"),
     (
         {("spec", "bind"): {"application": "a", "uid": "u"}, ("spec", "onUnknown"): "Retry"},
@@ -149,7 +149,7 @@ def test_many_problems_are_counted() -> None:
 
 @pytest.mark.parametrize("document", [None, 3, "x", [], {}])
 def test_anything_else_is_no_job(document: object) -> None:
-    """Whatever YAML holds, the answer is InvalidJob."""
+    """Any other YAML gives InvalidJob."""
     with pytest.raises(InvalidJob):
         IdempotentJob.of(document)
 
@@ -169,7 +169,7 @@ def test_attempts_and_heartbeat_depend_on_outputs() -> None:
 
 
 def test_static_defaults_are_those_of_the_design() -> None:
-    """The table of DESIGN 7, value by value; durations are seconds."""
+    """The table of docs/design.md, section 7, value by value; durations are seconds."""
     spec = job({("spec", "outputs"): None, ("spec", "tunableArguments"): None}).spec
     policies = (spec.on_duplicate, spec.on_mismatch, spec.on_finalized, spec.on_unknown, spec.on_delete)
     assert policies == ("Attach", "Reject", "Replay", "Hold", "Stop")
@@ -230,6 +230,6 @@ def test_outputs_tell_where_they_write() -> None:
 
 
 def test_a_job_does_not_change() -> None:
-    """Frozen: what was fingerprinted is what runs."""
+    """It is frozen: the job that was fingerprinted is the one that runs."""
     with pytest.raises(ValueError, match="frozen"):
         setattr(job().spec, "suspend", True)  # noqa: B010 - a plain assignment is what mypy refuses already

@@ -1,4 +1,4 @@
-"""Health, readiness and metrics as somebody outside sees them, over HTTP."""
+"""Health, readiness and metrics over HTTP, as other programs see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkonce.observe.metrics import Metrics
 
 
 def served(scenario: Callable[[str], Awaitable[None]], said: dict[str, str | None], metrics: Metrics) -> None:
-    """Runs it with the base address; `said`: what the two checks say, by path."""
+    """Runs the test with the base address; `said`: the answers of the two checks, by path."""
 
     async def whole() -> None:
         address = f"127.0.0.1:{free_port()}"

@@ -6,13 +6,16 @@ import inspect
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sparkonce import __version__
 from sparkonce.model import crd_status
 from sparkonce.model.record import HeldReason, Outcome, Why
+from sparkonce.observe.gateway_metrics import GatewayMetrics
 from sparkonce.observe.meter import Meter, NoMeter
 from sparkonce.observe.metrics import GAUGES, TAKEOVER, Metrics
 
@@ -23,11 +26,13 @@ UNITS = (
     "drives",
     "objects",
     "slots_taken",
+    "slots_open",
     "_ratio",
     "ready",
     "alarm",
     "jobs",
     "slots",
+    "_info",
 )
 CALLS: dict[str, tuple[Callable[[Meter], None], dict[str, float]]] = {
     "reserved": (lambda meter: meter.reserved("Owned"), {'reservations_total{outcome="Owned"}': 1}),
@@ -62,10 +67,12 @@ CALLS: dict[str, tuple[Callable[[Meter], None], dict[str, float]]] = {
 
 
 def scraped(metrics: Metrics) -> dict[str, float]:
-    """Every sample, by name and labels, without the prefix that all of them have."""
+    """Every sample of ours, by name and labels, without the prefix that all of them have."""
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(metrics.text()[0].decode()):
         for sample in family.samples:
+            if sample.name.startswith("process_"):  # the library's own
+                continue
             labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
             assert sample.name.startswith("sparkonce_")
             found[sample.name.removeprefix("sparkonce_") + (f"{{{labels}}}" if labels else "")] = sample.value
@@ -90,7 +97,9 @@ def test_what_a_method_counts(method: str) -> None:
     call(metrics)
     found = scraped(metrics)
     assert {name: found[name] for name in expected} == expected
-    moved = {name for name, value in found.items() if value and not re.search(r"_created|_bucket|_count|_sum", name)}
+    moved = {
+        name for name, value in found.items() if value and not re.search(r"_created|_bucket|_count|_sum|^build", name)
+    }
     assert moved == {name for name, value in expected.items() if value and not re.search("_count|_sum", name)}
     call(NoMeter())
 
@@ -111,11 +120,11 @@ def test_the_promise_is_a_bucket() -> None:
 def test_names_and_units() -> None:
     """Every metric is in this project's name space, says its unit, counts up only as `_total`, and explains itself."""
     metrics = Metrics()
-    metrics.watch(lambda: dict.fromkeys(GAUGES, 1.0), lambda: {"Held": 1})
+    metrics.watch(lambda: dict.fromkeys(GAUGES, 1.0), lambda: {"Held": 1}, dict)
     families = [
         family
         for family in text_string_to_metric_families(metrics.text()[0].decode())
-        if not family.name.endswith("_created")  # when a counter began: the library's own
+        if not family.name.endswith("_created") and not family.name.startswith("process_")  # the library's own
     ]
     assert len(families) > 15
     for family in families:
@@ -159,6 +168,32 @@ def test_labels_that_are_known_stand_at_zero() -> None:
     }
 
 
+@pytest.mark.parametrize("made", [Metrics, lambda: GatewayMetrics(announced=lambda: True)], ids=["operator", "gateway"])
+def test_a_process_says_what_it_is_and_uses(made: Callable[[], Metrics | GatewayMetrics]) -> None:
+    """Operator and gateway expose the package's version, and memory, CPU time, open files and start time of their own process."""
+    found = {
+        sample.name: sample
+        for family in text_string_to_metric_families(made().text()[0].decode())
+        for sample in family.samples
+    }
+    assert (found["sparkonce_build_info"].labels, found["sparkonce_build_info"].value) == ({"version": __version__}, 1)
+    assert found["process_resident_memory_bytes"].value > 2**20
+    assert found["process_cpu_seconds_total"].value > 0
+    assert found["process_max_fds"].value >= found["process_open_fds"].value > 0
+    assert found["process_start_time_seconds"].value <= time.time()
+
+
+def test_the_oldest_job_of_each_unfinished_phase_has_an_age() -> None:
+    """As of the scrape; a phase without a job is 0, so that an alert ends; jobs that wait for a person or have ended have none."""
+    metrics = Metrics()
+    metrics.watch(dict, dict, lambda: {"Running": 7200.0, "Held": 9.0})
+    found = {name: value for name, value in scraped(metrics).items() if name.startswith("oldest")}
+    assert found == {
+        f'oldest_job_seconds{{phase="{phase}"}}': value
+        for phase, value in (("Pending", 0), ("Running", 7200), ("Recovering", 0))
+    }
+
+
 def test_two_meters_count_apart() -> None:
     """Two operators in one process do not share a registry."""
     one, other = Metrics(), Metrics()
@@ -167,7 +202,7 @@ def test_two_meters_count_apart() -> None:
 
 
 def test_the_meter_needs_no_library() -> None:
-    """What the engine imports to be counted brings no metrics library with it."""
+    """The modules that the engine imports to be counted need no metrics library."""
     script = "import sys, sparkonce.observe.meter; print('prometheus_client' in sys.modules, 'aiohttp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,112 @@
+"""Observes what the store knows of an attempt beside its application: its driver's reports, its heartbeats, how long it has waited.
+
+Reads the store, writes nothing and decides nothing. The age of the last heartbeat comes with the time during which heartbeats could have
+been received: a driver that reports through gateways is silent, too, while none of them serves, and a new owner has received none yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from sparkonce.attempt.decide import Observation
+from sparkonce.launch.protocol import ApplicationState, Phase, StillThere, Stopped
+from sparkonce.model import masking
+from sparkonce.model.record import Record, Report, Verdict, Why
+from sparkonce.store.protocol import IdempotencyStore
+from sparkonce.store.roster import SILENT
+
+
+async def observe_heartbeats(
+    store: IdempotencyStore,
+    record: Record,
+    seen: ApplicationState | None,
+    *,
+    receivable: Callable[[], Awaitable[float | None]] | None = None,
+) -> Observation:
+    """`receivable` returns the seconds during which heartbeats could have been received without interruption, or None while no gateway
+    serves; without it, drivers write to the store itself and every heartbeat arrives.
+
+    Raises: StoreUnavailable: nothing was observed."""
+    reports = await store.reports(record.address, record.generation)
+    beats = await store.beats(record.address, record.generation)
+    errors = [each for each in reports if each.kind == "permanent-error" and each.attempt == record.attempt]
+    of = {by: beat for (attempt, by), beat in beats.items() if attempt == record.attempt and beat.nonce == record.nonce}
+    driver, owner = of.get("driver"), of.get("owner")
+    receivable_for: float | None = inf
+    if receivable is not None and driver is not None:
+        served = await receivable()
+        # It takes SILENT seconds before a dead gateway is noticed: that part of the silence proves nothing.
+        receivable_for = None if served is None else max(0.0, min(served, driver.age) - SILENT)
+    return Observation(
+        seen=seen,
+        rewound=seen is not None and seen.rewound,
+        permanent_error=str(errors[0].body.get("message", "")) if errors else None,
+        permanent_why=_permanent_why(errors),
+        driver_age=driver.age if driver else None,
+        receivable_for=receivable_for,
+        owner_age=owner.age if owner else None,
+        progress=driver.progress if driver else {},
+    )
+
+
+def without_secrets(observation: Observation, job: Mapping[str, Any]) -> Observation:
+    """The same with what looks like a secret of the job hidden in the texts that its driver wrote."""
+    seen, error = observation.seen, observation.permanent_error
+    if not error and (seen is None or not (seen.log_tail or seen.message or seen.waits)):
+        return observation
+    values = masking.values_of(job)
+    if seen is not None:
+        seen = replace(
+            seen,
+            log_tail=masking.redacted(seen.log_tail, values),
+            message=masking.redacted(seen.message, values),
+            waits=masking.redacted(seen.waits, values),
+        )
+    return replace(observation, seen=seen, permanent_error=error and masking.redacted(error, values))
+
+
+def receivable_through(
+    serving: Callable[[], Awaitable[float | None]], owned: Callable[[], float]
+) -> Callable[[], Awaitable[float | None]]:
+    """Makes `receivable` for drivers that report through gateways: the shorter of `serving` (seconds that gateways have served without a
+    gap) and `owned` (seconds that this process has owned the key)."""
+
+    async def receivable() -> float | None:
+        served = await serving()
+        return None if served is None else min(served, owned())
+
+    return receivable
+
+
+async def unstarted(store: IdempotencyStore, record: Record, seen: ApplicationState | None) -> float | None:
+    """Seconds since an attempt without a running driver could have started; None: its driver runs, or it waits for its queue."""
+    if seen is not None and seen.phase not in (Phase.ACCEPTED, Phase.STARTING):
+        return None
+    return max(0.0, await store.now() - max(record.granted_at, record.not_before or 0.0))
+
+
+def opaque_verdict(record: Record, stopped: Stopped | StillThere) -> Verdict:
+    """The verdict on a stopped opaque attempt: NONE if it never ran. An exit code counts only if it is that of the driver in the record,
+    and the application ran one driver."""
+    if isinstance(stopped, StillThere):
+        return Verdict.STILL_THERE
+    seen = stopped.seen
+    if seen is None or seen.nonce != record.nonce or seen.repeated:
+        return Verdict.UNKNOWN
+    noted = record.application
+    if seen.never_ran and (noted is None or (noted.uid == seen.uid and noted.driver in {None, *seen.unstarted})):
+        return Verdict.NONE
+    if noted is None or noted.uid != seen.uid or (seen.driver is not None and noted.driver != seen.driver):
+        return Verdict.UNKNOWN
+    if seen.phase is Phase.SUCCEEDED:
+        return Verdict.COMPLETED
+    return Verdict.EXITED if seen.phase is Phase.FAILED_KNOWN else Verdict.UNKNOWN
+
+
+def _permanent_why(errors: Sequence[Report]) -> Why:
+    """A failure class that only a newer driver knows counts as PERMANENT."""
+    said = errors[0].body.get("failure") if errors else None
+    return Why.EXPECTATION if said == Why.EXPECTATION else Why.PERMANENT

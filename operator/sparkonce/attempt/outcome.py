@@ -1,0 +1,131 @@
+"""Builds a generation's result from its evidence. Pure.
+
+The outputs of a result come from committed slots, never from an exit code: a driver may exit 0 without a commit, and may be killed
+after one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkonce.attempt.decide import Finalize, Observation
+from sparkonce.launch.driver_log import LOG_TAIL
+from sparkonce.model.record import (
+    FENCED_EMPTY,
+    NEVER_RAN,
+    Failure,
+    NoEffect,
+    Outcome,
+    OutputResult,
+    Record,
+    Report,
+    Result,
+    Verdict,
+)
+from sparkonce.sink.protocol import Sink, Slot, slot_digest
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.transaction import Settlement
+
+
+def output_result(sink: Sink, slot: Slot) -> OutputResult:
+    """One output of a result. The slot of a stream is its end slot, which carries the totals of all batches."""
+    totals = slot.stream
+    return OutputResult(
+        name=sink.name,
+        kind=sink.kind,
+        uri=sink.uri,
+        commit=f"{slot.sink_key}/{slot.token}",
+        rows=totals.rows if totals else slot.rows,
+        bytes=totals.bytes if totals else slot.bytes,
+        files=totals.files if totals else slot.file_count,
+        digest=slot_digest(layout.encode(slot)),
+    )
+
+
+def _evidence(slots: Mapping[str, Slot | None]) -> str:
+    tokens = sorted({slot.token for slot in slots.values() if slot is not None})
+    streams = "".join(
+        f"; {name}: {totals.batches} batches of a stream"
+        + ("" if totals.last_batch is None else f", the last is {totals.last_batch}")
+        for name, slot in slots.items()
+        if slot is not None and (totals := slot.stream) is not None
+    )
+    return f"slots committed by attempt {', '.join(map(str, tokens))}{streams}"
+
+
+def values_of(reports: Sequence[Report]) -> dict[str, Any]:
+    """The values that the job set by `job.result()`: of the last attempt that set any; later entries override earlier ones."""
+    set_by = [r for r in reports if r.kind == "values"]
+    last = max((r.attempt for r in set_by), default=0)
+    values: dict[str, Any] = {}
+    for report in sorted((r for r in set_by if r.attempt == last), key=lambda r: r.body.get("sequence", 0)):
+        values.update(report.body.get("values", {}))
+    return values
+
+
+def succeeded(
+    record: Record,
+    end: Finalize,
+    settlement: Settlement | None,
+    *,
+    sinks: Sequence[Sink],
+    reports: Sequence[Report],
+    now: float,
+) -> Result:
+    """The result of a generation that succeeded. `settlement`: None for an opaque or followed job. `now`: Unix seconds, store's clock."""
+    slots = settlement.slots if settlement else {}
+    outputs = tuple(output_result(s, slot) for s in sinks if (slot := slots.get(s.name)) is not None)
+    evidence = _evidence(slots) if outputs else end.note
+    return Result(
+        outcome=Outcome.SUCCEEDED,
+        generation=record.generation,
+        attempts=record.attempt,
+        outputs=outputs,
+        values=values_of(reports),
+        evidence=evidence,
+        started_at=record.created_at,
+        finished_at=now,
+    )
+
+
+def _of_nothing(record: Record, *, declared: bool) -> str:
+    """The evidence of a generation whose last attempt took no effect; empty where an earlier attempt may have taken one."""
+    if declared:
+        return FENCED_EMPTY
+    return NEVER_RAN if never_ran(record) is not None else ""
+
+
+def never_ran(record: Record) -> NoEffect | None:
+    """The proof, now that the current attempt of an opaque job never ran; None if an earlier one may have."""
+    before = NoEffect(generation=record.generation, attempt=record.attempt - 1)
+    chained = record.attempt == 1 or record.no_effect == before
+    return NoEffect(generation=record.generation, attempt=record.attempt) if chained else None
+
+
+def failed(
+    record: Record,
+    end: Finalize,
+    observation: Observation,
+    settlement: Settlement | None,
+    now: float,
+    *,
+    declared: bool = True,
+) -> Result:
+    """The result of a generation that failed or was cancelled. `declared`: of a job with outputs."""
+    seen = observation.seen
+    no_effect = settlement is not None and settlement.verdict is Verdict.NONE
+    kind = "NoEffect" if no_effect and end.why == "Completed" else str(end.why or "Unknown")
+    message = end.note or kind
+    if kind == "NoEffect":
+        message = "the application completed and committed nothing; write its declared outputs with job.write()"
+    tail = (seen.log_tail if seen else "").encode(errors="replace")[-LOG_TAIL:].decode(errors="ignore")
+    return Result(
+        outcome=end.outcome,
+        generation=record.generation,
+        attempts=record.attempt,
+        evidence=(no_effect and _of_nothing(record, declared=declared)) or end.note,
+        started_at=record.created_at,
+        finished_at=now,
+        failure=Failure(class_=kind, message=message, log_tail=tail),
+    )

@@ -1,0 +1,146 @@
+"""Decides what a request for a key gets, before anything is written. Pure; `sparkonce plan` prints it, `LocalRunner` and `plan` act on it.
+
+The key is looked up first: replaying, following and refusing need no ownership. Only an unknown key, one without an owner, and one whose
+end allows a new generation lead to a write, and each such write is conditional on what was read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sparkonce.attempt.decide import Policy
+from sparkonce.model.record import Outcome, Record, State
+from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch
+from sparkonce.sink.protocol import Evidence
+from sparkonce.store.protocol import View
+
+
+class Answer(StrEnum):
+    """What a request gets."""
+
+    NEW = "New"
+    """The key is unknown: reserve and run."""
+    REPLAY = "Replay"
+    """Finalized: return the recorded result."""
+    RESULT_GONE = "ResultGone"
+    """Finalized, but its output is gone or was replaced: nothing runs until a rerun."""
+    FOLLOW = "Follow"
+    """Another process runs it: wait for the result."""
+    TAKE_OVER = "TakeOver"
+    """In progress without an owner: resume it."""
+    IN_PROGRESS = "InProgress"
+    """Another process runs it, and onDuplicate is Reject."""
+    HELD = "Held"
+    """A person must resolve it first."""
+    MISMATCH = "Mismatch"
+    """The key belongs to another job."""
+    SUPERSEDE = "Supersede"
+    """The key belongs to another job, and onMismatch is Supersede, or that job ended without effect: end that generation, then open the
+    next."""
+    REOPEN = "Reopen"
+    """The last generation was cancelled, or failed and may run again: open the next."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer with its reason."""
+
+    answer: Answer
+    row: str
+    """Name of the row that decided."""
+    evidence: str
+    """One sentence: what was read."""
+    unblock: str = ""
+    """What a person can do."""
+
+
+def answer(
+    view: View,
+    *,
+    same: bool,
+    policy: Policy,
+    outputs: Mapping[str, Evidence] | None = None,
+    key: str = "KEY",
+    opened: bool = False,
+) -> Answered:
+    """Answers a request from the key's view.
+
+    `same`: the fingerprints agree (by the record's version). `outputs`: what a probe found of a finalized result; None: not probed.
+    `opened`: this very request is among the record's openers. One request opens one generation, so here it only gets that generation's
+    result; otherwise a job whose rerun fails would run for ever, and two jobs would supersede each other without end."""
+    record = view.record
+    if record is None:
+        known = (
+            f"generation {view.floor + 1} (earlier ones were forgotten)" if view.floor else "nobody has asked for it"
+        )
+        return Answered(Answer.NEW, "unknown key", known)
+    if not same:
+        return _mismatch(record, policy, key, opened=opened)
+    match record.state:
+        case State.FINALIZED:
+            return _finalized(record, policy, outputs or {}, key, opened=opened)
+        case State.HELD:
+            return _held(record, key)
+        case State.IN_PROGRESS:
+            return _in_progress(view, record, policy, key)
+
+
+def _held(record: Record, key: str) -> Answered:
+    resolve = f"sparkonce keys resolve {key} --succeeded | --failed | --retry"
+    return Answered(Answer.HELD, "held", f"{record.held}: {record.note}", resolve)
+
+
+def _mismatch(record: Record, policy: Policy, key: str, *, opened: bool) -> Answered:
+    said = f"generation {record.generation} is for another job"
+    remedy = f"give the changed job another revision or key, or replace the old one with `sparkonce rerun` (key {key})"
+    if opened:
+        return Answered(Answer.MISMATCH, "was superseded", f"{said}, which took this one's place", remedy)
+    if record.effectless and policy.on_mismatch is not OnMismatch.REJECT_ALWAYS:
+        said = f"{said} and ended as {record.outcome} without effect"
+        return Answered(Answer.SUPERSEDE, "nothing to protect", said)
+    if policy.on_mismatch is not OnMismatch.SUPERSEDE:
+        return Answered(Answer.MISMATCH, "mismatch", said, remedy)
+    if record.state is State.HELD and not record.reopenable:
+        return _held(record, key)  # no generation may follow it before a person has resolved it
+    return Answered(Answer.SUPERSEDE, "superseded", f"{said}, and onMismatch is Supersede")
+
+
+def replaces(record: Record, policy: Policy) -> str:
+    """What the history says of the job with this policy that opens the next generation in place of another job's."""
+    why = "onMismatch: Supersede" if policy.on_mismatch is OnMismatch.SUPERSEDE else "which took no effect"
+    return f"takes the place of generation {record.generation} ({why})"
+
+
+def _finalized(record: Record, policy: Policy, outputs: Mapping[str, Evidence], key: str, *, opened: bool) -> Answered:
+    said = f"generation {record.generation}: {record.outcome}"
+    rerun = f"sparkonce rerun {key}"
+    match record.outcome:
+        case Outcome.CANCELLED if not opened:
+            return Answered(
+                Answer.REOPEN, "cancelled", f"generation {record.generation} was cancelled, which is no result"
+            )
+        case Outcome.FAILED if not opened and policy.on_finalized is OnFinalized.RERUN_IF_FAILED:
+            return Answered(
+                Answer.REOPEN, "failed, and onFinalized is RerunIfFailed", f"{said}, {record.note}".rstrip(", ")
+            )
+        case Outcome.SUCCEEDED:
+            missing = [
+                f"{name} is {found}" for name, found in outputs.items() if found in (Evidence.GONE, Evidence.REPLACED)
+            ]
+            if missing:
+                said = f"generation {record.generation} succeeded, and its output {', '.join(missing)}"
+                return Answered(Answer.RESULT_GONE, "result gone", said, rerun)
+    return Answered(Answer.REPLAY, "finalized", said, rerun)
+
+
+def _in_progress(view: View, record: Record, policy: Policy, key: str) -> Answered:
+    if view.claim is None:
+        said = f"generation {record.generation}, attempt {record.attempt}: nobody owns it (its owner ended)"
+        return Answered(Answer.TAKE_OVER, "stale owner", said, "send the job again: it goes on where it stands")
+    said = f"generation {record.generation}, attempt {record.attempt} is owned by {view.claim.owner}"
+    if policy.on_duplicate is OnDuplicate.REJECT:
+        wait = "wait until it ends; onDuplicate: Attach would follow it"
+        return Answered(Answer.IN_PROGRESS, "running elsewhere", said, wait)
+    return Answered(Answer.FOLLOW, "running elsewhere", said, f"wait, or `sparkonce cancel {key}`")

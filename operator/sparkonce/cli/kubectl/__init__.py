@@ -1,0 +1,1 @@
+"""`kubectl sparkonce`: the plugin and its way to the gateway."""

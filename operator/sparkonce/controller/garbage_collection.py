@@ -1,0 +1,117 @@
+"""Collects garbage: purges expired records and removes the applications of ended generations.
+
+Run once per sweep by the controller that is first in the rendezvous order. Two at once cost requests and nothing else, since each removal
+names exactly what was read (a record's revision, an application's UID). A finalized record is purged once it has expired by the oldest
+clock of all controllers, and not while their clocks differ by more than a minute. An application of an opaque job leaves a suspended
+placeholder under its name until its record is purged. Source: docs/design.md, sections 4 and 7.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from sparkonce.attempt.decide import Policy
+from sparkonce.errors import RecordTooNew, RecordUnreadable
+from sparkonce.launch.kubeflow.sweep import FoundApplication, list_of, remove
+from sparkonce.launch.kubernetes import Kubernetes
+from sparkonce.launch.protocol import Launcher
+from sparkonce.model.record import Address, Assignment, Outcome, Record, SpecBody, State
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.store.protocol import IdempotencyStore, Query
+from sparkonce.store.roster import Roster
+
+log = logging.getLogger(__name__)
+
+STOP = 1.0
+"""Seconds for one try to stop an application that outlived its finalized record; the next sweep tries again."""
+CLOCKS_APART = 60.0
+"""Seconds by which the controllers' clocks may differ; beyond that nothing is purged."""
+
+
+@dataclass(kw_only=True)
+class GarbageCollection:
+    store: IdempotencyStore
+    roster: Roster
+    kubernetes: Kubernetes
+    launcher: Launcher
+    install: str
+    namespaces: Sequence[str] | None
+    leads: Callable[[], bool]
+    """Whether this process is first in the rendezvous order."""
+    relist: Callable[[], Awaitable[None]]
+    """Lists every object anew."""
+    reported_all: Callable[[Record], bool]
+    """Whether every live object of the key shows the end in its status."""
+    frozen: Callable[[str], bool] = lambda _: False
+    """Whether the rewind alarm of a realm is raised: removal trusts the store's records."""
+
+    async def sweep(self) -> None:
+        """Removes what is due. Call after `relist`, and never while the rewind alarm of all realms is raised."""
+        if self.leads():
+            await self.applications()
+            await self.purge()
+
+    async def applications(self) -> None:
+        """Removes applications of ended generations after applicationTTL. Never stops an attempt of a running generation: that is its
+        owner's task."""
+        now = await self.store.now()
+        records: dict[Address, Record | None] = {}
+        for found in await list_of(self.kubernetes, self.install, self.namespaces):
+            if self.frozen(found.address.realm):
+                continue
+            try:
+                if found.address not in records:
+                    records[found.address] = (await self.store.load(found.address)).record
+                await self._application(found, records[found.address], now)
+            except (RecordTooNew, RecordUnreadable) as problem:
+                log.warning("%s", problem)
+
+    async def _application(self, found: FoundApplication, record: Record | None, now: float) -> None:
+        if record is None:
+            return  # its record was purged, or the store was rolled back: `sparkonce doctor` lists such applications
+        over = found.generation < record.generation or record.state is State.FINALIZED
+        if not over or found.placeholder:
+            return
+        spec = await self.store.spec(record.address, found.generation)
+        policy = None if spec is None else Policy.of(IdempotentJob.of(spec.job).spec)
+        ended = record.finalized_at if found.generation == record.generation else record.created_at
+        if policy is None or ended is None:
+            return
+        if not policy.declared and not found.over:  # a finalized key has no owner to stop it
+            await self.launcher.stop(_placed(found), timeout=STOP)
+            return
+        succeeded = record.outcome is Outcome.SUCCEEDED and found.attempt == record.attempt
+        ttl = policy.application_ttl_succeeded if succeeded else policy.application_ttl_failed
+        if ended + ttl <= now and await remove(self.kubernetes, found, keep_name=not policy.declared):
+            log.info("application %s was removed after its applicationTTL", found.name)
+
+    async def purge(self) -> None:
+        """Purges finalized records whose retention has ended by every controller's clock."""
+        now = await self._oldest_clock()
+        if now is None:
+            return
+        after: str | None = ""
+        while after is not None:
+            page = await self.store.list(Query(states=(State.FINALIZED,), after=after, limit=500))
+            for record in page.records:
+                due = record.expires_at is not None and record.expires_at <= now
+                if due and not self.frozen(record.realm) and self.reported_all(record):
+                    await self.store.purge(record, now=now)
+            after = page.after
+
+    async def _oldest_clock(self) -> float | None:
+        """None: the clocks differ too much, and which one is right is unknown."""
+        now = await self.store.now()
+        clocks = [now, *(replica.clock for replica in await self.roster.replicas())]
+        if max(clocks) - min(clocks) > CLOCKS_APART:
+            log.warning("the clocks of the replicas are %.0f s apart: nothing is purged", max(clocks) - min(clocks))
+            return None
+        return min(clocks)
+
+
+def _placed(found: FoundApplication) -> Assignment:
+    """The application's assignment with its namespace, by which the launcher finds it."""
+    spec = SpecBody(job={"metadata": {"namespace": found.namespace}})
+    return found.assignment.model_copy(update={"spec": spec})

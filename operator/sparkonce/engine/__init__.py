@@ -1,1 +1,0 @@
-"""Deciding and doing: ownership of a key, its attempts, its end."""

@@ -1,0 +1,254 @@
+"""Accepts connections within the limits of `connections.py`, and closes those that are overdue.
+
+uvicorn has no deadline for headers, nor for a body that no route reads, and its `limit_concurrency` answers 503 to every client once slow
+ones are many enough, to probes of `/readyz` as well. So connections are accepted here (asyncio's `connect_accepted_socket`, which has a
+deadline for the TLS handshake, too), and uvicorn's protocol is extended to note the phase it is in. Parsing, flow control and ASGI remain
+uvicorn's and h11's. Hypercorn has a timeout for reading, but no limit per client; a proxy in front of each gateway would be one more
+part to run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sparkonce.gateway.connections import CLOSE, HEAD, ClosedFor, Connection, ConnectionPhase, Connections
+from sparkonce.gateway.problem import respond
+
+log = logging.getLogger(__name__)
+
+LOOK = 0.5
+"""Seconds between two looks for overdue connections: a thousand take about a millisecond."""
+QUIET = 60.0
+"""Seconds between two log lines of one kind: a flood must not fill the log."""
+RETRY = 0.2
+"""Seconds before the next try when no connection can be accepted, for want of file descriptors or memory."""
+
+ANSWERABLE = (h11.IDLE, h11.SEND_RESPONSE)
+"""States of h11 in which an answer may begin."""
+
+OnClosed = Callable[[ClosedFor], None]
+
+
+class TimedProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 protocol, which notes what its connection waits for."""
+
+    def __init__(self, connection: Connection, left: Callable[[Connection], object], **parts: Any) -> None:
+        """`left`: called when the connection has ended. `parts`: uvicorn's."""
+        super().__init__(**parts)
+        self._connection, self._left = connection, left
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        self._connection.abort = transport.abort
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._left(self._connection)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if (
+            self._connection.phase is ConnectionPhase.IDLE
+        ):  # an empty line ends the keep-alive timer, too, and begins a request
+            self._enter(ConnectionPhase.HEAD)
+        super().data_received(data)
+        self._note()
+
+    def on_response_complete(self) -> None:
+        self._enter(ConnectionPhase.IDLE)
+        super().on_response_complete()
+        self._note()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._connection.unread_since = time.monotonic()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._connection.unread_since = None
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's is the same text for every cause
+        """What is no request is answered like every other error, with the status that h11 proposes, unless the request has its answer. A
+        valid head whose body is none has begun a request, which must not answer as well."""
+        if not getattr(self.cycle, "response_complete", True):  # None before the first request
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state not in ANSWERABLE:
+            self.transport.close()
+            return
+        hint = getattr(sys.exc_info()[1], "error_status_hint", 400)
+        said = {
+            431: "the headers are too large; a token and a path need far less",
+            501: "this transfer coding is not supported; send the body with Content-Length, or chunked",
+        }
+        answer = respond(hint, said.get(hint, "this is not a valid HTTP/1.1 request"))
+        headers = [*answer.raw_headers, (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=hint, headers=headers),
+            h11.Data(data=bytes(answer.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
+
+    def _enter(self, phase: ConnectionPhase) -> None:
+        self._connection.enter(phase, time.monotonic())
+
+    def _note(self) -> None:
+        theirs = self.conn.their_state
+        answered = getattr(self.cycle, "response_complete", True)  # None before the first request
+        if self.transport.is_closing():
+            self._enter(ConnectionPhase.CLOSE)
+        elif theirs is h11.IDLE:
+            if self.conn.trailing_data[0]:  # the next request has begun
+                self._enter(ConnectionPhase.HEAD)
+        elif theirs is h11.SEND_BODY:
+            self._enter(ConnectionPhase.LINGER if answered else ConnectionPhase.BODY)
+        elif not answered:
+            self._enter(ConnectionPhase.ANSWER)
+
+
+TLS_HANDSHAKE = b"\x16"
+"""First byte of every TLS connection (RFC 8446, section 5.1), and of no HTTP request."""
+
+
+async def _begins_with_tls(accepted: socket.socket) -> bool:
+    """Waits for the first byte and leaves it to be read. Without end: `Connections` ends what waits too long. Raises: OSError."""
+    loop = asyncio.get_running_loop()
+    arrived = asyncio.Event()
+    loop.add_reader(accepted, arrived.set)
+    try:
+        await arrived.wait()
+    finally:
+        loop.remove_reader(accepted)
+    return accepted.recv(1, socket.MSG_PEEK) == TLS_HANDSHAKE
+
+
+class Acceptor:
+    """Serves a listening socket; `close` and `wait_closed` are as uvicorn uses them of an asyncio server.
+
+    With TLS, a connection that begins with something else is served too, in plain text: drivers that were started while the gateway served
+    no TLS know an http address, and would be taken for silent. `gateway/gate.py` lets such a connection reach their routes only.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        protocol: Callable[[Connection], TimedProtocol],
+        *,
+        connections: Connections,
+        tls: ssl.SSLContext | None,
+        on_closed: OnClosed,
+    ) -> None:
+        self._listening, self._protocol, self._tls = listening, protocol, tls
+        self._connections, self._on_closed = connections, on_closed
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._said: dict[ClosedFor, float] = {}
+        listening.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept())
+        self._looking = asyncio.create_task(self._look())
+
+    def close(self) -> None:
+        """Accepts no more; what is open goes on."""
+        self._accepting.cancel()
+
+    async def wait_closed(self) -> None:
+        self._looking.cancel()
+        await asyncio.gather(self._accepting, self._looking, *self._beginning, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(self._listening)
+            except OSError as problem:
+                log.warning("no connection can be accepted: %s", problem)
+                if (victim := self._connections.oldest_of_the_largest()) is not None:
+                    self._end(victim, ClosedFor.ROOM)
+                await asyncio.sleep(RETRY)
+                continue
+            self._admit(accepted, str(address[0]))
+            await asyncio.sleep(
+                0
+            )  # accepting does not wait while connections arrive, and requests must be served meanwhile
+
+    def _admit(self, accepted: socket.socket, client: str) -> None:
+        admitted, victim = self._connections.room_for(client)
+        if victim is not None:
+            self._end(victim, ClosedFor.ROOM)
+        if not admitted:
+            accepted.close()
+            self._say(ClosedFor.REFUSED, client)
+            return
+        connection = Connection(client, time.monotonic(), lambda: None)
+        self._connections.enter(connection)
+        task = asyncio.create_task(self._begin(accepted, connection))
+        connection.abort = task.cancel
+        self._beginning.add(task)
+
+        def begun(_: object) -> None:
+            self._beginning.discard(task)
+            if task.cancelled():  # before its first step: no transport closes the socket
+                accepted.close()
+                self._connections.leave(connection)
+
+        task.add_done_callback(begun)
+
+    async def _begin(self, accepted: socket.socket, connection: Connection) -> None:
+        """Until the protocol has the connection."""
+        try:
+            tls = self._tls if self._tls is not None and await _begins_with_tls(accepted) else None
+        except (OSError, asyncio.CancelledError):
+            accepted.close()
+            self._connections.leave(connection)
+            return
+        timeouts = {} if tls is None else {"ssl_handshake_timeout": HEAD, "ssl_shutdown_timeout": CLOSE}
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._protocol(connection), accepted, ssl=tls, **timeouts
+            )
+        except OSError as problem:  # also of TLS, and a deadline
+            log.debug("a connection of %s did not begin: %s", connection.client, problem)
+            self._connections.leave(connection)
+        except asyncio.CancelledError:  # by `abort`; the transport has closed the socket
+            self._connections.leave(connection)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK)
+            now = time.monotonic()
+            for connection in self._connections:
+                if connection.overdue(now):
+                    self._end(connection, ClosedFor.OVERDUE)
+
+    def _end(self, connection: Connection, why: ClosedFor) -> None:
+        if self._connections.leave(connection):
+            connection.abort()
+            self._say(why, connection.client)
+
+    def _say(self, why: ClosedFor, client: str) -> None:
+        self._on_closed(why)
+        now, limits = time.monotonic(), self._connections.limits
+        if now - self._said.get(why, -QUIET) < QUIET:
+            return
+        self._said[why] = now
+        open_now = (
+            f"{len(self._connections)} connections are open of {limits.total}, {limits.per_client} for one client"
+        )
+        match why:
+            case ClosedFor.OVERDUE:
+                log.warning("closed a connection of %s, which neither sent nor read within its time", client)
+            case ClosedFor.ROOM:
+                log.warning("closed a connection of %s to make room for another (%s)", client, open_now)
+            case ClosedFor.REFUSED:
+                log.warning("refused a connection of %s: all others are being answered (%s)", client, open_now)

@@ -1,0 +1,353 @@
+"""`sparkonce.job(KEY, outputs={...})`: exactly-once writes of a block of code, for notebooks and scripts without a manifest.
+
+    with sparkonce.job("load-orders-2024-05-01", outputs={"orders": "lake/orders"}) as job:
+        job.write(df, "orders")
+
+The process is owner and driver at once: it reserves the key, is the attempt's application (with its lock and heartbeat), writes, and
+settles when the block ends. If the key already has a result, the block still runs, but every `write` returns the recorded output without
+running its DataFrame; `job.replayed` is True then. A block that raises ends its attempt; running the cell again starts the next one.
+
+It never waits for another process: a key that runs elsewhere raises `Busy`, which names the owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sparkonce.attempt.drive import Drive
+from sparkonce.attempt.request import Answer, Answered
+from sparkonce.blocking import run
+from sparkonce.driver.channel import DirectChannel, Written
+from sparkonce.driver.context import Job
+from sparkonce.driver.current import BEAT, expected_of
+from sparkonce.driver.stream import Streamed
+from sparkonce.errors import (
+    AttemptEnded,
+    Busy,
+    HeldForPerson,
+    JobFailed,
+    JobMismatch,
+    LaunchUnavailable,
+    ResultGone,
+    SparkonceError,
+    UndeclaredOutput,
+)
+from sparkonce.launch.local import LocalLauncher, place, record_exit, record_process
+from sparkonce.launch.protocol import ApplicationState
+from sparkonce.local import prepare as preparing
+from sparkonce.local.prepare import Prepared
+from sparkonce.local.runner import INLINE, LocalRunner, again, attempts_folder
+from sparkonce.model import entrance
+from sparkonce.model.record import Assignment, Outcome, Record, Result, State
+from sparkonce.model.spec import API_VERSION, KIND
+from sparkonce.sink.open import sinks_of
+from sparkonce.store.open import open_store
+from sparkonce.store.protocol import Claim, Lease, Owned
+
+
+class Replayed:
+    """Stands in for the job when the key has a result: writes return the recorded outputs and run nothing."""
+
+    replayed = True
+
+    def __init__(self, record: Record, result: Result) -> None:
+        self.key, self.generation, self.attempt = record.key, record.generation, record.attempt
+        self.recorded = result
+        self.outputs = tuple(output.name for output in result.outputs)
+        self.written: dict[str, Written] = {}
+        """Output name -> what `write` returned, as on a job after a transaction."""
+
+    def write(self, frame: object, output: str, **options: object) -> Written:  # noqa: ARG002 - the DataFrame is not run
+        for each in self.recorded.outputs:
+            if each.name == output:
+                self.written[output] = Written(each.name, each.uri, each.rows, each.bytes, fresh=False)
+                return self.written[output]
+        raise UndeclaredOutput(f"output {output!r} is not part of the recorded result of {self.key}")
+
+    def stream(self, frame: object) -> ReplayedStream:  # noqa: ARG002 - no query is started
+        return ReplayedStream(self)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Replayed]:
+        yield self
+
+    def result(self, **values: Any) -> None:
+        """Does nothing: the recorded values are kept."""
+
+    def report(self, kind: str, **body: Any) -> None:
+        """Does nothing: the generation is finalized."""
+
+    def fail(self, message: str) -> NoReturn:
+        """Exits like `Job.fail`; the recorded result is kept."""
+        sys.exit(f"sparkonce: {message}")
+
+
+class ReplayedStream:
+    """Stands in for a stream when the key has a result: no query is started."""
+
+    def __init__(self, job: Replayed) -> None:
+        self._job = job
+
+    def write(self, output: str, **options: object) -> Streamed:  # noqa: ARG002 - no query is started
+        recorded = self._job.write(None, output)
+        return Streamed(
+            recorded.output, recorded.uri, recorded.rows, recorded.bytes, batches=None, last_batch=None, fresh=False
+        )
+
+    def foreach_batch(
+        self,
+        function: object,  # noqa: ARG002 - it is not called
+        *,
+        outputs: Sequence[str] | None = None,
+        **options: object,  # noqa: ARG002 - no query is started
+    ) -> dict[str, Streamed]:
+        return {name: self.write(name) for name in (self._job.outputs if outputs is None else outputs)}
+
+
+class _BlockReached(Exception):
+    """Internal signal: the drive has launched the attempt, so the block may run."""
+
+    def __init__(self, assignment: Assignment, lock: int) -> None:
+        self.assignment, self.lock = assignment, lock
+
+
+class _Later(Exception):
+    """Internal signal: another attempt is granted, which the next run of the cell starts."""
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """An attempt that this process holds."""
+
+    drive: Drive
+    assignment: Assignment
+    record: Record
+    claim: Claim
+    lock: int
+    """File descriptor of the attempt's lock."""
+
+
+class _Inline(LocalLauncher):
+    """A launcher whose application is this process."""
+
+    def __init__(self, attempts: Path) -> None:
+        super().__init__(attempts, _no_command, _wait)
+        self.used = False
+
+    async def launch(self, assignment: Assignment) -> ApplicationState:
+        if self.used:
+            raise _Later
+        folder = self.attempts / assignment.name
+        try:
+            lock = place(folder, assignment, stopped=False)
+            if lock is None:
+                return self._state(
+                    folder, assignment
+                )  # another process has the lock: the drive decides from what is observed
+            record_process(folder)
+        except OSError as problem:
+            raise LaunchUnavailable(
+                f"the attempt cannot be started in {folder}: {problem.strerror}; mend that and run the cell again"
+            ) from None
+        self.used = True
+        raise _BlockReached(assignment, lock)
+
+
+def _no_command(_: Assignment) -> Any:
+    raise AssertionError("an inline attempt starts no process")
+
+
+async def _wait(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251 - run without an event loop, see sparkonce.blocking
+
+
+def _document(key: str, outputs: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = [f"{name}={value}" for name, value in sorted(parameters.items())]
+    spec = {"type": "Python", "mainApplicationFile": INLINE, "arguments": arguments}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "inline"},
+        "spec": {
+            "idempotencyKey": key,
+            "template": {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "spec": spec},
+            "outputs": [{"name": name, "slotLog": {"path": path}} for name, path in outputs.items()],
+            "retry": {"maxAttempts": 1000, "backoff": {"initial": "0s", "max": "0s"}},
+            "stopTimeoutSeconds": 1,  # we cannot stop another notebook's process, so waiting longer is pointless
+        },
+    }
+
+
+@contextlib.contextmanager
+def job(
+    key: str,
+    *,
+    outputs: Mapping[str, str],
+    store: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> Iterator[Job | Replayed]:
+    """Runs one keyed block of code whose writes happen exactly once.
+
+    outputs: name -> folder, relative to the current one. parameters: further must-match values; another value under the same key is
+    refused. store: as for the command line.
+
+    Raises: Busy: another process runs the key. JobMismatch: the key belongs to another job. HeldForPerson: a person must resolve it first.
+    ResultGone: the recorded output is gone. JobFailed: the recorded outcome is a failure, or the block did not write every output.
+    StoreUnavailable: the ledger did not answer; run the cell again."""
+    places = {name: str(Path(path).absolute()) if "://" not in path else path for name, path in outputs.items()}
+    document = entrance.admit(_document(key, places, parameters or {}))
+    prepared = preparing.assemble(document, contents={}, base=str(Path.cwd()))
+    ledger = open_store(store)
+    runner = LocalRunner(store=ledger, attempts=attempts_folder(ledger.url), sleep=_wait)
+    lease = run(ledger.open_lease(owner=runner.owner))
+    try:
+        begun = _begin(runner, prepared, lease)
+        if isinstance(begun, Replayed):
+            yield begun
+            return
+        yield from _attempt(runner, prepared, lease, begun)
+    finally:
+        run(lease.revoke())
+        run(ledger.close())
+
+
+def _begin(runner: LocalRunner, prepared: Prepared, lease: Lease) -> Replayed | _Begun:
+    """Requests the key until this process holds an attempt, or the key has a result."""
+    nonce = os.urandom(16).hex()
+    while True:
+        view, said, _ = run(runner.look(prepared))
+        record, owned = view.record, None
+        if said.answer is Answer.NEW:
+            for sink in prepared.sinks:
+                run(sink.check())
+            owned = run(runner.reserve(prepared, lease, nonce, view))
+        elif record is not None and said.answer is Answer.TAKE_OVER:
+            owned = run(runner.take_over(record, lease))
+        elif record is not None and said.answer is Answer.REOPEN:
+            owned = run(runner.reopen(prepared, record, lease, nonce))
+        else:
+            return _recorded(runner, prepared, said, record)
+        if owned is not None and (begun := _to_launch(runner, owned)) is not None:
+            return begun
+
+
+def _recorded(runner: LocalRunner, prepared: Prepared, said: Answered, record: Record | None) -> Replayed:
+    assert record is not None  # an unknown key is New
+    key, unblock = prepared.key.text, said.unblock
+    if said.answer is Answer.REPLAY:
+        result = run(runner.store.result(record.address, record.generation))
+        if result is None or result.outcome is not Outcome.SUCCEEDED:
+            raise JobFailed(_ended_badly(record, result))
+        return Replayed(record, result)
+    if said.answer is Answer.RESULT_GONE:
+        unblock = again(key)  # there is no file that `sparkonce rerun` could run
+    errors = {Answer.MISMATCH: JobMismatch, Answer.HELD: HeldForPerson, Answer.RESULT_GONE: ResultGone}
+    raise errors.get(said.answer, Busy)(f"{key}: {said.evidence}" + (f"; {unblock}" if unblock else ""))
+
+
+def _ended_badly(record: Record, result: Result | None) -> str:
+    outcome = (record.outcome or Outcome.FAILED).lower()
+    why = result.failure.message if result and result.failure else record.note
+    return f"{record.key} {outcome}" + (f": {why}" if why else "") + f"; to run it anew: {again(record.key)}"
+
+
+def _to_launch(runner: LocalRunner, owned: Owned) -> _Begun | None:
+    """Drives until an attempt is launched; None: the generation ended first (an earlier attempt had committed)."""
+    runner.launcher = _Inline(runner.attempts)
+    drive = runner.engine()
+    drive.wait = _wait
+    try:
+        run(drive.run(owned.record, owned.claim))
+    except _BlockReached as ready:
+        return _Begun(drive, ready.assignment, owned.record, owned.claim, ready.lock)
+    return None
+
+
+def _attempt(runner: LocalRunner, prepared: Prepared, lease: Lease, begun: _Begun) -> Iterator[Job]:
+    try:
+        held = _held(runner, prepared, lease, begun)
+        try:
+            yield held
+        finally:
+            held.heartbeat.stop()
+    except BaseException:
+        with contextlib.suppress(
+            SparkonceError, OSError
+        ):  # the block's own error is the one to raise; the next run of the cell settles
+            _end(runner, begun, 1)
+        raise
+    _end(runner, begun, 0)
+    _check(runner, prepared, begun)
+
+
+def _held(runner: LocalRunner, prepared: Prepared, lease: Lease, begun: _Begun) -> Job:
+    """The job object for the block, once the attempt's application is noted in the record."""
+    view = run(runner.patiently(lambda: runner.store.load(begun.record.address)))
+    record, told = view.record, begun.assignment
+    if (
+        record is None
+        or view.claim != begun.claim
+        or (record.generation, record.attempt) != (told.generation, told.attempt)
+    ):
+        raise Busy(f"{told.key} was taken over before this block began; run the cell again")
+    seen = run(begun.drive.launcher.observe(told, record.application))
+    if seen is not None:
+        run(begun.drive.note(record, begun.claim, seen))
+    channel = _InlineHeartbeat(runner, told, lease)
+    held = Job(
+        told, sinks_of(prepared.job, prepared.spec.base), channel, interval=BEAT, expected=expected_of(prepared.job)
+    )
+    if not channel.renew({}):
+        raise AttemptEnded(f"attempt {told.attempt} of {told.key} is over before its block began; run the cell again")
+    held.heartbeat.start()
+    return held
+
+
+def _end(runner: LocalRunner, begun: _Begun, code: int) -> None:
+    """Records the attempt's exit and drives the key on, which settles it."""
+    try:
+        record_exit(runner.attempts / begun.assignment.name, code)
+    finally:
+        os.close(begun.lock)
+    with contextlib.suppress(_Later):
+        run(runner.patiently(lambda: begun.drive.run(begun.record, begun.claim)))
+
+
+def _check(runner: LocalRunner, prepared: Prepared, begun: _Begun) -> None:
+    """After a block that ended without an error: raises unless the key has succeeded."""
+    view = run(runner.patiently(lambda: runner.store.load(begun.record.address)))
+    record, told = view.record, begun.assignment
+    if record is None or record.generation != told.generation:
+        raise JobFailed(f"generation {told.generation} of {told.key} was ended by somebody else; run the cell again")
+    if record.state is State.HELD:
+        raise HeldForPerson(f"{told.key} is held: {record.note}; `sparkonce keys resolve {told.key}` decides")
+    if record.state is State.FINALIZED:
+        if record.outcome is not Outcome.SUCCEEDED:
+            result = run(runner.store.result(record.address, record.generation))
+            raise JobFailed(_ended_badly(record, result))
+        return
+    if view.claim is not None and view.claim != begun.claim:
+        raise Busy(f"{told.key} was taken over by {view.claim.owner}; run the cell again to see what became of it")
+    raise JobFailed(
+        f"attempt {told.attempt} of {told.key} ended without all of its outputs ({', '.join(o.name for o in prepared.sinks)}); "
+        "run the cell again: what is committed stays"
+    )
+
+
+class _InlineHeartbeat(DirectChannel):
+    """The heartbeat of an inline attempt; it also renews the owner's lease, since both are one process."""
+
+    def __init__(self, runner: LocalRunner, assignment: Assignment, lease: Lease) -> None:
+        super().__init__(runner.store, assignment)
+        self.lease = lease
+
+    def renew(self, progress: Mapping[str, Any]) -> bool:
+        run(self.lease.keep_alive())
+        return super().renew(progress)

@@ -1,0 +1,181 @@
+"""Prepares a request from a manifest: key, fingerprints, content digests, absolute paths, sinks. Reads files, writes nothing.
+
+In local mode the contents of the script and its --py-files are must-match: a changed script is another job, not a replay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sparkonce.attempt.decide import Policy
+from sparkonce.attempt.drive import DrivenJob
+from sparkonce.errors import InvalidInput
+from sparkonce.launch.submit import LocalTemplate, absolute, check_paths
+from sparkonce.local.files import NotRegular, regular
+from sparkonce.model import identity
+from sparkonce.model.identity import Key, derive
+from sparkonce.model.record import Address, Opener, Record, SpecBody
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.validation import InvalidJob
+from sparkonce.sink.open import sinks_of, sinks_or_absent
+from sparkonce.sink.protocol import Sink
+from sparkonce.store.codec import encode
+from sparkonce.store.protocol import Request
+
+REALM = "local"
+HEARTBEAT_TIMEOUT = 30
+"""Seconds; local default of heartbeatTimeoutSeconds, shorter than on a cluster because no network delays heartbeats."""
+_CHUNK = 1 << 20
+
+
+class NotHere(InvalidInput):
+    """The job's application is not a file of this machine, so its content is unknown. Where the job runs on a cluster that is as it
+    should be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """One request, which may be sent any number of times."""
+
+    job: IdempotentJob
+    key: Key
+    policy: Policy
+    contents: Mapping[str, str]
+    spec: SpecBody
+    sinks: Sequence[Sink]
+    application: str | None = None
+    """Replaces the template's main file (--application)."""
+
+    @property
+    def address(self) -> Address:
+        return Address(realm=REALM, key_hash=self.key.key_hash)
+
+    def fingerprint(self, version: int) -> str:
+        return identity.fingerprint(self.job, contents=self.contents, version=version).digest
+
+    def same(self, record: Record) -> bool:
+        """Whether the record is for the same job, compared by the record's version of the algorithm."""
+        return self.fingerprint(record.fingerprint_version) == record.fingerprint
+
+    def differing(self, record: Record, spec: SpecBody) -> list[str]:
+        """Paths of the fields, and the files, in which this request differs from the record."""
+        return identity.differing(
+            spec.digests,
+            self.job,
+            secret=bytes.fromhex(spec.secret),
+            contents=self.contents,
+            version=record.fingerprint_version,
+        )
+
+    def request(self, nonce: str) -> Request:
+        """The request to reserve or reopen; repeat the same value when its answer is lost."""
+        return Request(
+            address=self.address,
+            key=self.key.text,
+            by=Opener(nonce=nonce),
+            nonce=nonce,
+            fingerprints={identity.FINGERPRINT_VERSION: self.fingerprint(identity.FINGERPRINT_VERSION)},
+            spec=self.spec,
+            operation=self.key.binding.operation,
+            resource=self.key.binding.resource,
+            job_revision=self.job.spec.effective_revision,
+        )
+
+    async def check(self) -> None:
+        """Checks that every output can be written to exactly once, before anything is reserved.
+
+        Raises: OutputUnavailable, OutputUnsafe, OutputUnsupported, InvalidInput: as the sink's `check`; nothing was reserved."""
+        for sink in self.sinks:
+            await sink.check()
+
+    def replacing(self, sinks: Sequence[Sink]) -> Prepared:
+        return replace(self, sinks=sinks)
+
+
+def prepare(job: IdempotentJob, *, base: str, application: str | None = None) -> Prepared:
+    """Prepares a job. `base`: the folder that relative paths start from.
+
+    Raises: InvalidInput: a file cannot be read. OutputUnsupported: an output's kind is not supported here."""
+    return assemble(
+        job, contents=contents_of(job, base=base, application=application), base=base, application=application
+    )
+
+
+def assemble(job: IdempotentJob, *, contents: Mapping[str, str], base: str, application: str | None = None) -> Prepared:
+    """Like `prepare`, from content digests that are known already. Raises: InvalidInput: a ledger could not keep the job."""
+    if job.spec.bind is not None:
+        raise InvalidInput(
+            f"spec.bind names application {job.spec.bind.application} of a cluster, which an operator can follow; apply it with kubectl"
+        )
+    main = next(iter(contents.values()), "")
+    key = derive(job.spec, REALM, content_digests={"ApplicationFile": main})
+    secret = secrets.token_bytes(32)
+    spec = SpecBody(
+        job=job.document(),
+        digests=identity.path_digests(job, secret=secret, contents=contents),
+        secret=secret.hex(),
+        contents=dict(contents),
+        base=base,
+    )
+    try:
+        encode(spec)  # what cannot be recorded is refused here, so that `plan` says what `run` would
+    except InvalidInput as problem:
+        raise InvalidJob([("spec", f"cannot be recorded: {problem}")]) from None
+    sinks = tuple(sinks_of(job, base).values())
+    policy = Policy.of(job.spec, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    return Prepared(job=job, key=key, policy=policy, contents=contents, spec=spec, sinks=sinks, application=application)
+
+
+def contents_of(job: IdempotentJob, *, base: str, application: str | None = None) -> dict[str, str]:
+    """SHA-256 of the script and its --py-files, keyed by how a mismatch names them; the main file first. Raises: InvalidInput, NotHere."""
+    template = LocalTemplate.of(job)
+    check_paths(template, base)
+    main = application or absolute(template.main_file, base)
+    if "://" in main:
+        where = "inside an image" if main.startswith("local:") else "not a file of this machine"
+        raise NotHere(
+            f"spec.template.spec.mainApplicationFile is {template.main_file}, which is {where}; "
+            "say where it is on this machine with --application FILE"
+        )
+    contents = {
+        f"application file {Path(template.main_file).name}": _digest(main, "spec.template.spec.mainApplicationFile")
+    }
+    for number, file in enumerate(template.py_files):
+        if "://" not in file and f"py file {file}" not in contents:
+            field = f"spec.template.spec.deps.pyFiles[{number}]"
+            contents[f"py file {file}"] = _digest(absolute(file, base), field)
+    return contents
+
+
+def _digest(path: str, field: str) -> str:
+    digest = hashlib.sha256()
+    try:
+        with regular(path) as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    except NotRegular as refused:
+        raise InvalidInput(f"{field}: {path} is {refused.what}; name a regular file") from None
+    except OSError as problem:
+        raise InvalidInput(
+            f"{field}: {path} cannot be read ({problem.strerror}); the path is relative to the job file"
+        ) from None
+    return digest.hexdigest()
+
+
+def unread(job: IdempotentJob, *, base: str) -> Key | None:
+    """The key of a job whose application cannot be read here, after the checks that need no file; None: it is made from that file.
+
+    Raises: InvalidInput, OutputUnsupported, as `prepare`."""
+    sinks_of(job, base)
+    return None if job.spec.key_from else derive(job.spec, REALM)
+
+
+def describe(_: Record, spec: SpecBody) -> DrivenJob:
+    """A generation's job as a drive needs it, from the recorded spec."""
+    job = IdempotentJob.of(spec.job)
+    policy = Policy.of(job.spec, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    return DrivenJob(spec=spec, policy=policy, sinks=tuple(sinks_or_absent(job, spec.base).values()))

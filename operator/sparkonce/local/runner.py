@@ -1,0 +1,402 @@
+"""Carries a request to its answer in local mode: reads the key, then replays, follows, refuses, or owns and drives it.
+
+Only a new key, one without an owner and one that may be reopened make this process an owner. An owner drives the key to its end; if it dies
+at any step, the next request for the key resumes it. Waiting can be interrupted: `cancel` makes a leader request the stop of its own
+generation (which settles it, never just ends), unless another process on this machine waits for the same key: that one then takes the key
+over and continues, with the same attempt. It makes a follower detach.
+
+An unanswered reserve is repeated with its nonce. After `patience` seconds the caller gets StoreUnavailable; sending the job again is safe
+and shows what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from sparkonce import failpoints, settings
+from sparkonce.attempt.decide import Decision, Observation
+from sparkonce.attempt.drive import Drive, Ended, until_set
+from sparkonce.attempt.probe import probe
+from sparkonce.attempt.request import Answer, Answered, answer, replaces
+from sparkonce.attempt.settle import Settles
+from sparkonce.errors import InvalidInput, LaunchUnavailable, OutputUnavailable, StoreUnavailable
+from sparkonce.launch.local import LocalLauncher
+from sparkonce.launch.protocol import Launcher
+from sparkonce.launch.submit import LocalTemplate, command_for
+from sparkonce.local.prepare import Prepared, describe
+from sparkonce.local.waiting import ReadPace, WaitingList
+from sparkonce.model.record import Assignment, Outcome, Record, Result, State, StopWanted, Why
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.protocol import Evidence
+from sparkonce.store.protocol import Claim, IdempotencyStore, Lease, Owned, View
+
+T = TypeVar("T")
+
+RENEWALS = 6
+"""Renewals of the lease within the time after which it is stale, so that a process that waits (for an attempt to stop) keeps its claim."""
+_BEGINNINGS = (Answer.NEW, Answer.TAKE_OVER, Answer.REOPEN, Answer.SUPERSEDE, Answer.FOLLOW)
+"""Answers after which the request owns the key, or waits for its owner."""
+
+NOWHERE = Path(os.devnull) / "attempts"
+"""The attempts' folder where attempts run on a cluster, whose logs are in their pods."""
+
+HANDED_OVER = "another terminal waits for this job and goes on with it"
+
+INLINE = "local:///inline"
+"""Main application file of a job whose code is a block (`sparkonce.job`): no command can run it."""
+
+
+def again(key: str) -> str:
+    """How to run a block of code anew after its key got a result: part of a sentence for the user."""
+    return f"`sparkonce keys forget {key} --reason TEXT`, then run its cell or script again"
+
+
+class HandedOver(Exception):
+    """The interrupted leader leaves its key to a process that waits for it."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What became of a request."""
+
+    answer: Answer
+    record: Record | None
+    result: Result | None = None
+    replayed: bool = False
+    """Another request opened the generation. False for the one that opened it, whichever process drove it to its end."""
+    detached: bool = False
+    """The request ended before its generation did."""
+    reason: str = ""
+    unblock: str = ""
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    """Per output, from a probe of the recorded result."""
+    paths: tuple[str, ...] = ()
+    """Of a mismatch: the fields and files that differ."""
+    driven: bool = False
+    """This process drove the generation, if only from where its owner left it."""
+
+
+OnObservation = Callable[[Record, Decision | None, Observation | None], None]
+
+
+@dataclass(kw_only=True)
+class LocalRunner:
+    """One process on one ledger."""
+
+    store: IdempotencyStore
+    attempts: Path
+    """The folder that contains each attempt's folder."""
+    install: str = "local"
+    launcher: Launcher | None = None
+    person: str = ""
+    """Who sends requests, for the history; empty: nobody is known, and the process is named."""
+    remote: bool = False
+    """Attempts run on a cluster and are driven by operators, never by this process."""
+    settles: Settles | None = None
+    """Where `remote`: which outputs this process may read and settle at; None: as SPARKONCE_SETTLE says."""
+    on_observation: OnObservation = lambda *_: None
+    on_leader: Callable[[Record], None] = lambda *_: None
+    patience: float = field(default_factory=settings.patience)
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    waiting: WaitingList = field(init=False)
+    """Which processes of this machine wait for keys."""
+    pace: ReadPace = field(default_factory=ReadPace)
+    """How often a request reads a key that another process owns."""
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _cancel: StopWanted | None = None
+    _leads: Record | None = None
+    _handed_over: bool = False
+    _troubled: float | None = None
+    """When (monotonic seconds) the store, an output or the launcher stopped answering the leader; None: all answer."""
+
+    def __post_init__(self) -> None:
+        self.waiting = WaitingList(self.store.url)
+
+    @property
+    def owner(self) -> str:
+        return f"pid {os.getpid()} on {socket.gethostname()}"
+
+    def cancel(self, by: str, reason: str = "") -> None:
+        """Makes a leader hand over, or stop and settle its generation; and a follower detach."""
+        self._cancel = StopWanted(why=Why.CANCELLED, by=by, reason=reason)
+        self._wake.set()
+
+    # looking
+    async def look(
+        self, prepared: Prepared, nonce: str | None = None, *, opened: bool = False
+    ) -> tuple[View, Answered, dict[str, Evidence]]:
+        """Returns what the request would get now; writes nothing. `nonce`: with which it was sent before, if it was; `opened`: it is known
+        to have opened a generation, even if the record no longer names it."""
+        view = await self.patiently(lambda: self.store.load(prepared.address))
+        record = view.record
+        evidence: dict[str, Evidence] = {}
+        if record is not None and record.outcome is Outcome.SUCCEEDED:
+            result = await self.store.result(record.address, record.generation)
+            spec = await self.store.spec(record.address, record.generation)
+            sinks = describe(record, spec).sinks if spec is not None else prepared.sinks
+            evidence = await probe(record, result, sinks)
+        same = record is not None and prepared.same(record)
+        opened = opened or (
+            record is not None and nonce is not None and any(by.nonce == nonce for by in record.openers)
+        )
+        key, policy = prepared.key.text, prepared.policy
+        return view, answer(view, same=same, policy=policy, outputs=evidence, key=key, opened=opened), evidence
+
+    # doing
+    async def submit(self, prepared: Prepared, *, follow: bool = True, nonce: str = "") -> Ending:
+        """Carries the request to its answer. `follow`: wait for a generation that another process runs. `nonce`: with which the request
+        has been sent before, if it has.
+
+        Raises: an error of sparkonce.errors; sending the job again is always safe."""
+        async with self.lease() as lease:
+            nonce = nonce or uuid.uuid4().hex
+            led, followed, opened = False, 0, False
+            begun: int | None = None  # the floor over which this request was sent to the store
+            mine: Ended | None = None  # what this process finalized for the request
+            while True:
+                view, said, evidence = await self.look(prepared, nonce, opened=opened)
+                record = view.record
+                if mine is not None and (record is None or record.generation != mine.record.generation):
+                    return self.mine(mine, nonce, reason=f"generation {mine.record.generation}: {mine.record.outcome}")
+                if record is None and begun not in (None, view.floor):
+                    # It may have opened the generation that was forgotten; nobody can tell any more, and it opens one at most.
+                    raise InvalidInput(
+                        f"{prepared.key.text} was forgotten while this request waited; send it again to run it anew"
+                    )
+                if record is not None and followed == record.generation and said.answer is Answer.REOPEN:
+                    return await self.ending(
+                        prepared, replace(said, answer=Answer.REPLAY), record, evidence, replayed=True
+                    )
+                match said.answer:
+                    case _ if self._cancel is not None and said.answer in _BEGINNINGS:
+                        reason = HANDED_OVER if self._handed_over else said.evidence
+                        return self.detached(said, record, nonce, reason=reason)
+                    case Answer.FOLLOW if follow:
+                        assert record is not None  # an unknown key is New
+                        if record.stop_wanted is None:
+                            followed = (
+                                record.generation
+                            )  # else it was being stopped when this request came: the next one is ours
+                        self.waiting.wait(record.address)
+                        self.on_observation(record, None, None)
+                        await self.pause(self.pace.pause(view))
+                        continue
+                    case Answer.FOLLOW:
+                        return self.detached(said, record, nonce, reason=said.evidence)
+                    case answer if answer not in _BEGINNINGS:
+                        replayed = not opened_by(record, nonce)
+                        ending = await self.ending(prepared, said, record, evidence, replayed=replayed)
+                        return replace(ending, driven=led)
+                begun = view.floor
+                owned = await self.begin(prepared, said.answer, view, lease, nonce)
+                if owned is None:
+                    if not await self.patiently(lease.keep_alive):
+                        raise StoreUnavailable(
+                            "this process lost its lease on the store; nothing is lost, send the job again"
+                        )
+                    continue
+                led, doomed = True, owned.record.stop_wanted is not None
+                opened = opened or any(by.nonce == nonce for by in owned.record.openers)
+                ended = await self.drive(owned.record, owned.claim, application=prepared.application)
+                if ended is None or ended.result is None or doomed:
+                    continue
+                wish = ended.record.stop_wanted
+                superseded = wish is not None and wish.why is Why.SUPERSEDED
+                if ended.record.outcome is Outcome.CANCELLED and not superseded:
+                    return self.mine(ended, nonce, reason=ended.record.note)
+                mine = ended if prepared.same(ended.record) and ended.record.outcome is not Outcome.CANCELLED else None
+
+    @staticmethod
+    def mine(ended: Ended, nonce: str, *, reason: str) -> Ending:
+        """The answer from what this process finalized itself."""
+        replayed = not opened_by(ended.record, nonce)
+        return Ending(Answer.REPLAY, ended.record, ended.result, replayed, reason=reason, driven=True)
+
+    @staticmethod
+    def detached(said: Answered, record: Record | None, nonce: str, *, reason: str) -> Ending:
+        replayed = not opened_by(record, nonce)
+        return Ending(said.answer, record, replayed=replayed, detached=True, reason=reason, unblock=said.unblock)
+
+    async def begin(self, prepared: Prepared, answer: Answer, view: View, lease: Lease, nonce: str) -> Owned | None:
+        """Tries to become the key's owner, as the answer says. None: it did not, read the key again."""
+        record = view.record
+        if record is None:
+            await prepared.check()
+            return await self.reserve(prepared, lease, nonce, view)
+        match answer:
+            case Answer.TAKE_OVER:
+                return await self.take_over(record, lease)
+            case Answer.REOPEN:
+                return await self.reopen(prepared, record, lease, nonce)
+            case _:
+                return await self.supersede(prepared, record, view, lease, nonce)
+
+    async def ending(
+        self,
+        prepared: Prepared,
+        said: Answered,
+        record: Record | None,
+        evidence: Mapping[str, Evidence],
+        *,
+        replayed: bool,
+    ) -> Ending:
+        assert record is not None  # New is never an ending
+        result = await self.store.result(record.address, record.generation) if record.state is State.FINALIZED else None
+        paths: tuple[str, ...] = ()
+        if said.answer is Answer.MISMATCH:
+            spec = await self.store.spec(record.address, record.generation)
+            paths = tuple(prepared.differing(record, spec)) if spec is not None else ()
+        return Ending(said.answer, record, result, replayed, False, said.evidence, said.unblock, evidence, paths)
+
+    async def reserve(self, prepared: Prepared, lease: Lease, nonce: str, view: View) -> Owned | None:
+        failpoints.hit("engine.reserve.before")
+        request = prepared.request(nonce)
+        reply = await self.patiently(lambda: self.store.reserve(request, lease=lease, floor=view.floor))
+        failpoints.hit("engine.reserve.after")
+        return reply if isinstance(reply, Owned) else None
+
+    async def take_over(self, record: Record, lease: Lease) -> Owned | None:
+        nonce = uuid.uuid4().hex
+        reply = await self.patiently(lambda: self.store.take_over(record, lease=lease, nonce=nonce))
+        return reply if isinstance(reply, Owned) else None
+
+    async def reopen(
+        self, prepared: Prepared, record: Record, lease: Lease, nonce: str, *, reason: str = ""
+    ) -> Owned | None:
+        await prepared.check()
+        request = replace(prepared.request(nonce), person=self.person if reason else "", reason=reason)
+        reply = await self.patiently(lambda: self.store.reopen(record, request, lease=lease))
+        return reply if isinstance(reply, Owned) else None
+
+    async def supersede(self, prepared: Prepared, record: Record, view: View, lease: Lease, nonce: str) -> Owned | None:
+        """Requests the stop of the other job's generation, which its owner carries out; opens the next one once it has ended. Who, and
+        that it supersedes, is written to the history in both steps."""
+        if record.reopenable:
+            said = f"another job {replaces(record, prepared.policy)}"
+            return await self.reopen(prepared, record, lease, nonce, reason=said)
+        if record.stop_wanted is None:
+            said = "another job under this key takes its place (onMismatch: Supersede)"
+            stop = StopWanted(why=Why.SUPERSEDED, by=self.person or self.owner, reason=said)
+            await self.patiently(lambda: self.store.request_stop(record, stop))
+            return None
+        if view.claim is None and record.state is State.IN_PROGRESS:
+            return await self.take_over(record, lease)
+        await self.pause(self.pace.pause(view))
+        return None
+
+    async def drive(self, record: Record, claim: Claim, *, application: str | None = None) -> Ended | None:
+        """Drives the key until its generation ends. None: another process took it over."""
+        self._leads = record
+        self.on_leader(record)
+        self._handed_over = False
+        engine = self.engine(application)
+        try:
+            while True:
+                try:
+                    ended = await engine.run(record, claim)
+                    return ended if isinstance(ended, Ended) else None
+                except HandedOver:
+                    self._handed_over = True
+                    with contextlib.suppress(StoreUnavailable):  # it goes with the lease
+                        await self.store.drop(claim)
+                    return None
+                except (OutputUnavailable, LaunchUnavailable, StoreUnavailable):
+                    self._troubled = self._troubled or time.monotonic()
+                    if time.monotonic() > self._troubled + self.patience:
+                        raise
+                    await self.sleep(min(1.0, self.patience / 10))
+        finally:
+            self._leads = None
+
+    def engine(self, application: str | None = None) -> Drive:
+        def template_of(assignment: Assignment) -> LocalTemplate:
+            return LocalTemplate.of(IdempotentJob.of(assignment.spec.job))
+
+        return Drive(
+            store=self.store,
+            launcher=self.launcher or LocalLauncher(self.attempts, command_for(template_of, application=application)),
+            describe=describe,
+            wait=self.wait_or_cancel,
+            new_nonce=lambda: uuid.uuid4().hex,
+            install=self.install,
+            store_url=self.store.url,
+            owner=self.owner,
+            on_decision=self.on_observation,
+        )
+
+    async def wait_or_cancel(self, seconds: float) -> None:
+        """Waits as a drive does, but first hands over, or writes a pending cancellation into the record: if this process dies, the next
+        owner carries it out. Raises: HandedOver."""
+        self._troubled = None  # the step before got every answer
+        if self._cancel is not None and self._leads is not None:
+            view = await self.store.load(self._leads.address)
+            if (
+                view.record is not None
+                and view.record.generation == self._leads.generation
+                and view.record.stop_wanted is None
+            ):
+                if self.waiting.others(view.record.address):
+                    raise HandedOver
+                await self.store.request_stop(view.record, self._cancel)
+                return
+        await self.pause(seconds)
+
+    async def pause(self, seconds: float) -> None:
+        """Sleeps; `cancel` ends it early."""
+        await until_set(self._wake, seconds)
+        self._wake.clear()
+
+    async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Retries a call while the store does not answer, for `patience` seconds. Each try must send the same request, nonce included.
+
+        Raises: StoreUnavailable: the request may have been applied."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await self.sleep(0.1)  # the store's own timeout has passed already
+
+    @contextlib.asynccontextmanager
+    async def lease(self) -> AsyncIterator[Lease]:
+        """A lease for the life of one command; revoked on exit, so that another process need not wait for it to expire."""
+        lease = await self.patiently(lambda: self.store.open_lease(owner=self.owner))
+        keeper = asyncio.create_task(self._keep(lease))
+        try:
+            yield lease
+        finally:
+            keeper.cancel()
+            self.waiting.leave()
+            with contextlib.suppress(StoreUnavailable):
+                await lease.revoke()
+
+    async def _keep(self, lease: Lease) -> None:
+        while True:
+            await asyncio.sleep(settings.lease_seconds() / RENEWALS)
+            with contextlib.suppress(StoreUnavailable):
+                await lease.keep_alive()
+
+
+def opened_by(record: Record | None, nonce: str) -> bool:
+    """Whether the request with this nonce opened the record's generation."""
+    return record is not None and any(by.nonce == nonce for by in record.openers[-1:])
+
+
+def attempts_folder(url: str) -> Path:
+    """The attempts' folder beside the ledger (`ledger.db` -> `ledger.db.attempts`); a temporary one for a store without a file."""
+    if url.startswith("sqlite:///"):
+        ledger = Path(url.removeprefix("sqlite:///")).absolute()
+        return ledger.with_name(f"{ledger.name}.attempts")
+    return Path(tempfile.mkdtemp(prefix="sparkonce-attempts-"))

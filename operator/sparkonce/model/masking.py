@@ -1,0 +1,113 @@
+"""Hides what looks like a secret in a job, and in what its driver says of itself. Pure.
+
+For showing alone: a fingerprint, a record's spec and what runs have the values as they are, or a duplicate would not be recognised and a
+driver could not log in. A secret belongs into a Kubernetes Secret (`valueFrom`, `envFrom`); this is for the ones that do not.
+
+Hidden are values of settings and variables whose names say so, values after such a name in a text (`-Djavax.net.ssl.keyStorePassword=x`,
+`?token=x`, `--password x`), and user and password in URLs. What is hidden there is hidden in messages and logs as well, wherever it
+stands, unless it is shorter than a password may be: replacing `1` everywhere would make a log unreadable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkonce.model.fields import UnknownTemplateKind, as_text, field_classes
+
+MASK = "***"
+_SHORTEST = 6
+"""Characters of a value that is searched for in logs."""
+_SAYS = r"(?:password|passwd|passphrase|pwd|secret|token|credential|key(?!space|board))"
+_NAME = re.compile(_SAYS, re.IGNORECASE)
+_ASSIGNED = re.compile(rf"([\w.-]*{_SAYS}[\w.-]*=)([^\s&;,]+)", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)[^/@\s?#]+(?=@)")
+_PLAIN = {"", "true", "false"}
+
+
+def masked(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The job's document with secrets hidden."""
+    return _Masking(_settings_of(job)).document(job)
+
+
+def values_of(job: Mapping[str, Any]) -> frozenset[str]:
+    """The values that `masked` hides, as far as they can be searched for."""
+    masking = _Masking(_settings_of(job))
+    masking.document(job)
+    return frozenset(value for value in masking.found if len(value) >= _SHORTEST)
+
+
+def redacted(text: str, values: Collection[str]) -> str:
+    """A message or log with these values, and users and passwords of URLs, hidden."""
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    return _USERINFO.sub(MASK, text)
+
+
+def _settings_of(job: Mapping[str, Any]) -> frozenset[str] | None:
+    """Names of the maps that hold settings or variables; None: any map may."""
+    spec = job.get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else None
+    given = template if isinstance(template, dict) else {}
+    try:
+        classes = field_classes(str(given.get("apiVersion")), str(given.get("kind")))
+    except UnknownTemplateKind:  # of a record: its entry point is not installed here
+        return None
+    return frozenset(path.rpartition(".")[2] for path in classes.conf)
+
+
+@dataclass
+class _Masking:
+    settings: frozenset[str] | None
+    found: list[str] = field(default_factory=list)
+
+    def document(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        spec = job.get("spec")
+        if not isinstance(spec, dict) or not isinstance(spec.get("template"), dict):
+            return dict(job)
+        return {**job, "spec": {**spec, "template": self.value(spec["template"])}}
+
+    def value(self, value: Any, *, above: str = "") -> Any:
+        match value:
+            case dict() if "value" in value and _NAME.search(str(value.get("name", ""))):
+                return {**value, "value": self._hide(value["value"])}
+            case dict():
+                settings = self.settings is None or above in self.settings
+                return {name: self._entry(name, each, settings=settings) for name, each in value.items()}
+            case list():
+                names = ["", *(each if isinstance(each, str) else "" for each in value)]
+                return [
+                    self._hide(each) if _is_option(name) and isinstance(each, str) else self.value(each)
+                    for name, each in zip(names, value, strict=False)
+                ]
+            case str():
+                return self._text(value)
+        return value
+
+    def _entry(self, name: str, value: Any, *, settings: bool) -> Any:
+        scalar = isinstance(value, str | int | float)
+        return self._hide(value) if settings and scalar and _NAME.search(name) else self.value(value, above=name)
+
+    def _text(self, text: str) -> str:
+        def hide(found: re.Match[str]) -> str:
+            return found[1] + str(self._hide(found[2]))
+
+        for each in _USERINFO.findall(text):
+            self.found += [each, each.partition(":")[2]]
+        return _ASSIGNED.sub(hide, _USERINFO.sub(MASK, text))
+
+    def _hide(self, value: Any) -> Any:
+        if value is None or isinstance(value, dict | list):
+            return value
+        text = as_text(value)
+        if text.lower() in _PLAIN:
+            return value
+        self.found.append(text)
+        return MASK
+
+
+def _is_option(text: str) -> bool:
+    """`--password`, whose value is the next argument."""
+    return text.startswith("-") and "=" not in text and _NAME.search(text) is not None

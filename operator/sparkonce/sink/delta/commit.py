@@ -1,0 +1,197 @@
+"""Computes the log entry that commits a slot at one version of a Delta table, or the sentence why it cannot be committed.
+
+Everything is derived anew for each version that is tried, and from the slot alone: a process that rolls a sealed slot forward, days later
+and without the job, writes the same entry as its driver would have. Only the statistics of files are known to the driver alone (`log`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkonce.errors import OutputCorrupt
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.delta import log as delta_log
+from sparkonce.sink.delta import schema as delta_fit
+from sparkonce.sink.delta import stream as delta_stream
+from sparkonce.sink.delta.inventory import is_opening, missing, older_files
+from sparkonce.sink.delta.snapshot import DeltaSnapshot
+from sparkonce.sink.objects.protocol import TableObjects
+from sparkonce.sink.protocol import DataFile, SinkKey, Slot, StreamPart
+from sparkonce.sink.slotlog.layout import files_of
+
+
+def unwritable(table: DeltaSnapshot) -> str | None:
+    """Why we cannot write rows to this table; None when we can."""
+    return delta_fit.unwritable(
+        reader=table.min_reader,
+        writer=table.min_writer,
+        features=table.features,
+        configuration=table.configuration,
+        schema=table.schema,
+    )
+
+
+def unfenceable(table: DeltaSnapshot) -> str | None:
+    """Why we cannot write even an entry without files; None when we can."""
+    return delta_fit.unfenceable(
+        reader=table.min_reader,
+        writer=table.min_writer,
+        features=table.features,
+        configuration=table.configuration,
+    )
+
+
+def fit(
+    table: DeltaSnapshot, rows: Mapping[str, Any], asked: Sequence[str], *, merge: bool
+) -> delta_fit.RowLayout | str:
+    """How rows of a schema fit the table, or why they do not."""
+    return delta_fit.fit(
+        dict(rows),
+        table=table.schema,
+        partition_by=table.partition_by,
+        asked=asked,
+        merge=merge,
+        features=table.features,
+    )
+
+
+async def unfit(objects: TableObjects, table: DeltaSnapshot | None, key: SinkKey, slot: Slot) -> str | None:
+    """Why the slot can never be committed to this table; None when it can be."""
+    if table is None:
+        return "it was dropped after the rows were staged" if slot.table is not None else None
+    if slot.table is not None and slot.table != table.identity:
+        return "it was dropped and made anew after the rows were staged"
+    if why := unwritable(table):
+        return why
+    fits = _slot_fit(table, slot)
+    if isinstance(fits, str):
+        return fits
+    replaced = await _replaced(objects, table, key, slot)
+    return replaced if isinstance(replaced, str) else None
+
+
+async def staged(objects: TableObjects, slot: Slot) -> tuple[DataFile, ...] | str:
+    """The files of a slot, or why they no longer exist."""
+    try:
+        files = await files_of(objects, slot)
+    except OutputCorrupt as error:
+        return str(error)
+    if gone := await missing(objects, files):
+        return f"{len(gone)} staged file(s) are gone, the first is {gone[0]}; run it again"
+    return files
+
+
+async def older(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, on_rerun: OnRerun) -> list[DataFile] | str:
+    """Files of the generations that a commit of this key replaces, or why they cannot be removed."""
+    if on_rerun is not OnRerun.REPLACE or key.generation == 1:
+        return []
+    before = delta_stream.before(key)
+    if before is not None and table.committed(before) is not None:
+        return []  # the stream's first batch has replaced them
+    files = await older_files(objects, table, key)
+    if not files:
+        return []
+    if table.configuration.get("delta.appendOnly", "false").lower() == "true":
+        return "it is append-only (delta.appendOnly), so nothing in it is replaced; declare onRerun: Append"
+    if "deletionVectors" in table.features:
+        return "it may mark single rows as deleted (deletionVectors), so its files are not replaced whole; declare onRerun: Append"
+    if lost := [file.path for file in files if file.path not in table.live]:
+        return (
+            f"another writer rewrote or deleted {len(lost)} file(s) of the generation before, the first is {lost[0]}, so its rows cannot "
+            "be told apart any more; delete them yourself and declare onRerun: Append"
+        )
+    return files
+
+
+async def commit_entry(
+    objects: TableObjects,
+    table: DeltaSnapshot,
+    key: SinkKey,
+    slot: Slot,
+    files: Sequence[DataFile],
+    *,
+    stats: Mapping[str, str],
+) -> bytes:
+    """The entry that commits a fitting slot as the next version of the table. stats: by path, of the files whose statistics are known."""
+    replaced, fits = await _replaced(objects, table, key, slot), _slot_fit(table, slot)
+    if isinstance(replaced, str) or isinstance(fits, str):
+        raise TypeError(f"slot {slot.token} of {key} does not fit: {replaced} {fits}")
+    now = _now()
+    notes = {"sinkKey": str(key), "token": slot.token, "nonce": slot.nonce, "fingerprint": slot.fingerprint}
+    parameters = {"mode": "Append", "partitionBy": json.dumps(list(fits.partition_by))}
+    actions = [
+        delta_log.commit_info("WRITE", parameters, now=now, blind=not replaced, notes=notes),
+        delta_log.txn(delta_log.idem(key), delta_log.slot_number(slot), now=now),
+        delta_log.txn(delta_log.fence(key), max(slot.token, table.fenced(key)), now=now),
+    ]
+    if fits.schema is not None:
+        actions.append(
+            delta_log.meta_data(
+                identity=table.identity,
+                schema=fits.schema,
+                partition_by=fits.partition_by,
+                configuration=table.configuration,
+                created=table.created,
+                name=table.name,
+                description=table.description,
+            )
+        )
+    for file in replaced:
+        values = delta_log.partition_values(file.path, table.partition_by)
+        actions.append(delta_log.remove(table.live[file.path], values, now=now))
+    modified = int(slot.committed_at * 1000)
+    actions += (
+        delta_log.add(file, partition_by=fits.partition_by, stats=stats.get(file.path), modified=modified)
+        for file in files
+    )
+    return delta_log.render(actions)
+
+
+def fence_entry(key: SinkKey, token: int) -> bytes:
+    """The entry that bars lower tokens and changes nothing else."""
+    now = _now()
+    notes = {"sinkKey": str(key), "fence": token}
+    info = delta_log.commit_info("WRITE", {"mode": "Append"}, now=now, blind=True, notes=notes)
+    return delta_log.render([info, delta_log.txn(delta_log.fence(key), token, now=now)])
+
+
+def table_entry(slot: Slot) -> bytes | str:
+    """Version 0 of the table that a first slot creates, without its rows; or why such a table cannot exist."""
+    partition_by = slot.partition_by or ()
+    schema = delta_fit.new_schema(_rows(slot), partition_by)
+    if isinstance(schema, str):
+        return schema
+    features = sorted(delta_fit.needed_features(schema))
+    return delta_log.new_table(
+        schema if schema["fields"] else delta_fit.BLANK, partition_by, features=features, now=_now()
+    )
+
+
+async def _replaced(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, slot: Slot) -> list[DataFile] | str:
+    return [] if is_opening(slot) else await older(objects, table, key, slot.on_rerun)
+
+
+def _slot_fit(table: DeltaSnapshot, slot: Slot) -> delta_fit.RowLayout | str:
+    rows = _rows(slot)
+    if not rows["fields"]:
+        return delta_fit.RowLayout(None, table.partition_by, ())
+    asked = slot.partition_by or () if delta_fit.is_blank(table.schema) else ()
+    fits = fit(table, rows, asked, merge=bool(slot.merge_schema))
+    if not isinstance(fits, str) and slot.file_count and fits.staged_by != (slot.partition_by or ()):
+        own, staged_by = (", ".join(columns) or "no column" for columns in (fits.staged_by, slot.partition_by or ()))
+        return f"it is partitioned by {own}, and the rows were staged by {staged_by}"
+    return fits
+
+
+def _rows(slot: Slot) -> dict[str, Any]:
+    """The schema of the slot's rows; without columns for a stream's opening and end, which have no rows."""
+    ends = slot.stream is not None and slot.stream.part is StreamPart.END
+    return dict(json.loads(slot.data_schema)) if slot.data_schema and not ends else delta_fit.EMPTY
+
+
+def _now() -> int:
+    """Milliseconds, as the log counts them; informative only."""
+    return int(time.time() * 1000)

@@ -1,0 +1,236 @@
+"""Lists the contents of a Delta table, of one lineage or of all keys, from the evidence beside it and one version of its log.
+
+Audits also read the entries of the log, as far back as it keeps them: a snapshot has one number per key, so that of two commits only the
+last would show.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from sparkonce import blocking
+from sparkonce.errors import OutputCorrupt
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.delta import evidence
+from sparkonce.sink.delta.log import IDEM, LOG, slot_number
+from sparkonce.sink.delta.snapshot import DeltaSnapshot
+from sparkonce.sink.objects.protocol import Listed, TableObjects
+from sparkonce.sink.protocol import CommittedFile, DataFile, Effect, Inventory, SinkKey, Slot, StagedFolder, StreamPart
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.layout import files_of
+
+STAGING = "so-"
+"""Prefix of folders with staged rows. Not an underscore: VACUUM must see files there that no version names any more."""
+THREADS = 8
+"""Objects read concurrently: in sequence, a store's round trips would take as long as everything else together."""
+
+_ENTRY = re.compile(rf"{LOG}/(\d{{20}})\.json$")
+
+
+def staging_folder(key: SinkKey | str, token: int, nonce: str) -> str:
+    """The folder with the staged rows of one write call."""
+    return f"{STAGING}{key}/{token:010d}-{nonce}"
+
+
+async def missing(objects: TableObjects, files: Iterable[DataFile]) -> list[str]:
+    """Paths that do not exist with their recorded size: one listing per write, no file is read."""
+    named = {file.path: file.bytes for file in files}
+    for folder in dict.fromkeys("/".join(path.split("/")[:2]) for path in list(named)):
+        for each in await objects.list(folder):
+            if named.get(each.path) == each.bytes:
+                del named[each.path]
+    return list(named)
+
+
+def is_opening(slot: Slot) -> bool:
+    """Whether a slot is a stream's opening, which binds it to its checkpoint and is not an effect."""
+    return slot.stream is not None and slot.stream.part is StreamPart.OPENING
+
+
+async def is_replaced(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> bool:
+    """Whether a later, replacing generation of the lineage is committed."""
+    for run in await evidence.runs(objects, key.lineage):
+        if run.generation > key.generation:
+            slot = await _committed(objects, table, run.sink_key)
+            if slot is not None and slot.on_rerun is OnRerun.REPLACE and not is_opening(slot):
+                return True
+    return False
+
+
+async def older_files(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> list[DataFile]:
+    """Files of earlier generations of the lineage that no committed generation has replaced yet.
+
+    A stream's first batch replaces the earlier generations; later batches find nothing left to replace.
+    Raises: OutputCorrupt when the files of a committed earlier generation cannot be read any more."""
+    runs = [run for run in await evidence.runs(objects, key.lineage) if run.generation <= key.generation]
+    stand = [(run.generation, await _committed(objects, table, run.sink_key)) for run in runs]
+    slots = [(generation, slot) for generation, slot in stand if slot is not None]
+    replacing = (at for at, slot in slots if slot.on_rerun is OnRerun.REPLACE and not is_opening(slot))
+    first = max(replacing, default=0)
+    standing = [slot for at, slot in slots if first <= at < key.generation]
+    return [file for slot in standing for file in await files_of(objects, slot)]
+
+
+async def _committed(objects: TableObjects, table: DeltaSnapshot, sink_key: str) -> Slot | None:
+    number = table.committed(sink_key)
+    if number is None:
+        return None
+    slot = await evidence.numbered(objects, sink_key, number)
+    if slot is None:
+        raise evidence.lost(objects, sink_key)
+    return slot
+
+
+@dataclass
+class _Collected:
+    committed: list[tuple[str, Slot, tuple[CommittedFile, ...]]] = field(default_factory=list)
+    """Path, slot and its files."""
+    stands: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Sink key -> token and nonce of its committed slot."""
+    barred: dict[str, int] = field(default_factory=dict)
+    """Sink key -> lowest token that may commit, for keys with a noted fence."""
+    unreadable: list[str] = field(default_factory=list)
+    commits: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Sink key -> number of each slot that the log commits, and the first version that does."""
+
+
+async def inventory(objects: TableObjects, table: DeltaSnapshot | None, kind: str) -> Inventory:
+    """A slot or list of files that does not parse becomes a sentence in `unreadable`. Raises: OutputUnavailable."""
+    everything = await objects.list("")
+    listed = [each for each in everything if not each.path.startswith((LOG, "."))]
+    rows = [each for each in listed if not each.path.startswith("_")]
+    folders: dict[str, list[Listed]] = {}
+    for each in rows:
+        folder = "/".join(each.path.split("/")[:2])
+        if folder.startswith(STAGING) and layout.staged(folder) is not None:
+            folders.setdefault(folder, []).append(each)
+    commits = _commits(objects, table, everything)
+    found = _evidence(objects, table, listed, {_key_of(folder) for folder in folders}, commits)
+    return Inventory(
+        kind=kind,
+        uri=objects.uri,
+        effects=_effects(found),
+        staged=tuple(_staged(table, found, folder, inside) for folder, inside in folders.items()),
+        live=() if table is None else tuple(sorted(table.live)),
+        unreadable=tuple(found.unreadable),
+        commits={
+            sink_key: tuple(f"version {version}" for version in versions.values())
+            for sink_key, versions in found.commits.items()
+            if len(versions) > 1
+        },
+    )
+
+
+def _effects(found: _Collected) -> tuple[Effect, ...]:
+    newest: dict[str, int] = {}
+    for _, slot, _ in found.committed:
+        lineage, generation = _lineage(slot.sink_key)
+        if slot.on_rerun is OnRerun.REPLACE and not is_opening(slot):
+            newest[lineage] = max(generation, newest.get(lineage, 0))
+    effects = []
+    for path, slot, files in found.committed:
+        lineage, generation = _lineage(slot.sink_key)
+        visible = generation >= newest.get(lineage, 0)
+        effects.append(Effect(slot=slot, files=files, commit=path, visible=visible))
+    return tuple(effects)
+
+
+def _staged(table: DeltaSnapshot | None, found: _Collected, folder: str, inside: list[Listed]) -> StagedFolder:
+    token, nonce = layout.staged(folder) or (0, "")
+    sink_key = _key_of(folder)
+    stands = found.stands.get(sink_key)
+    barred = found.barred.get(sink_key, 0) if table is None else table.fenced(sink_key)
+    return StagedFolder(
+        path=folder,
+        sink_key=sink_key,
+        token=token,
+        nonce=nonce,
+        files=len(inside),
+        bytes=sum(each.bytes for each in inside),
+        unreachable=(token, nonce) != stands if stands else token < barred,
+        modified=max(each.modified for each in inside),
+    )
+
+
+def _commits(objects: TableObjects, table: DeltaSnapshot | None, listed: Iterable[Listed]) -> dict[str, dict[int, int]]:
+    """As `_Collected.commits`, from the entries that still exist, up to the loaded version."""
+    if table is None:
+        return {}
+    numbered = ((int(match[1]), each.path) for each in listed if (match := _ENTRY.match(each.path)))
+    entries = sorted((version, path) for version, path in numbered if version <= table.version)
+    found: dict[str, dict[int, int]] = {}
+    with ThreadPoolExecutor(THREADS) as pool:
+        for (version, _), named in zip(
+            entries, pool.map(lambda entry: _named(blocking.run(objects.get(entry[1]))), entries), strict=True
+        ):
+            for sink_key, number in named:
+                found.setdefault(sink_key, {}).setdefault(number, version)
+    return found
+
+
+def _named(entry: bytes | None) -> list[tuple[str, int]]:
+    """Sink keys that an entry of the log commits, with the numbers of their slots."""
+    told = [json.loads(line).get("txn") or {} for line in (entry or b"").splitlines() if b'"txn"' in line]
+    return [
+        (each["appId"].removeprefix(IDEM), each["version"]) for each in told if each.get("appId", "").startswith(IDEM)
+    ]
+
+
+def _evidence(
+    objects: TableObjects,
+    table: DeltaSnapshot | None,
+    listed: Iterable[Listed],
+    staged: Iterable[str],
+    commits: dict[str, dict[int, int]],
+) -> _Collected:
+    found = _Collected(commits=commits)
+    paths: dict[str, str] = {}
+    for each in listed:
+        parts = each.path.split("/")
+        if parts[0] != evidence.EVIDENCE or len(parts) < 4:
+            continue
+        paths[each.path] = sink_key = f"{parts[1]}-{parts[2]}"
+        if token := evidence.noted_token(each.path):
+            found.barred[sink_key] = max(token, found.barred.get(sink_key, 0))
+    stands = {sink_key: None if table is None else table.committed(sink_key) for sink_key in {*staged, *paths.values()}}
+    with ThreadPoolExecutor(THREADS) as pool:
+        read = pool.map(lambda path: _read(objects, path, {stands[paths[path]], *commits.get(paths[path], ())}), paths)
+        for (path, sink_key), slot in zip(paths.items(), read, strict=True):
+            if isinstance(slot, str):
+                found.unreadable.append(slot)
+            elif slot is not None:
+                found.committed.append((path, *slot))
+                if slot_number(slot[0]) == stands[sink_key]:
+                    found.stands[sink_key] = (slot[0].token, slot[0].nonce)
+    lost = sorted(
+        sink_key
+        for sink_key, number in stands.items()
+        if number is not None and sink_key not in found.stands and len(commits.get(sink_key, ())) < 2
+    )
+    found.unreadable += (str(evidence.lost(objects, sink_key)) for sink_key in lost)
+    return found
+
+
+def _read(
+    objects: TableObjects, path: str, committed: set[int | None]
+) -> tuple[Slot, tuple[CommittedFile, ...]] | str | None:
+    """A committed slot and its files; a sentence for one that does not parse; None for anything else."""
+    try:
+        slot = blocking.run(evidence.read(objects, path))
+        if slot is None or slot_number(slot) not in committed:
+            return None
+        return slot, CommittedFile.all_of(blocking.run(files_of(objects, slot)))
+    except OutputCorrupt as error:
+        return str(error)
+
+
+def _key_of(folder: str) -> str:
+    return folder.partition("/")[0].removeprefix(STAGING)
+
+
+def _lineage(sink_key: str) -> tuple[str, int]:
+    return layout.lineage_of(sink_key) or (sink_key, 0)

@@ -1,0 +1,153 @@
+"""One version of a Delta table, read through delta-rs, which knows checkpoints, compacted logs and features.
+
+Every answer of a `DeltaSnapshot` comes from one loaded table. A commit decided on it creates exactly the next version, so that any entry in
+between is a conflict.
+
+"No such table" needs proof: delta-rs also reports it for folders that it may not read. It is believed only when the store itself lists no
+log and has no version 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, cast
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from sparkonce.errors import OutputUnavailable
+from sparkonce.sink.delta.log import LOG, Live, entry_path, fence, idem, plain_path
+from sparkonce.sink.objects.protocol import TableObjects
+from sparkonce.sink.protocol import SinkKey
+
+CHECKPOINT_INTERVAL = 10
+"""Versions between checkpoints unless the table sets it: the default of Delta's own writer."""
+LOOK_BACK = 200
+"""Log entries read at most to find who removed a file; each is one request to the store."""
+
+LIBRARY_ERRORS = (DeltaError, OSError, ValueError, RuntimeError)
+"""Errors that delta-rs raises for a failing store and for an invalid log alike."""
+
+
+class DeltaSnapshot:
+    """One version. The list of live files is built only when it is needed."""
+
+    def __init__(self, table: DeltaTable) -> None:
+        self._table = table
+        metadata = table.metadata()
+        self.version: int = table.version()
+        self.identity = str(metadata.id)
+        self.name, self.description = metadata.name, metadata.description
+        self.partition_by = tuple(metadata.partition_columns)
+        self.configuration: Mapping[str, str] = dict(metadata.configuration)
+        self.created: int | None = metadata.created_time
+        self.schema: dict[str, Any] = json.loads(table.schema().to_json())
+        protocol = table.protocol()
+        self.min_reader, self.min_writer = protocol.min_reader_version, protocol.min_writer_version
+        self.features = frozenset(protocol.writer_features or ()) | frozenset(protocol.reader_features or ())
+
+    def committed(self, key: SinkKey | str) -> int | None:
+        """Number of a key's committed slot (`log.slot_number`); None when there is none."""
+        return self._table.transaction_version(idem(key))
+
+    def fenced(self, key: SinkKey | str) -> int:
+        """The lowest token that may still commit; 0 when the key was never fenced."""
+        return self._table.transaction_version(fence(key)) or 0
+
+    @cached_property
+    def live(self) -> dict[str, Live]:
+        """Files whose rows are visible, by their path on disk."""
+        import pyarrow as pa
+
+        adds = pa.table(self._table.get_add_actions(flatten=False))
+        paths, sizes = cast("list[str]", adds["path"].to_pylist()), cast("list[int]", adds["size_bytes"].to_pylist())
+        return {plain_path(raw): Live(raw, size) for raw, size in zip(paths, sizes, strict=True)}
+
+    @property
+    def checkpoint_interval(self) -> int:
+        text = self.configuration.get("delta.checkpointInterval", "")
+        return int(text) if text.isdigit() and int(text) > 0 else CHECKPOINT_INTERVAL
+
+
+class Log:
+    """The log of one table. Every method raises OutputUnavailable, which means unknown."""
+
+    def __init__(self, objects: TableObjects) -> None:
+        self.objects = objects
+
+    def open(self) -> DeltaTable:
+        """Opens the table with delta-rs, whose errors pass through. Credentials and endpoints come from the environment."""
+        return DeltaTable(self.objects.uri, storage_options=_storage_options(self.objects.uri))
+
+    async def load(self) -> DeltaSnapshot | None:
+        """The current table; None when it certainly does not exist. Raises: OutputUnavailable, also for a log that does not parse."""
+        try:
+            return DeltaSnapshot(self.open())
+        except TableNotFoundError as error:
+            listed = await self.objects.list(LOG)
+            if not any(each.path.endswith((".json", ".parquet")) for each in listed) and (
+                await self.objects.get(entry_path(0)) is None
+            ):
+                return None
+            # The table was just created, or the library cannot read it.
+            try:
+                return DeltaSnapshot(self.open())
+            except LIBRARY_ERRORS:
+                raise self._unreadable(error) from error
+        except LIBRARY_ERRORS as error:
+            raise self._unreadable(error) from error
+
+    async def checkpoint(self, snapshot: DeltaSnapshot) -> None:
+        """Writes a checkpoint of the newest version and deletes expired entries. Not needed for correctness: after a failure the next
+        commit that is due tries again."""
+        try:
+            table = self.open()
+            if snapshot.configuration.get("delta.checkpointPolicy", "classic") != "classic":
+                return
+            table.create_checkpoint()
+            if snapshot.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true":
+                table.cleanup_metadata()
+        except LIBRARY_ERRORS:
+            return
+
+    async def rewritten(self, snapshot: DeltaSnapshot, paths: frozenset[str]) -> bool | None:
+        """Whether all these files, which are not live, were removed by writers that only moved their rows (OPTIMIZE).
+        None: the log does not reach back that far."""
+        left = set(paths)
+        for version in range(snapshot.version, max(-1, snapshot.version - LOOK_BACK), -1):
+            data = await self.objects.get(entry_path(version))
+            if data is None:
+                break
+            for line in data.splitlines():
+                removed = json.loads(line).get("remove") if b'"remove"' in line else None
+                if removed is None or (path := plain_path(removed["path"])) not in left:
+                    continue
+                if removed.get("dataChange", True):
+                    return False
+                left.discard(path)
+            if not left:
+                return True
+        return None
+
+    def _unreadable(self, error: Exception) -> OutputUnavailable:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        return OutputUnavailable(f"cannot read the Delta table {self.objects.uri}: {said}")
+
+
+def _storage_options(uri: str) -> dict[str, str] | None:
+    """Environment settings that obstore reads and delta-rs does not: every name of an endpoint, and that an http:// endpoint permits plain
+    HTTP. No secrets pass through here."""
+    if uri.startswith("s3a://"):
+        names = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]
+    elif uri.startswith(("abfs", "az://")):
+        names = ["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"]
+    else:
+        return None
+    endpoint = next(filter(None, (os.environ.get(name) for name in names)), None)
+    if endpoint is None:
+        return None
+    plain = {"allow_http": "true"} if endpoint.lower().startswith("http://") else {}
+    return {"aws_endpoint" if uri.startswith("s3a://") else "azure_endpoint": endpoint, **plain}

@@ -1,0 +1,291 @@
+"""Builds commits to an Iceberg table from pyiceberg's parts and sends them with its own requirements.
+
+Iceberg cannot require "this key is not committed". It can require that a tag does not exist, that `main` has not moved and that the key's
+fence is the one that was read; so a commit lists everything that its decision was based on in its requirements.
+
+The commit of pyiceberg's own transaction is never used: version 0.12 retries it after a conflict without our checks (thirty commits for ten
+keys), and it keeps only one requirement of each kind, which drops the tag's. `tests/sink/test_iceberg_races.py` fails when a version
+changes this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertLastAssignedFieldId,
+    AssertLastAssignedPartitionId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+)
+
+from sparkonce.errors import OutputUnavailable
+from sparkonce.failpoints import hit
+from sparkonce.sink.iceberg.catalog import CatalogTable, first_line
+from sparkonce.sink.iceberg.evidence import COMMITTED, FENCED, KeyEvidence, tagged, with_snapshot
+from sparkonce.sink.iceberg.schema import SchemaChange
+from sparkonce.sink.protocol import SinkKey, Slot, Stuck
+from sparkonce.sink.slotlog.sink import RESEND_AFTER
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+OVERTAKEN = "older than last sequence number"
+"""Text of a refusal by pyiceberg's own check and by Iceberg's Java server: another commit came first that changed nothing in our
+requirements, for example the fence of another key. It is an ordinary conflict without its exception type."""
+CONFLICTS = 200
+"""Conflicts after which a commit gives up. Each costs a read of the table; a table this busy needs fewer writers."""
+WAIT = (0.02, 0.5)
+"""Minimum and maximum random pause in seconds after a conflict, so that the same writers do not collide again."""
+NAME_MAPPING = "schema.name-mapping.default"
+FOOTER_THREADS = 8
+"""Concurrent reads of footers, as in staging."""
+SENT_COMMIT, SENT_FENCE = "sink.iceberg.commit", "sink.iceberg.fence"
+"""Failpoints around requests to the catalog."""
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """A change to send, and the metadata files written for it."""
+
+    updates: tuple[TableUpdate, ...]
+    requirements: tuple[TableRequirement, ...]
+    written: tuple[str, ...]
+    """Manifests and manifest lists; garbage once the catalog has refused the change."""
+
+
+def root(table: Table) -> TableChange:
+    """Adds a first, empty snapshot to a table without any: from then on each snapshot has a parent, which catalogs check, and tags can
+    be required not to exist."""
+    transaction = table.transaction()
+    with transaction.update_snapshot().fast_append() as empty:
+        pass
+    uuid = AssertTableUUID(uuid=table.metadata.table_uuid)
+    main = AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None)
+    return TableChange(transaction._updates, (uuid, main), _written(empty))  # noqa: SLF001 - see the module
+
+
+def fence(table: Table, key: SinkKey, at: KeyEvidence, summary: Mapping[str, str]) -> TableChange:
+    """Sets the fence of a key; `at` is the evidence that was read from the loaded table."""
+    path, updates = tagged(table, table.metadata, f"{FENCED}{key}", summary)
+    return TableChange(updates, _requirements(table.metadata, key, at), (path,))
+
+
+def append(
+    table: Table,
+    key: SinkKey,
+    at: KeyEvidence,
+    *,
+    summary: Mapping[str, str],
+    paths: Sequence[str],
+    removed: Iterable[DataFile],
+    fitting: SchemaChange,
+    partition_by: Sequence[str],
+) -> TableChange:
+    """Adds rows with their evidence and new columns, and removes the files that they replace, as one change."""
+    transaction = table.transaction()
+    _take_columns(transaction, fitting, partition_by)
+    metadata = transaction.table_metadata
+    files = data_files(table, metadata, paths)
+    removed_files = list(removed)
+    if files or removed_files:
+        snapshot_id, written = _rows(transaction, summary, files, removed_files)
+    else:  # nothing changes for readers: `main` stays where it is
+        snapshot_id, written = (head.snapshot_id if (head := metadata.current_snapshot()) else 0), ()
+    path, updates = tagged(table, transaction.table_metadata, f"{COMMITTED}{key}", with_snapshot(summary, snapshot_id))
+    before = table.metadata
+    requirements = (
+        *_requirements(before, key, at),
+        AssertLastAssignedFieldId(last_assigned_field_id=before.last_column_id),
+        AssertLastAssignedPartitionId(last_assigned_partition_id=before.last_partition_id),
+    )
+    return TableChange((*transaction._updates, *updates), requirements, (*written, path))  # noqa: SLF001 - see the module
+
+
+def _rows(
+    transaction: Transaction, summary: Mapping[str, str], files: Sequence[DataFile], removed_files: Sequence[DataFile]
+) -> tuple[int, tuple[str, ...]]:
+    """Id of the snapshot that adds the rows, and the metadata files written for it."""
+    snapshot = transaction.update_snapshot(snapshot_properties=dict(summary))
+    with snapshot.overwrite() if removed_files else snapshot.fast_append() as producer:
+        if removed_files:
+            producer.delete_by_predicate(
+                AlwaysTrue()
+            )  # makes it read every manifest; only the files named below are removed
+        for file in removed_files:
+            producer.delete_data_file(file)
+        for file in files:
+            producer.append_data_file(file)
+    return producer.snapshot_id, _written(producer)
+
+
+def data_files(table: Table, metadata: TableMetadata, paths: Sequence[str]) -> list[DataFile]:
+    """Iceberg's entries for files, with statistics and partition from their footers."""
+    from pyiceberg.io.pyarrow import parquet_file_to_data_file  # imports pandas
+
+    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
+        return list(pool.map(lambda path: parquet_file_to_data_file(table.io, metadata, path), paths))
+
+
+def unplaced(table: Table, paths: Sequence[str], *, fitting: SchemaChange, partition_by: Sequence[str]) -> str | None:
+    """Name of a partition column whose value a file's statistics do not show (NaN and very long values are left out), or None.
+
+    Raises:
+        ValueError: a file contains several values of a partition field.
+    """
+    transaction = table.transaction()
+    _take_columns(transaction, fitting, partition_by)
+    metadata = transaction.table_metadata
+    for file in data_files(table, metadata, paths) if metadata.spec().fields else ():
+        nulls = file.null_value_counts or {}
+        for number, each in enumerate(metadata.spec().fields):
+            if file.partition[number] is None and nulls.get(each.source_id) != file.record_count:
+                return metadata.schema().find_column_name(each.source_id)
+    return None
+
+
+class Misfit(Exception):
+    """The staged files cannot be added to the table as it is now. Nothing was sent."""
+
+
+class Sending:
+    """Sends one change until it is decided: retries after conflicts, and reads the table again after each lost reply."""
+
+    def __init__(self, place: CatalogTable, what: str) -> None:
+        self._place, self._what = place, what
+        self._conflicts, self._lost, self._error = 0, 0, ""
+
+    def load(self) -> Table | None:
+        """Loads the table, with retries.
+
+        Raises:
+            OutputUnavailable: the catalog did not answer, too often.
+        """
+        while True:
+            try:
+                return self._place.load()
+            except OutputUnavailable as error:
+                self.lost(error)
+
+    def send(self, table: Table, make: Callable[[], TableChange], point: str | None = None) -> bool:
+        """Sends the change that `make` builds. True: it is committed. False: load the table and decide again.
+
+        Raises:
+            OutputUnavailable: unknown; the change may be committed now or later.
+            Misfit: the files do not fit the table; nothing was sent.
+        """
+        if self._lost > len(RESEND_AFTER):
+            raise self._unknown()
+        try:
+            change = make()
+        except ValueError as error:
+            raise Misfit(first_line(error)) from error
+        except Exception as error:  # noqa: BLE001 - a staged file is gone, a manifest could not be written: nothing was sent
+            self.lost(error)
+            return False
+        try:
+            if point:
+                hit(f"{point}.before")
+            self._place.catalog.commit_table(table, change.requirements, change.updates)
+            if point:
+                hit(f"{point}.after")
+        except CommitFailedException as error:
+            self._conflict(table, change, error)
+            return False
+        except Exception as error:  # noqa: BLE001 - any other error is not an answer (see `catalog`)
+            if OVERTAKEN in str(error):
+                self._conflict(table, None, error)
+            else:
+                self.lost(error)
+            return False
+        return True
+
+    def never(self, slot: Slot, why: str) -> Stuck:
+        """Stuck, unless a change was sent whose reply was lost.
+
+        Raises:
+            OutputUnavailable: that change may still be committed.
+        """
+        if self._lost:
+            raise self._unknown()
+        return Stuck(slot, why)
+
+    def lost(self, error: BaseException) -> None:
+        """Records a lost reply and pauses before the next try.
+
+        Raises:
+            OutputUnavailable: too many replies were lost, and one more read did not find the change.
+        """
+        self._error = first_line(error)
+        if self._lost > len(RESEND_AFTER):
+            raise self._unknown() from error
+        if self._lost < len(RESEND_AFTER):
+            time.sleep(RESEND_AFTER[self._lost])
+        self._lost += 1
+
+    def _conflict(self, table: Table, change: TableChange | None, error: Exception) -> None:
+        """Pauses after a conflict. change: given if it is certain that it was refused as a whole; its files are deleted."""
+        self._conflicts += 1
+        if (
+            change is not None and self._lost == 0
+        ):  # an earlier change with a lost reply may still be committed, and needs the files written for it
+            with contextlib.suppress(Exception):  # left to the table's own maintenance
+                for path in change.written:
+                    table.io.delete(path)
+        if self._conflicts > CONFLICTS:
+            raise OutputUnavailable(
+                f"{self._what} gave way to {CONFLICTS} other commits to {self._place.uri} ({first_line(error)}); nothing of it is there, "
+                "run it again when the table is less busy"
+            ) from error
+        least, most = WAIT
+        time.sleep(random.uniform(least, min(most, least * 2 ** min(self._conflicts, 5))))  # noqa: S311 - no secret
+
+    def _unknown(self) -> OutputUnavailable:
+        return OutputUnavailable(f"{self._error}; whether {self._what} stands in {self._place.uri} is unknown")
+
+
+def _requirements(metadata: TableMetadata, key: SinkKey, at: KeyEvidence) -> tuple[TableRequirement, ...]:
+    """Requires that everything the decision was based on is unchanged. Only for a table that has a snapshot (`root`)."""
+    head = metadata.current_snapshot()
+    return (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=head.snapshot_id if head else None),
+        AssertRefSnapshotId(ref=f"{COMMITTED}{key}", snapshot_id=at.committed.at if at.committed else None),
+        AssertRefSnapshotId(ref=f"{FENCED}{key}", snapshot_id=at.fence.at if at.fence else None),
+        AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+        AssertDefaultSpecId(default_spec_id=metadata.default_spec_id),
+    )
+
+
+def _take_columns(transaction: Transaction, fitting: SchemaChange, partition_by: Sequence[str]) -> None:
+    first = not transaction.table_metadata.schema().fields
+    if fitting.new:
+        with transaction.update_schema() as schema:
+            for path, kind in fitting.new:
+                schema.add_column(path, kind)
+    if first and partition_by:
+        with transaction.update_spec() as spec:
+            for name in partition_by:
+                spec.add_identity(name)
+    metadata = transaction.table_metadata
+    if metadata.name_mapping() is None and metadata.schema().fields:
+        transaction.set_properties({NAME_MAPPING: metadata.schema().name_mapping.model_dump_json()})
+
+
+def _written(producer: object) -> tuple[str, ...]:
+    """Metadata files that a producer wrote. Private names of pyiceberg: used for deletion only, never for a commit's content."""
+    return (*getattr(producer, "_written_manifests", ()), *getattr(producer, "_written_manifest_lists", ()))

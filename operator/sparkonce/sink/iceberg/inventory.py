@@ -1,0 +1,148 @@
+"""Lists the effects and staged files of all keys in an Iceberg table, for audits. Never writes.
+
+Rows of other writers are left out: only files in our folders count. A commit whose files were compacted is still visible; its rows are then
+in files that this list does not contain.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from sparkonce import blocking
+from sparkonce.errors import OutputCorrupt
+from sparkonce.sink.iceberg.evidence import (
+    DATA,
+    MARK,
+    KeyEvidence,
+    Mark,
+    evidence_of,
+    history,
+    lineage_of,
+    marks,
+    sink_key_of,
+    token_and_nonce,
+)
+from sparkonce.sink.iceberg.files import live
+from sparkonce.sink.iceberg.snapshot import TableView
+from sparkonce.sink.objects.protocol import Listed
+from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, Slot, StagedFolder
+from sparkonce.sink.slotlog.layout import files_of
+
+THREADS = 8
+"""Concurrent reads of slots: one round trip after the other would take as long as everything else together."""
+
+
+@dataclass
+class _Folder:
+    files: int = 0
+    bytes: int = 0
+    modified: float = 0.0
+
+
+async def inventory(view: TableView, *, kind: str) -> Inventory:
+    """Everything of ours in the table; evidence that cannot be read becomes one sentence of `unreadable`.
+
+    Raises:
+        OutputUnavailable: the catalog or the store did not answer.
+    """
+    table, objects = view.table, view.objects
+    effects, unreadable = _effects(view)
+    folders = _folders(await objects.list(DATA))
+    own = f"{table.location()}/"
+    seen = (file.file_path.removeprefix(own) for file in live(table))
+    evidence: dict[str, KeyEvidence | None] = {}
+    staged = []
+    for path, folder in folders.items():
+        token, nonce = token_and_nonce(path) or (0, "")
+        sink_key = sink_key_of(path) or ""
+        if sink_key not in evidence:
+            evidence[sink_key] = _evidence(view, sink_key)
+        staged.append(
+            StagedFolder(
+                path=path,
+                sink_key=sink_key,
+                token=token,
+                nonce=nonce,
+                files=folder.files,
+                bytes=folder.bytes,
+                unreachable=_unreachable(evidence[sink_key], token, nonce),
+                modified=folder.modified,
+            )
+        )
+    return Inventory(
+        kind=kind,
+        uri=view.uri,
+        effects=tuple(effects),
+        staged=tuple(staged),
+        live=tuple(path for path in seen if path.startswith(f"{DATA}/{MARK}")),
+        unreadable=tuple(unreadable),
+        commits={
+            sink_key: tuple(f"snapshot {snapshot}" for snapshot in snapshots.values())
+            for sink_key, snapshots in history(table.metadata).items()
+            if len(snapshots) > 1
+        },
+        location=objects.uri,
+    )
+
+
+def _effects(view: TableView) -> tuple[list[Effect], list[str]]:
+    found: list[Mark] = []
+    unreadable: list[str] = []
+    for each in marks(view.table.metadata):
+        if isinstance(each, Mark):
+            found.append(each)
+        else:
+            unreadable.append(str(each))
+    newest: dict[str, int] = {}
+    for mark in found:
+        lineage, generation = lineage_of(mark.sink_key)
+        if mark.replaces:
+            newest[lineage] = max(generation, newest.get(lineage, 0))
+    effects = []
+    with ThreadPoolExecutor(THREADS) as pool:
+        for mark, read in zip(found, pool.map(lambda mark: _read(view, mark), found), strict=True):
+            if isinstance(read, str):
+                unreadable.append(read)
+                continue
+            lineage, generation = lineage_of(mark.sink_key)
+            visible = generation >= newest.get(lineage, 0)
+            effects.append(Effect(slot=read[0], files=read[1], commit=f"snapshot {mark.snapshot}", visible=visible))
+    return effects, unreadable
+
+
+def _read(view: TableView, mark: Mark) -> tuple[Slot, tuple[CommittedFile, ...]] | str:
+    """The slot and its files, or why they cannot be read."""
+    try:
+        slot = view.slot_of(mark)
+        return slot, CommittedFile.all_of(blocking.run(files_of(view.at(mark), slot)))
+    except OutputCorrupt as error:
+        return str(error)
+
+
+def _folders(listed: tuple[Listed, ...]) -> dict[str, _Folder]:
+    folders: dict[str, _Folder] = {}
+    for each in listed:
+        path = "/".join(each.path.split("/")[:3])
+        if sink_key_of(path) is None or token_and_nonce(path) is None:
+            continue
+        folder = folders.setdefault(path, _Folder())
+        folder.files += 1
+        folder.bytes += each.bytes
+        folder.modified = max(folder.modified, each.modified)
+    return folders
+
+
+def _evidence(view: TableView, sink_key: str) -> KeyEvidence | None:
+    try:
+        return evidence_of(view.table.metadata, sink_key)
+    except OutputCorrupt:
+        return None
+
+
+def _unreachable(at: KeyEvidence | None, token: int, nonce: str) -> bool:
+    if at is None:
+        return False
+    if at.committed is not None:
+        return at.committed.nonce != nonce
+    return token < at.barred_below

@@ -1,0 +1,208 @@
+"""Converts Spark schemas to Iceberg's and computes the schema change that staged rows need. Pure.
+
+Columns are compared by their exact names. Columns that the table lacks are added at the end, as optional, and only with `merge_schema` or
+as the first columns of a new table; columns that the rows lack are null, unless the table requires them. A different type is refused, even
+where Iceberg could widen it: the table has other users, and a widening cannot be undone.
+
+New columns are optional even where Spark knows that they contain no null: the next job's plan may not know it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import (
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from sparkonce.errors import InvalidInput
+
+WRITABLE = (IdentityTransform, YearTransform, MonthTransform, DayTransform, HourTransform, TruncateTransform)
+"""Transforms that Spark can compute and whose value a file's statistics show."""
+
+_SIMPLE: dict[str, Callable[[], IcebergType]] = {
+    "boolean": BooleanType,
+    "byte": IntegerType,
+    "short": IntegerType,
+    "integer": IntegerType,
+    "long": LongType,
+    "float": FloatType,
+    "double": DoubleType,
+    "string": StringType,
+    "binary": BinaryType,
+    "date": DateType,
+    "timestamp": TimestamptzType,
+    "timestamp_ntz": TimestampType,
+}
+
+
+@dataclass
+class SchemaChange:
+    """Difference between the rows' columns and a table's."""
+
+    new: list[tuple[tuple[str, ...], IcebergType]] = field(default_factory=list)
+    """Path and type of the columns that the table lacks."""
+    changed: list[str] = field(default_factory=list)
+    """Each: name, the table's type, the rows' type."""
+    required: list[str] = field(default_factory=list)
+    """Columns that the table requires and the rows may lack."""
+
+    def problem(self, *, merge: bool) -> str | None:
+        """Why rows of this schema do not fit the table; None if they do. merge: new columns may be added."""
+        if self.changed:
+            return f"these columns have another type there: {'; '.join(self.changed)}; cast them"
+        if self.required:
+            return f"these columns may not be null there and may be here: {', '.join(self.required)}"
+        if self.new and not merge:
+            names = ", ".join(".".join(path) for path, _ in self.new)
+            return f"it has no column {names}; drop it from the rows, or write with merge_schema=True to add it"
+        return None
+
+
+def schema_of(data_schema: str) -> Schema:
+    """Converts Spark's JSON schema; the field ids are placeholders.
+
+    Raises:
+        InvalidInput: names a column whose type Iceberg lacks.
+    """
+    numbers = itertools.count(1)
+    return Schema(*_fields(json.loads(data_schema)["fields"], "", numbers))
+
+
+def fit(rows: Schema, table: Schema) -> SchemaChange:
+    found = SchemaChange()
+    _compare(rows.as_struct(), table.as_struct(), (), found)
+    return found
+
+
+def unwritable(metadata: TableMetadata) -> str | None:
+    """Why this release cannot write to the table; None if it can."""
+    if metadata.format_version != 2:
+        return f"it has format version {metadata.format_version}, and this version writes 2"
+    for each in metadata.spec().fields:
+        if not isinstance(each.transform, WRITABLE):
+            return (
+                f"it is partitioned by {each.transform}({metadata.schema().find_column_name(each.source_id)}), which Spark's own writer "
+                "cannot lay out; partition it by identity, year, month, day, hour or truncate"
+            )
+    return None
+
+
+def unmapped(metadata: TableMetadata) -> list[str]:
+    """Columns that readers would not find in files without field ids because the table's name mapping lacks them."""
+    mapping = metadata.name_mapping()
+    if mapping is None:
+        return []
+    mapped, needed = mapping._field_by_name, metadata.schema().name_mapping._field_by_name  # noqa: SLF001 - it has no other index
+    return [name for name, at in needed.items() if name not in mapped or mapped[name].field_id != at.field_id]
+
+
+def identity_columns(spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:
+    return tuple(
+        schema.find_column_name(each.source_id) or ""
+        for each in spec.fields
+        if isinstance(each.transform, IdentityTransform)
+    )
+
+
+def _fields(fields: list[dict[str, Any]], under: str, numbers: Iterator[int]) -> Iterator[NestedField]:
+    for each in fields:
+        number = next(numbers)
+        name = f"{under}{each['name']}"
+        yield NestedField(number, each["name"], _type(each["type"], name, numbers), required=not each["nullable"])
+
+
+def _type(spark: Any, name: str, numbers: Iterator[int]) -> IcebergType:
+    if isinstance(spark, str):
+        if (simple := _SIMPLE.get(spark)) is not None:
+            return simple()
+        if spark.startswith("decimal("):
+            precision, scale = spark.removeprefix("decimal(").removesuffix(")").split(",")
+            return DecimalType(int(precision), int(scale))
+        if spark.startswith(("varchar(", "char(", "string")):
+            return StringType()
+    elif spark["type"] == "struct":
+        return StructType(*_fields(spark["fields"], f"{name}.", numbers))
+    elif spark["type"] == "array":
+        element = _type(spark["elementType"], f"{name}.element", numbers)
+        return ListType(next(numbers), element, element_required=not spark["containsNull"])
+    elif spark["type"] == "map":
+        key, value = (_type(spark[f"{part}Type"], f"{name}.{part}", numbers) for part in ("key", "value"))
+        return MapType(next(numbers), key, next(numbers), value, value_required=not spark["valueContainsNull"])
+    what = spark if isinstance(spark, str) else spark["type"]
+    raise InvalidInput(f"column {name} has Spark's type {what}, which an Iceberg table cannot hold; cast it or drop it")
+
+
+def optional(kind: IcebergType) -> IcebergType:
+    """The type with all nested fields optional."""
+    if isinstance(kind, StructType):
+        return StructType(
+            *(NestedField(each.field_id, each.name, optional(each.field_type), required=False) for each in kind.fields)
+        )
+    if isinstance(kind, ListType):
+        return ListType(kind.element_id, optional(kind.element_type), element_required=False)
+    if isinstance(kind, MapType):
+        return MapType(kind.key_id, kind.key_type, kind.value_id, optional(kind.value_type), value_required=False)
+    return kind
+
+
+def _compare(rows: StructType, table: StructType, path: tuple[str, ...], found: SchemaChange) -> None:
+    there = {each.name: each for each in table.fields}
+    here = {each.name: each for each in rows.fields}
+    for name, mine in here.items():
+        if name not in there:
+            found.new.append(((*path, name), optional(mine.field_type)))
+            continue
+        theirs = there[name]
+        if theirs.required and not mine.required:
+            found.required.append(".".join((*path, name)))
+        _compare_types(mine.field_type, theirs.field_type, (*path, name), found)
+    found.required += [
+        ".".join((*path, name)) for name, theirs in there.items() if theirs.required and name not in here
+    ]
+
+
+def _compare_types(mine: IcebergType, theirs: IcebergType, path: tuple[str, ...], found: SchemaChange) -> None:
+    if isinstance(mine, StructType) and isinstance(theirs, StructType):
+        _compare(mine, theirs, path, found)
+    elif isinstance(mine, ListType) and isinstance(theirs, ListType):
+        if theirs.element_required and not mine.element_required:
+            found.required.append(".".join((*path, "element")))
+        _compare_types(mine.element_type, theirs.element_type, path, found)
+    elif isinstance(mine, MapType) and isinstance(theirs, MapType):
+        if theirs.value_required and not mine.value_required:
+            found.required.append(".".join((*path, "value")))
+        _compare_types(mine.key_type, theirs.key_type, (*path, "key"), found)
+        _compare_types(mine.value_type, theirs.value_type, path, found)
+    elif mine != theirs:
+        found.changed.append(f"{'.'.join(path)} is {theirs} there and {mine} here")

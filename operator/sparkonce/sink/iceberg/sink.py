@@ -1,0 +1,425 @@
+"""Iceberg tables as outputs: Spark stages Parquet natively, one conditional commit of the catalog makes it visible.
+
+The catalog decides in the commit itself: the key's tag must not exist, its fence must be the one that was read, `main` must not have moved.
+So a key has at most one commit, and a token below the fence never commits, however long its process was frozen. This check is rule R of the
+slot log: a fence at t is a `closed` in every slot below t, and a commit of t bars the lower tokens too.
+
+The slot's JSON is written beside its data before the commit; the evidence in the table names its path and digest.
+
+Refused: format versions other than 2, bucket partitions (Spark's own writer cannot compute them), schema changes without `merge_schema`,
+replacing files that were compacted. pyiceberg's own retries are not used (see `commit`).
+
+Source: research notes on exactly-once output, section 7.3; the Iceberg table and REST catalog specifications.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from sparkonce import blocking
+from sparkonce.errors import (
+    InvalidInput,
+    OutputCorrupt,
+    OutputUnavailable,
+    OutputUnsafe,
+    OutputUnsupported,
+    SparkonceError,
+)
+from sparkonce.failpoints import hit
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.iceberg import commit as table_commit
+from sparkonce.sink.iceberg import stream as table_stream
+from sparkonce.sink.iceberg.catalog import CatalogTable, first_line
+from sparkonce.sink.iceberg.commit import SENT_COMMIT, SENT_FENCE, Misfit, Sending, TableChange, unplaced
+from sparkonce.sink.iceberg.evidence import (
+    KeyEvidence,
+    Mark,
+    evidence_of,
+    expiring,
+    fence_summary,
+    staging,
+    staging_folder,
+    summary_of,
+    token_and_nonce,
+)
+from sparkonce.sink.iceberg.files import live, replaced_by, rewritten
+from sparkonce.sink.iceberg.inventory import inventory
+from sparkonce.sink.iceberg.schema import fit, identity_columns, schema_of, unmapped, unwritable
+from sparkonce.sink.iceberg.snapshot import PreparedCommit, TableView, closed
+from sparkonce.sink.iceberg.staging import in_microseconds, is_spark, laid_out
+from sparkonce.sink.protocol import (
+    PLAIN,
+    CommitOutcome,
+    Committed,
+    Evidence,
+    Inventory,
+    SinkKey,
+    Slot,
+    SlotState,
+    Stuck,
+    Swept,
+    WriteOptions,
+)
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.layout import with_files
+from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
+from sparkonce.sink.stream import is_opening
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame
+
+
+def open_iceberg(
+    location: str,
+    *,
+    name: str,
+    field: str,
+    on_rerun: OnRerun = OnRerun.REPLACE,
+    stage: Stager | None = None,
+    durable: bool = True,
+) -> IcebergTableSink:
+    """The sink of a table; sends no request. location: `<catalog>.<namespace>.<table>`.
+
+    Raises:
+        InvalidInput: another form of location; names the field.
+    """
+    catalog, *identifier = location.split(".")
+    if len(identifier) < 2 or not all((catalog, *identifier)):
+        raise InvalidInput(
+            f"{field}: {location} is not a catalog and a table in a namespace, as `lake` and `sales.orders`"
+        )
+    place = CatalogTable(catalog, tuple(identifier))
+    return IcebergTableSink(place, name=name, on_rerun=on_rerun, stage=stage, durable=durable)
+
+
+class IcebergTableSink:
+    """A `Sink`, and `stream.Linked`, over one table.
+
+    stage: writes the rows; Spark, unless a test injects something lighter."""
+
+    kind = "iceberg"
+
+    def __init__(
+        self,
+        place: CatalogTable,
+        *,
+        name: str,
+        on_rerun: OnRerun = OnRerun.REPLACE,
+        stage: Stager | None = None,
+        durable: bool = True,
+    ) -> None:
+        self.name, self.uri = name, place.uri
+        self.on_rerun, self._stage = on_rerun, stage or stage_with_spark
+        self._place, self._durable = place, durable
+
+    async def check(self) -> None:
+        table = self._place.load()
+        if table is None:
+            self._place.reachable()
+            return
+        self._check_writable(table)
+        if (tag := expiring(table.metadata)) is not None:
+            raise OutputUnsafe(
+                f"the tag {tag} of {self.uri} would expire, and with it the evidence of what was committed; set its retention to the "
+                "maximum, and unset history.expire.max-ref-age-ms"
+            )
+        self._place.honours(table)
+
+    async def find(self, key: SinkKey) -> Slot | None:
+        view = self._view()
+        return None if view is None else view.committed(evidence_of(view.table.metadata, key))
+
+    async def probe(self, key: SinkKey, slot_digest: str | None) -> Evidence:
+        view = self._view()
+        if view is None:
+            return Evidence.GONE
+        if replaced_by(view.table.metadata, key) is not None:
+            return Evidence.REPLACED
+        try:
+            marks = table_stream.recorded(view, key)
+            if not marks or (slot_digest is not None and marks[-1].digest != slot_digest):
+                return Evidence.GONE
+            return self._visible(view, marks)
+        except OutputCorrupt:
+            return Evidence.GONE
+
+    async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
+        if token <= 1:
+            return await self.find(key)
+        sending = Sending(self._place, f"the fence of {key} at {token}")
+        while True:
+            view = self._rooted(sending)
+            at = evidence_of(view.table.metadata, key)
+            if at.committed is not None:
+                return view.slot_of(at.committed)
+            if at.barred_below >= token:
+                return None
+            summary = fence_summary(key, token, fingerprint=fingerprint, by=by)
+            if sending.send(view.table, partial(table_commit.fence, view.table, key, at, summary), SENT_FENCE):
+                return None
+
+    def stage(
+        self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
+    ) -> Slot:
+        view = self._rooted(Sending(self._place, "the first snapshot"))
+        self._check_writable(view.table)
+        data_schema = frame.schema.json() if is_spark(frame) else None
+        if data_schema is not None:
+            self._check_schema(view.table, schema_of(data_schema), options)
+        self._check_layout(view, key, options)
+        nonce = secrets.token_hex(16)
+        folder, objects = staging_folder(key, token, nonce), view.objects
+        with undone_unless_staged(key, token, delete=lambda: objects.delete_folder(folder), barred=self._is_barred):
+            rows, helpers = self._laid_out(frame, view.table, options)
+            written = self._stage(rows, objects.where(folder), helpers)
+            if data_schema is None:
+                data_schema = written.data_schema
+                self._check_schema(view.table, schema_of(data_schema), options)
+            files = blocking.run(staged_files(objects, folder, expected=written.rows))
+            paths = [f"{view.table.location()}/{file.path}" for file in files if file.rows]
+            self._check_partitions(view.table, paths, data_schema, options)
+            slot = Slot(
+                state=SlotState.COMMITTED,
+                sink_key=str(key),
+                token=token,
+                nonce=nonce,
+                fingerprint=fingerprint,
+                rows=written.rows,
+                on_rerun=self.on_rerun,
+                data_schema=data_schema,
+                table=str(view.table.metadata.table_uuid),
+                partition_by=options.partition_by or None,
+                merge_schema=options.merge_schema or None,
+                application=written.application,
+                committed_at=time.time(),
+            )
+            slot = blocking.run(with_files(objects, slot, folder, files))
+            hit("sink.iceberg.staged")
+            return slot
+
+    async def commit(self, key: SinkKey, slot: Slot) -> CommitOutcome:
+        return self._commit(key, slot, after=None)
+
+    async def follow(self, key: SinkKey, slot: Slot, *, after: Slot) -> CommitOutcome:
+        """See `stream.Linked`."""
+        return self._commit(key, slot, after=after)
+
+    async def using(self, query_id: str) -> list[Slot]:
+        """See `stream.Linked`."""
+        view = self._view()
+        return [] if view is None else table_stream.using(view, query_id)
+
+    def checkpoint(self, key: SinkKey) -> str:
+        """See `stream.Linked`. The leading underscore hides it from Iceberg's removal of orphan files."""
+        view = self._rooted(Sending(self._place, "the first snapshot"))
+        return view.objects.where(f"{layout.CHECKPOINTS}/{key}")
+
+    def _commit(self, key: SinkKey, slot: Slot, *, after: Slot | None) -> CommitOutcome:
+        if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
+            raise ValueError(f"{slot.state} slot of {slot.sink_key} is not a commit of {key}")
+        sending = Sending(self._place, f"slot {slot.token} of {key}")
+        suspect = ""
+        while True:
+            view = self._rooted(sending) if is_opening(slot) else self._loaded(sending)
+            if view is None:
+                return Stuck(slot, f"the table {self.uri} was dropped; rerun the job")
+            if slot.table != str(view.table.metadata.table_uuid) and not (
+                slot.table is None and slot.stream is not None
+            ):
+                return Stuck(
+                    slot, f"the table {self.uri} was dropped and recreated since the rows were staged; rerun the job"
+                )
+            if after is not None and (why := table_stream.lost(view, after)) is not None:
+                return Stuck(slot, why)
+            at = evidence_of(view.table.metadata, key)
+            if (decided := view.decided(at, slot)) is not None:
+                return decided
+            ready = view.ready(key, slot)
+            if isinstance(ready, str):
+                if ready == suspect:
+                    return sending.never(slot, ready)
+                suspect = (
+                    ready  # the process that decided the key meanwhile may have swept the files: load the table again
+                )
+                continue
+            try:
+                if sending.send(view.table, partial(self._change, view, key, at, slot, ready), SENT_COMMIT):
+                    return Committed(slot)
+            except Misfit as misfit:
+                return sending.never(
+                    slot, f"the rows do not fit the table {self.uri} as it is now ({misfit}); rerun the job"
+                )
+
+    async def abort(self, key: SinkKey, slot: Slot) -> Slot:
+        by = f"abort of attempt {slot.token}"
+        existing = await self.fence(key, slot.token + 1, fingerprint=slot.fingerprint, by=by)
+        if existing is not None:
+            return existing
+        hit("driver.abort.closed")
+        await self.discard(key, slot)
+        return closed(slot, by)
+
+    async def discard(self, key: SinkKey, slot: Slot) -> None:
+        if (view := self._view()) is not None:
+            await view.objects.delete_folder(staging_folder(key, slot.token, slot.nonce))
+
+    async def inventory(self) -> Inventory:
+        view = self._view()
+        if view is None:
+            return Inventory(kind=self.kind, uri=self.uri, effects=(), staged=(), live=())
+        return await inventory(view, kind=self.kind)
+
+    async def sweep(self, key: SinkKey, *, more: bool = False) -> Swept:
+        del more  # no work is done for the whole table
+        view = self._view()
+        if view is None:
+            return Swept(0, 0)
+        keys = await table_stream.swept(view, key)
+        swept = [await self._sweep(view, each) for each in keys]
+        return Swept(sum(each.folders for each in swept), sum(each.bytes for each in swept))
+
+    async def _sweep(self, view: TableView, key: SinkKey) -> Swept:
+        at = evidence_of(view.table.metadata, key)
+        folders = size = 0
+        for folder in await view.objects.folders(staging(key)):
+            written = token_and_nonce(folder)
+            if written is not None and view.never_commits(folder, at, *written):
+                size += sum(listed.bytes for listed in await view.objects.list(folder))
+                folders += 1
+                hit("sink.iceberg.sweep.before")
+                await view.objects.delete_folder(folder)
+        return Swept(folders, size)
+
+    # --- reading the table ---------------------------------------------------------------------------------------------
+
+    def _view(self) -> TableView | None:
+        table = self._place.load()
+        return None if table is None else TableView(table, self.uri, self._durable)
+
+    def _loaded(self, sending: Sending) -> TableView | None:
+        table = sending.load()
+        return None if table is None else TableView(table, self.uri, self._durable)
+
+    def _visible(self, view: TableView, marks: Sequence[Mark]) -> Evidence:
+        """Whether readers see the rows of these commits, in the original files or in compacted ones."""
+        named = [(mark, file) for mark in marks for file in view.files_of(mark)]
+        unseen = {f"{mark.location}/{file.path}" for mark, file in named} - {f.file_path for f in live(view.table)}
+        if unseen:
+            moved = rewritten(view.table, unseen)
+            if moved is None:
+                return Evidence.NOT_CHECKED
+            if len(moved) < len(unseen):
+                return Evidence.GONE
+        there = [(mark, file) for mark, file in named if f"{mark.location}/{file.path}" not in unseen]
+        listed = {
+            (mark.at, each.path): each.bytes
+            for mark in dict.fromkeys(mark for mark, _ in there)
+            for each in blocking.run(view.at(mark).list(mark.slot.rpartition("/")[0]))
+        }
+        kept = all(listed.get((mark.at, file.path)) == file.bytes for mark, file in there)
+        return Evidence.PRESENT if kept else Evidence.GONE
+
+    def _change(self, view: TableView, key: SinkKey, at: KeyEvidence, slot: Slot, ready: PreparedCommit) -> TableChange:
+        path, digest = view.put(key, slot)
+        summary = summary_of(slot, location=view.table.location(), path=path, digest=digest, replaces=ready.replaces)
+        return table_commit.append(
+            view.table,
+            key,
+            at,
+            summary=summary,
+            paths=ready.files,
+            removed=ready.removed,
+            fitting=ready.fitting,
+            partition_by=slot.partition_by or (),
+        )
+
+    # --- before the rows are written ---------------------------------------------------------------------------------
+
+    def _rooted(self, sending: Sending) -> TableView:
+        """The table with at least one snapshot; created if it does not exist.
+
+        Raises:
+            OutputUnavailable: the catalog did not answer.
+            OutputUnsafe: the catalog ignores requirements.
+        """
+        while True:
+            try:
+                table = self._place.make()
+            except OutputUnavailable as error:
+                sending.lost(error)
+                continue
+            if table.metadata.current_snapshot() is not None:
+                return TableView(table, self.uri, self._durable)
+            hit("sink.iceberg.created")
+            sending.send(table, partial(table_commit.root, table))
+
+    def _check_writable(self, table: Table) -> None:
+        if (why := unwritable(table.metadata)) is not None:
+            raise OutputUnsupported(f"the table {self.uri} cannot be an output: {why}")
+
+    def _check_layout(self, view: TableView, key: SinkKey, options: WriteOptions) -> None:
+        """Checks the table's layout, and that a rerun can replace the earlier files.
+
+        Raises:
+            InvalidInput: this write cannot succeed.
+        """
+        table = view.table
+        columns = identity_columns(table.spec(), table.schema())
+        if table.schema().fields and options.partition_by and options.partition_by != columns:
+            kept = ", ".join(str(each) for each in table.spec().fields) or "nothing"
+            raise InvalidInput(
+                f"the table {self.uri} is partitioned by {kept}, and partition_by={list(options.partition_by)} differs; leave it out"
+            )
+        if missing := unmapped(table.metadata):
+            raise InvalidInput(
+                f"the property {table_commit.NAME_MAPPING} of {self.uri} lacks {', '.join(missing)}, so readers would see nulls there; "
+                "unset it"
+            )
+        if self.on_rerun is OnRerun.REPLACE and isinstance(why := view.removed(key), str):
+            raise InvalidInput(why)
+
+    def _check_schema(self, table: Table, rows: Schema, options: WriteOptions) -> None:
+        first = not table.schema().fields
+        why = fit(rows, table.schema()).problem(merge=first or options.merge_schema)
+        if why is not None:
+            raise InvalidInput(f"the rows do not fit the table {self.uri}: {why}")
+        if missing := [name for name in options.partition_by if first and rows.find_type(name) is None]:
+            raise InvalidInput(f"partition_by names {', '.join(missing)}, which the rows do not have")
+
+    def _laid_out(self, frame: Any, table: Table, options: WriteOptions) -> tuple[Any, tuple[str, ...]]:
+        if not is_spark(frame):
+            return frame, ()
+        rows, helpers = laid_out(frame, table.spec(), table.schema(), options.partition_by)
+        return in_microseconds(rows), helpers
+
+    def _check_partitions(self, table: Table, paths: list[str], data_schema: str, options: WriteOptions) -> None:
+        """Checks that each file belongs to one partition.
+
+        Raises:
+            InvalidInput: a file's statistics do not show its partition.
+        """
+        fitting = fit(schema_of(data_schema), table.schema())
+        try:
+            column = unplaced(table, paths, fitting=fitting, partition_by=options.partition_by)
+        except ValueError as error:
+            raise InvalidInput(f"the rows cannot be partitioned as {self.uri} is: {first_line(error)}") from error
+        if column is not None:
+            raise InvalidInput(
+                f"column {column} partitions {self.uri} and holds a value that Parquet keeps no statistics of (NaN, or longer than 4 kB); "
+                "clean it"
+            )
+
+    def _is_barred(self, key: SinkKey, token: int) -> bool:
+        with contextlib.suppress(SparkonceError):
+            if (view := self._view()) is not None:
+                at = evidence_of(view.table.metadata, key)
+                return at.barred_below > token or (at.committed is not None and at.committed.token > token)
+        return False

@@ -1,0 +1,221 @@
+"""One loaded Iceberg table: decides whether a key is committed, whether staged rows fit, and which files they replace.
+
+Every answer is about the loaded metadata; the commit built on it lists that metadata in its requirements, so a table that changed
+meanwhile refuses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sparkonce import blocking
+from sparkonce.errors import OutputCorrupt, OutputUnavailable, SparkonceError
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.iceberg.evidence import KeyEvidence, Mark, sha256, sink_key_of, slot_path, staging_folder
+from sparkonce.sink.iceberg.files import live, replaced_by, superseded
+from sparkonce.sink.iceberg.objects import objects_at
+from sparkonce.sink.iceberg.schema import SchemaChange, fit, identity_columns, schema_of, unwritable
+from sparkonce.sink.protocol import (
+    AlreadyCommitted,
+    CommitOutcome,
+    Committed,
+    Conflicting,
+    DataFile,
+    FencedOff,
+    SinkKey,
+    Slot,
+    SlotState,
+    StreamPart,
+)
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.layout import files_of
+from sparkonce.sink.stream import is_opening
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile as IcebergFile
+    from pyiceberg.table import Table
+
+    from sparkonce.sink.objects.protocol import TableObjects
+
+
+@dataclass(frozen=True)
+class PreparedCommit:
+    """The parts of one commit."""
+
+    files: list[str]
+    """Locations of the staged files with rows; a file without rows belongs to no partition."""
+    removed: list[IcebergFile]
+    """Files of earlier generations that the commit replaces."""
+    fitting: SchemaChange
+    replaces: bool
+    """Whether this commit replaces the earlier generations for readers."""
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table as it was loaded; its content may be outdated, never wrong about that moment."""
+
+    table: Table
+    uri: str
+    durable: bool
+
+    @property
+    def objects(self) -> TableObjects:
+        return objects_at(self.table.location(), self.table.io, durable=self.durable)
+
+    def at(self, mark: Mark) -> TableObjects:
+        """Objects at the location of a commit's slot and files; the table may have moved since."""
+        return objects_at(mark.location, self.table.io, durable=self.durable)
+
+    def slot_of(self, mark: Mark) -> Slot:
+        """The slot of a commit.
+
+        Raises:
+            OutputCorrupt: the slot's JSON is missing or changed. The key is committed nevertheless.
+        """
+        objects = self.at(mark)
+        data = blocking.run(objects.get(mark.slot))
+        where = objects.where(mark.slot)
+        if data is None or sha256(data) != mark.digest:
+            what = "is gone" if data is None else "is not the one that was committed"
+            raise OutputCorrupt(
+                f"the slot {where} {what}; restore it from a backup, nothing is written to its key until then"
+            )
+        return layout.decode(data, where=where, sink_key=mark.sink_key, token=mark.token)
+
+    def files_of(self, mark: Mark) -> tuple[DataFile, ...]:
+        """Files of a commit that have rows.
+
+        Raises:
+            OutputCorrupt: its slot or list of files is missing or changed.
+        """
+        return tuple(each for each in blocking.run(files_of(self.at(mark), self.slot_of(mark))) if each.rows)
+
+    def committed(self, at: KeyEvidence) -> Slot | None:
+        return None if at.committed is None else self.slot_of(at.committed)
+
+    def decided(self, at: KeyEvidence, slot: Slot) -> CommitOutcome | None:
+        if at.committed is not None:
+            if at.committed.token > slot.token:
+                return FencedOff(closed(slot, f"attempt {at.committed.token}"))
+            existing = self.slot_of(at.committed)
+            if existing.nonce == slot.nonce:
+                return Committed(existing)
+            return AlreadyCommitted(existing) if existing.fingerprint == slot.fingerprint else Conflicting(existing)
+        if at.fence is not None and at.fence.token > slot.token:
+            return FencedOff(closed(slot, at.fence.by))
+        return None
+
+    def ready(self, key: SinkKey, slot: Slot) -> PreparedCommit | str:
+        """The parts of the commit; or, in one sentence, why it can never succeed.
+
+        Raises:
+            OutputUnavailable: the store did not answer.
+        """
+        if (why := self._unfit(key, slot)) is not None:
+            return why
+        objects = self.objects
+        try:
+            named = {file.path: file for file in blocking.run(files_of(objects, slot))}
+        except OutputCorrupt as error:
+            return str(error)
+        folder = staging_folder(key, slot.token, slot.nonce)
+        listed = {each.path: each.bytes for each in blocking.run(objects.list(folder))} if named else {}
+        if lost := [path for path, file in named.items() if listed.get(path) != file.bytes]:
+            return f"{len(lost)} staged file(s) in {objects.where(folder)} are not there as they were written; rerun the job"
+        replaces = slot.on_rerun is OnRerun.REPLACE and not is_opening(slot)
+        removed = self.removed(key) if replaces else []
+        if isinstance(removed, str):
+            return removed
+        files = [f"{self.table.location()}/{path}" for path, file in named.items() if file.rows]
+        return PreparedCommit(files, removed, self._fit(slot), replaces)
+
+    def removed(self, key: SinkKey) -> list[IcebergFile] | str:
+        """The earlier generations' files; or, in one sentence, why they cannot be replaced.
+
+        Raises:
+            OutputUnavailable: the store did not answer.
+            OutputCorrupt: evidence of an earlier commit cannot be read.
+        """
+        marks = superseded(self.table.metadata, key)
+        if not marks:
+            return []
+        named = {f"{mark.location}/{file.path}" for mark in marks for file in self.files_of(mark)}
+        seen = {file.file_path: file for file in live(self.table)}
+        if gone := named - set(seen):
+            return (
+                f"{len(gone)} file(s) of an earlier generation of this job are no longer in {self.uri} as it wrote them (compacted, or "
+                "changed row by row), so a rerun cannot replace them; delete those rows and declare `onRerun: Append`"
+            )
+        return [seen[path] for path in named]
+
+    def put(self, key: SinkKey, slot: Slot) -> tuple[str, str]:
+        """Writes the slot's JSON beside its data; returns path and digest. A roll-forward writes the same bytes.
+
+        Raises:
+            OutputUnavailable: the store did not answer.
+        """
+        data = layout.encode(slot)
+        digest = sha256(data)
+        path, objects = slot_path(key, slot.token, slot.nonce, digest), self.objects
+        if not blocking.run(objects.create(path, data)):
+            if blocking.run(objects.get(path)) != data:
+                raise OutputUnavailable(f"{objects.where(path)} holds another slot; nothing was sent")
+            blocking.run(objects.persist([path]))
+        return path, digest
+
+    def never_commits(self, folder: str, at: KeyEvidence, token: int, nonce: str) -> bool:
+        """Whether the files staged in a folder can never be committed.
+
+        Raises:
+            OutputUnavailable: the store did not answer.
+        """
+        if at.committed is not None and at.committed.nonce == nonce:
+            return False
+        if at.committed is None and token >= at.barred_below:
+            return False
+        objects = self.objects
+        for each in blocking.run(objects.list(folder)):
+            if each.path.rpartition("/")[2].startswith("_slot-"):
+                # A commit was sent, perhaps to a table that was since dropped from this location: then the files are not ours to delete.
+                with contextlib.suppress(SparkonceError):
+                    data = blocking.run(objects.get(each.path)) or b""
+                    sink_key = sink_key_of(folder) or ""
+                    slot = layout.decode(data, where=each.path, sink_key=sink_key, token=token)
+                    return slot.table == str(self.table.metadata.table_uuid)
+                return False
+        return True
+
+    def _fit(self, slot: Slot) -> SchemaChange:
+        if not slot.data_schema or (slot.stream is not None and slot.stream.part is StreamPart.END):
+            return SchemaChange()  # no rows: a stream's opening, its end, a batch without rows for this output
+        return fit(schema_of(slot.data_schema), self.table.schema())
+
+    def _unfit(self, key: SinkKey, slot: Slot) -> str | None:
+        metadata = self.table.metadata
+        if (why := unwritable(metadata)) is not None:
+            return f"the table {self.uri} was changed: {why}"
+        if (later := replaced_by(metadata, key)) is not None:
+            return f"generation {later} of this job has replaced what it would write to {self.uri}"
+        first = not self.table.schema().fields
+        if (why := self._fit(slot).problem(merge=first or bool(slot.merge_schema))) is not None:
+            return f"the table {self.uri} was changed since the rows were staged: {why}; rerun the job"
+        if not first and slot.partition_by:
+            columns = identity_columns(self.table.spec(), self.table.schema())
+            if slot.partition_by != columns:
+                return f"the table {self.uri} was partitioned differently when the rows were staged; rerun the job"
+        return None
+
+
+def closed(slot: Slot, by: str) -> Slot:
+    """The closed slot that a slot log would have here: a fence, or a higher commit, closes every lower slot."""
+    return Slot(
+        state=SlotState.CLOSED,
+        sink_key=slot.sink_key,
+        token=slot.token,
+        fingerprint=slot.fingerprint,
+        table=slot.table,
+        closed_by=by,
+    )

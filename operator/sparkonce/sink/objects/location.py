@@ -1,0 +1,73 @@
+"""Resolves the location of a table to a local folder or an object store. Reads nothing but symbolic links, sends no request."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from sparkonce.errors import InvalidInput, OutputUnsupported
+from sparkonce.sink.objects import cloud
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.objects.protocol import TableObjects
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
+_GLOB = re.compile(r"[*?\[\]{}\\]")
+
+
+def on_store(location: str) -> bool:
+    """Whether the location is a URL with a scheme other than `file`."""
+    scheme = _SCHEME.match(location)
+    return scheme is not None and scheme[1].lower() != "file"
+
+
+def objects_at(location: str, *, base: str | None = None, field: str, durable: bool = True) -> TableObjects:
+    """The objects of the table at a location. Errors begin with `field`.
+
+    base: the folder that relative paths are relative to; None refuses them. durable: see `FolderObjects`.
+
+    Raises:
+        InvalidInput: not a valid location.
+        OutputUnsupported: a scheme that is not supported.
+        OutputUnavailable: the environment's settings for the store are invalid.
+    """
+    if on_store(location):
+        return cloud.open_objects(cloud.parse(location, field=field))
+    return FolderObjects(local_folder(location, base=base, field=field), durable=durable)
+
+
+def local_folder(location: str, *, base: str | None = None, field: str) -> Path:
+    """The absolute path of a local location. Errors begin with `field`.
+
+    Raises:
+        InvalidInput: not a valid path or `file://` URI.
+        OutputUnsupported: a URL of another scheme.
+    """
+    path = location
+    if scheme := _SCHEME.match(location):
+        try:
+            url = urlsplit(location)
+        except ValueError:  # an unclosed bracket, which begins an IPv6 address
+            raise InvalidInput(f"{field}: {location} is no URL; write file:///folder") from None
+        if scheme[1].lower() != "file":
+            raise OutputUnsupported(f"{field}: {location} is not a local folder; give a path or a file:// URI")
+        if url.netloc not in ("", "localhost") or url.query or url.fragment:
+            raise InvalidInput(f"{field}: {location} is not the URI of a local folder; write file:///folder")
+        path = unquote(url.path)
+    if not path.strip() or "\0" in path:
+        raise InvalidInput(f"{field} is empty; give the folder of the table")
+    if _GLOB.search(path):
+        # Spark expands glob patterns: a file would be read once for each pattern that matches it.
+        raise InvalidInput(
+            f"{field}: {location} holds one of * ? [ ] {{ }} \\, which Spark reads as patterns; rename it"
+        )
+    if not path.startswith("/"):
+        if base is None:
+            raise InvalidInput(
+                f"{field}: {location} is relative and there is no job file to be relative to; write the full path"
+            )
+        path = f"{Path(base).absolute()}/{path}"
+    try:
+        return Path(path).resolve()  # obstore refuses `..`, whose meaning depends on the symbolic links before it
+    except (OSError, RuntimeError):
+        raise InvalidInput(f"{field}: the symbolic links of {location} go in circles; give another folder") from None

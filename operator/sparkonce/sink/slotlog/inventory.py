@@ -1,0 +1,220 @@
+"""Lists a whole slot log for audits, and one stream of it for probes.
+
+`inventory` reads every slot, whatever the readers' snapshots contain, and then computes what readers see *their* way: from the newest
+snapshot and the slots missing from it. So an audit can compare the two, and finds a deleted slot whose rows a snapshot still shows. A slot
+that is in a snapshot but not in the listing is read by name: a listing proves presence, never absence.
+
+Slots are listed before data files, and a slot is created after its files: a file that a slot names and the later listing lacks is really
+missing. In return, a write that commits in between may briefly appear as a staged folder without a slot.
+
+`recorded` reads the batches of a stream in a few requests, however long the stream is. Reading one batch after the other would cost a
+listing and a read for each. One listing of the slot log proves that the slots exist, the newest snapshot has the content of most, and only
+the others are read. The snapshot alone would not do: it outlives the slots in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from sparkonce import blocking
+from sparkonce.errors import OutputCorrupt
+from sparkonce.sink.objects.protocol import Listed, TableObjects
+from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, SinkKey, Slot, SlotState, StagedFolder
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.layout import FILE_LIST, files_of
+from sparkonce.sink.slotlog.snapshot import SLOT_THREADS, newest_snapshot, visible
+from sparkonce.sink.stream import Chain
+
+THREADS = 8
+"""Concurrent reads of slots: one round trip after the other would take as long as everything else together."""
+
+
+@dataclass(frozen=True)
+class _ReadSlot:
+    """One slot object: its slot and files, or why it cannot be read."""
+
+    path: str
+    sink_key: str
+    token: int
+    slot: Slot | None = None
+    files: tuple[CommittedFile, ...] = ()
+    unreadable: str = ""
+
+
+@dataclass
+class _SlotSet:
+    """The slots of a table, by sink key and token."""
+
+    committed: dict[tuple[str, int], _ReadSlot] = field(default_factory=dict)
+    closed: set[tuple[str, int]] = field(default_factory=set)
+    unreadable: list[_ReadSlot] = field(default_factory=list)
+
+    def add(self, found: Iterable[_ReadSlot | None]) -> None:
+        for each in found:
+            if each is None:
+                continue
+            if each.unreadable:
+                self.unreadable.append(each)
+            elif each.slot is not None and each.slot.state is SlotState.COMMITTED:
+                self.committed[each.sink_key, each.token] = each
+            else:
+                self.closed.add((each.sink_key, each.token))
+
+    @property
+    def known(self) -> set[tuple[str, int]]:
+        return {*self.committed, *self.closed, *((each.sink_key, each.token) for each in self.unreadable)}
+
+
+async def inventory(objects: TableObjects, kind: str) -> Inventory:
+    """Everything in the slot log; a slot or list of files that does not parse becomes one sentence of `unreadable`.
+
+    Raises:
+        OutputUnavailable: the store did not answer.
+    """
+    listed = [each.path for each in await objects.list(layout.SLOTS)]
+    slots = _read_all(objects, (path for path in listed if layout.is_slot(path)))
+    readers_see = await _readers_see(objects, slots, listed)
+    # Empty objects are markers (`_SUCCESS`, S3A's folder markers) and hold no rows.
+    data = [each for each in await objects.list(layout.DATA) if each.bytes]
+    shown = {
+        (slot.sink_key, slot.token) for slot in visible(each.slot for each in slots.committed.values() if each.slot)
+    }
+    return Inventory(
+        kind=kind,
+        uri=objects.uri,
+        effects=tuple(
+            Effect(slot=each.slot, files=each.files, commit=each.path, visible=at in shown)
+            for at, each in sorted(slots.committed.items())
+            if each.slot is not None
+        ),
+        staged=tuple(_folders(data, slots)),
+        live=readers_see,
+        unreadable=tuple(each.unreadable for each in slots.unreadable),
+    )
+
+
+def _read_all(objects: TableObjects, paths: Iterable[str]) -> _SlotSet:
+    slots = _SlotSet()
+    with ThreadPoolExecutor(THREADS) as pool:
+        slots.add(pool.map(lambda path: blocking.run(_read(objects, path)), paths))
+    return slots
+
+
+async def _read(objects: TableObjects, path: str) -> _ReadSlot | None:
+    sink_key, token = path.split("/")[1], layout.numbered(path) or 0
+    data = await objects.get(path)
+    if data is None:
+        return None
+    try:
+        slot = layout.decode(data, where=objects.where(path), sink_key=sink_key, token=token)
+        files = CommittedFile.all_of(await files_of(objects, slot))
+    except OutputCorrupt as error:
+        return _ReadSlot(path, sink_key, token, unreadable=str(error))
+    return _ReadSlot(path, sink_key, token, slot, files)
+
+
+async def _readers_see(objects: TableObjects, slots: _SlotSet, listed: list[str]) -> tuple[str, ...]:
+    """Paths of the files that readers see, computed as a reader does: slots in the newest snapshot are not read again."""
+    committed, closed = await newest_snapshot(objects, layout.snapshots(listed))
+    known = slots.known
+    unseen = [path for path, slot in committed.items() if (slot.sink_key, slot.token) not in known]
+    slots.add([await _read(objects, path) for path in unseen])
+    by_path = {
+        path: slot for each in slots.committed.values() if (slot := each.slot) and (path := each.path) not in closed
+    }
+    files: dict[str, tuple[CommittedFile, ...]] = {each.path: each.files for each in slots.committed.values()}
+    seen: list[str] = []
+    for slot in visible((by_path | committed).values()):
+        path = layout.slot_path(slot.sink_key, slot.token)
+        if path not in files:
+            try:
+                files[path] = CommittedFile.all_of(await files_of(objects, slot))
+            except OutputCorrupt as error:
+                slots.unreadable.append(_ReadSlot(path, slot.sink_key, slot.token, unreadable=str(error)))
+        seen += (file.path for file in files.get(path, ()))
+    return tuple(seen)
+
+
+def _folder(path: str) -> str:
+    return "/".join(path.split("/")[:3])
+
+
+def _folders(data: Iterable[Listed], slots: _SlotSet) -> Iterable[StagedFolder]:
+    staged: dict[str, list[Listed]] = {}
+    for each in data:
+        staged.setdefault(_folder(each.path), []).append(each)
+    nonces: dict[str, set[tuple[int, str]]] = {}
+    for (sink_key, token), found in slots.committed.items():
+        nonces.setdefault(sink_key, set()).add((token, found.slot.nonce if found.slot else ""))
+    unreadable = {each.sink_key for each in slots.unreadable}
+    for folder, objects in staged.items():
+        named = layout.staged(folder)
+        if named is None:
+            continue
+        sink_key = folder.split("/")[1]
+        own = named in nonces.get(sink_key, ())
+        decided = sink_key in nonces or (sink_key, named[0]) in slots.closed
+        yield StagedFolder(
+            path=folder,
+            sink_key=sink_key,
+            token=named[0],
+            nonce=named[1],
+            files=sum(not each.path.endswith(f"/{FILE_LIST}") for each in objects),
+            bytes=sum(each.bytes for each in objects),
+            unreachable=decided and not own and sink_key not in unreadable,
+            modified=max(each.modified for each in objects),
+        )
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The committed batches of a stream, as one listing shows them."""
+
+    slots: tuple[Slot, ...]
+    """The committed slots after the opening, in order; the last one is the end if the stream has ended."""
+    end: int
+    """Number of the last slot's place."""
+    writes: int
+    """Slots in the whole log: roughly the number of writes in its data folder."""
+
+
+async def recorded(objects: TableObjects, key: SinkKey, opening: Slot) -> Recorded:
+    """The chain of the stream that `opening` opened.
+
+    Raises:
+        OutputUnavailable: the store did not answer.
+        OutputCorrupt: a slot of this stream does not parse.
+    """
+    listed = [each.path for each in await objects.list(layout.SLOTS)]
+    paths = [path for path in listed if layout.is_slot(path)]
+    committed, closed = await newest_snapshot(objects, layout.snapshots(listed))
+    own = [path for path in paths if _is_batch_of(path, key) and path not in closed]
+    known = [committed[path] for path in own if path in committed]
+    known += _read_batches(objects, (path for path in own if path not in committed))
+    by_number = {layout.batch_of(slot.sink_key): slot for slot in known}
+    chain, found = Chain(opening, opening), []
+    while not chain.ended and (slot := by_number.get(chain.next)) is not None:
+        found.append(slot)
+        chain = chain.followed_by(slot)
+    return Recorded(tuple(found), chain.next if chain.ended else chain.next - 1, len(paths))
+
+
+def _is_batch_of(path: str, key: SinkKey) -> bool:
+    name = path.split("/")[1]
+    return layout.batch_of(name) is not None and layout.lineage_of(name) == (key.lineage, key.generation)
+
+
+def _read_batches(objects: TableObjects, paths: Iterable[str]) -> list[Slot]:
+    """The committed slots among the paths."""
+
+    def read(path: str) -> Slot | None:
+        data, sink_key = blocking.run(objects.get(path)), path.split("/")[1]
+        if data is None:
+            return None
+        slot = layout.decode(data, where=objects.where(path), sink_key=sink_key, token=layout.numbered(path) or 0)
+        return slot if slot.state is SlotState.COMMITTED else None
+
+    with ThreadPoolExecutor(SLOT_THREADS) as pool:
+        return [slot for slot in pool.map(read, paths) if slot is not None]

@@ -1,0 +1,180 @@
+"""Paths inside a slot log and the encoding of slots; no I/O except to write and read the list of files of a large slot.
+
+    <table>/_idem/<sink key>/<token>.json             one slot
+    <table>/_idem/_snapshot/<n>.json                  lists of decided slots: a cache for readers
+    <table>/_data/<sink key>/<token>-<nonce>/*.parquet   the files of one write
+    <table>/_data/<sink key>/<token>-<nonce>/_files.json   their list, when the slot is too small for it
+    <table>/_streams/<sink key>/                      default location of a stream's Spark checkpoint
+
+Tokens and snapshot numbers have ten digits, so that names sort in numeric order. All folders begin with an underscore, which Spark's own
+listing skips: `spark.read.parquet(<table>)` finds no rows instead of uncommitted ones.
+
+A slot is RFC 8785 (canonical) JSON, so that a roll-forward of a sealed slot writes the bytes that its driver would have. A slot that does
+not parse still exists: it raises an error and is never treated as empty.
+
+A slot is stored whole in the ledger, whose values are small, and in the commit of a Delta or Iceberg table. Thousands of files do not fit
+there, so a slot with more than `FILES_IN_SLOT` files names a create-once list of them, by path and digest, instead. The list lies in the
+staging folder of the write and is deleted with it. Such a slot has its own schema version: a release that does not know lists must refuse
+the slot rather than read a table without rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+
+import rfc8785
+from pydantic import TypeAdapter, ValidationError
+
+from sparkonce.errors import OutputCorrupt, OutputUnavailable
+from sparkonce.sink.objects.protocol import TableObjects
+from sparkonce.sink.protocol import FILES_IN_SLOT, LISTED_SCHEMA, STREAM_SCHEMA, DataFile, Listing, SinkKey, Slot
+
+SLOTS = "_idem"
+DATA = "_data"
+SNAPSHOTS = f"{SLOTS}/_snapshot"
+STAGING_DEPTH = 3
+"""Components of a staging folder's path; Spark names everything below."""
+CHECKPOINTS = "_streams"
+FILE_LIST = "_files.json"
+"""The leading underscore makes Spark and `sink.staging` skip it."""
+
+_TOKEN = re.compile(r"(\d{10})\.json$")
+_FOLDER = re.compile(r"(\d{10})-([0-9a-z]+)$")
+_SINK_KEY = re.compile(r"(.+)-g(\d+)(?:-b(\d+))?$")
+_FILES = TypeAdapter(tuple[DataFile, ...])
+
+
+def slots_folder(key: SinkKey | str) -> str:
+    """Folder of a key's slots."""
+    return f"{SLOTS}/{key}"
+
+
+def slot_path(key: SinkKey | str, token: int) -> str:
+    """Path of one attempt's slot."""
+    return f"{SLOTS}/{key}/{token:010d}.json"
+
+
+def staging_folder(key: SinkKey | str, token: int, nonce: str) -> str:
+    """Folder of one write call's files."""
+    return f"{DATA}/{key}/{token:010d}-{nonce}"
+
+
+def snapshot_path(number: int) -> str:
+    """Path of a snapshot; numbers begin with 1."""
+    return f"{SNAPSHOTS}/{number:010d}.json"
+
+
+def numbered(path: str) -> int | None:
+    """The token or snapshot number in the last component of a path; None if it has neither."""
+    match = _TOKEN.match(path.rpartition("/")[2])
+    return int(match[1]) if match else None
+
+
+def snapshots(paths: Iterable[str]) -> list[int]:
+    """Numbers of the snapshots among the paths, ascending."""
+    return sorted(n for path in paths if path.startswith(f"{SNAPSHOTS}/") and (n := numbered(path)) is not None)
+
+
+def is_slot(path: str) -> bool:
+    """Whether a path below `SLOTS` is the path of a slot."""
+    return path.count("/") == 2 and numbered(path) is not None and not path.split("/")[1].startswith("_")
+
+
+def staged(folder: str) -> tuple[int, str] | None:
+    """Token and nonce of a staging folder; None if the path is not one."""
+    match = _FOLDER.match(folder.rpartition("/")[2])
+    return (int(match[1]), match[2]) if match else None
+
+
+def lineage_of(sink_key: str) -> tuple[str, int] | None:
+    """Lineage (`SinkKey.lineage`) and generation of a sink key, ignoring its batch; None if the text is not a sink key."""
+    match = _SINK_KEY.match(sink_key)
+    return (match[1], int(match[2])) if match else None
+
+
+def batch_of(sink_key: str) -> int | None:
+    """Number of the micro-batch that a sink key names; None for a batch job's key and for a stream's opening."""
+    match = _SINK_KEY.match(sink_key)
+    return int(match[3]) if match and match[3] else None
+
+
+def encode(slot: Slot) -> bytes:
+    """Canonical JSON: equal slots have equal bytes."""
+    return rfc8785.dumps(slot.dump())
+
+
+def decode(data: bytes, *, where: str, sink_key: str, token: int) -> Slot:
+    """Parses the slot stored for `sink_key` and `token`. `where` names the object in errors.
+
+    Raises:
+        OutputCorrupt: not the JSON of a slot, the content of another slot, or a schema of a later release.
+    """
+    try:
+        body = json.loads(data)
+        schema = body["schema"] if isinstance(body, dict) else None
+    except (ValueError, KeyError):
+        schema = None
+    if not isinstance(schema, int):
+        raise _corrupt(where, "it is not the JSON of a slot")
+    if schema > STREAM_SCHEMA:
+        raise OutputCorrupt(
+            f"the slot {where} has schema {schema} and this version reads up to {STREAM_SCHEMA}; upgrade sparkonce"
+        )
+    try:
+        slot = Slot.model_validate_json(data)
+    except ValidationError as invalid:
+        first = invalid.errors()[0]
+        raise _corrupt(where, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if (slot.sink_key, slot.token) != (sink_key, token):
+        raise _corrupt(where, f"it is the slot of {slot.sink_key}, token {slot.token}")
+    return slot
+
+
+def _corrupt(where: str, why: str) -> OutputCorrupt:
+    return OutputCorrupt(
+        f"the slot {where} cannot be read ({why}); restore that file from a backup, nothing is written to its key until then"
+    )
+
+
+async def with_files(objects: TableObjects, slot: Slot, folder: str, files: tuple[DataFile, ...]) -> Slot:
+    """The slot with these files of its staging folder, listed in a separate object if they are many.
+
+    Raises:
+        OutputUnavailable: the list may have been written; no slot names it.
+    """
+    if len(files) <= FILES_IN_SLOT:
+        return slot.model_copy(update={"files": files})
+    path, data = f"{folder}/{FILE_LIST}", rfc8785.dumps([file.dump() for file in files])
+    # Only this write uses the folder: an existing list is our own, created by a request whose reply was lost.
+    if not await objects.create(path, data) and await objects.get(path) != data:
+        raise OutputUnavailable(
+            f"{objects.where(path)} holds another list of files; nothing was committed, run it again"
+        )
+    size = sum(file.bytes for file in files)
+    listing = Listing(path=path, digest=hashlib.sha256(data).hexdigest(), files=len(files), bytes=size)
+    return slot.model_copy(update={"listing": listing, "schema_": LISTED_SCHEMA})
+
+
+async def files_of(objects: TableObjects, slot: Slot) -> tuple[DataFile, ...]:
+    """The files of a slot, read from its list if it has one.
+
+    Raises:
+        OutputCorrupt: the list is missing, or is not the committed one.
+        OutputUnavailable: the store did not answer.
+    """
+    if slot.listing is None:
+        return slot.files
+    data = await objects.get(slot.listing.path)
+    where = objects.where(slot.listing.path)
+    if data is None or hashlib.sha256(data).hexdigest() != slot.listing.digest:
+        problem = "is gone" if data is None else "is not the one that was committed"
+        raise OutputCorrupt(
+            f"the list of files {where} {problem}; restore it from a backup, or rerun the job that wrote it"
+        )
+    try:
+        return _FILES.validate_json(data)
+    except ValidationError:
+        raise OutputCorrupt(f"the list of files {where} cannot be read by this version; upgrade sparkonce") from None

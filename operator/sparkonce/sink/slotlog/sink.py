@@ -1,0 +1,283 @@
+"""The slot log: Parquet files that Spark wrote, made visible by one object that is created only if absent.
+
+A slot (`_idem/<sink key>/<token>.json`) is `committed` or `closed`, for ever. Rule R: commit in slot t only after every lower slot is
+filled and none is committed. At most one slot of a key is therefore committed: suppose two, a < b. Before b was written, its writer read
+slot a filled and not committed; slots never change; so a is not committed. The proof does not mention time, so no decision here reads a
+clock. It does not rely on listings either: an empty slot is made certain by filling it.
+
+A lost reply proves nothing. The slot is read, and if it is still empty the same create is sent again; the nonce, drawn per write,
+distinguishes our own slot from that of a process with the same token.
+
+Locks, leases and renames were rejected: a frozen process still believes it holds the lock, and a rename replaces an existing object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from sparkonce import blocking
+from sparkonce.errors import OutputUnavailable, SparkonceError
+from sparkonce.failpoints import FailpointError, hit
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink import stream
+from sparkonce.sink.objects.protocol import TableObjects, refuse_unless_absent
+from sparkonce.sink.protocol import (
+    PLAIN,
+    AlreadyCommitted,
+    CommitOutcome,
+    Committed,
+    Conflicting,
+    Evidence,
+    FencedOff,
+    Inventory,
+    SinkKey,
+    Slot,
+    SlotState,
+    Swept,
+    WriteOptions,
+    slot_digest,
+)
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.inventory import inventory, recorded
+from sparkonce.sink.slotlog.layout import with_files
+from sparkonce.sink.slotlog.snapshot import committed_slots, missing_files, write_snapshot
+from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RESEND_AFTER = (0.02, 0.1, 0.3)
+"""Seconds before each retry of a create whose reply was lost. Short: the caller waits, and retries in its own way."""
+PATIENCE = 10.0
+"""Seconds after which nothing is retried: a silent store has by then exhausted its client's own timeout."""
+
+
+class SlotLogSink:
+    """A `Sink` over the objects of one table.
+
+    stage: writes the rows; Spark, unless a test injects something lighter."""
+
+    kind = "slotLog"
+
+    def __init__(
+        self, objects: TableObjects, *, name: str, on_rerun: OnRerun = OnRerun.REPLACE, stage: Stager | None = None
+    ) -> None:
+        self.name, self.uri = name, objects.uri
+        self._objects, self.on_rerun, self._stage = objects, on_rerun, stage or stage_with_spark
+
+    async def check(self) -> None:
+        await refuse_unless_absent(self._objects, layout.SLOTS)
+
+    async def find(self, key: SinkKey) -> Slot | None:
+        listed = await self._objects.list(layout.slots_folder(key))
+        for token in sorted(filter(None, (layout.numbered(each.path) for each in listed)), reverse=True):
+            slot = await self._read(key, token)
+            if slot is not None and slot.state is SlotState.COMMITTED:
+                return slot
+        return None
+
+    async def probe(self, key: SinkKey, slot_digest: str | None) -> Evidence:
+        if await self._replaced(key):
+            return Evidence.REPLACED
+        slot = await self.find(key)
+        slots, writes = [slot] if slot else [], None
+        if slot is not None and slot.stream is not None:
+            found = await recorded(self._objects, key, slot)
+            slots, writes = list(found.slots), found.writes
+            slot = (
+                await self.find(stream.place(key, found.end)) if slots else None
+            )  # a stream's result is its last slot
+        if slot is None or (slot_digest is not None and digest_of(slot) != slot_digest):
+            return Evidence.GONE
+        return Evidence.GONE if await missing_files(self._objects, slots, writes=writes) else Evidence.PRESENT
+
+    async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str, lowest: int = 1) -> Slot | None:
+        """As `Sink.fence`. lowest: the caller guarantees that tokens below it are barred already (the chain rule of a stream)."""
+        found = await self._close_below(key, token, lowest=lowest, fingerprint=fingerprint, by=by)
+        if found is None:
+            found = await self.find(
+                key
+            )  # a higher token, granted by a store that has since been restored to an older state
+            if found is not None:
+                await self._objects.persist([layout.slot_path(key, found.token)])
+        return found
+
+    def stage(
+        self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
+    ) -> Slot:
+        nonce = secrets.token_hex(16)
+        folder = layout.staging_folder(key, token, nonce)
+        with undone_unless_staged(
+            key, token, delete=lambda: self._objects.delete_folder(folder), barred=self._is_closed
+        ):
+            written = self._stage(frame, self._objects.where(folder), options.partition_by)
+            files = blocking.run(staged_files(self._objects, folder, expected=written.rows))
+            slot = Slot(
+                state=SlotState.COMMITTED,
+                sink_key=str(key),
+                token=token,
+                nonce=nonce,
+                fingerprint=fingerprint,
+                rows=written.rows,
+                on_rerun=self.on_rerun,
+                data_schema=written.data_schema,
+                application=written.application,
+                committed_at=time.time(),
+            )
+            return blocking.run(with_files(self._objects, slot, folder, files))
+
+    async def commit(self, key: SinkKey, slot: Slot, *, lowest: int = 1) -> CommitOutcome:
+        """As `Sink.commit`. lowest: as for `fence`."""
+        if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
+            raise ValueError(f"{slot.state} slot of {slot.sink_key} is not a commit of {key}")
+        by = f"attempt {slot.token}"
+        existing = await self._close_below(key, slot.token, lowest=lowest, fingerprint=slot.fingerprint, by=by)
+        if existing is None:
+            existing = await self._fill(key, slot, "sink.slots.create")
+        if existing.state is SlotState.CLOSED:
+            return FencedOff(existing)
+        if existing.nonce == slot.nonce:
+            return Committed(existing)
+        return AlreadyCommitted(existing) if existing.fingerprint == slot.fingerprint else Conflicting(existing)
+
+    async def abort(self, key: SinkKey, slot: Slot) -> Slot:
+        closed = _closed(key, slot.token, fingerprint=slot.fingerprint, by=f"abort of attempt {slot.token}")
+        existing = await self._fill(key, closed, "sink.slots.close")
+        if existing.state is SlotState.CLOSED:
+            hit("driver.abort.closed")
+            await self.discard(key, slot)
+        return existing
+
+    async def discard(self, key: SinkKey, slot: Slot) -> None:
+        await self._objects.delete_folder(layout.staging_folder(key, slot.token, slot.nonce))
+
+    async def inventory(self) -> Inventory:
+        return await inventory(self._objects, self.kind)
+
+    async def sweep(self, key: SinkKey, *, more: bool = False) -> Swept:
+        committed = await self.find(key)
+        keys = [key]
+        if committed is not None and committed.stream is not None:
+            keys += stream.places(key, await self._objects.folders(layout.DATA))
+        swept = [await self._sweep(each) for each in keys]
+        if not more:
+            await self.snapshot()
+        return Swept(sum(each.folders for each in swept), sum(each.bytes for each in swept))
+
+    async def _sweep(self, key: SinkKey) -> Swept:
+        folders = size = 0
+        committed = await self.find(key)
+        for folder in await self._objects.folders(f"{layout.DATA}/{key}"):
+            token_and_nonce = layout.staged(folder)
+            if token_and_nonce is None or not await self._never_commits(key, *token_and_nonce, committed):
+                continue
+            staged = sum(each.bytes for each in await self._objects.list(folder))
+            size += staged
+            folders += (
+                staged > 0
+            )  # as `inventory` counts: empty objects are markers, or what a killed writer had opened
+            hit("sink.slots.sweep.before")
+            await self._objects.delete_folder(folder)
+        return Swept(folders, size)
+
+    async def _never_commits(self, key: SinkKey, token: int, nonce: str, committed: Slot | None) -> bool:
+        """Whether staged files can never be committed: another write is committed (rule R bars all others), or their slot is closed."""
+        if committed is not None:
+            return (token, nonce) != (committed.token, committed.nonce)
+        slot = await self._read(key, token)
+        return slot is not None and slot.nonce != nonce
+
+    async def _close_below(self, key: SinkKey, token: int, *, lowest: int, fingerprint: str, by: str) -> Slot | None:
+        """First half of rule R: the committed slot below `token`, or None once all lower ones are closed."""
+        for lower in range(lowest, token):
+            existing = await self._fill(key, _closed(key, lower, fingerprint=fingerprint, by=by), "sink.slots.close")
+            if existing.state is SlotState.COMMITTED:
+                return existing
+        return None
+
+    async def _fill(self, key: SinkKey, slot: Slot, point: str) -> Slot:
+        """Creates the slot if it is empty; returns its durable content.
+
+        Raises:
+            OutputUnavailable: unknown; the slot may have been created.
+        """
+        path, data = layout.slot_path(key, slot.token), layout.encode(slot)
+        lost: Exception | None = None
+        patience = time.monotonic() + PATIENCE
+        for wait in (*RESEND_AFTER, None):
+            try:
+                hit(f"{point}.before")
+                created = await self._objects.create(path, data)
+                hit(f"{point}.after")
+                if created:
+                    return slot
+            except (OutputUnavailable, FailpointError) as error:
+                lost = error
+            try:
+                existing = await self._read(key, slot.token)
+                if existing is not None:
+                    await self._objects.persist([path])
+                    return existing
+            except OutputUnavailable as error:
+                lost = error
+            if time.monotonic() > patience:
+                break
+            if wait is not None:
+                time.sleep(wait)  # noqa: ASYNC251 - verbs of a sink block and never suspend: drivers run them without an event loop
+        raise OutputUnavailable(
+            f"{lost or 'a slot vanished'}; whether slot {slot.token} of {key} is {slot.state} is unknown"
+        )
+
+    async def _read(self, key: SinkKey, token: int) -> Slot | None:
+        path = layout.slot_path(key, token)
+        data = await self._objects.get(path)
+        if data is None:
+            return None
+        return layout.decode(data, where=self._objects.where(path), sink_key=str(key), token=token)
+
+    def _is_closed(self, key: SinkKey, token: int) -> bool:
+        with contextlib.suppress(SparkonceError):
+            slot = blocking.run(self._read(key, token))
+            return slot is not None and slot.state is SlotState.CLOSED
+        return False
+
+    async def _replaced(self, key: SinkKey) -> bool:
+        for folder in await self._objects.folders(layout.SLOTS):
+            name = folder.rpartition("/")[2]
+            parsed = layout.lineage_of(name)
+            if parsed is None or layout.batch_of(name) is not None or parsed[0] != key.lineage:
+                continue
+            later = key.model_copy(update={"generation": parsed[1]})
+            if parsed[1] > key.generation and await stream.replaces(self, later):
+                return True
+        return False
+
+    async def snapshot(self) -> None:
+        """Writes a snapshot for readers if one is due. Ignores errors: it is only a cache, of the whole table, and another key's corrupt
+        slot must not fail this key."""
+        with contextlib.suppress(SparkonceError):
+            await write_snapshot(self._objects)
+
+    async def committed(self) -> list[Slot]:
+        """The committed slots of all keys.
+
+        Raises:
+            SparkonceError: as for `snapshot.decided`.
+        """
+        return await committed_slots(self._objects)
+
+    def checkpoint(self, key: SinkKey) -> str:
+        """Default location of a stream's checkpoint, as a URL for Hadoop's file systems."""
+        return self._objects.where(f"{layout.CHECKPOINTS}/{key}")
+
+
+def digest_of(slot: Slot) -> str:
+    """Digest of a slot, as results record it."""
+    return slot_digest(layout.encode(slot))
+
+
+def _closed(key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot:
+    return Slot(state=SlotState.CLOSED, sink_key=str(key), token=token, fingerprint=fingerprint, closed_by=by)

@@ -1,0 +1,237 @@
+"""The visible content of a slot log: which slots readers see, and snapshots that save them from reading every slot.
+
+Visibility is a pure function of the slots. A table is the union over the outputs of all keys; of one output of a key (a *lineage*) it shows
+every committed generation that no later committed generation replaced. The content of `_data` plays no part.
+
+Reading every slot of a large table would cost one request each, so readers start from the newest snapshot: committed slots in full, closed
+ones by path. Slots never change, so a snapshot may be incomplete but never wrong; slots that it does not contain are read. A process that
+resumes after a long pause may write an older list of the same facts, which is harmless. Snapshots that do not parse, or that a later
+release wrote, are ignored: they can only save requests. The last few are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rfc8785
+from pydantic import ValidationError
+
+from sparkonce import blocking
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.objects.location import objects_at
+from sparkonce.sink.objects.protocol import TableObjects
+from sparkonce.sink.protocol import Slot, SlotState
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.layout import files_of
+from sparkonce.sink.stream import shown
+
+SNAPSHOT_SCHEMA = 1
+SNAPSHOT_AFTER = 64
+"""A new snapshot is written once more than this many slots are in none."""
+SNAPSHOTS_KEPT = 3
+"""A reader may be about to read an older one; if that was deleted, it reads every slot instead."""
+LISTING_THREADS = 8
+"""Concurrent listings: each is a round trip to the store."""
+SLOT_THREADS = 8
+"""Concurrent reads of slots, for the same reason."""
+OBJECTS_PER_LISTING = 100
+"""The whole table is listed at once when it has fewer objects than this per folder needed: a store returns a thousand per request."""
+
+
+def visible(slots: Iterable[Slot]) -> list[Slot]:
+    """The committed slots whose rows readers see, ordered by lineage, generation and batch.
+
+    `stream.shown` decides what a rerun replaces, and when."""
+    lineages: dict[str, dict[int, list[Slot]]] = {}
+    for slot in slots:
+        lineage, generation = layout.lineage_of(slot.sink_key) or (slot.sink_key, 0)
+        if slot.state is SlotState.COMMITTED:
+            lineages.setdefault(lineage, {}).setdefault(generation, []).append(slot)
+    return [
+        slot
+        for _, generations in sorted(lineages.items())
+        for slot in shown([committed for _, committed in sorted(generations.items())])
+    ]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The decided slots of a table, as one listing and the newest snapshot show them."""
+
+    committed: tuple[Slot, ...]
+    closed: frozenset[str]
+    """Paths of the closed ones."""
+    number: int
+    """Number of the newest snapshot, readable or not; 0 if there is none."""
+    unlisted: int
+    """How many of these slots the snapshot did not contain."""
+
+
+async def decided(objects: TableObjects) -> Decided:
+    """Every slot that a listing shows now or that the newest snapshot contains.
+
+    Raises:
+        OutputUnavailable: the store did not answer.
+        OutputCorrupt: a slot does not parse.
+    """
+    return _read_unlisted(await _listing(objects), objects)
+
+
+@dataclass(frozen=True)
+class _TableListing:
+    """One listing combined with the newest snapshot."""
+
+    committed: dict[str, Slot]
+    """Slots by path, as the snapshot has them."""
+    closed: set[str]
+    """Paths, as the snapshot has them."""
+    unlisted: tuple[str, ...]
+    """Paths of the slots that the snapshot does not contain; not read yet."""
+    number: int
+    """See `Decided.number`."""
+
+
+async def _listing(objects: TableObjects) -> _TableListing:
+    paths = [each.path for each in await objects.list(layout.SLOTS)]
+    numbers = layout.snapshots(paths)
+    committed, closed = await newest_snapshot(objects, numbers)
+    unlisted = tuple(path for path in paths if layout.is_slot(path) and path not in committed and path not in closed)
+    return _TableListing(committed, closed, unlisted, max(numbers, default=0))
+
+
+def _read_unlisted(listing: _TableListing, objects: TableObjects) -> Decided:
+    """Reads the slots that the snapshot does not contain."""
+    committed, closed, unlisted = dict(listing.committed), set(listing.closed), 0
+    with ThreadPoolExecutor(SLOT_THREADS) as pool:
+        for path, data in zip(
+            listing.unlisted, pool.map(lambda path: blocking.run(objects.get(path)), listing.unlisted), strict=True
+        ):
+            if data is None:
+                continue
+            slot = layout.decode(
+                data, where=objects.where(path), sink_key=path.split("/")[1], token=layout.numbered(path) or 0
+            )
+            unlisted += 1
+            if slot.state is SlotState.COMMITTED:
+                committed[path] = slot
+            else:
+                closed.add(path)
+    return Decided(tuple(committed.values()), frozenset(closed), listing.number, unlisted)
+
+
+async def committed_slots(objects: TableObjects) -> list[Slot]:
+    """All committed slots, also those that a later generation replaced.
+
+    Raises:
+        SparkonceError: as for `decided`.
+    """
+    return list((await decided(objects)).committed)
+
+
+async def write_snapshot(objects: TableObjects, *, after: int = SNAPSHOT_AFTER) -> bool:
+    """Writes the next snapshot, and deletes old ones, once more than `after` slots are in none. Returns whether this call wrote one.
+
+    Raises:
+        SparkonceError: as for `decided`.
+    """
+    listing = await _listing(objects)
+    if len(listing.unlisted) <= after:  # decided without reading them
+        return False
+    known = _read_unlisted(listing, objects)
+    return known.unlisted > after and await _write(objects, known)
+
+
+async def _write(objects: TableObjects, known: Decided) -> bool:
+    number = known.number + 1
+    body: dict[str, Any] = {
+        "schema": SNAPSHOT_SCHEMA,
+        "committed": [slot.dump() for slot in sorted(known.committed, key=lambda slot: (slot.sink_key, slot.token))],
+        "closed": sorted(known.closed),
+    }
+    created = await objects.create(layout.snapshot_path(number), rfc8785.dumps(body))
+    for each in await objects.list(layout.SNAPSHOTS):
+        old = layout.numbered(each.path)
+        if old is not None and old <= number - SNAPSHOTS_KEPT:
+            await objects.delete(each.path)
+    return created
+
+
+async def newest_snapshot(objects: TableObjects, numbers: list[int]) -> tuple[dict[str, Slot], set[str]]:
+    """Committed slots by path, and paths of closed ones, of the newest readable snapshot; both empty if none of `numbers` can be read."""
+    for number in reversed(numbers):
+        data = await objects.get(layout.snapshot_path(number))
+        try:
+            body = json.loads(data or b"null")
+            if not isinstance(body, dict) or body.get("schema") != SNAPSHOT_SCHEMA:
+                continue
+            slots = [Slot.model_validate(each) for each in body["committed"]]
+            return {layout.slot_path(slot.sink_key, slot.token): slot for slot in slots}, set(body["closed"])
+        except (ValueError, TypeError, KeyError, ValidationError):
+            continue
+    return {}, set()
+
+
+async def missing_files(objects: TableObjects, slots: Iterable[Slot], *, writes: int | None = None) -> list[str]:
+    """Paths of the slots' files that are missing or have another size.
+
+    Lists the folder of each write, or all data at once where these writes are much of the table; reads no file.
+    writes: number of writes in the table, if known.
+
+    A hint: on some stores a listing may lack an existing object (never on a file system).
+
+    Raises:
+        OutputUnavailable: the store did not answer.
+        OutputCorrupt: a slot's list of files is missing or changed.
+    """
+    with ThreadPoolExecutor(LISTING_THREADS) as pool:
+        listings = pool.map(lambda slot: blocking.run(files_of(objects, slot)), slots)
+        named = {file.path: file.bytes for files in listings for file in files}
+        folders = list(dict.fromkeys("/".join(path.split("/")[: layout.STAGING_DEPTH]) for path in named))
+        if writes is not None and folders and writes * len(named) / len(folders) < OBJECTS_PER_LISTING * len(folders):
+            folders = [layout.DATA]
+        for listed in pool.map(lambda folder: blocking.run(objects.list(folder)), folders):
+            for each in listed:
+                if named.get(each.path) == each.bytes:
+                    del named[each.path]
+    return list(named)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A slot log, read anew by each call."""
+
+    place: str | Path
+    """A local folder (relative to the working directory) or a URL as in `spec.outputs`."""
+
+    @property
+    def objects(self) -> TableObjects:
+        """Raises:
+        InvalidInput: not a valid location.
+        OutputUnsupported: a scheme that is not supported.
+        """
+        if isinstance(self.place, Path):
+            return FolderObjects(self.place.absolute())
+        return objects_at(self.place, base=str(Path.cwd()), field="path")
+
+    def slots(self) -> list[Slot]:
+        """The visible slots.
+
+        Raises:
+            SparkonceError: as for `decided`.
+        """
+        return visible(blocking.run(committed_slots(self.objects)))
+
+    def files(self) -> list[str]:
+        """The files with the table's rows: absolute local paths, or URLs for Spark.
+
+        Raises:
+            SparkonceError: as for `slots`.
+        """
+        objects = self.objects
+        paths = [file.path for slot in self.slots() for file in blocking.run(files_of(objects, slot))]
+        return [objects.where(path).removeprefix("file://") for path in paths]

@@ -1,0 +1,1 @@
+"""Records in etcd, the default on a cluster."""

@@ -1,0 +1,66 @@
+"""Wraps a store and reports each request to a callback (verb, result, seconds): for metrics, never for decisions.
+
+Any store can be wrapped; what is counted is what its caller asks for, not what the store says over the wire. The result of a request is
+the outcome's name (Owned, Changed, ...), `ok` for what was read, `False`, or the name of the error. A request whose caller was cancelled
+counts as Cancelled: its outcome is unknown. Leases are those of the store itself; what its client does to keep them alive is
+not seen here, and neither is a watch, which is no request that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from sparkonce.errors import SparkonceError, StoreUnavailable, StoreUnusable
+from sparkonce.store import protocol
+from sparkonce.store.protocol import IdempotencyStore, Page, View
+
+
+def metered(store: IdempotencyStore, on_request: Callable[[str, str, float], None]) -> IdempotencyStore:
+    """The same store, and `on_request(verb, result, seconds)` after each request."""
+    return cast(IdempotencyStore, _Metered(store, on_request))
+
+
+class _Metered:
+    """Every verb by its name: the protocol, and what a store has besides, says what they are."""
+
+    def __init__(self, inner: IdempotencyStore, on_request: Callable[[str, str, float], None]) -> None:
+        self._inner, self._on_request = inner, on_request
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._inner, name)
+        if not inspect.iscoroutinefunction(real):
+            return real
+
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            began = time.monotonic()
+            try:
+                done = await real(*args, **kwargs)
+            except SparkonceError as error:
+                self._on_request(name, _error(error), time.monotonic() - began)
+                raise
+            except asyncio.CancelledError:
+                self._on_request(name, "Cancelled", time.monotonic() - began)
+                raise
+            self._on_request(name, _result(done), time.monotonic() - began)
+            return done
+
+        self.__dict__[name] = counted
+        return counted
+
+
+def _error(error: SparkonceError) -> str:
+    """The base class of unavailable and unusable stores, so that metrics do not depend on the kind of store."""
+    of_any_store = (StoreUnavailable, StoreUnusable)
+    return next((kind.__name__ for kind in of_any_store if isinstance(error, kind)), type(error).__name__)
+
+
+def _result(done: object) -> str:
+    if done is False:
+        return "False"
+    kind = type(done)
+    is_outcome = kind.__module__ == protocol.__name__ and kind not in (View, Page)
+    return kind.__name__ if is_outcome else "ok"

@@ -1,0 +1,1 @@
+"""Records in SQLite, the default of local mode."""

@@ -1,0 +1,170 @@
+"""Why a driver failed, from its log through a kubelet and the API server to what people read: status, events, sentences."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from harness.apiserver import Cluster
+from harness.eventually import assert_eventually
+from harness.jobs import job
+from harness.kube_api import Json
+from harness.kubeflow import Driver, FakeKubeflow, Script
+from harness.kubeflow.drivers import writes_outputs
+from harness.kubeflow.states import NODE
+from harness.operators import OperatorProcess
+from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
+
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+EVENTS = Resource("", "v1", "events", "Event")
+LOGS = Path(__file__).parents[1] / "launch" / "driver_logs"
+SHUTDOWN = "26/11/24 20:53:42 INFO MemoryStore: MemoryStore cleared\n"
+
+
+class Logs:
+    """The log that the kubelet serves for every driver, and the requests to it."""
+
+    def __init__(self) -> None:
+        self.text, self.asked = "", list[str]()
+
+
+@pytest.fixture
+def logs(cluster: Cluster) -> Iterator[Logs]:
+    """A kubelet's port for logs, which the API server finds through the node of the drivers' pods."""
+    served = Logs()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            served.asked.append(self.path)
+            lines = int(parse_qs(urlsplit(self.path).query)["tailLines"][0])
+            content = "".join(served.text.splitlines(keepends=True)[-lines:]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cluster.certificates.crt, cluster.certificates.key)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        cluster.api.create(NODES, {"metadata": {"name": NODE}})
+        status = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": server.server_address[1]}},
+        }
+        cluster.api.patch(NODES, f"{NODE}/status", {"status": status})
+        try:
+            yield served
+        finally:
+            cluster.api.delete(NODES, NODE)
+            server.shutdown()
+            thread.join()
+
+
+@dataclass(frozen=True)
+class Place:
+    cluster: Cluster
+    namespace: str
+    kubeflow: FakeKubeflow
+    operator: OperatorProcess
+    folder: Path
+
+    def send(self, name: str, **spec: Any) -> None:
+        """A job with one output and three attempts without a pause."""
+        outputs = [{"name": "rows", "slotLog": {"path": str(self.folder / name)}}]
+        retry = {"maxAttempts": 3, "backoff": {"initial": "0s", "max": "0s"}}
+        document = job(name, key=f"key-{name}", **{"outputs": outputs, "retry": retry, **spec})
+        self.cluster.api.create(JOBS, document, self.namespace)
+
+    def ended(self, name: str, phase: str) -> Json:
+        """The result in its status, when it is there."""
+
+        def look() -> Json:
+            status: Json = (self.cluster.api.get(JOBS, name, self.namespace) or {}).get("status") or {}
+            assert status.get("phase") == phase, f"{status}\n{self.operator.tail()}"
+            return dict(status["result"])
+
+        return assert_eventually(look, timeout=60)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Place]:
+    ledger, install, kubeconfig, kubeflow = map(
+        request.getfixturevalue, ("ledger", "install", "kubeconfig", "kubeflow")
+    )
+    operator = OperatorProcess(ledger, install, kubeconfig, [namespace], tmp_path)
+    try:
+        yield Place(cluster, namespace, kubeflow, operator.start(), tmp_path)
+    finally:
+        operator.end()
+
+
+def test_the_status_names_the_exception_of_the_drivers_log(place: Place, logs: Logs) -> None:
+    """Of a log that goes on for a hundred lines of shutdown after a failed UDF: message and event end with the exception of the worker, and
+    the excerpt has the user's line. It may pass, so every attempt is made."""
+    place.kubeflow.scripts.usual = Script(exit_code=1)
+    logs.text = (LOGS / "udf.txt").read_text() + 100 * SHUTDOWN
+    place.send("udf")
+    failure = place.ended("udf", "Failed")["failure"]
+    assert failure["class"] == "Exited"
+    assert failure["message"].endswith("driver container exited with code 1 (Error): ValueError: bad row 2")
+    assert 'raise ValueError(f"bad row {x}")' in failure["logTail"]
+    assert "MemoryStore" not in failure["logTail"]
+    assert len(place.kubeflow.runs) == len(place.cluster.api.list(SPARK_APPLICATIONS, place.namespace)) == 3
+    assert "tailLines=2000" in logs.asked[0]
+
+    def told() -> None:
+        said = [each["message"] for each in place.cluster.api.list(EVENTS, place.namespace)]
+        assert any("ValueError: bad row 2" in each for each in said), said
+
+    assert_eventually(told, timeout=30)
+
+
+def test_an_error_of_the_script_ends_the_job_after_its_first_attempt(place: Place, logs: Logs) -> None:
+    """Failed(Permanent) with one driver for a job with outputs; a job without outputs is repeated as its author said, and so is one whose
+    driver mounts a volume."""
+    place.kubeflow.scripts.usual = Script(exit_code=1)
+    logs.text = (LOGS / "missing_module.txt").read_text()
+    place.send("script")
+    failure = place.ended("script", "Failed")["failure"]
+    assert failure["class"] == "Permanent"
+    assert failure["message"].endswith("ModuleNotFoundError: No module named 'foo_bar_missing'")
+    assert len(place.kubeflow.runs) == 1
+
+    place.send("opaque", outputs=[], onUnknown="Retry")
+    assert place.ended("opaque", "Failed")["failure"]["class"] == "Exited"
+    assert len(place.kubeflow.runs) == 1 + 3
+
+    mounting = job("mounts", key="mounts")["spec"]["template"]
+    mounting["spec"]["driver"]["configMaps"] = [{"name": "code", "path": "/opt/code"}]
+    place.send("mounts", template=mounting)
+    assert place.ended("mounts", "Failed")["failure"]["class"] == "Exited"
+    assert len(place.kubeflow.runs) == 1 + 3 + 3
+
+
+def test_a_forged_log_never_says_that_no_effect_exists(place: Place, logs: Logs) -> None:
+    """A driver that has committed its output and then claims a syntax error: Succeeded, because the outputs decide."""
+
+    def writes_and_fails(driver: Driver) -> int:
+        writes_outputs(1, 2)(driver)
+        return 1
+
+    place.kubeflow.scripts.usual = Script(code=writes_and_fails)
+    logs.text = (LOGS / "syntax.txt").read_text()
+    place.send("forged")
+
+    assert place.ended("forged", "Succeeded")["outputs"][0]["rows"] == 2
+    assert len(place.kubeflow.runs) == 1

@@ -1,0 +1,125 @@
+"""Opaque jobs whose attempts never ran: a person is asked only where an effect is possible."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from harness import effort
+from harness.apiserver import Cluster
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.kubeflow import Script
+from harness.stage import IN_TIME, Stage, staged
+
+NO_QUOTA = "failed to run spark-submit: exceeded quota: pods"
+FAILS = Script(submission_error=NO_QUOTA)
+JOBS = effort.size("failing submissions")
+PATIENCE = 300.0
+"""Seconds for all of them."""
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(cluster, ledger_server, tmp_path_factory.mktemp("stage"), operators=2) as one:
+        yield one
+
+
+def test_a_failed_submission_is_repeated(stage: Stage) -> None:
+    """An opaque job that may run once: its third submission succeeds, it has run once, and the history says that the others never ran."""
+    stage.play("late", FAILS)
+    stage.play("late", Script(), attempt="g1-a3")
+    stage.send("late", "late")
+    status = stage.until("late", "Succeeded", attempt=3)
+    assert len(stage.runs("late")) == 1
+    assert status["result"]["attempts"] == 3
+
+
+def test_submissions_that_always_fail_end_it(stage: Stage) -> None:
+    """After `submissionRetries` it is Failed with the Spark operator's words, and never Held: nothing has happened."""
+    stage.play("never", FAILS)
+    stage.send("never", "never", retry={"submissionRetries": 1})
+    status = stage.until("never", "Failed", attempt=2)
+    assert NO_QUOTA in status["result"]["failure"]["message"]
+    assert stage.runs("never") == []
+
+
+def test_an_attempt_that_is_cancelled_before_it_ran_is_simply_cancelled(stage: Stage) -> None:
+    """Its image cannot be pulled: after `cancel` the outcome is not called unknown."""
+    stage.play("unplaced", Script(pending_seconds=600.0))
+    stage.send("unplaced", "unplaced")
+    assert_eventually(lambda: stage.pods(f"so-{stage.hash20('unplaced')}-g1-a1"), IN_TIME)
+    done = stage.cli("cancel", "unplaced", "--reason", "wrong image")
+    assert done.returncode == 0, done.stderr
+    stage.until("unplaced", "Cancelled", attempt=1)
+    assert "unknown" not in stage.condition("unplaced", "Failed")["message"]
+    assert stage.runs("unplaced") == []
+
+
+def test_submissions_that_fail_at_random(stage: Stage) -> None:
+    """60 % of all submissions fail: each opaque job ends once, as Succeeded with one driver or as Failed with none, and none is Held."""
+    rng = random.Random(effort.seed("failing submissions"))
+    expected = {}
+    for number in range(JOBS):
+        key = f"random-{number}"
+        fails = [rng.random() < 0.6 for _ in range(4)]
+        for attempt, failing in enumerate(fails, 1):
+            if failing:
+                stage.play(key, FAILS, attempt=f"g1-a{attempt}")
+        expected[key] = "Failed" if all(fails) else "Succeeded"
+        stage.send(key, key)
+    ended = {key: stage.until(key, timeout=PATIENCE)["phase"] for key in expected}
+    assert ended == expected
+    drivers = Counter(run.application.rpartition("-")[0] for run in stage.kubeflow.runs)
+    for key, phase in expected.items():
+        assert drivers[f"so-{stage.hash20(key)}-g1"] == (phase == "Succeeded")
+
+
+def test_why_it_waits_is_said_while_it_waits(stage: Stage) -> None:
+    """An image that cannot be pulled: within seconds the status, one event and `explain` name it; the message goes once it is pulled."""
+    stage.play("waits", Script(pending_seconds=20.0, pending_reason="ImagePullBackOff"))
+    stage.send("waits", "waits")
+
+    def waits() -> str:
+        message = str(stage.status("waits").get("message", ""))
+        assert "its image cannot be pulled (ImagePullBackOff)" in message
+        return message
+
+    assert_eventually(waits, IN_TIME)
+    assert "its image cannot be pulled" in stage.until_event("waits", "Waiting")
+    assert "its image cannot be pulled" in stage.cli("keys", "explain", "waits", "--json").stdout
+    stage.until("waits", "Succeeded", attempt=1)
+    told = json.loads(stage.cli("keys", "history", "waits", "--json").stdout)["events"]
+    assert len([each for each in told if "cannot be pulled" in each["why"]]) == 1
+
+
+def test_what_cannot_mend_itself_ends_early(stage: Stage) -> None:
+    """An image name that no registry can have: Failed with the cause, long before startTimeoutSeconds, and nothing ran."""
+    stage.play("hopeless", Script(pending_seconds=600.0, pending_reason="InvalidImageName"))
+    stage.send("hopeless", "hopeless", retry={"submissionRetries": 1})
+    status = stage.until("hopeless", "Failed", attempt=2)
+    assert "its image has an invalid name (InvalidImageName)" in status["result"]["failure"]["message"]
+    assert stage.runs("hopeless") == []
+
+
+def test_a_corrected_job_takes_its_key(stage: Stage) -> None:
+    """Its image cannot be had; the edited object runs as generation 2 without a person, and the history says that nothing had happened. One
+    that had run before it failed is a mismatch after the edit, and so is one whose onMismatch is RejectAlways."""
+    stage.play("corrected", Script(pending_seconds=600.0, pending_reason="InvalidImageName"), attempt="g1-*")
+    stage.play("had-run", Script(exit_code=7), attempt="g1-*")
+    stage.play("strict", Script(pending_seconds=600.0, pending_reason="InvalidImageName"), attempt="g1-*")
+    for key, more in (("corrected", {}), ("had-run", {}), ("strict", {"onMismatch": "RejectAlways"})):
+        stage.send(key, key, "a", retry={"submissionRetries": 1}, **more)
+        stage.until(key, "Failed")
+        stage.arguments(key, "b")
+    assert stage.until("corrected", "Succeeded", generation=2)["attempt"] == 1
+    stage.until("had-run", "Mismatch")
+    stage.until("strict", "Mismatch")
+    assert [len(stage.runs(key)) for key in ("corrected", "had-run", "strict")] == [1, 1, 0]
+    told = json.loads(stage.cli("keys", "history", "corrected", "--json").stdout)["events"]
+    [opened] = [each["why"] for each in told if each["what"] == "Reopened"]
+    assert "takes the place of generation 1 (which took no effect)" in opened

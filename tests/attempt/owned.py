@@ -1,0 +1,183 @@
+"""One key with an owner: a store in memory, outputs in a folder, and applications controlled by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from driver.granted import Granted, granted
+from harness.memory_store import MemoryStore
+from sparkonce.attempt.drive import Drive, Ended, NotOurs
+from sparkonce.blocking import run
+from sparkonce.driver.channel import DirectChannel
+from sparkonce.driver.context import Job
+from sparkonce.errors import StoreUnavailable
+from sparkonce.launch.protocol import ENDED, ApplicationState, Phase, StillThere, Stopped
+from sparkonce.local.prepare import describe
+from sparkonce.model.record import Application, Assignment, Record, Result
+from sparkonce.store.protocol import Claim, IdempotencyStore, Owned
+
+Driver = Callable[[Assignment], Phase]
+"""What an application does, all at once, when it is created; returns the phase that it then has."""
+
+
+class Applications:
+    """A launcher. Each new application plays the next of `plays`, and the last one of them from then on."""
+
+    kind = "local"
+
+    def __init__(self, *plays: Driver | Phase) -> None:
+        self.plays = list(plays)
+        self.by_name: dict[str, ApplicationState] = {}
+        self.launched: list[int] = []
+        """Attempts, as they were created."""
+        self.stopped: list[str] = []
+        self.errors: list[Exception] = []
+        """Of the next launches."""
+        self.unstoppable = False
+        self.driverless = False
+        """Their drivers were not observed yet."""
+
+    async def launch(self, assignment: Assignment) -> ApplicationState:
+        if self.errors:
+            raise self.errors.pop(0)
+        if assignment.name not in self.by_name:
+            self.launched.append(assignment.attempt)
+            play = self.plays.pop(0) if len(self.plays) > 1 else self.plays[0]
+            self._put(assignment, Phase.RUNNING)
+            phase = play if isinstance(play, Phase) else play(assignment)
+            self._put(assignment, phase)
+        return self.by_name[assignment.name]
+
+    def _put(self, assignment: Assignment, phase: Phase, **seen: Any) -> None:
+        name = assignment.name
+        code = {Phase.SUCCEEDED: 0, Phase.FAILED_KNOWN: 1}.get(phase)
+        self.by_name[name] = ApplicationState(
+            name=name,
+            uid=f"uid of {name}",
+            nonce=assignment.nonce,
+            phase=phase,
+            driver=None if self.driverless else f"driver of {name}",
+            exit_code=code,
+            **seen,
+        )
+
+    async def observe(self, assignment: Assignment, noted: Application | None = None) -> ApplicationState | None:
+        return self.by_name.get(assignment.name)
+
+    async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:
+        self.stopped.append(assignment.name)
+        if self.unstoppable:
+            return StillThere("it does not listen")
+        if assignment.name not in self.by_name:
+            self._put(assignment, Phase.UNKNOWN)
+        seen = self.by_name[assignment.name]
+        phase = seen.phase if seen.phase in ENDED else Phase.UNKNOWN
+        self.by_name[assignment.name] = replace(seen, phase=phase, stopping=True)
+        return Stopped(self.by_name[assignment.name])
+
+    def become(self, name: str, phase: Phase) -> None:
+        self.by_name[name] = replace(self.by_name[name], phase=phase)
+
+    def squat(self, name: str) -> None:
+        """Takes the attempt's name with a foreign application."""
+        self.by_name[name] = ApplicationState(name=name, uid="foreign", nonce="", phase=Phase.RUNNING)
+
+
+class Lossy:
+    """A store that loses the answer of the next calls of one verb, after it was carried out or instead."""
+
+    def __init__(self, store: IdempotencyStore, verb: str, *, times: int = 1, lands: bool = True) -> None:
+        self._store, self._verb, self.times, self._lands = store, verb, times, lands
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._store, name)
+        if name != self._verb:
+            return real
+
+        async def lost(*given: Any, **named: Any) -> Any:
+            if self.times == 0:
+                return await real(*given, **named)
+            self.times -= 1
+            if self._lands:
+                await real(*given, **named)
+            raise StoreUnavailable(f"no answer to {name}")
+
+        return lost
+
+
+@dataclass
+class Owner:
+    """Owns the one key and drives it."""
+
+    granted: Granted
+    applications: Applications
+    waits: Callable[[], object] = lambda: None
+    """Called whenever there is nothing to do."""
+    rows: list[str] = field(default_factory=list)
+    """Of the decision table, as they decided."""
+    _turns: int = 0
+
+    @property
+    def store(self) -> MemoryStore:
+        store = self.granted.store
+        assert isinstance(store, MemoryStore)
+        return store
+
+    def drive(self, store: Any = None) -> Drive:
+        async def wait(_: float) -> None:
+            self._turns += 1
+            assert self._turns < 500, f"it never ends: {self.rows[-5:]}"
+            self.waits()
+
+        return Drive(
+            store=store or self.store,
+            launcher=self.applications,
+            describe=describe,
+            wait=wait,
+            new_nonce=lambda: f"nonce-of-{self.granted.now().attempt + 1}",
+            install="local",
+            store_url="memory:",
+            owner="the owner",
+            on_decision=lambda record, decision, observation: self.rows.append(decision.row),
+        )
+
+    def run(self, store: Any = None) -> Ended | NotOurs:
+        return run(self.drive(store).run(self.granted.record, self.granted.claim))
+
+    def result(self) -> Result:
+        """Drives to the end, which must be a result."""
+        ended = self.run()
+        assert isinstance(ended, Ended), ended
+        assert ended.result is not None, ended.record
+        return ended.result
+
+    def held(self) -> Record:
+        """Drives to the end, which must be held."""
+        ended = self.run()
+        assert isinstance(ended, Ended), ended
+        assert ended.result is None, ended.result
+        return ended.record
+
+    def dies(self) -> None:
+        """Its lease ends with it; a successor takes over."""
+        self.store._leases[self.granted.claim.lease].expire()
+        self.granted.claim = self.take_over()
+
+    def take_over(self, nonce: str = "of the successor") -> Claim:
+        lease = run(self.store.open_lease(owner="the successor"))
+        done = run(self.store.take_over(self.granted.now(), lease=lease, nonce=nonce))
+        assert isinstance(done, Owned), done
+        return done.claim
+
+    def job(self, assignment: Assignment) -> Job:
+        """As the application's driver has it."""
+        return Job(assignment, self.granted.sinks(), DirectChannel(self.store, assignment))
+
+
+def owner(folder: Path, *outputs: str, plays: tuple[Driver | Phase, ...] = (), **spec: Any) -> Owner:
+    """An owner of a fresh key; by default its applications are Running for ever. `clock` is the store's."""
+    store = MemoryStore(clock=spec.pop("clock")) if "clock" in spec else None
+    return Owner(granted(folder, *outputs, store=store, **spec), Applications(*(plays or (Phase.RUNNING,))))

@@ -1,0 +1,59 @@
+"""docs/deciding.md has every row of the five tables, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.attempts import attempts, row_literals, settled_attempts
+from harness.followed import followed
+from sparkonce.attempt import request, settle_runs
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "deciding.md"
+
+
+def section(title: str) -> str:
+    """From this heading to the next."""
+    found = re.search(rf"^## {title}:.*?(?=^## )", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert found is not None, f"docs/deciding.md has no section {title!r}"
+    return found.group()
+
+
+def rows(title: str) -> list[str]:
+    return re.findall(r"^\| `([^`]+)` \|", section(title), re.MULTILINE)
+
+
+@pytest.mark.parametrize("title", ["answer", "decide", "follow", "next_settle_run", "conclude"])
+def test_the_page_has_every_row(title: str) -> None:
+    """Each row that can decide has one line under its table's name, and each line is such a row."""
+    reached = {
+        "answer": lambda: row_literals(request),
+        "decide": lambda: {attempt.decision.row for attempt in attempts()},
+        "follow": lambda: {decision.row for _, _, _, decision in followed()},
+        "next_settle_run": lambda: row_literals(settle_runs),
+        "conclude": lambda: {attempt.decision.row for attempt in settled_attempts()},
+    }[title]()
+    assert sorted(rows(title)) == sorted(reached)
+
+
+def test_the_page_names_what_decide_does() -> None:
+    """The action beside each row of `decide` is the action that row takes, and a reason to settle is the one it gives."""
+    said = dict(re.findall(r"^\| `([^`]+)` \|[^|]+\| (\w+)", section("decide"), re.MULTILINE))
+    for attempt in attempts():
+        assert said[attempt.decision.row] == type(attempt.decision.action).__name__
+
+
+def test_every_line_of_a_table_is_whole() -> None:
+    """Each line has its four cells: an omitted one is empty, not missing."""
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in lines} == {5}
+
+
+def test_each_outcome_has_its_diagram() -> None:
+    """One short sequence diagram per outcome as seen from outside."""
+    text = PAGE.read_text(encoding="utf-8")
+    diagrams = re.findall(r"^([^\n]+):\n\n```mermaid\nsequenceDiagram\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+    assert [title for title, _ in diagrams] == ["Fresh success", "A duplicate follows", "Replay", "Takeover", "Held"]
+    assert all(len(body.splitlines()) <= 14 for _, body in diagrams)

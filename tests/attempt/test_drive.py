@@ -1,0 +1,423 @@
+"""The drive of one key: every step may be the last of its process, every reply may be lost, and the end is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attempt.owned import Lossy, Owner, owner
+from harness.arrow_stage import table_of
+from sparkonce import failpoints
+from sparkonce.attempt.drive import Ended, NotOurs
+from sparkonce.blocking import run
+from sparkonce.errors import LaunchRefused, LaunchUnavailable, OutputCorrupt, StoreUnavailable
+from sparkonce.failpoints import FailpointError
+from sparkonce.launch.protocol import Phase
+from sparkonce.model.record import Assignment, HeldReason, Outcome, Record, Result, StopWanted, Why
+from sparkonce.sink.protocol import PLAIN
+from sparkonce.store.protocol import Claim
+
+
+def writing(folder: Path, *outputs: str, phase: Phase = Phase.SUCCEEDED, **spec: Any) -> Owner:
+    """Its applications write three rows to each output, leave staging of a failed write behind, and end."""
+    made = owner(folder, *(outputs or ("orders",)), **spec)
+
+    def play(assignment: Assignment) -> Phase:
+        job = made.job(assignment)
+        for name in made.granted.sinks():
+            sink, key = job._sink(name)
+            job._stage(sink, key, table_of(9), PLAIN)
+            job.write(table_of(1, 2, 3), name)
+        return phase
+
+    made.applications.plays = [play]
+    return made
+
+
+def stop_wanted(made: Owner) -> None:
+    wish = StopWanted(why=Why.CANCELLED, by="ann", reason="too slow")
+    run(made.store.request_stop(made.granted.now(), wish))
+
+
+def test_an_attempt_that_writes_its_outputs_succeeds(tmp_path: Path) -> None:
+    """One launch; the result is read from the slots; staging that can never be committed is swept."""
+    made = writing(tmp_path)
+
+    result = made.result()
+
+    assert (result.outcome, result.attempts, result.evidence) == (Outcome.SUCCEEDED, 1, "slots committed by attempt 1")
+    assert [(o.name, o.rows) for o in result.outputs] == [("orders", 3)]
+    assert (made.applications.launched, made.applications.stopped) == ([1], [])
+    assert len(made.granted.staged("orders")) == 1
+
+
+def test_what_is_committed_counts_whatever_the_exit_code_says(tmp_path: Path) -> None:
+    """Exit code 1 after the commit: Succeeded, not run again."""
+    made = writing(tmp_path, phase=Phase.FAILED_KNOWN)
+    assert made.result().outcome is Outcome.SUCCEEDED
+    assert made.applications.launched == [1]
+
+
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("verb", ["update", "finalize", "renew", "heartbeat", "load", "reports"])
+def test_a_lost_reply_is_raised_and_the_next_call_goes_on(tmp_path: Path, verb: str, *, lands: bool) -> None:
+    """Whether the call took effect or not: nothing is launched or committed twice, there is one result, and staging is empty."""
+    made = writing(tmp_path)
+    made.applications.plays.insert(0, Phase.RUNNING)  # so that it waits, too
+    made.waits = lambda: made.applications.become(made.granted.assignment.name, Phase.FAILED_KNOWN)
+    store = Lossy(made.store, verb, times=1, lands=lands)
+    with pytest.raises(StoreUnavailable, match=f"no answer to {verb}"):
+        made.run(store)
+
+    result = made.result()
+
+    assert (result.outcome, result.attempts) == (Outcome.SUCCEEDED, 2)
+    assert made.applications.launched == [1, 2]
+    assert made.granted.rows("orders") == [1, 2, 3]
+    assert len(made.granted.staged("orders")) == 1
+
+
+POINTS = [
+    name
+    for name in failpoints.NAMES
+    if name.startswith("engine.") and "reserve" not in name and "settle-run" not in name
+]
+
+
+@pytest.mark.parametrize("point", [*POINTS, "sink.slots.sweep.before"])
+def test_an_owner_that_dies_at_any_step_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The first attempt fails, the second writes; the owner dies once at each point: a successor ends it with one effect."""
+    made = writing(tmp_path)
+    made.applications.plays.insert(0, Phase.FAILED_KNOWN)
+    monkeypatch.setenv("SPARKONCE_FAILPOINTS", f"{point}=1*raise")
+    failpoints.reset()
+    try:
+        with pytest.raises(FailpointError):
+            made.run()
+    finally:
+        monkeypatch.undo()
+        failpoints.reset()
+    if made.granted.now().outcome is None:
+        made.dies()
+
+    result = made.result()
+
+    assert (result.outcome, result.attempts) == (Outcome.SUCCEEDED, 2)
+    assert made.applications.launched == [1, 2]
+    assert made.granted.slots("orders") == [(1, "closed"), (2, "committed")]
+    assert made.granted.rows("orders") == [1, 2, 3]
+
+
+def test_a_launch_that_is_refused_for_good_is_not_tried_again(tmp_path: Path) -> None:
+    """Failed(Permanent) with the launcher's sentence; a placeholder bars a late create."""
+    made = owner(tmp_path, "orders")
+    made.applications.errors = [LaunchRefused("the spec is too long")]
+
+    result = made.result()
+
+    assert result.outcome is Outcome.FAILED
+    assert result.failure is not None
+    assert (result.failure.class_, result.failure.message) == ("Permanent", "the spec is too long")
+    assert (made.applications.launched, len(made.applications.stopped)) == ([], 1)
+
+
+def test_a_launch_that_is_not_possible_now_is_raised_and_costs_nothing(tmp_path: Path) -> None:
+    """The caller retries after a while, in the same attempt."""
+    made = writing(tmp_path)
+    made.applications.errors = [LaunchUnavailable("no space"), LaunchUnavailable("no space")]
+    for _ in range(2):
+        with pytest.raises(LaunchUnavailable):
+            made.run()
+
+    assert (made.result().attempts, made.applications.launched) == (1, [1])
+
+
+def test_a_name_that_is_taken_three_times_is_for_a_person(tmp_path: Path) -> None:
+    """Nothing of ours ran: uncounted attempts, the foreign applications are not stopped, then Held(NameTaken)."""
+    made = owner(tmp_path, "orders")
+    stem = made.granted.assignment.name.removesuffix("1")
+    for attempt in (1, 2, 3, 4):
+        made.applications.squat(f"{stem}{attempt}")
+
+    record = made.held()
+
+    assert (record.held, record.attempt, record.uncounted) == (HeldReason.NAME_TAKEN, 3, 2)
+    assert (made.applications.launched, made.applications.stopped) == ([], [])
+
+
+def test_an_opaque_job_that_completes_succeeded(tmp_path: Path) -> None:
+    """Its exit code is the only evidence, and the result says so."""
+    made = owner(tmp_path, plays=(Phase.SUCCEEDED,))
+    result = made.result()
+    assert (result.outcome, result.evidence, result.outputs) == (Outcome.SUCCEEDED, "exit code 0", ())
+
+
+def test_an_opaque_job_that_exits_badly_failed_unless_it_may_try_again(tmp_path: Path) -> None:
+    """One attempt: Failed, with the exit code. Two: the second one counts."""
+    made = owner(tmp_path, plays=(Phase.FAILED_KNOWN,), retry={"maxAttempts": 1})
+    result = made.result()
+    assert result.outcome is Outcome.FAILED
+    assert result.failure is not None
+    assert (result.failure.class_, made.applications.launched) == ("Exited", [1])
+    assert "exit code 1" in result.failure.message
+
+    (tmp_path / "two").mkdir()
+    retry = {"maxAttempts": 2, "backoff": {"initial": "0s", "max": "0s"}}
+    made = owner(tmp_path / "two", plays=(Phase.FAILED_KNOWN, Phase.SUCCEEDED), retry=retry)
+    assert (made.result().outcome, made.applications.launched) == (Outcome.SUCCEEDED, [1, 2])
+
+
+def test_an_opaque_job_whose_end_nobody_saw_goes_by_on_unknown(tmp_path: Path) -> None:
+    """Hold by default; Retry runs again; Fail says Failed, outcome unknown."""
+    made = owner(tmp_path, plays=(Phase.UNKNOWN,))
+    assert made.held().held is HeldReason.UNKNOWN
+
+    (tmp_path / "retry").mkdir()
+    made = owner(tmp_path / "retry", plays=(Phase.UNKNOWN, Phase.SUCCEEDED), onUnknown="Retry")
+    assert (made.result().outcome, made.applications.launched) == (Outcome.SUCCEEDED, [1, 2])
+
+    (tmp_path / "fail").mkdir()
+    made = owner(tmp_path / "fail", plays=(Phase.UNKNOWN,), onUnknown="Fail")
+    result = made.result()
+    assert result.failure is not None
+    assert (result.outcome, made.applications.launched) == (Outcome.FAILED, [1])
+    assert "outcome unknown" in result.failure.message
+
+
+def test_an_opaque_job_that_cannot_be_stopped_is_held(tmp_path: Path) -> None:
+    """It may still run: neither Cancelled nor another attempt."""
+    made = owner(tmp_path)
+    made.applications.unstoppable = True
+    made.waits = lambda: stop_wanted(made)
+    assert made.held().held is HeldReason.STILL_THERE
+
+
+def test_an_attempt_that_runs_is_never_recorded_as_starting_again(tmp_path: Path) -> None:
+    """The application says that it runs, and our view of its pod, which is a watch of its own, is a moment older: the driver is noted, and
+    the phase stays."""
+    made = owner(tmp_path)
+    name = "so-" + made.granted.record.key_hash[:20] + "-g1-a1"
+    phases: list[tuple[str | None, str | None]] = []
+    views = [(Phase.RUNNING, None), (Phase.STARTING, "d1"), (Phase.STARTING, "d1"), (Phase.SUCCEEDED, "d1")]
+
+    def passes() -> None:
+        phase, driver = views.pop(0)
+        made.applications.by_name[name] = replace(made.applications.by_name[name], phase=phase, driver=driver)
+        record = made.granted.now()
+        phases.append((record.phase, record.application.driver if record.application else None))
+
+    made.applications.plays = [Phase.ACCEPTED]
+    made.applications.driverless = True
+    made.waits = passes
+
+    assert made.result().outcome is Outcome.SUCCEEDED
+    assert phases == [("Accepted", None), ("Running", None), ("Running", "d1"), ("Running", "d1")]
+
+
+def test_an_attempt_is_not_launched_before_its_time(tmp_path: Path) -> None:
+    """Backoff by the store's clock: about 100 s less jitter after the first failure, however often it is observed in between."""
+    now = [1000.0]
+    launched: list[float] = []
+    retry = {"maxAttempts": 2, "backoff": {"initial": "100s", "max": "100s"}}
+    made = owner(tmp_path, "orders", clock=lambda: now[0], retry=retry)
+
+    def play(_: Assignment) -> Phase:
+        launched.append(now[0])
+        return Phase.FAILED_KNOWN
+
+    def passes() -> None:
+        now[0] += 1.0
+
+    made.applications.plays = [play]
+    made.waits = passes
+
+    assert made.result().attempts == 2
+    assert launched[0] == 1000.0
+    assert 1090.0 <= launched[1] <= 1101.0
+    assert "backoff" in made.rows
+
+
+@pytest.mark.parametrize(("commits", "outcome"), [(False, Outcome.CANCELLED), (True, Outcome.SUCCEEDED)])
+def test_a_stop_that_is_wanted_ends_a_running_attempt(tmp_path: Path, outcome: Outcome, *, commits: bool) -> None:
+    """Cancelled, and its application stopped; Succeeded when it had committed, since that is the truth."""
+    made = writing(tmp_path, phase=Phase.RUNNING) if commits else owner(tmp_path, "orders")
+    made.waits = lambda: stop_wanted(made)
+
+    result = made.result()
+
+    assert (result.outcome, made.applications.launched) == (outcome, [1])
+    assert made.applications.stopped == [made.granted.assignment.name]
+    if not commits:
+        assert result.failure is not None
+        assert "cancelled by ann: too slow" in result.failure.message
+        assert made.granted.slots("orders") == [(1, "closed")]
+
+
+def test_a_drive_that_lost_its_claim_writes_nothing(tmp_path: Path) -> None:
+    """Another process took over while it waited: NotOurs, and the record is the successor's."""
+    made = owner(tmp_path, "orders")
+    before: list[int] = []
+
+    def taken() -> None:
+        made.store._leases[made.granted.claim.lease].expire()
+        made.take_over()
+        made.applications.become(made.granted.assignment.name, Phase.FAILED_KNOWN)
+        before.append(made.granted.now().revision)
+
+    made.waits = taken
+    ended = made.run()
+
+    assert isinstance(ended, NotOurs)
+    assert [made.granted.now().revision] == before
+    assert (made.granted.slots("orders"), made.granted.now().settling) == ([], None)
+
+
+def test_a_record_that_was_forgotten_or_reopened_is_not_ours(tmp_path: Path) -> None:
+    """The generation that was driven is over."""
+    made = owner(tmp_path, "orders")
+    ahead = made.granted.record.changed(generation=2)
+    assert isinstance(run(made.drive().run(ahead, made.granted.claim)), NotOurs)
+
+
+def failing(made: Owner) -> Callable[[Assignment], Phase]:
+    def play(assignment: Assignment) -> Phase:
+        with pytest.raises(SystemExit):
+            made.job(assignment).fail("no such column: fare")
+        return Phase.FAILED_KNOWN
+
+    return play
+
+
+def test_a_permanent_error_fails_for_good_with_its_message(tmp_path: Path) -> None:
+    """`job.fail`: one attempt of three, Failed(Permanent)."""
+    made = owner(tmp_path, "orders")
+    made.applications.plays = [failing(made)]
+
+    result = made.result()
+
+    assert result.failure is not None
+    assert (result.outcome, made.applications.launched) == (Outcome.FAILED, [1])
+    assert (result.failure.class_, result.failure.message) == ("Permanent", "no such column: fare")
+
+
+def test_an_unmet_expectation_fails_for_good_under_its_own_name(tmp_path: Path) -> None:
+    """One attempt of three, Failed(Expectation); a word of a later driver that we do not know is a permanent error."""
+    for said, failure in (("Expectation", "Expectation"), ("Weather", "Permanent")):
+        made = owner(tmp_path / said, "orders")
+
+        def play(assignment: Assignment, said: str = said, made: Owner = made) -> Phase:
+            made.job(assignment).report("permanent-error", message="too few rows", failure=said)
+            return Phase.FAILED_KNOWN
+
+        made.applications.plays = [play]
+        result = made.result()
+
+        assert result.failure is not None
+        assert (result.outcome, made.applications.launched) == (Outcome.FAILED, [1])
+        assert (result.failure.class_, result.failure.message) == (failure, "too few rows")
+
+
+def test_a_permanent_error_after_half_of_the_outputs_is_for_a_person(tmp_path: Path) -> None:
+    """Some outputs are committed: never Failed, never another attempt, Held(Partial)."""
+    made = owner(tmp_path, "a", "b")
+
+    def play(assignment: Assignment) -> Phase:
+        made.job(assignment).write(table_of(1), "a")
+        return failing(made)(assignment)
+
+    made.applications.plays = [play]
+    record = made.held()
+    assert (record.held, made.applications.launched) == (HeldReason.PARTIAL, [1])
+    assert "no such column: fare" in record.note
+
+
+def test_values_reach_the_result_and_later_ones_win(tmp_path: Path) -> None:
+    """What duplicates get."""
+    made = owner(tmp_path, "orders")
+
+    def play(assignment: Assignment) -> Phase:
+        job = made.job(assignment)
+        job.result(rows=1, source="may")
+        job.write(table_of(1), "orders")
+        job.result(rows=2)
+        return Phase.SUCCEEDED
+
+    made.applications.plays = [play]
+    assert made.result().values == {"rows": 2, "source": "may"}
+
+
+def test_an_attempt_that_ends_well_and_writes_nothing_failed(tmp_path: Path) -> None:
+    """NoEffect: again would do the same; the message says what to do."""
+    made = owner(tmp_path, "orders", plays=(Phase.SUCCEEDED,))
+    result = made.result()
+    assert result.failure is not None
+    assert (result.failure.class_, made.applications.launched) == ("NoEffect", [1])
+    assert "job.write()" in result.failure.message
+    assert result.evidence == "every output is fenced and holds no commit"
+
+
+def test_half_of_the_outputs_are_completed_by_the_next_attempt(tmp_path: Path) -> None:
+    """The second attempt writes only the missing output; the result names both."""
+    made = owner(tmp_path, "a", "b")
+
+    def first(assignment: Assignment) -> Phase:
+        made.job(assignment).write(table_of(1), "a")
+        return Phase.UNKNOWN
+
+    def second(assignment: Assignment) -> Phase:
+        job = made.job(assignment)
+        assert not job.write(table_of(7), "a").fresh
+        job.write(table_of(2), "b")
+        return Phase.SUCCEEDED
+
+    made.applications.plays = [first, second]
+    result = made.result()
+    assert (result.outcome, result.attempts) == (Outcome.SUCCEEDED, 2)
+    assert result.evidence == "slots committed by attempt 1, 2"
+    assert (made.granted.rows("a"), made.granted.rows("b")) == ([1], [2])
+
+
+def test_an_output_whose_staging_cannot_be_swept_does_not_change_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sweeping is housekeeping: a slot of another token that does not parse is not this result's matter."""
+    made = writing(tmp_path)
+
+    async def corrupt(*_: object) -> None:
+        raise OutputCorrupt("slot 7 does not parse")
+
+    monkeypatch.setattr("sparkonce.sink.slotlog.sink.SlotLogSink.sweep", corrupt)
+    assert made.result().outcome is Outcome.SUCCEEDED
+
+
+def test_a_follower_that_attaches_in_the_last_moment_is_read_before_the_end(tmp_path: Path) -> None:
+    """With a watch of changes, the drive relies on the record that it read last. If the finalize meets a newer one it is not just repeated:
+    the record is read, now with the follower, and the second finalize succeeds."""
+    made = owner(tmp_path, plays=(Phase.SUCCEEDED,))
+    sent: list[int] = []
+
+    class Busy:
+        """The real store, with a follower attached just before the first finalize."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(made.store, name)
+
+        async def finalize(self, record: Record, claim: Claim, result: Result, *, retention: float) -> object:
+            sent.append(record.revision)
+            assert len(sent) < 5, f"the same again and again: {sent}"
+            if len(sent) == 1:
+                await made.store.attach(record, "a-follower")
+            return await made.store.finalize(record, claim, result, retention=retention)
+
+    drive = made.drive(Busy())
+    drive.polled = False
+    ended = run(drive.run(made.granted.record, made.granted.claim))
+    assert isinstance(ended, Ended)
+    assert "a-follower" in ended.record.objects
+    assert len(sent) == 2

@@ -1,0 +1,105 @@
+"""For how long a driver's silence may be believed, and how often its progress is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from driver.granted import Granted, granted
+from harness.memory_store import MemoryStore
+from sparkonce.attempt.observe import observe_heartbeats, receivable_through
+from sparkonce.blocking import run
+from sparkonce.controller.status import EVERY, ShownProgress
+from sparkonce.driver.channel import DirectChannel
+from sparkonce.model.record import Report, Why
+from sparkonce.store.roster import SILENT
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def attempt(folder: Path, clock: Clock) -> Granted:
+    return granted(folder, "orders", store=MemoryStore(clock=clock, monotonic=clock))
+
+
+def heard(one: Granted, served: float | None, owned: float) -> float | None:
+    async def serving() -> float | None:
+        return served
+
+    said = run(observe_heartbeats(one.store, one.now(), None, receivable=receivable_through(serving, lambda: owned)))
+    return said.receivable_for
+
+
+@pytest.mark.parametrize(
+    ("silent", "served", "owned", "believed"),
+    [
+        (500.0, 900.0, 800.0, 500.0 - SILENT),
+        (500.0, 100.0, 800.0, 100.0 - SILENT),
+        (500.0, 900.0, 50.0, 50.0 - SILENT),
+        (500.0, 900.0, 1.0, 0.0),
+        (500.0, 0.0, 800.0, 0.0),
+        (500.0, None, 800.0, None),
+        (SILENT / 2, 900.0, 800.0, 0.0),
+    ],
+)
+def test_silence_counts_from_when_the_driver_could_be_heard(
+    tmp_path: Path, silent: float, served: float | None, owned: float, believed: float | None
+) -> None:
+    """The shortest of the times since its last heartbeat, since a gateway serves and since this owner has the key, less the time that a
+    gateway may be down unnoticed. It restarts after a takeover and after an outage; while no gateway serves, silence proves nothing."""
+    clock = Clock()
+    one = attempt(tmp_path, clock)
+    DirectChannel(one.store, one.assignment).renew({"rows": 3})
+    clock.at += silent
+    assert heard(one, served, owned) == believed
+
+
+def test_an_attempt_that_never_beat_is_no_silent_one(tmp_path: Path) -> None:
+    """It may not have called sparkonce.current() yet: it has no age, and the gateways' uptime is not read."""
+    one = attempt(tmp_path, Clock())
+
+    async def asked() -> float | None:
+        raise AssertionError("nobody was heard that could be silent now")
+
+    assert run(observe_heartbeats(one.store, one.now(), None, receivable=asked)).driver_age is None
+
+
+def test_beats_of_another_attempt_or_grant_are_not_heard(tmp_path: Path) -> None:
+    """The lease of attempt 1 proves nothing about attempt 2, and neither does its permanent error."""
+    one = attempt(tmp_path, Clock())
+    channel = DirectChannel(one.store, one.assignment)
+    channel.renew({"rows": 3})
+    channel.report("driver-1", "permanent-error", {"message": "no such column"})
+    assert run(observe_heartbeats(one.store, one.now(), None)).progress == {"rows": 3}
+    assert run(observe_heartbeats(one.store, one.now(), None)).permanent_error == "no such column"
+    one.settling(Why.LOST)
+    one.next_attempt()
+    said = run(observe_heartbeats(one.store, one.now(), None))
+    assert (said.driver_age, dict(said.progress), said.permanent_error) == (None, {}, None)
+
+
+def test_reports_of_settle_runs_are_no_errors_of_drivers(tmp_path: Path) -> None:
+    """Another kind."""
+    one = attempt(tmp_path, Clock())
+    entry = Report(attempt=1, reporter="settle-1", kind="verdict", body={"verdict": "None", "message": "x"})
+    run(one.store.report(one.record.address, 1, entry))
+    assert run(observe_heartbeats(one.store, one.now(), None)).permanent_error is None
+
+
+def test_progress_moves_when_it_changed_and_a_while_passed() -> None:
+    """At once the first time, then at most every ten seconds, never for the same, never for nothing."""
+    shown = ShownProgress()
+    assert not shown.moved({}, 0.0)
+    assert shown.moved({"rows": 1}, 0.0)
+    assert not shown.moved({"rows": 2}, EVERY - 0.1)
+    assert shown.shown == {"rows": 1}
+    assert not shown.moved({"rows": 1}, EVERY + 1)
+    assert shown.moved({"rows": 2}, EVERY + 1)
+    assert not shown.moved({}, 100 * EVERY)
+    assert shown.shown == {"rows": 2}

@@ -1,0 +1,191 @@
+"""kube-score's checks on the rendered chart, all of them, for the values of the tests and of docs/helm.md.
+
+A finding that the chart keeps on purpose is a row of `EXCEPTIONS`. A row that nothing needs any more fails, too. Annotations that would
+silence kube-score inside the templates have no effect here, so that the table is the only place with exceptions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.binaries import KUBE
+from harness.helm import NAMESPACE, RELEASE, Release, documented
+from harness.patience import completed
+from harness.store_parts import KUBE_SCORE, program
+
+VALUES = Path(__file__).parent / "values"
+RELEASES = {
+    **{path.stem: Release(values=path.read_text()) for path in sorted(VALUES.glob("*.yaml"))},
+    **documented(),
+}
+OK = 10
+"""kube-score's grade of an object that passes a check; below are almost ok, warning and critical."""
+TIMEOUT = 60.0
+"""Seconds; a second on a free core."""
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    release: str
+    """The values: a name of `RELEASES`."""
+    object: str
+    """Its kind, and its name without that of the release."""
+    check: str
+    """As in `kube-score list`."""
+    says: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Findings of one check on these objects that the chart keeps, for one reason."""
+
+    check: str
+    objects: Sequence[str]
+    says: Sequence[str]
+    reason: str
+    releases: Sequence[str] = tuple(RELEASES)
+    """Only with these values."""
+
+    def has(self, found: Finding) -> bool:
+        return (
+            found.check == self.check
+            and found.object in self.objects
+            and found.says in self.says
+            and found.release in self.releases
+        )
+
+
+OPERATOR, GATEWAY, ETCD = "Deployment operator", "Deployment gateway", "StatefulSet etcd"
+PEERS, TEST = "Job etcd-peers", "Pod test"
+SERVE = (OPERATOR, GATEWAY, ETCD)
+ALL = (*SERVE, PEERS, TEST)
+
+NO_CPU_LIMIT = "a throttled process misses its keepalives or elections and loses its lease: CPU is shared by requests"
+MEMORY = (
+    "the request is the usual use, the limit is for lists of all keys or a large database; one-shot pods start anywhere"
+)
+NO_POLICY = "networkPolicy.enabled is the platform's decision: a policy may cut clients that the chart cannot know"
+DISK = "the limit bounds logs and /tmp, the request is their usual size"
+EXCEPTIONS = (
+    Kept("container-resources", SERVE, ["CPU limit is not set"], NO_CPU_LIMIT),
+    Kept("container-cpu-requests-equal-limits", SERVE, ["CPU requests does not match limits"], NO_CPU_LIMIT),
+    Kept("container-resource-requests-equal-limits", SERVE, ["CPU requests does not match limits"], NO_CPU_LIMIT),
+    Kept(
+        "container-cpu-requests-equal-limits", (PEERS, TEST), ["CPU requests does not match limits"],
+        "it runs for seconds and needs no CPU of its own; the limit is for a ResourceQuota that asks for one",
+    ),
+    Kept(
+        "container-resource-requests-equal-limits", (PEERS, TEST), ["CPU requests does not match limits"],
+        "it runs for seconds and needs no CPU of its own; the limit is for a ResourceQuota that asks for one",
+    ),
+    Kept("container-memory-requests-equal-limits", ALL, ["Memory requests does not match limits"], MEMORY),
+    Kept("container-resource-requests-equal-limits", ALL, ["Memory requests does not match limits"], MEMORY),
+    Kept(
+        "container-ephemeral-storage-request-and-limit", [ETCD], ["Ephemeral Storage limit is not set"],
+        "without persistence the ledger itself is ephemeral storage, and a limit would evict the pod with it",
+    ),
+    Kept(
+        "container-ephemeral-storage-request-equals-limit", (OPERATOR, GATEWAY, PEERS, TEST),
+        ["Ephemeral Storage request does not match limit"], DISK,
+    ),
+    Kept(
+        "container-image-pull-policy", ALL, ["ImagePullPolicy is not set to Always"],
+        "a tag is a version and a digest cannot change; a pod starts from the node's copy while the registry is away",
+    ),
+    Kept(
+        "deployment-has-host-podantiaffinity", (OPERATOR, GATEWAY), ["Deployment does not have a host podAntiAffinity set"],
+        "topologySpreadConstraints spread the replicas over nodes, and count only pods of the same revision",
+    ),
+    Kept(
+        "statefulset-has-host-podantiaffinity", [ETCD], ["StatefulSet does not have a host podAntiAffinity set"],
+        "topologySpreadConstraints spread the members over nodes; a cluster with fewer nodes still gets all of them", ["trio"],
+    ),
+    Kept(
+        "pod-networkpolicy", (OPERATOR, GATEWAY, TEST), ["The pod does not have a matching NetworkPolicy"], NO_POLICY,
+        ["bundled", "to try it"],
+    ),
+    Kept(
+        "pod-networkpolicy", (OPERATOR, GATEWAY, TEST), ["The pod does not have a matching egress NetworkPolicy"],
+        "outputs, the API server and etcd can be anywhere, and a NetworkPolicy cannot name the API server",
+        ["tenants", "trio", "platform"],
+    ),
+    Kept(
+        "pod-networkpolicy", [PEERS], ["The pod does not have a matching egress NetworkPolicy"],
+        "it has the label of the test pod, whose policy it shares", ["trio"],
+    ),
+    Kept(
+        "pod-networkpolicy", [ETCD], ["The pod does not have a matching egress NetworkPolicy"],
+        "members find each other by DNS, whose pods and ports differ by cluster: a wrong rule would end the quorum",
+        ["bundled", "trio", "to try it"],
+    ),
+    Kept(
+        "container-security-context-user-group-id", [OPERATOR],
+        ["The container is running with a low user ID", "The container running with a low group ID"],
+        "these values choose the user of the Spark image, whose files are on the shared volume", ["tenants"],
+    ),
+)  # fmt: skip
+
+
+def findings(name: str, folder: Path) -> Iterator[Finding]:
+    """All of kube-score's on the release `name`."""
+    made = RELEASES[name].template(folder)
+    assert made.returncode == 0, made.stderr
+    file = folder / "rendered.yaml"
+    file.write_text(made.stdout)
+    major, minor, _ = KUBE.version.split(".", 2)
+    command = [str(program(KUBE_SCORE)), "score", "--all-default-optional", "--disable-ignore-checks-annotations"]
+    command += [
+        "--disable-optional-checks-annotations",
+        f"--kubernetes-version={major}.{minor}",
+        "--output-format=json",
+    ]
+    done = completed([*command, file], TIMEOUT)
+    scored: list[dict[str, Any]] = json.loads(done.stdout)
+    assert len(scored) >= 8, f"kube-score looked at {len(scored)} objects: {done.stderr}"
+    for each in scored:
+        kind = each["type_meta"]["kind"]
+        title = f"{kind} {each['object_meta']['name'].removeprefix(f'{RELEASE}-sparkonce-')}"
+        assert each["object_meta"]["namespace"] == NAMESPACE, title
+        for check in each["checks"]:
+            if check["grade"] < OK and not check["skipped"]:
+                for comment in check["comments"]:
+                    yield Finding(name, title, check["check"]["id"], comment["summary"])
+
+
+@pytest.mark.parametrize("name", list(RELEASES))
+def test_the_linter_finds_what_is_kept_on_purpose_and_nothing_else(name: str, tmp_path: Path) -> None:
+    """Every finding of kube-score has a reason in the table, and every row that is for these values has a finding."""
+    found = set(findings(name, tmp_path))
+    unexplained = sorted(each for each in found if not any(kept.has(each) for kept in EXCEPTIONS))
+    assert not unexplained, "fix these or give a reason in EXCEPTIONS:\n" + "\n".join(map(str, unexplained))
+    workloads = {each.object for each in found}  # each has findings: nothing sets ImagePullPolicy to Always
+    unused = [
+        (kept.check, target, says)
+        for kept in EXCEPTIONS
+        if name in kept.releases
+        for target in kept.objects
+        if target in workloads
+        for says in kept.says
+        if not any(each.check == kept.check and each.object == target and each.says == says for each in found)
+    ]
+    assert not unused, f"kube-score finds nothing of this any more, take it out of EXCEPTIONS: {unused}"
+
+
+def test_every_exception_is_for_one_finding_and_has_a_reason() -> None:
+    """No finding has two rows, every row is about an object that the chart has, and each reason is a sentence's worth."""
+    rows = [
+        (release, target, kept.check, says)
+        for kept in EXCEPTIONS
+        for release in kept.releases
+        for target in kept.objects
+        for says in kept.says
+    ]
+    assert len(set(rows)) == len(rows)
+    assert {target for _, target, _, _ in rows} == set(ALL)
+    assert all(len(kept.reason.split()) >= 8 for kept in EXCEPTIONS)

@@ -1,0 +1,103 @@
+"""`sparkonce keys repair`: each sentence that a damaged record prints is followed, and the key goes on with one effect."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sqlite3
+
+from harness.desk import WRITES, Desk
+from sparkonce.cli.exits import ExitCode
+
+KEY = "write/numbers@1"
+
+
+def damage(desk: Desk, table: str = "records", text: str = '{"schema":1,') -> None:
+    with sqlite3.connect(desk.ledger) as ledger:
+        assert ledger.execute(f"UPDATE {table} SET body = ?", (text,)).rowcount > 0
+
+
+def remedy(said: str) -> list[str]:
+    """The command that a sentence names, with its reason."""
+    found = re.search(r"sparkonce (keys repair [0-9a-f]{20}(?: --forget)? --reason TEXT)", said)
+    assert found, said
+    return shlex.split(found[1].replace("TEXT", "'the disk lost a block'"))
+
+
+def files(desk: Desk) -> list[str]:
+    return sorted(str(path) for path in (desk.folder / "lake").rglob("*.parquet"))
+
+
+def test_a_damaged_record_of_a_finished_key_is_rebuilt_with_its_result(desk: Desk) -> None:
+    """Every command says how; after it the job is answered with the same result, and nothing ran again."""
+    desk.job()
+    first = desk.here("run", "job.yaml", "--json").told
+    written = files(desk)
+    damage(desk)
+    for command in (["run", "job.yaml"], ["keys", "show", KEY], ["keys", "explain", KEY], ["rerun", "job.yaml"]):
+        said = desk.here(*command)
+        assert said.code == ExitCode.UNAVAILABLE, said.err
+        assert remedy(said.err) == remedy(desk.here("keys", "list").out)
+
+    said = desk.here(*remedy(desk.here("run", "job.yaml").err), "--yes")
+    assert said.code == 0, said.err
+    assert said.out.strip() == f"repaired: {KEY}, generation 1: Succeeded, as its result says"
+
+    again = desk.here("run", "job.yaml", "--json").told
+    assert (again["replayed"], again["result"]) == (True, first["result"])
+    assert files(desk) == written
+    last = desk.here("keys", "history", KEY, "--json").told["events"][-1]
+    assert (last["what"], last["why"]) == ("Repaired", "the disk lost a block")
+    assert desk.here("doctor", "--json").code == 0
+
+
+def test_a_rebuilt_record_is_the_same_job_to_another_script(desk: Desk) -> None:
+    """Key and fingerprint are derived anew: a changed script is a mismatch, as before."""
+    desk.job()
+    assert desk.here("run", "job.yaml").code == 0
+    damage(desk, text="")
+    assert desk.here("keys", "repair", KEY, "--reason", "x", "--yes").code == 0
+    desk.job(WRITES + "\nprint('another script')")
+    assert desk.here("run", "job.yaml").code == ExitCode.MISMATCH
+
+
+def test_without_its_job_a_record_is_only_removed(desk: Desk) -> None:
+    """The refusal names the way, which leaves the number of the generation used: the next one is another."""
+    desk.job()
+    assert desk.here("run", "job.yaml").code == 0
+    damage(desk)
+    damage(desk, "specs")
+    refused = desk.here("keys", "repair", KEY, "--reason", "x", "--yes")
+    assert refused.code == ExitCode.INVALID
+    assert "cannot be rebuilt" in refused.err
+
+    said = desk.here(*remedy(refused.err), "--yes")
+    assert said.code == 0, said.err
+    assert "runs as generation 2" in said.out
+    again = desk.here("run", "job.yaml", "--json").told
+    assert (again["generation"], again["replayed"]) == (2, False)
+
+
+def test_what_must_not_be_repaired_is_refused(desk: Desk) -> None:
+    """A record that can be read, one that can be rebuilt and is to be removed, none at all, and no word of confirmation."""
+    desk.job()
+    assert desk.here("run", "job.yaml").code == 0
+    assert "no record of" in desk.here("keys", "repair", KEY, "--reason", "x", "--yes").err
+    damage(desk)
+    forgetting = desk.here("keys", "repair", KEY, "--forget", "--reason", "x", "--yes")
+    assert forgetting.code == ExitCode.INVALID
+    assert "leave out --forget" in forgetting.err
+    assert "--yes" in desk.here("keys", "repair", KEY, "--reason", "x").err
+    assert desk.here("keys", "repair", "nobody", "--reason", "x", "--yes").code == ExitCode.INVALID
+    assert desk.here("keys", "repair", KEY, "--yes").code == ExitCode.INVALID  # no reason
+    assert desk.here("keys", "repair", KEY, "--reason", "x", "--yes", "--json").told["state"] == "Finalized"
+
+
+def test_a_newer_versions_record_is_left_to_it(desk: Desk) -> None:
+    """This version cannot know what it says: nothing is written, and the sentence says to upgrade."""
+    desk.job()
+    assert desk.here("run", "job.yaml").code == 0
+    damage(desk, text='{"minReader": 1000}')
+    said = desk.here("keys", "repair", KEY, "--reason", "x", "--yes")
+    assert said.code == ExitCode.UNAVAILABLE
+    assert "upgrade sparkonce" in said.err

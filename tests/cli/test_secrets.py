@@ -1,0 +1,108 @@
+"""No secret reaches an output: the search itself, and the commands that are given one in the address of a ledger."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from harness import planted
+from harness.desk import Desk
+
+PASSWORD = "planted-password-90ee41"
+
+
+@pytest.mark.parametrize("name", planted.ENVIRONMENT)
+@pytest.mark.parametrize("encoded", [False, True])
+def test_the_search_finds_what_was_planted(desk: Desk, tmp_path: Path, name: str, encoded: bool) -> None:
+    """In a text and in a file that a process wrote, plain or in base64; a finding has its place and not the secret."""
+    value = planted.ENVIRONMENT[name]
+    text = base64.b64encode(value.encode()).decode() if encoded else value
+    log = planted.output(tmp_path / "operator.log")
+    log.write_text("INFO ready\n")
+    planted.said("/metrics", "sparkonce_keys 1\n")
+    assert planted.leaks() == []
+    log.write_text(f"INFO store {text}\n")
+    planted.said("/v1/keys", f'{{"detail": "{text}"}}')
+    assert planted.leaks() == [str(log), "/v1/keys"]
+    planted.forget()
+
+
+def test_a_command_that_prints_a_secret_is_found(desk: Desk) -> None:
+    """A process of its own that puts its environment out on either stream."""
+    desk.job("raise SystemExit('no job')")
+    terminal = desk.start("keys", "list", SPARKONCE_STORE="sqlite:///planted-aws-key-5f1d9c/ledger.db")
+    terminal.end()
+    assert [Path(found).suffix for found in planted.leaks()] == [".out"]  # which names the ledger
+    planted.forget()
+
+
+def test_a_token_that_was_sent_is_a_secret() -> None:
+    """As long as its test lasts; short words that tests use as tokens are not."""
+    planted.secret("eyJhbGciOiJSUzI1NiJ9.eyJzdWIi.c2ln")
+    planted.secret("t")
+    planted.said("log", "tokens of a test: t; refused eyJhbGciOiJSUzI1NiJ9.eyJzdWIi.c2ln")
+    assert planted.leaks() == ["log"]
+    planted.forget()
+    planted.said("log", "eyJhbGciOiJSUzI1NiJ9.eyJzdWIi.c2ln")
+    assert planted.leaks() == []
+
+
+@pytest.mark.parametrize("command", [("keys", "list"), ("keys", "show", "k"), ("doctor",), ("run", "job.yaml")])
+@pytest.mark.parametrize(
+    "store",
+    [
+        f"postgresql://ann:{PASSWORD}@127.0.0.1:1/ledger",
+        f"postgresql://127.0.0.1:1/ledger?user=ann&password={PASSWORD}",
+        f"postgresql://ann:{PASSWORD}@127.0.0.1:notaport/ledger",
+        f"etcd://ann:{PASSWORD}@127.0.0.1:1",
+        f"etcd://127.0.0.1:1?user=ann&password={PASSWORD}",
+        f"mysql://ann:{PASSWORD}@127.0.0.1/ledger",
+    ],
+)
+def test_a_password_in_the_address_of_a_ledger_is_never_told(
+    desk: Desk, store: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the ledger does not answer, or its address cannot be read: the sentence names it without the password."""
+    desk.job()
+    planted.secret(PASSWORD)
+    monkeypatch.setenv("SPARKONCE_STORE", store)
+    monkeypatch.setenv("SPARKONCE_PATIENCE", "0.1")
+    monkeypatch.setenv("SPARKONCE_INSTALL", "i")
+    said = desk.here(*command)
+    assert said.code != 0
+    assert said.err + said.out
+    assert planted.leaks() == []
+
+
+TELLS = """
+    import os, sys
+    from pathlib import Path
+
+    Path("seen").write_text(os.environ["API_TOKEN"])
+    print("cannot log in with " + os.environ["API_TOKEN"], file=sys.stderr)
+    print("cannot open " + os.environ["DB"], file=sys.stderr)
+    sys.exit(3)
+"""
+
+
+def test_a_secret_of_a_job_runs_and_is_not_told(desk: Desk) -> None:
+    """The driver gets the value, and the same job is the same job; `keys show`, the result, the log's end and the history hide it."""
+    planted.secret(PASSWORD)
+    env = [{"name": "API_TOKEN", "value": PASSWORD}, {"name": "DB", "value": f"postgresql://ann:{PASSWORD}@host/db"}]
+    conf = {"spark.hadoop.fs.s3a.secret.key": PASSWORD}
+    desk.job(TELLS, template={"driver": {"env": env}, "sparkConf": conf})
+    failed = desk.here("run", "job.yaml")
+    assert (desk.folder / "seen").read_text() == PASSWORD
+    assert "cannot log in with ***" in failed.out
+    assert "cannot open postgresql://***@host/db" in failed.out
+    assert desk.here("run", "job.yaml", "--json").told["replayed"]
+    shown = desk.here("keys", "show", "write/numbers@1", "--json").told
+    template = shown["job"]["spec"]["template"]["spec"]
+    assert template["driver"]["env"][0] == {"name": "API_TOKEN", "value": "***"}
+    assert template["sparkConf"] == {"spark.hadoop.fs.s3a.secret.key": "***"}
+    for command in (("show",), ("history",), ("explain",)):
+        for options in ((), ("--json",)):
+            assert desk.here("keys", *command, "write/numbers@1", *options).code == 0
+    assert planted.leaks() == []

@@ -1,0 +1,73 @@
+"""The size of campaigns, and the seed of their random choices: one setting, `EFFORT`, and one number, `SEED`.
+
+A campaign is a test that runs many schedules, races, storms or examples. `EFFORT=quick` is small enough for a person to wait for; `ci`
+runs every kind and every failpoint at least once; `soak` runs as many as fit into a night (docs/soak.md). Seeds come from the commit, so
+that a failed run of CI fails on every machine and the next commit runs others. `SEED`, printed by every run, repeats it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import subprocess
+from enum import StrEnum
+from pathlib import Path
+
+
+class Effort(StrEnum):
+    QUICK = "quick"
+    CI = "ci"
+    SOAK = "soak"
+
+
+SIZES: dict[str, tuple[int, int, int]] = {
+    # campaign: quick, ci, soak
+    "kill schedules": (12, 48, 208),  # runs of a job that is killed or frozen at a failpoint: seconds each
+    "kills per failpoint": (0, 1, 3),  # at least so many really happen at each
+    "machine schedules": (360, 960, 6000),  # of the state machine, over all its configurations
+    "hypothesis examples": (50, 50, 200),  # per property without its own number
+    "differential examples": (20, 20, 80),  # of up to 60 calls each on two ledgers
+    "differential examples on servers": (8, 15, 15),  # the same on PostgreSQL and etcd
+    "stream schedules": (200, 200, 2000),  # of the model of a stream
+    "launcher storms": (80, 160, 960),  # owners, an operator, a queue and random deletions
+    "failing submissions": (20, 40, 200),  # opaque jobs of which 60 % of all submissions fail
+    "lossy keys": (60, 120, 200),  # reserved by three callers over a connection that loses replies
+    "race keys": (100, 200, 400),  # of one table, that processes commit and fence while they are killed and frozen
+    "race keys of formats": (60, 60, 180),  # of a Delta and of an Iceberg table
+    "race keys of stores": (50, 50, 100),  # percent of the keys that each object store is raced for
+    "steps of three kinds": (3, 1, 1),  # every nth step of a transaction over three kinds of table is killed
+    "race streams": (100, 100, 300),  # percent of 25 streams of a slot log, 20 of a Delta table, 10 of an Iceberg table
+    "plan documents": (110, 330, 10000),  # mutated examples, and documents of the CRD's schema
+    "acts of a random tenant": (
+        20,
+        200,
+        2000,
+    ),  # requests to a gateway and to the API server, beside another team's jobs
+    "racing rounds": (12, 24, 40),  # of several processes that reserve or take over one key
+}
+
+
+def effort() -> Effort:
+    """`EFFORT`. Raises ValueError for an unknown value."""
+    return Effort(os.environ.get("EFFORT") or Effort.QUICK)
+
+
+def size(campaign: str) -> int:
+    """How many items of this campaign a run at this effort has."""
+    return SIZES[campaign][list(Effort).index(effort())]
+
+
+@functools.cache
+def base() -> str:
+    """`SEED`, or the commit."""
+    if given := os.environ.get("SEED"):
+        return given
+    command = ["git", "rev-parse", "--short=12", "HEAD"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "0"  # an unpacked archive has no commit
+
+
+def seed(campaign: str) -> int:
+    """A 32-bit seed for this campaign in this run: each campaign draws from its own."""
+    return int.from_bytes(hashlib.sha256(f"{base()}/{campaign}".encode()).digest()[:4], "big")

@@ -1,0 +1,227 @@
+"""What a driver's log says of its failure. The logs in `driver_logs/` were made by real jobs that failed in these ways."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.patience import promised
+from sparkonce.launch.driver_log import CAUSE, LINES, LOG_TAIL, READ, LoggedFailure, find
+
+LOGS = Path(__file__).parent / "driver_logs"
+EXPECTED: dict[str, dict[str, Any]] = yaml.safe_load((LOGS / "expected.yaml").read_text())
+
+SHUTDOWN = """\
+26/11/24 20:53:42 INFO SparkContext: Invoking stop() from shutdown hook
+26/11/24 20:53:42 INFO MapOutputTrackerMasterEndpoint: MapOutputTrackerMasterEndpoint stopped!
+26/11/24 20:53:42 INFO MemoryStore: MemoryStore cleared
+26/11/24 20:53:42 INFO ShutdownHookManager: Deleting directory /tmp/spark-1
+"""
+IMPORT = """\
+Traceback (most recent call last):
+  File "/opt/job/job.py", line 1, in <module>
+    import helper
+  File "/opt/job/helper.py", line 3, in <module>
+    from gone import this
+ModuleNotFoundError: No module named 'gone'
+"""
+CAUGHT = """\
+Traceback (most recent call last):
+  File "/opt/job/job.py", line 7, in <module>
+    1 / 0
+ZeroDivisionError: division by zero
+"""
+
+
+EXEC = """\
+Traceback (most recent call last):
+  File "/opt/job/job.py", line 1, in <module>
+    exec(text)
+  File "<string>", line 1
+    f(
+     ^
+SyntaxError: '(' was never closed
+"""
+
+
+def saying(exception: str) -> str:
+    """The log of the failed import, which ends in this exception."""
+    return IMPORT.replace("ModuleNotFoundError: No module named 'gone'", exception)
+
+
+def test_every_log_is_expected() -> None:
+    """Each log has its expectation, and no expectation is without a log."""
+    assert {path.stem for path in LOGS.glob("*.txt")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_is_found_in_a_real_log(name: str) -> None:
+    """The exception's own line and the user's frames, of a mixed log; whether it is an error of the script."""
+    expected = EXPECTED[name]
+    found = find((LOGS / f"{name}.txt").read_text(), exit_code=expected["exitCode"])
+    assert (found.cause, found.repeats) == (expected["cause"], expected["repeats"])
+    assert found.excerpt == expected["excerpt"]
+    assert "INFO SparkContext: " not in found.excerpt
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_line_ends_and_streams_make_no_difference(name: str) -> None:
+    """Windows' line ends, and two streams of which one holds Spark's messages."""
+    expected, text = EXPECTED[name], (LOGS / f"{name}.txt").read_text()
+    assert find(text.replace("\n", "\r\n"), exit_code=1).cause == expected["cause"]
+    assert find("", text, exit_code=1).cause == expected["cause"]
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (CAUGHT + SHUTDOWN, "ZeroDivisionError: division by zero"),
+        (CAUGHT + SHUTDOWN + "job: no rows\n", ""),  # it was caught: the job said something later
+        (CAUGHT + 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nE: last\n', "E: last"),
+        (CAUGHT + "Exception ignored in: <function f>\n" + IMPORT, "ZeroDivisionError: division by zero"),
+        ("Exception in thread Thread-1 (f):\n" + IMPORT, ""),
+        (
+            CAUGHT + 'Exception in thread "main" org.apache.spark.SparkUserAppException: User application exited with 1\n\tat a.B(C)\n',
+            "ZeroDivisionError: division by zero",
+        ),
+        (
+            "26/11/24 20:53:42 ERROR Job: it failed\njava.io.IOException: no disk\n\tat com.example.Job.main(Job.java:1)\n" + SHUTDOWN,
+            "java.io.IOException: no disk",
+        ),
+        (CAUGHT.replace("  File", SHUTDOWN + "  File"), "ZeroDivisionError: division by zero"),  # mixed in
+        ('Traceback (most recent call last):\n  File "a.py", line 1, in f\n', ""),
+    ],
+)  # fmt: skip
+def test_which_exception_ended_the_driver(log: str, cause: str) -> None:
+    """The last one, if nothing was printed after it; not that of a thread, of a destructor, or of Spark around an exit code."""
+    assert find(log, exit_code=1).cause == cause
+
+
+def test_the_streams_of_a_driver() -> None:
+    """An exception in either one counts; without one, what the job printed comes before Spark's messages."""
+    java = 'Exception in thread "main" java.lang.IllegalStateException: no\n\tat com.example.Job.main(Job.java:1)\n'
+    assert find("rows: 3\n", java).cause == "java.lang.IllegalStateException: no"
+    logged = "26/11/24 20:53:42 ERROR Executor: Exception in task\njava.lang.Error: in a task\n\tat a.B.c(D.java:1)\n"
+    assert find("job: no rows\n", logged) == LoggedFailure(excerpt="job: no rows")
+    assert find("", logged).cause == "java.lang.Error: in a task"
+    assert find("", "") == find() == LoggedFailure()
+
+
+def test_only_shutdown_is_better_than_nothing() -> None:
+    """A log that holds nothing else is shown as it is; otherwise Spark's shutdown is left out."""
+    assert find(SHUTDOWN).excerpt == SHUTDOWN.strip()
+    assert find("the input is not there\n" + SHUTDOWN).excerpt == "the input is not there"
+
+
+def test_a_cut_keeps_the_exception_and_the_users_frames() -> None:
+    """Of a deep trace the frames next to the exception stay, and no line of an installed package."""
+    user = "".join(f'  File "/opt/job/job.py", line {n}, in step{n}\n    step{n + 1}()\n' for n in range(40))
+    library = '  File "/usr/lib/python3/dist-packages/pyspark/sql.py", line 9, in save\n    self._save()\n' * 20
+    log = f"Traceback (most recent call last):\n{user}{library}example.Broken: no disk\nsecond line\n{SHUTDOWN}"
+    found = find(log, exit_code=1)
+    assert found.cause == "example.Broken: no disk"
+    assert "step39\n    step40()" in found.excerpt and "in step0\n" not in found.excerpt
+    assert "example.Broken: no disk" in found.excerpt and "dist-packages" not in found.excerpt
+    assert 900 < len(found.excerpt.encode()) <= LOG_TAIL
+
+
+def test_an_error_of_the_script() -> None:
+    """An import of a module's own code that fails ends the script wherever it runs."""
+    assert find(IMPORT + SHUTDOWN, exit_code=1).repeats
+    assert find(saying("ImportError: cannot import name 'this' from 'gone' (x)"), exit_code=1).repeats
+
+
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        (IMPORT, 137),
+        (IMPORT, None),
+        (IMPORT + "and a second line\n", 1),
+        (IMPORT + SHUTDOWN + "tried again\n", 1),
+        (CAUGHT + "\nDuring handling of the above exception, another exception occurred:\n\n" + IMPORT, 1),
+        (CAUGHT.replace("1 / 0", "x") + SHUTDOWN + "During handling of the above exception, another exception occurred:\n\n" + IMPORT, 1),
+        (IMPORT.replace("line 3, in <module>", "line 3, in load"), 1),
+        (IMPORT.replace("line 1, in <module>", "line 1, in main"), 1),
+        (IMPORT.replace("    from gone import this\n", "    importlib.import_module(name)\n"), 1),
+        (IMPORT.replace("    from gone import this\n", ""), 1),
+        (saying("ImportError: cannot allocate memory in static TLS block"), 1),
+        (saying("NameError: name 'gone' is not defined"), 1),
+        (saying("SyntaxError: invalid syntax"), 1),
+        (EXEC, 1),
+        ('  File "<string>", line 1\n    f(\n     ^\nSyntaxError: x\n', 1),
+        ("python3: can't open file '/opt/job.py': [Errno 2] No such file or directory\n", 1),
+        ("python3: can't open file '/opt/job.py': [Errno 13] Permission denied\n", 2),
+        ("Error: Failed to load class org.example.Gone.\n", 1),
+    ],
+)  # fmt: skip
+def test_what_another_attempt_may_not_meet_again(log: str, code: int | None) -> None:
+    """Another exit code, a chain whose first link may pass, code that another run may not reach, text that a program was given, a fault of
+    the machine, and an exception that the job survived."""
+    assert not find(log, exit_code=code).repeats
+
+
+FRAGMENTS = [
+    "Traceback (most recent call last):\n",
+    '  File "/a/job.py", line 1, in <module>\n',
+    "    import x\n",
+    "ValueError: b\n",
+    "Caused by: a.B: c\n",
+    "\tat org.apache.spark.X(Y)\n",
+    "\tat com.example.X(Y)\n",
+    "java.lang.Error: x\n",
+    ": java.lang.Error: y\n",
+    'Exception in thread "main" a.B: c\n',
+    "During handling of the above exception, another exception occurred:\n",
+    "\n",
+    "x" * 3000,
+    "\u20ac" * 700,
+    "26/11/24 20:53:42 INFO SparkContext: s\n",
+    "26/11/24 20:53:42 ERROR X: s\n",
+    '  File "a", line 1\n',
+    "SyntaxError: s\n",
+    "plain\n",
+    "\x1b[2J\x00\ud800\n",
+    "py4j.protocol.Py4JJavaError: An error\n",
+    "Please see the stack trace below.\n",
+    "Exception ignored in: f\n",
+    "Driver stacktrace:\n",
+    "E:\n",
+]
+logs = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=20), max_size=40).map("".join)
+
+
+@given(logs, st.none() | st.integers(0, 255))
+def test_any_log_is_bounded(log: str, code: int | None) -> None:
+    """No text raises; excerpt and cause fit their limits in UTF-8, the cause is one line, and an exception's line is in the excerpt."""
+    found = find(log, exit_code=code)
+    assert len(found.excerpt.encode()) <= LOG_TAIL
+    assert len(found.cause.encode()) <= CAUSE
+    assert "\n" not in found.cause
+    assert found.excerpt or not found.cause
+    assert bool(found.excerpt) == bool(log.strip()) or "\n" not in found.excerpt
+    assert not found.repeats or (found.cause and code in (1, 2, 101))
+
+
+@pytest.mark.parametrize(
+    "fragment", [*FRAGMENTS, "python" * 400, "a.b." * 500, "/py4j" * 400, " " * 3000 + "x", "a.B: c\n\tat x\n"]
+)
+def test_a_long_log_takes_a_moment(fragment: str) -> None:
+    """A megabyte of anything is searched in linear time: a tenth of a second of CPU, where a quadratic search takes minutes."""
+    log = fragment * (READ // len(fragment) + 1) + CAUGHT
+    began = time.process_time()
+    find(log, exit_code=1)
+    assert time.process_time() - began < promised(1)
+
+
+def test_what_is_before_the_last_megabyte_is_not_read() -> None:
+    """Nor what is before the last 20,000 lines of it."""
+    assert find(CAUGHT + "\n" * LINES).cause == ""
+    assert find(CAUGHT + "\n" * (LINES - 10)).cause == "ZeroDivisionError: division by zero"
+    assert find(CAUGHT + "x" * READ).cause == ""
+    assert find("x" * READ + "\n" + CAUGHT).cause == "ZeroDivisionError: division by zero"

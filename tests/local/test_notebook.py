@@ -1,0 +1,360 @@
+"""`sparkonce.job`: a block of code that is owner and driver at once. Run again after anything, it has one effect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+import sparkonce
+from harness.arrow_stage import arrow_stage, table_of
+from harness.eventually import assert_eventually
+from harness.patience import until_ended
+from sparkonce.blocking import run
+from sparkonce.commands import operate
+from sparkonce.errors import (
+    Busy,
+    HeldForPerson,
+    InvalidInput,
+    JobFailed,
+    JobMismatch,
+    ResultGone,
+    StoreUnavailable,
+    UndeclaredOutput,
+)
+from sparkonce.launch.local import locked
+from sparkonce.local import notebook
+from sparkonce.local.runner import LocalRunner, attempts_folder
+from sparkonce.model.record import Record, State
+from sparkonce.store.open import open_store
+
+PATIENCE = 30  # seconds for another interpreter
+NEVER: Any = object()
+"""A frame that no stager can write."""
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from harness.arrow_stage import arrow_stage, table_of
+from sparkonce.sink.slotlog import sink as slots
+slots.stage_with_spark = arrow_stage
+import sparkonce
+with sparkonce.job("load", outputs={"orders": "lake/orders"}, store="ledger.db") as job:
+    Path("began").touch()
+    while "wait" in sys.argv and not Path("go").exists():
+        time.sleep(0.02)
+    job.write(table_of(1, 2, 3), "orders")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPARKONCE_PATIENCE", "1")
+    monkeypatch.setattr("sparkonce.sink.slotlog.sink.stage_with_spark", arrow_stage)
+
+
+def job(**named: Any) -> Any:
+    return sparkonce.job("load", **{"outputs": {"orders": "lake/orders"}, "store": "ledger.db", **named})
+
+
+def write(*rows: int, **named: Any) -> Any:
+    with job(**named) as held:
+        held.write(table_of(*rows), "orders")
+    return held
+
+
+def two(**named: Any) -> Any:
+    return job(outputs={"a": "lake/a", "b": "lake/b"}, **named)
+
+
+def record(key: str = "load") -> Record:
+    store = open_store("ledger.db")
+    try:
+        return run(operate.find(store, key))
+    finally:
+        run(store.close())
+
+
+def forget() -> None:
+    store = open_store("ledger.db")
+    try:
+        run(operate.forget(store, run(operate.find(store, "load")), by="ann", reason="again"))
+    finally:
+        run(store.close())
+
+
+def rows(output: str = "orders") -> list[int]:
+    """Of every committed slot of the table."""
+    slots = [json.loads(path.read_text()) for path in Path("lake", output).glob("_idem/*-g*/*.json")]
+    files = [Path("lake", output, f["path"]) for slot in slots if slot["state"] == "committed" for f in slot["files"]]
+    columns: list[Any] = [parquet.read_table(file, partitioning=None)["n"].to_pylist() for file in files]
+    return sorted(number for column in columns for number in column)
+
+
+def script(*arguments: str, failpoints: str = "") -> subprocess.Popen[bytes]:
+    told: Mapping[str, str] = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "SPARKONCE_FAILPOINTS": failpoints,
+    }
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], env=told)
+
+
+def test_a_fresh_block_runs_and_its_writes_are_committed() -> None:
+    """Attempt 1 of generation 1, not replayed; Succeeded when the block has ended; it leaves nothing open."""
+    with job() as held:
+        assert (held.key, held.generation, held.attempt, held.replayed) == ("load", 1, 1, False)
+        written = held.write(table_of(1, 2), "orders")
+        assert written.fresh
+        assert record().state is State.IN_PROGRESS
+
+    assert (rows(), record().outcome) == ([1, 2], "Succeeded")
+    (folder,) = attempts_folder(f"sqlite:///{Path('ledger.db').absolute()}").iterdir()
+    assert not locked(folder)
+
+
+def test_a_block_that_has_its_result_does_not_run_its_frames() -> None:
+    """`replayed` is set beforehand; writes, also in a transaction, return the record's results; values stay as they were."""
+    with job() as held:
+        held.write(table_of(1, 2), "orders")
+        held.result(source="may")
+
+    with job() as held:
+        assert (held.replayed, held.outputs) == (True, ("orders",))
+        written = held.write(NEVER, "orders")
+        with held.transaction() as tx:
+            tx.write(NEVER, "orders")
+        assert tx.written == {"orders": written}
+        held.result(source="june")
+        held.report("note", text="twice")
+        with pytest.raises(UndeclaredOutput):
+            held.write(NEVER, "totals")
+
+    assert (written.rows, written.fresh, held.recorded.values) == (2, False, {"source": "may"})
+    assert rows() == [1, 2]
+
+
+def test_a_block_that_raises_is_the_next_attempt_when_it_runs_again() -> None:
+    """Its own error passes through; none of its rows is committed; attempt 2 writes."""
+    with pytest.raises(ZeroDivisionError), job():
+        raise ZeroDivisionError
+    assert (record().attempt, record().state) == (2, State.IN_PROGRESS)
+
+    assert write(1, 2).attempt == 2
+    assert rows() == [1, 2]
+
+
+def test_a_block_that_raises_after_its_writes_has_its_result() -> None:
+    """Committed rows count: the error passes through, and the next run is a replay."""
+    with pytest.raises(ZeroDivisionError):
+        fails_after_its_write()
+    assert write(7).replayed
+    assert rows() == [1]
+
+
+def fails_after_its_write() -> None:
+    with job() as held:
+        held.write(table_of(1), "orders")
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "engine.reserve.after",
+        "engine.launch.before",
+        "engine.note.after",
+        "driver.stage.after",
+        "driver.commit.after",
+        "engine.settling.after",
+        "engine.finalize.before",
+        "engine.finalize.after",
+    ],
+)
+def test_a_block_whose_process_is_killed_ends_when_it_runs_again(point: str) -> None:
+    """SIGKILL at each step: the next process takes over at once and the rows are there once."""
+    killed = script(failpoints=f"{point}=kill")
+    assert until_ended(killed, PATIENCE) == -signal.SIGKILL
+
+    write(1, 2, 3)
+
+    assert (rows(), record().outcome) == ([1, 2, 3], "Succeeded")
+
+
+def test_other_parameters_or_outputs_under_the_key_are_refused() -> None:
+    """JobMismatch, before anything is written."""
+    write(1, parameters={"month": 5})
+    for other in ({"parameters": {"month": 6}}, {"parameters": {"month": 5}, "outputs": {"orders": "lake/others"}}):
+        with pytest.raises(JobMismatch, match="load: generation 1 is for another job"):
+            write(2, **other)
+    assert write(3, parameters={"month": 5}).replayed
+    assert not Path("lake/others").exists()
+
+
+def test_a_key_that_another_process_runs_is_busy() -> None:
+    """It never waits for another process: the error names the owner; once that has ended, its result is replayed."""
+    other = script("wait")
+    try:
+        assert_eventually(Path("began").exists, PATIENCE)
+        with pytest.raises(Busy, match=rf"load: generation 1, attempt 1 is owned by pid {other.pid} "):
+            write(9)
+        Path("go").touch()
+        assert until_ended(other, PATIENCE) == 0
+    finally:
+        other.kill()
+        other.wait()
+
+    assert write(9).replayed
+    assert rows() == [1, 2, 3]
+
+
+def test_a_key_that_this_process_runs_is_busy_too() -> None:
+    """Two blocks of one process are still two callers; the first is not disturbed."""
+    with job() as held:
+        with pytest.raises(Busy):
+            write(9)
+        held.write(table_of(1), "orders")
+    assert rows() == [1]
+
+
+def test_inside_a_running_event_loop() -> None:
+    """As in a notebook's cell: no loop of its own is needed."""
+
+    async def cell() -> Any:
+        return write(1, 2)
+
+    assert not asyncio.run(cell()).replayed
+    assert asyncio.run(cell()).replayed
+    assert rows() == [1, 2]
+
+
+def test_a_block_that_writes_nothing_failed_and_says_how_to_run_it_anew() -> None:
+    """NoEffect, at once and for every duplicate; forgotten, it runs as generation 2."""
+    with (
+        pytest.raises(
+            JobFailed, match=r"load failed: .* committed nothing; .*`sparkonce keys forget load --reason TEXT`"
+        ),
+        job(),
+    ):
+        pass
+    with pytest.raises(JobFailed, match="committed nothing"):
+        write(1)
+    forget()
+    assert write(1).generation == 2
+    assert rows() == [1]
+
+
+def test_a_block_that_writes_half_of_its_outputs_is_completed_by_the_next_run() -> None:
+    """The error names the outputs; committed ones stay and are not run again."""
+    with (
+        pytest.raises(
+            JobFailed, match=r"attempt 1 of load ended without all of its outputs \(a, b\); run the cell again"
+        ),
+        two() as held,
+    ):
+        held.write(table_of(1), "a")
+
+    with two() as held:
+        assert not held.write(NEVER, "a").fresh
+        held.write(table_of(2), "b")
+
+    assert (held.attempt, rows("a"), rows("b")) == (2, [1], [2])
+
+
+def test_a_transaction_of_a_block() -> None:
+    """Both outputs, by one seal."""
+    with two() as held, held.transaction() as tx:
+        tx.write(table_of(1), "a")
+        tx.write(table_of(2), "b")
+    assert (rows("a"), rows("b")) == ([1], [2])
+
+
+def test_a_block_that_says_it_can_never_succeed_failed_for_good() -> None:
+    """`job.fail` ends the block; every later run gets its message."""
+    with pytest.raises(SystemExit), job() as held:
+        held.fail("no such column: fare")
+    with pytest.raises(JobFailed, match="load failed: no such column: fare"):
+        write(1)
+    assert record().attempt == 1
+
+
+def test_a_key_that_is_held_is_for_a_person() -> None:
+    """Half is committed and it can never succeed: HeldForPerson with the command."""
+    with pytest.raises(SystemExit):
+        fails_for_good_after_half()
+    with pytest.raises(HeldForPerson, match=r"load: Partial: .*sparkonce keys resolve load"), two():
+        pass
+
+
+def fails_for_good_after_half() -> None:
+    with two() as held:
+        held.write(table_of(1), "a")
+        held.fail("no such column: fare")
+
+
+def test_a_result_whose_output_is_gone_says_how_to_run_it_anew() -> None:
+    """Nothing runs by itself; without a file to rerun, the remedy is to forget the key, and `sparkonce rerun` says the same."""
+    write(1)
+    shutil.rmtree("lake")
+    with pytest.raises(ResultGone, match="orders is gone; `sparkonce keys forget load"):
+        write(2)
+
+    store = open_store("ledger.db")
+    embedded = LocalRunner(store=store, attempts=Path("attempts"))
+    with pytest.raises(InvalidInput, match=r"load is a block of code .* no command can run"):
+        run(operate.stored(embedded, run(operate.find(store, "load"))))
+    run(store.close())
+
+
+def test_a_block_that_cannot_begin_holds_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger goes silent after the attempt was placed: the error passes through, no lock stays, and the next run is attempt 2."""
+
+    def silent(*_: object) -> bool:
+        raise StoreUnavailable("the ledger is locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notebook._InlineHeartbeat, "renew", silent)
+        with pytest.raises(StoreUnavailable):
+            write(1)
+
+    assert write(1, 2).attempt == 2
+    assert rows() == [1, 2]
+
+
+def test_a_block_that_was_taken_over_before_it_began_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frozen between its launch and its first line: Busy, and the successor's attempt is not touched."""
+    to_launch = notebook._to_launch
+    ran = []
+
+    def frozen(embedded: LocalRunner, owned: Any) -> Any:
+        begun = to_launch(embedded, owned)
+        run(embedded.store.drop(owned.claim))  # its lease is gone when it wakes
+        return begun
+
+    monkeypatch.setattr(notebook, "_to_launch", frozen)
+    with pytest.raises(Busy, match="load was taken over before this block began; run the cell again"), job():
+        ran.append("it ran")
+    monkeypatch.undo()
+    assert ran == []
+
+
+def test_a_name_that_somebody_else_has_taken_costs_no_attempt() -> None:
+    """A folder of our name beside the ledger: the next attempt runs in this very block."""
+    write(1)
+    name = next(attempts_folder(f"sqlite:///{Path('ledger.db').absolute()}").iterdir()).name
+    folder = Path("other.db.attempts", name)
+    folder.mkdir(parents=True)
+    (folder / "mine").touch()
+
+    assert write(1, store="other.db", outputs={"orders": "lake/elsewhere"}).attempt == 2
+    assert [path.name for path in folder.iterdir()] == ["mine"]

@@ -1,0 +1,130 @@
+"""Parts shared by many schedules: the job in its two versions, one ledger in memory with its clock, and counters.
+
+A new ledger for each schedule would cost more than the schedule; its own key and tables are enough, since keys are independent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkonce.attempt.drive import DrivenJob
+from sparkonce.blocking import run
+from sparkonce.local.prepare import Prepared, assemble
+from sparkonce.model.record import Bound, Record, SpecBody
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.store.protocol import Request
+from sparkonce.store.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from machine.world import World
+
+
+@dataclass(frozen=True)
+class Config:
+    """A job: its writes in order. A group of one output is a plain write, one of several is a transaction."""
+
+    name: str
+    groups: tuple[tuple[str, ...], ...]
+    blind: bool = False
+    """Owners reach no output: settle runs do."""
+    follows: Bound | None = None
+    """The generation follows this foreign application."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(output for group in self.groups for output in group)
+
+
+CONFIGS = {
+    config.name: config
+    for config in (
+        Config("one", (("a",),)),
+        Config("two", (("a",), ("b",))),
+        Config("tx", (("a", "b"),)),
+        Config("mixed", (("a", "b"), ("c",))),
+        Config("blind", (("a", "b"), ("c",)), blind=True),
+        Config("followed", (), follows=Bound(application="theirs", uid="uid0")),
+    )
+}
+
+
+class Clock:
+    """The ledger's clock; it advances when a process waits."""
+
+    def __init__(self) -> None:
+        self.at = 1_000_000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known(Prepared):
+    """A request whose fingerprint is computed once per test run, not once per look."""
+
+    digests: Mapping[int, str]
+    bound: Bound | None = None
+
+    def request(self, nonce: str) -> Request:
+        """As an operator makes it of an object with `spec.bind`, which a request without a cluster may not have."""
+        return replace(super().request(nonce), bound=self.bound)
+
+    def fingerprint(self, version: int) -> str:
+        return self.digests[version]
+
+
+class Scene:
+    """The state that the schedules of one test share."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder, self.config, self.clock = folder, config, Clock()
+        clock = self.clock.now
+        self.store = SqliteStore(folder / "ledger.db", synchronous="OFF", clock=clock, monotonic=clock)
+        self.jobs = {version: self._prepared(version) for version in ("A", "B")}
+        self.worlds = 0
+        self.world: World | None = None
+
+    def _prepared(self, version: str) -> Known:
+        outputs = [{"name": output, "slotLog": {"path": f"/{output}"}} for output in self.config.outputs]
+        template = {"mainApplicationFile": "job.py", "type": "Python", "arguments": ["--version", version]}
+        document = {
+            "apiVersion": "sparkonce.dev/v1alpha1",
+            "kind": "IdempotentJob",
+            "metadata": {"name": "job"},
+            "spec": {
+                "idempotencyKey": "key",
+                "template": {
+                    "apiVersion": "sparkoperator.k8s.io/v1beta2",
+                    "kind": "SparkApplication",
+                    "spec": template,
+                },
+                "outputs": outputs,
+            },
+        }
+        made = assemble(IdempotentJob.of(document), contents={"application file job.py": "0"}, base="/")
+        values = {name: getattr(made, name) for name in Prepared.__dataclass_fields__}
+        return Known(**values, digests={1: made.fingerprint(1)}, bound=self.config.follows)
+
+    def close(self) -> None:
+        run(self.store.close())
+
+    def describe(self, _: Record, spec: SpecBody) -> DrivenJob:
+        """In the place of `prepare.describe`, which would open real sinks."""
+        assert self.world is not None  # only a process of a schedule asks
+        return DrivenJob(spec=spec, policy=self.world.policy, sinks=tuple(self.world.sinks.values()))
+
+
+@dataclass
+class Counts:
+    """What really happened in the schedules of one test."""
+
+    schedules: int = 0
+    counted: int = 0
+    """With at least ten steps and at least one fault."""
+    steps: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    endings: Counter[str] = field(default_factory=Counter)

@@ -1,0 +1,45 @@
+"""A tenant sends more jobs without an end than the operator has slots: the other team's jobs start, as before."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from harness.apiserver import Cluster
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.kubeflow import Script
+from harness.kubeflow.drivers import waits_unless_stopped
+from harness.stage import IN_TIME
+from harness.tenants import tenants
+
+SLOTS = 5
+SENT = 8
+
+
+def test_endless_jobs_of_one_team_leave_slots_for_another(
+    cluster: Cluster, ledger_server: Etcd, tmp_path: Path
+) -> None:
+    """Of five slots the attacker's eight jobs get four: what stays free is the other team's, whose jobs run one after the other. When a job
+    of the attacker's ends, its next one starts."""
+    names = [f"endless-{number}" for number in range(SENT)]
+    over = {name: threading.Event() for name in names}
+    with tenants(cluster, ledger_server, tmp_path, options=("--slots", str(SLOTS))) as both:
+
+        def running() -> list[str]:
+            return [name for name in names if both.attacker.runs(name)]
+
+        for name in names:
+            both.attacker.play(name, Script(code=waits_unless_stopped(over[name])))
+            both.attacker.send(name, name)
+        assert_eventually(lambda: len(running()) >= SLOTS - 1, IN_TIME)
+        for number in range(3):
+            both.other.send(f"well-{number}", f"well-{number}")
+            both.other.until(f"well-{number}", "Succeeded")
+        first = running()
+        assert len(first) == SLOTS - 1
+        over[first[0]].set()
+        both.attacker.until(first[0], "Succeeded")
+        assert_eventually(lambda: len(running()) == SLOTS, IN_TIME)
+        for each in over.values():
+            each.set()

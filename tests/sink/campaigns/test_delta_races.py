@@ -1,0 +1,39 @@
+"""Many processes and a stranger on one Delta table, killed, frozen and woken at random."""
+
+from __future__ import annotations
+
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from harness import delta_attempts, effort
+from harness.delta_contest import POINTS, DeltaContest
+from harness.patience import until_ended
+from sink.test_delta_races import LONG, TOKENS
+
+
+def test_six_processes_race(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
+    """On a table that they create themselves, with a foreign writer appending in between, under kills and freezes at random moments and at
+    every step: each key has at most one commit, and every answer that names a commit names that one; a fence that found nothing stays
+    right; the table has each committed row, and each of the foreign writer's, once."""
+    seed = effort.seed("delta races")
+    contest = DeltaContest(
+        tmpfs_path,
+        f"{tmpfs_path}/table",
+        started,
+        seed=seed,
+        keys=effort.size("race keys of formats"),
+        processes=len(TOKENS),
+    )
+    print(f"SEED={effort.base()}")
+    started.append(stranger := delta_attempts.start_stranger(str(tmpfs_path), 30))
+    answered = dict.fromkeys(("Committed", "AlreadyCommitted", "FencedOff", "found", "fence none"), 1)
+    luck = "driver.abort.closed"  # an abort that closes is rare here, and has tests of its own
+    points = dict.fromkeys((point for point in POINTS if point != luck), 1)
+    contest.run({"died": 10, **points, **answered})
+    until_ended(stranger, LONG)
+    assert stranger.exitcode == 0
+    contest.foreign = range(-30, 0)
+    outcome = contest.judge()
+    hits = contest.hits()
+    print(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
+    assert sum(hits[f"{point}={action}"] for point in POINTS for action in ("kill", "stop")) >= 5

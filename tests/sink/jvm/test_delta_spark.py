@@ -1,0 +1,58 @@
+"""A real Spark with Delta's own engine on tables that jobs write: what it reads, and the effect of its writes, OPTIMIZE and VACUUM."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from harness.delta_jars import delta_jars
+from harness.spark import facts_of, needed_java
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What all users of the table saw: see harness/delta_spark.py."""
+    needed_java()  # before minutes go into its jars
+    jars = ":".join(map(str, delta_jars()))
+    return facts_of("harness.delta_spark", tmp_path_factory.mktemp("delta-spark"), jars)
+
+
+def test_the_engine_reads_what_jobs_wrote(facts: dict[str, Any]) -> None:
+    """Every type and partition value as it was: nulls, empty text (null in Hive's layout), odd characters, times of another zone."""
+    assert facts["created"] == "Committed"
+    texts = ["a b", "x:y/%=", "ü", "100%25", None, None]
+    assert facts["rows"] == [
+        [text, number, f"2024-05-01 08:0{number}:00", "1.50", ["t", None], number] for number, text in enumerate(texts)
+    ]
+    assert facts["pruned"] == 1
+
+
+def test_jobs_and_the_engine_write_by_turns(facts: dict[str, Any]) -> None:
+    """On a table that either of them made: appends, a new column, a replaced generation; every row once."""
+    assert [facts[what] for what in ("after the engine's insert", "merged", "replaced", "into the engine's table")] == [
+        "Committed"
+    ] * 4
+    assert facts["extra"] == [{"n": 11, "extra": "new"}]
+    assert facts["numbers"] == [0, 1, 2, 3, 4, 5, 11, 12, 100]
+    assert facts["of the engine's table"] == [0, 1, 2]
+    told = [json.loads(each)["sparkonce"].get("sinkKey") for each in facts["engine's own history"] if each]
+    assert [each for each in told if each] == ["bb-orders-g2", "cc-orders-g1", "bb-orders-g1", "aa-orders-g1"]
+
+
+def test_optimize_and_vacuum_leave_rows_and_evidence(facts: dict[str, Any]) -> None:
+    """After both, with zero retention, no committed row is lost, results are still present, and a rerun of rewritten rows is refused."""
+    assert facts["after optimize and vacuum"] == [0, 1, 2, 3, 4, 5, 11, 12]
+    assert facts["probes"] == {"aa": "present", "bb": "replaced", "cc": "present"}
+    assert facts["found"] is True
+    assert "another writer rewrote or deleted" in facts["replace after optimize"]
+
+
+def test_fences_hold_while_the_engine_goes_on(facts: dict[str, Any]) -> None:
+    """A zombie that wakes after the engine committed on top of the fence is barred."""
+    assert facts["fence"] is None
+    assert facts["zombie"] == "FencedOff"
+    assert facts["at last"] == [0, 1, 2, 3, 4, 5, 11, 12, 200, 201]

@@ -1,0 +1,360 @@
+"""Iceberg tables with a real Spark: natively staged files, and what pyiceberg and Iceberg's own runtime for Spark read back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from harness import iceberg_tables
+from harness.delta_stage import numbers_in
+from harness.iceberg_rest import rest_server, spark_runtime
+from harness.iceberg_tables import opened, rest_catalog, sql_catalog
+from harness.patience import completed
+from sparkonce.blocking import run
+from sparkonce.errors import InvalidInput, OutputUnsupported
+from sparkonce.sink.delta.sink import open_delta
+from sparkonce.sink.iceberg.sink import IcebergTableSink
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.protocol import Committed, Evidence, Sink, SinkKey, Slot, Stuck, WriteOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+CHILD = Path(__file__).resolve().parents[2] / "harness" / "iceberg_read.py"
+CHILD_TIMEOUT = 300.0  # seconds: a JVM start and a few small queries; only a defect takes this long
+TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+
+
+@pytest.fixture
+def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergTableSink:
+    """Stages with Spark, into a table of a SQL catalog that does not exist yet."""
+    for name, value in sql_catalog(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    return opened(stage=None)
+
+
+def write(sink: IcebergTableSink, key: SinkKey, frame: DataFrame, **options: Any) -> Slot:
+    slot = sink.stage(frame, key, 1, fingerprint="f", options=WriteOptions(**options))
+    assert run(sink.commit(key, slot)) == Committed(slot)
+    return slot
+
+
+def other(number: int) -> SinkKey:
+    return SinkKey(key_hash=f"c{number}", output="orders", generation=1)
+
+
+def read() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = iceberg_tables.table().scan().to_arrow().to_pylist()
+    return rows
+
+
+def everything(spark: SparkSession) -> DataFrame:
+    """A column of each type that Spark and Iceberg share."""
+    return spark.range(0, 100, 1, 2).selectExpr(
+        "id", "cast(id as tinyint) as b", "cast(id as smallint) as s", "cast(id as int) as i", "cast(id as float) as f",
+        "cast(id as double) / 3 as d", "id % 2 = 0 as even", "cast(id as string) as name", "cast('x' as binary) as bytes",
+        "cast(id as decimal(9,2)) as small", "cast(id as decimal(30,5)) as large", "date_add(date'2024-01-01', cast(id as int)) as day",
+        "timestamp'2024-01-01 12:00:00' + make_interval(0,0,0,0,cast(id as int)) as at",
+        "timestamp_ntz'2024-01-01 12:00:00' as local", "named_struct('a', id, 'b', array(named_struct('c', id))) as nested",
+        "map('k', id) as pairs", "cast(null as string) as nothing",
+    )  # fmt: skip
+
+
+def test_every_type_is_read_back(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """Rows of all types that both have go in natively and come out of pyiceberg as Spark has them; the session is left as it was."""
+    before = spark.conf.get(TIMESTAMPS)
+    slot = write(sink, key, everything(spark))
+    assert spark.conf.get(TIMESTAMPS) == before
+    assert (slot.rows, slot.application) == (100, spark.sparkContext.applicationId)
+    found = sorted(read(), key=lambda row: row["id"])
+    expected = [row.asDict(recursive=True) for row in everything(spark).orderBy("id").collect()]
+    for mine, theirs in zip(found, expected, strict=True):
+        mine["pairs"] = dict(mine["pairs"])
+        mine["at"] = mine["at"].astimezone().replace(tzinfo=None)
+        theirs["bytes"] = bytes(theirs["bytes"])
+        assert mine == theirs
+    assert run(sink.probe(key, None)) is Evidence.PRESENT
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_a_task_that_fails_is_not_counted_twice(
+    spark: SparkSession, sink: IcebergTableSink, key: SinkKey, tmp_path: Path, kind: str
+) -> None:
+    """A UDF that fails in the middle of a partition, twice: the third attempt's rows are there, each once, and the counts agree."""
+    from pyspark.sql.functions import udf
+
+    def fails_twice(number: int) -> int:
+        if number == 77:
+            for attempt in ("first", "second"):
+                try:
+                    os.close(os.open(f"{tmp_path}/{attempt}", os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    continue
+                raise RuntimeError(attempt)
+        return number
+
+    frame = spark.range(0, 100, 1, 2).select(udf(lambda n: fails_twice(n), "long")("id").alias("n"))  # noqa: PLW0108 - Spark takes text annotations amiss
+    output: Sink = sink if kind == "iceberg" else open_delta(FolderObjects(tmp_path / "delta"), name="orders")
+    slot = output.stage(frame, key, 1, fingerprint="f")
+    assert run(output.commit(key, slot)) == Committed(slot)
+    assert (tmp_path / "second").exists()
+    assert slot.rows == 100
+    assert (iceberg_tables.rows() if kind == "iceberg" else numbers_in(tmp_path / "delta")) == list(range(100))
+
+
+def test_a_type_that_iceberg_has_not_is_refused(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """An interval: one sentence with the column, before the DataFrame runs."""
+    frame = spark.range(3).selectExpr(
+        "id", "named_struct('x', make_dt_interval(1)) as deep", "raise_error('ran') as boom"
+    )
+    with pytest.raises(InvalidInput, match=r"column deep\.x has Spark's type interval day to second"):
+        sink.stage(frame, key, 1, fingerprint="f")
+
+
+def test_new_columns_come_only_when_asked_for(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """Refused by name before the DataFrame runs; with merge_schema added in the very commit that brings their rows, nested ones too;
+    older rows have nulls there. A column that the rows lack is null."""
+    write(sink, key, spark.range(2).selectExpr("id", "named_struct('a', id) as nested"))
+    wider = "id", "named_struct('a', id, 'b', 'deep') as nested", "'new' as extra"
+    with pytest.raises(InvalidInput, match=r"has no column nested\.b, extra; .* merge_schema=True"):
+        sink.stage(
+            spark.range(2).selectExpr(*wider, "raise_error('ran') as boom").drop("boom"), other(1), 1, fingerprint="f"
+        )
+    staged = sink.stage(
+        spark.range(10, 12).selectExpr(*wider), other(1), 1, fingerprint="f", options=WriteOptions(merge_schema=True)
+    )
+    assert [each.name for each in iceberg_tables.table().schema().fields] == ["id", "nested"]
+    assert run(opened().commit(other(1), Slot.model_validate(staged.dump()))) == Committed(staged)
+    write(sink, other(2), spark.range(20, 21).select("id"))
+    found = {row["id"]: (row["nested"], row["extra"]) for row in read()}
+    assert found[0] == ({"a": 0, "b": None}, None)
+    assert found[10] == ({"a": 10, "b": "deep"}, "new")
+    assert found[20] == (None, None)
+
+
+def test_a_type_change_is_refused(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """Also with merge_schema, and also where Iceberg could widen the type: the sentence has both types."""
+    write(sink, key, spark.range(2).selectExpr("id", "cast(id as int) as n"))
+    for kind in ("long", "string"):
+        frame = spark.range(2).selectExpr("id", f"cast(id as {kind}) as n")
+        with pytest.raises(InvalidInput, match=f"n is int there and {kind} here; cast them"):
+            sink.stage(frame, other(1), 1, fingerprint="f", options=WriteOptions(merge_schema=True))
+
+
+def test_a_required_column_stays_required(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """A table that allows no nulls in a column takes only rows that cannot have any."""
+    iceberg_tables.catalog().create_namespace("sales")
+    iceberg_tables.catalog().create_table(
+        iceberg_tables.TABLE, Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "n", LongType()))
+    )
+    for frame in (spark.range(2).selectExpr("nullif(id, 7) as id"), spark.range(2).selectExpr("id as n")):
+        with pytest.raises(InvalidInput, match="may not be null there and may be here: id"):
+            sink.stage(frame, key, 1, fingerprint="f")
+    write(sink, key, spark.range(2).selectExpr("id", "id as n"))
+    assert len(read()) == 2
+
+
+def test_partition_by_makes_identity_partitions(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """The first commit of a new table gives it its partitions; each file is in one; nulls and odd characters have theirs; later writes need
+    not say it again, and may not say another."""
+    frame = spark.range(0, 12).selectExpr(
+        "id", "case id % 4 when 0 then 'a/b=c %' when 1 then 'ü' when 2 then '' end as day", "id % 2 as n"
+    )
+    write(sink, key, frame, partition_by=("day", "n"))
+    table = iceberg_tables.table()
+    assert [str(each.transform) for each in table.spec().fields] == ["identity", "identity"]
+    found = [
+        (task.file.partition[0], task.file.partition[1], task.file.record_count) for task in table.scan().plan_files()
+    ]
+    sums: Counter[tuple[Any, Any]] = Counter()
+    for day, number, count in found:
+        sums[day, number] += count
+    assert sums == {("a/b=c %", 0): 3, ("ü", 1): 3, ("", 0): 3, (None, 1): 3}
+    assert [row["id"] for row in table.scan(row_filter="day = 'ü'").to_arrow().to_pylist()] == [1, 5, 9]
+    write(sink, other(1), spark.range(100, 101).selectExpr("id", "'ü' as day", "1L as n"))
+    with pytest.raises(InvalidInput, match=r"is partitioned by .*partition_by=\['n'\] differs"):
+        sink.stage(frame, other(2), 1, fingerprint="f", options=WriteOptions(partition_by=("n",)))
+    assert len(iceberg_tables.table().scan(row_filter="day = 'ü'").to_arrow()) == 4
+
+
+TRANSFORMS: list[tuple[Any, Any, str]] = [
+    (YearTransform(), DateType(), "date_add(date'1969-12-30', cast(id * 200 as int))"),
+    (MonthTransform(), TimestamptzType(), "timestamp'1969-12-30 23:30:00' + make_dt_interval(cast(id * 20 as int), 1)"),
+    (DayTransform(), TimestamptzType(), "timestamp'1969-12-31 12:00:00' + make_dt_interval(0, cast(id * 7 as int), 59, 59.999999)"),
+    (HourTransform(), TimestamptzType(), "timestamp'1969-12-31 22:00:00' + make_dt_interval(0, 0, cast(id * 25 as int), 0.000001)"),
+    (DayTransform(), TimestampType(), "timestamp_ntz'2024-03-31 00:30:00' + make_dt_interval(0, cast(id * 5 as int))"),
+    (HourTransform(), TimestampType(), "timestamp_ntz'2024-03-31 00:30:00' + make_dt_interval(0, 0, cast(id * 20 as int))"),
+    (TruncateTransform(2), StringType(), "concat('ü', cast(id as string), 'x')"),
+    (TruncateTransform(10), IntegerType(), "cast(id * 7 - 30 as int)"),
+    (TruncateTransform(10), LongType(), "id * 7 - 30"),
+    (TruncateTransform(50), DecimalType(9, 2), "cast(id * 0.37 - 2 as decimal(9,2))"),
+    (TruncateTransform(1), BinaryType(), "cast(cast(id as string) as binary)"),
+    (IdentityTransform(), DecimalType(9, 2), "cast(id * 0.5 as decimal(9,2))"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("of", TRANSFORMS, ids=[f"{transform}-{kind}" for transform, kind, _ in TRANSFORMS])
+def test_transforms_of_the_table_are_honoured(
+    spark: SparkSession, sink: IcebergTableSink, key: SinkKey, of: tuple[Any, Any, str]
+) -> None:
+    """Every file has one partition value, the one that Iceberg computes from its rows in any session time zone; nulls have their own."""
+    transform, kind, value = of
+    iceberg_tables.catalog().create_namespace("sales")
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "v", kind))
+    spec = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=transform, name="p"))
+    iceberg_tables.catalog().create_table(iceberg_tables.TABLE, schema, partition_spec=spec)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
+    try:
+        frame = spark.range(0, 24, 1, 2).selectExpr("id", f"case when id < 23 then {value} end as v")
+        write(sink, key, frame)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    table = iceberg_tables.table()
+    rows = {row["id"]: row["v"] for row in read()}
+    assert len(rows) == 24
+    partitions = set()
+    for task in table.scan().plan_files():
+        one = pa.parquet.read_table(task.file.file_path.removeprefix("file://"), partitioning=None)
+        compute = transform.transform(kind)
+        values = {compute(_internal(rows[number])) for number in one["id"].to_pylist()}
+        assert values == {task.file.partition[0]}
+        partitions |= values
+    assert len(partitions) > 2
+    assert None in partitions
+
+
+def _internal(value: Any) -> Any:
+    """As Iceberg's transforms take it."""
+    if isinstance(value, dt.datetime):
+        return (value.replace(tzinfo=None) - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)  # noqa: DTZ001 - both are UTC
+    if isinstance(value, dt.date):
+        return (value - dt.date(1970, 1, 1)).days
+    return value
+
+
+def test_bucket_partitions_are_refused(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """One sentence, at start and before the DataFrame runs."""
+    iceberg_tables.catalog().create_namespace("sales")
+    spec = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=BucketTransform(4), name="p"))
+    iceberg_tables.catalog().create_table(
+        iceberg_tables.TABLE, Schema(NestedField(1, "id", LongType())), partition_spec=spec
+    )
+    with pytest.raises(OutputUnsupported, match=r"partitioned by bucket\[4\]\(id\)"):
+        run(sink.check())
+    with pytest.raises(OutputUnsupported, match=r"partitioned by bucket\[4\]\(id\)"):
+        sink.stage(spark.range(3).selectExpr("raise_error('ran') as id"), key, 1, fingerprint="f")
+
+
+def test_a_partition_value_without_statistics_is_refused(
+    spark: SparkSession, sink: IcebergTableSink, key: SinkKey
+) -> None:
+    """NaN has no order, so no statistics show it: the write is refused instead of filed under null, and leaves nothing."""
+    write(sink, key, spark.range(2).selectExpr("id", "double(id) as v"), partition_by=("v",))
+    with pytest.raises(InvalidInput, match=r"column v partitions|as there are more than one partition values"):
+        sink.stage(spark.range(2).selectExpr("id", "double('NaN') as v"), other(1), 1, fingerprint="f")
+    assert list(iceberg_tables.folder_of().glob("data/so-c1-*/*")) == []
+
+
+def test_a_table_that_was_repartitioned_under_the_rows_is_stuck_or_right(
+    spark: SparkSession, sink: IcebergTableSink, key: SinkKey
+) -> None:
+    """Rows that were staged for one layout are never filed under another: Stuck, or each file in its one partition."""
+    write(sink, key, spark.range(4).selectExpr("id", "id % 2 as n"))
+    slot = sink.stage(spark.range(10, 14).selectExpr("id", "id % 2 as n"), other(1), 1, fingerprint="f")
+    with iceberg_tables.table().update_spec() as spec:
+        spec.add_identity("n")
+    decision = run(sink.commit(other(1), slot))
+    assert isinstance(decision, Stuck)
+    assert "partition" in decision.why
+    assert len(read()) == 4
+
+
+def test_an_empty_result_is_a_result(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """No rows: committed, found, and the table has its columns."""
+    slot = write(sink, key, spark.range(3).where("false"))
+    assert (slot.rows, read()) == (0, [])
+    assert [each.name for each in iceberg_tables.table().schema().fields] == ["id"]
+    assert run(sink.probe(key, None)) is Evidence.PRESENT
+
+
+def test_many_files_are_named_beside_the_slot(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """Above 32 files the slot names a list; rows, probe and a rerun go by it."""
+    slot = write(sink, key, spark.range(0, 80, 1, 40))
+    assert slot.listing is not None
+    assert slot.file_count == 40
+    write(sink, key.model_copy(update={"generation": 2}), spark.range(0, 3, 1, 1))
+    assert sorted(row["id"] for row in read()) == [0, 1, 2]
+
+
+def test_icebergs_own_runtime_reads_compacts_and_expires(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: SinkKey
+) -> None:
+    """Iceberg's runtime for Spark, through a REST catalog, reads natively staged rows, prunes partitions, adds rows of its own, compacts,
+    expires snapshots and removes orphan files. The evidence stays, compacted rows are not reported as gone, staged files wait for their
+    commit, a rerun is refused because its files were rewritten, and space of old files is freed."""
+    jar = spark_runtime()
+    with rest_server(tmp_path) as url:
+        for name, value in rest_catalog(url).items():
+            monkeypatch.setenv(name, value)
+        sink = opened(stage=None)
+        frame = everything(spark).withColumnRenamed("even", "p")
+        slot = write(sink, key, frame, partition_by=("p",))
+        write(
+            sink, other(1), spark.range(1000, 1010).selectExpr("id", "true as p", "'new' as extra"), merge_schema=True
+        )
+        waiting = sink.stage(spark.range(2000, 2001).selectExpr("id", "true as p"), other(2), 1, fingerprint="f")
+        assert run(sink.fence(other(3), 2, fingerprint="f", by="settle")) is None
+        files = [
+            Path(task.file.file_path.removeprefix("file://")) for task in iceberg_tables.table().scan().plan_files()
+        ]
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        done = completed([sys.executable, str(CHILD), str(jar), url, str(tmp_path)], CHILD_TIMEOUT, env=environment)
+        assert done.returncode == 0, done.stderr[-3000:]
+        said = json.loads(done.stdout.strip().splitlines()[-1])
+        assert said["ids"] == [*range(100), *range(1000, 1010)]
+        assert said["odd"] == 50
+        assert said["extra"] == 10
+        assert said["large"] == str(decimal.Decimal("99.00000"))
+        assert said["at"] == "2024-01-01 12:00:00"
+        assert said["after"] == 111
+        assert [each for each in files if each.exists()] == []
+        assert run(sink.find(key)) == slot
+        assert run(sink.fence(key, 9, fingerprint="f", by="settle")) == slot
+        assert run(sink.probe(key, None)) in (Evidence.PRESENT, Evidence.NOT_CHECKED)
+        assert isinstance(run(sink.commit(other(2), waiting)), Committed)
+        with pytest.raises(InvalidInput, match="so a rerun cannot replace them"):
+            sink.stage(frame, key.model_copy(update={"generation": 2}), 1, fingerprint="f")

@@ -1,0 +1,164 @@
+"""Sealed intents as input: what a driver may have sealed is checked before it is used."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driver.granted import Granted, granted
+from harness import delta_tables, iceberg_tables
+from harness.arrow_stage import table_of
+from harness.forged import file_of, forgeries
+from sparkonce.blocking import run
+from sparkonce.errors import InvalidInput
+from sparkonce.model.record import Intent, SpecBody, Verdict
+from sparkonce.sink.protocol import SinkKey, Slot
+from sparkonce.sink.sealed import FOLDERS, outputs_of, sealed_slots
+from sparkonce.sink.transaction import intent_of, settle
+from sparkonce.store.open import open_store
+
+KEY_HASH, FINGERPRINT = "a" * 64, "f" * 64
+KEY = SinkKey(key_hash=KEY_HASH, output="orders", generation=1)
+
+
+def parsed(intent: Intent, kind: str = "slotLog") -> dict[str, Slot]:
+    return sealed_slots(intent, key_hash=KEY_HASH, generation=1, fingerprint=FINGERPRINT, outputs={"orders": kind})
+
+
+def folder_of(kind: str) -> str:
+    return f"{FOLDERS[kind]}{KEY}/0000000001-n1"
+
+
+def sound(kind: str = "slotLog") -> dict[str, Any]:
+    slot = Slot(
+        state="committed",  # type: ignore[arg-type]  # as JSON has it
+        sink_key=str(KEY),
+        token=1,
+        nonce="n1",
+        fingerprint=FINGERPRINT,
+        rows=1,
+        data_schema='{"type":"struct","fields":[]}',
+    )
+    return {**slot.dump(), "files": [file_of(folder_of(kind))]}
+
+
+FORGERIES = forgeries(sound(), folder_of("slotLog"))
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_sound_intent_is_read_as_it_was_sealed(kind: str) -> None:
+    """Each kind has its own folder; a parsed intent dumps to the same JSON, so that a roll-forward writes the same bytes."""
+    intent = Intent(token=1, slots={"orders": sound(kind)})
+    slots = parsed(intent, kind)
+    assert {name: slot.dump() for name, slot in slots.items()} == intent.slots
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_slot_is_refused_by_field(name: str) -> None:
+    """The sentence names the field, is short, and holds no control characters of the driver's."""
+    with pytest.raises(InvalidInput, match=r"^the transaction's slots\.orders") as refused:
+        parsed(Intent(token=1, slots={"orders": FORGERIES[name]}))
+    text = str(refused.value)
+    assert len(text) < 600
+    assert text.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("intent", "says"),
+    [
+        (Intent(token=0, slots={"orders": sound()}), "token: 0"),
+        (Intent(token=1, slots={}), "names no output"),
+        (Intent(token=1, slots={"other": sound()}), "other is no output of the job, which declares orders"),
+        (Intent(token=2, slots={"orders": sound()}), r"orders\.token: it is 1 and must be 2"),
+    ],
+)
+def test_a_forged_intent_is_refused(intent: Intent, says: str) -> None:
+    """An invalid token or another attempt's, no output, or an undeclared output is refused."""
+    with pytest.raises(InvalidInput, match=says):
+        parsed(intent)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(sound())) | st.text(), _JSON, max_size=4))
+def test_any_slot_is_refused_or_can_be_written(change: dict[str, Any]) -> None:
+    """Whatever its fields contain, a slot gives InvalidInput, or is a slot of this key and token whose JSON can be written and read."""
+    try:
+        slots = parsed(Intent(token=1, slots={"orders": {**sound(), **change}}))
+    except InvalidInput:
+        return
+    [slot] = slots.values()
+    assert (slot.sink_key, slot.token) == (str(KEY), 1)
+    assert all(file.path.startswith(folder_of("slotLog")) for file in slot.files)
+    assert Slot.model_validate_json(json.dumps(slot.dump())).dump() == slot.dump()
+
+
+def test_what_sinks_stage_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders that slot logs, Delta and Iceberg tables really write to are those that are checked."""
+    for name, value in iceberg_tables.sql_catalog(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    attempt = granted(tmp_path / "slots", "orders")
+    key = attempt.key("orders").model_copy(update={"output": "orders"})
+    staged = {
+        "slotLog": attempt.sinks()["orders"].stage(table_of(1, 2), key, 1, fingerprint=FINGERPRINT),
+        "delta": delta_tables.staged(delta_tables.sink_on(tmp_path / "delta"), key, 1, 1, 2, fingerprint=FINGERPRINT),
+        "iceberg": iceberg_tables.staged(iceberg_tables.opened(), key, 1, 1, 2, fingerprint=FINGERPRINT),
+    }
+    for kind, slot in staged.items():
+        sealed = intent_of(1, {"orders": slot})
+        found = sealed_slots(
+            sealed, key_hash=key.key_hash, generation=key.generation, fingerprint=FINGERPRINT, outputs={"orders": kind}
+        )
+        assert found == {"orders": slot}, kind
+
+
+def test_the_outputs_of_a_spec_are_read_without_trusting_it() -> None:
+    """The spec may have been recorded by another release: entries that are not outputs are left out."""
+    for spec, expected in (
+        ({"outputs": [{"name": "a", "delta": {}}, {"name": 1}, "x"]}, {"a": "delta"}),
+        ({"outputs": {"name": "a"}}, {}),
+        ([], {}),
+    ):
+        assert outputs_of(SpecBody(job={"spec": spec})) == expected
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Granted:
+    return granted(tmp_path, "a", "b", store=open_store(str(tmp_path / "ledger.db")))
+
+
+@pytest.mark.parametrize("name", ["a token that closes two billion slots", "a file above the table", "no nonce"])
+def test_a_forged_intent_in_the_ledger_is_stuck_at_once(attempt: Granted, name: str) -> None:
+    """Sealed by an earlier release: the attempt is settled as Stuck within a second, with the field, and no output is touched."""
+    record = attempt.record
+    folder = f"_data/{attempt.key('a')}/0000000001-n1"
+    good = {**sound(), "sinkKey": str(attempt.key("a")), "fingerprint": record.fingerprint, "files": [file_of(folder)]}
+    forged = Intent(token=1, slots={"a": forgeries(good, folder)[name]})
+    began = time.monotonic()
+    settlement = run(
+        settle(
+            list(attempt.sinks().values()),
+            key_hash=record.key_hash,
+            generation=record.generation,
+            attempt=1,
+            fingerprint=record.fingerprint,
+            intent=forged,
+            by="settle",
+        )
+    )
+    assert time.monotonic() - began < 1.0
+    assert (settlement.verdict, dict(settlement.slots)) == (Verdict.STUCK, {})
+    assert settlement.note.startswith("the transaction's slots.a.")
+    assert attempt.slots("a") == attempt.slots("b") == []
+    assert len(settlement.note) < 400

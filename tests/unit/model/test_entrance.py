@@ -1,0 +1,83 @@
+"""What holds for a job that enters now, and not for one that is recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.manifests import document
+from sparkonce.model import entrance
+from sparkonce.model.identity import fingerprint
+from sparkonce.model.record import SpecBody
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.validation import InvalidJob
+from sparkonce.store import codec
+
+
+def job(template: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    made = document()
+    made["spec"].update(spec)
+    made["spec"]["template"]["spec"].update(template or {})
+    return made
+
+
+LATER: list[tuple[dict[str, Any], str]] = [
+    (job({"sparkConf": {"a=b": "x"}}), 'spec.template.spec.sparkConf["a=b"]'),
+    (job({"driver": {"envVars": {"": "x"}}}), 'spec.template.spec.driver.envVars[""]'),
+    (job({"executor": {"env": [{"name": "a=b"}]}}), "spec.template.spec.executor.env[0].name"),
+    (job({"mainClass": "a\0b"}), "spec.template.spec.mainClass"),
+    (job({"volumes": [{"a\0b": 1}]}), "spec.template.spec.volumes[0]"),
+    (job({"volumes": 10**308}), "spec.template.spec.volumes"),
+    (job(retention={"failed": "36501d"}), "spec.retention.failed"),
+]
+
+
+@pytest.mark.parametrize(("made", "path"), LATER, ids=[path for _, path in LATER])
+def test_a_rule_that_came_later_holds_for_new_jobs_alone(made: dict[str, Any], path: str) -> None:
+    """What an earlier version recorded is read again as it is; the same job is refused when it enters, with the field's path."""
+    assert IdempotentJob.of(made).document() == made
+    with pytest.raises(InvalidJob) as refused:
+        entrance.admit(made)
+    assert [problem.path for problem in refused.value.problems] == [path]
+
+
+def test_what_is_fine_enters_unchanged() -> None:
+    """Control characters but NUL, `=` in values, the longest duration and the deepest nesting."""
+    deep: Any = 1
+    for _ in range(entrance.DEPTH_LIMIT - 4):
+        deep = [deep]
+    template = {"mainClass": "\x01\x1b[0m\ta=b", "sparkConf": {"a": "b=c\n"}, "volumes": deep}
+    made = job(template, retention={"failed": "36500d"})
+    assert entrance.admit(made).document() == made
+    assert fingerprint(entrance.admit(made)) == fingerprint(IdempotentJob.of(made))
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("\ud800", "is '\\ud800', which is no valid Unicode text; write it in UTF-8"),
+        ({"\udcff": 1}, "has the key '\\udcff', which is no valid Unicode text; write it in UTF-8"),
+        (float("inf"), "is inf, which is no JSON number; put it in quotes"),
+        ({1: 2}, "has the key 1, which is no text"),
+        (-(10**400), "is a number of more than 308 digits; put it in quotes"),
+    ],
+)
+def test_what_json_does_not_have(value: object, sentence: str) -> None:
+    """Also from blocks of code, which no reader of YAML has seen; the sentence itself can be written everywhere."""
+    with pytest.raises(InvalidJob) as refused:
+        entrance.admit(job({"volumes": value}))
+    assert refused.value.problems == (("spec.template.spec.volumes", sentence),)
+    str(refused.value).encode("ascii")
+
+
+def test_what_enters_fits_into_a_ledger() -> None:
+    """The limits of depth and digits are those of the ledger, with the level of the record above the job."""
+    assert (entrance.DEPTH_LIMIT + 1, entrance.DIGITS_LIMIT) == (codec.DEPTH_LIMIT, codec.DIGITS_LIMIT)
+    deep: Any = 10**308 - 1
+    for _ in range(entrance.DEPTH_LIMIT - 4):
+        deep = [deep]
+    made = entrance.admit(job({"volumes": deep}))
+    assert codec.encode(SpecBody(job=made.document()))
+    with pytest.raises(InvalidJob, match="is nested more than 31 levels deep"):
+        entrance.admit(job({"volumes": [deep]}))

@@ -1,0 +1,85 @@
+"""What looks like a secret in a job is hidden where it is shown, and nothing else is."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from harness.manifests import document
+from sparkonce.model.masking import masked, redacted, values_of
+
+SECRETS: list[tuple[dict[str, Any], str]] = [
+    ({"sparkConf": {"spark.hadoop.fs.s3a.secret.key": "hunter22"}}, "hunter22"),
+    ({"hadoopConf": {"fs.azure.account.key": "hunter22"}}, "hunter22"),
+    ({"driver": {"env": [{"name": "PGPASSWORD", "value": "hunter22"}]}}, "hunter22"),
+    ({"executor": {"envVars": {"API_TOKEN": "hunter22"}}}, "hunter22"),
+    ({"driver": {"sidecars": [{"env": [{"name": "dbCredential", "value": "hunter22"}]}]}}, "hunter22"),
+    ({"driver": {"env": [{"name": "DB", "value": "jdbc:postgresql://ann:hunter22@db/x"}]}}, "hunter22"),
+    ({"sparkConf": {"spark.url": "https://hunter22@host/?a=1"}}, "hunter22"),
+    ({"sparkConf": {"spark.url": "https://host/?a=1&sig_token=hunter22&b=2"}}, "hunter22"),
+    ({"driver": {"javaOptions": "-Da=b -Djavax.net.ssl.keyStorePassword=hunter22 -Dc=d"}}, "hunter22"),
+    ({"arguments": ["--password=hunter22"]}, "hunter22"),
+    ({"arguments": ["--api-token", "hunter22"]}, "hunter22"),
+    ({"driver": {"envVars": {"PASSWORD": 12345678}}}, "12345678"),
+]
+
+
+def job(template: dict[str, Any], kind: str = "SparkApplication") -> dict[str, Any]:
+    made = document()
+    made["spec"]["template"]["spec"] = {"mainApplicationFile": "job.py", **template}
+    made["spec"]["template"]["kind"] = kind
+    return made
+
+
+@pytest.mark.parametrize("kind", ["SparkApplication", "Unknown"])
+@pytest.mark.parametrize(("template", "secret"), SECRETS, ids=[str(template)[:60] for template, _ in SECRETS])
+def test_a_secret_is_hidden(template: dict[str, Any], secret: str, kind: str) -> None:
+    """In the shown job and in what its driver says; the job itself is unchanged."""
+    made = job(template, kind)
+    before = copy.deepcopy(made)
+    shown = masked(made)
+    assert secret not in str(shown)
+    assert "***" in str(shown)
+    assert made == before
+    assert redacted(f"cannot log in with {secret}: no", values_of(made)) == "cannot log in with ***: no"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"sparkConf": {"spark.sql.shuffle.partitions": "8", "spark.kryo.tokenizer": True, "a": "b=c"}},
+        {"driver": {"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "api", "key": "token"}}}]}},
+        {
+            "driver": {
+                "env": [{"name": "TOKEN"}, {"name": "TZ", "value": "UTC"}],
+                "envFrom": [{"secretRef": {"name": "a"}}],
+            }
+        },
+        {
+            "arguments": ["--keyspace=orders", "--month", "1", "s3a://bucket/a@b"],
+            "deps": {"jars": ["https://host/a@1.jar"]},
+        },
+    ],
+)
+def test_what_is_no_secret_is_shown(template: dict[str, Any]) -> None:
+    """References to Kubernetes Secrets, ordinary settings and paths with an `@`; a job without secrets is shown as it is."""
+    made = job(template)
+    assert masked(made) == made
+    assert values_of(made) == frozenset()
+
+
+def test_a_short_value_is_not_searched_for() -> None:
+    """A one-letter password would be everywhere in a log."""
+    made = job({"sparkConf": {"spark.password": "a"}})
+    assert masked(made)["spec"]["template"]["spec"]["sparkConf"] == {"spark.password": "***"}
+    assert redacted("a failed task", values_of(made)) == "a failed task"
+
+
+@pytest.mark.parametrize(
+    "broken", [{}, {"spec": 1}, {"spec": {"template": []}}, {"spec": {"template": {"spec": None}}}]
+)
+def test_a_job_that_is_none(broken: dict[str, Any]) -> None:
+    """A record of any version is shown."""
+    assert masked(broken) == broken

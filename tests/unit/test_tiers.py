@@ -1,0 +1,39 @@
+"""Tiers: each test runs in one of them, or in both where that is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import tiers
+
+TESTS = Path("/tests")
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters", "expected"),
+    [
+        ("attempt/test_decide.py", [], ["quick"]),
+        ("sink/test_races.py", ["kill"], ["quick"]),
+        ("sink/servers/test_object_stores.py", [], ["full"]),
+        ("sink/jvm/test_spark.py", [], ["full"]),
+        ("api/test_bind.py", ["postgres"], ["full"]),
+        ("store/conformance/test_seal.py", ["sqlite"], ["quick"]),
+        ("store/conformance/test_seal.py", ["postgres", 3], ["full"]),
+        ("etcd/test_kv.py", [], ["quick", "full"]),
+    ],
+)
+def test_a_test_has_the_tier_of_its_folder(path: str, parameters: list[object], expected: list[str]) -> None:
+    """By its folder, or by a parameter that is a server; and each tier looks into the files of its tests."""
+    file = TESTS / path
+    assert [tier for tier in ("quick", "full") if tiers.runs(file, TESTS, parameters, tier)] == expected
+    assert all(tiers.collects(file, TESTS, tier) for tier in expected)
+    assert tiers.runs(file, TESTS, parameters, "all")
+    assert tiers.collects(file, TESTS, "all")
+
+
+def test_a_server_where_the_full_tier_does_not_look_is_refused() -> None:
+    """A parameter of the full tier in a room that it does not look into would run nowhere: the collection fails."""
+    with pytest.raises(ValueError, match="add cli to MIXED"):
+        tiers.runs(TESTS / "cli" / "test_keys.py", TESTS, ["postgres"], "quick")
