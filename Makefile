@@ -5,14 +5,17 @@ PY := .venv/bin/python
 # containers beside them. Steal, because tests differ much in length.
 WORKERS ?= 4
 FULL_WORKERS ?= 3
-# What to test: `make test TESTS=tests/store`, in both tiers unless TIER says which.
+# What to test: `make test TESTS=tests/store`, in all tiers unless TIER says which.
 TESTS ?=
-# quick: what needs .venv, Java and packages of the system. full: what must be built, and what takes minutes. all: one after the other.
+# quick: what needs .venv, Java and packages of the system. operator: what the gate asks of the operator on a real API server.
+# full: all the rest, which must be built or takes minutes. all: quick, then full (tests/harness/tiers.py).
 TIER ?= $(if $(TESTS),all,quick)
 # How large campaigns are (tests/harness/effort.py).
-EFFORT ?= $(if $(filter quick,$(TIER)),quick,$(if $(TESTS),quick,ci))
+EFFORT ?= $(if $(TESTS),gate,$(if $(filter full all,$(TIER)),all,gate))
 MINUTES ?= 60
-PYTEST = $(PY) -m pytest --dist worksteal --durations=10 -n
+# The gate's file of flaky tests: what fails is run once more (scripts/second_look.py). Empty everywhere but in .ci/run.
+SECOND_LOOK ?=
+PYTEST = $(PY) $(if $(SECOND_LOOK),scripts/second_look.py $(SECOND_LOOK),-m pytest) --dist worksteal --durations=20 -n
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # the steps of a target have an order
@@ -44,14 +47,17 @@ chaos: ready ## faults on a real cluster, ours beside plain SparkApplications (h
 	@PYTHONPATH=tests:scripts $(PY) benchmarks/chaos/chaos_session.py $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only "$(ONLY)") \
 	  $(if $(ARMS),--arms "$(ARMS)") $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table)
 
-test: check ## lint, types, layers, then the quick tests; TIER=all for all of them (CI=true: none may be skipped), TESTS=tests/store
+test: check ## lint, types, layers, then the quick tests; TIER=operator, TIER=all (CI=true: none may be skipped), TESTS=tests/store
 	@sh scripts/setup --quiet --tests
 ifeq ($(TIER)$(TESTS),all)
-	@EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier quick
+	@EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=quick
 	@sh scripts/cluster-parts || [ "$$CI" != true ] # a laptop skips what it cannot build
-	@EFFORT=$(EFFORT) $(PYTEST) $(FULL_WORKERS) --tier full
+	@EFFORT=$(EFFORT) $(PYTEST) $(FULL_WORKERS) --tier=full
 else
-	@EFFORT=$(EFFORT) $(PYTEST) $(if $(filter full,$(TIER)),$(FULL_WORKERS),$(WORKERS)) --tier $(TIER) $(TESTS)
+ifeq ($(TIER),operator)
+	@sh scripts/cluster-parts --operator || [ "$$CI" != true ]
+endif
+	@EFFORT=$(EFFORT) $(PYTEST) $(if $(filter full,$(TIER)),$(FULL_WORKERS),$(WORKERS)) --tier=$(TIER) $(TESTS)
 endif
 
 soak: ready ## campaigns at full size with new seeds, for MINUTES=60: docs/soak.md

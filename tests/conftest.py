@@ -1,4 +1,4 @@
-"""Settings for all tests: the tier, the rule that CI skips nothing, hypothesis profiles, JVM flags for short jobs, and a folder in memory.
+"""Settings for all tests: tiers, limits, outcomes for the second look, no skips in CI, hypothesis, JVM flags, and a folder in memory.
 
 A tier that cannot run on a machine is skipped with its reason, which is right on a laptop and wrong in CI, where a missing tool would
 silently drop a promise. With `CI=true` each skip therefore *is* a failure, reported as one, so that pytest's last line counts it.
@@ -7,6 +7,7 @@ Counting skips at the end and changing the exit code was not taken, since the la
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -23,9 +24,10 @@ from sparkonce import failpoints
 
 TESTS = Path(__file__).parent
 IN_CI = os.environ.get("CI") == "true"
-QUICK_LIMIT = 600
-"""Seconds for a test outside the folders of the full tier, with its fixtures: the slowest takes half a minute alone, a load of ten makes it
-slow and not red, and only a hanging test takes this long."""
+QUICK_LIMIT, SLOW_LIMIT, CAMPAIGN_LIMIT = 60, 240, 600
+"""Seconds for a test outside the folders of the full tier, with its fixtures: any; one that is marked as slow, or has a JVM; any where
+campaigns are larger than the gate's. Five times what each takes beside three others on two cores, so that a load makes it slow and not
+red, and a hanging test is ended."""
 
 # For spark-submit, here and in child processes: the flags of harness.spark.SHORT_LIVED, repeated
 # because this file is also used alone. They change nothing about a job, so keys and fingerprints stay the same.
@@ -35,10 +37,13 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 
 # No deadline per example: on a shared two-core machine valid examples are slow now and then.
-# A failing example prints the blob that reproduces it; random choices follow from SEED, by default the commit (harness/effort.py).
+# A failing example prints the blob that reproduces it. The soak explores: its draws follow from SEED (harness/effort.py). All else is a
+# check with one verdict per commit: each test draws what follows from its own text, and no database brings examples of other runs.
+EXPLORES = effort.effort() is effort.Effort.SOAK
 settings.register_profile(
     "effort",
     deadline=None,
+    derandomize=not EXPLORES,
     print_blob=True,
     max_examples=effort.size("hypothesis examples"),
     suppress_health_check=[HealthCheck.too_slow],
@@ -47,13 +52,36 @@ settings.load_profile("effort")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--tier", choices=tiers.TIERS, default="all", help="which folders to collect: harness/tiers.py")
+    parser.addoption("--tier", choices=tiers.TIERS, default="all", help="which tests to collect: harness/tiers.py")
+    parser.addoption(
+        "--outcome", metavar="FILE", help="write what passed and failed as JSON, for scripts/second_look.py"
+    )
+
+
+class Outcome:
+    """Counts passed tests and keeps the reports of failed ones, of all workers, and writes them at the end."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._passed: set[str] = set()
+        self._failed: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.setdefault(report.nodeid, report.longreprtext)
+        elif report.passed and report.when == "call":
+            self._passed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self._file.write_text(json.dumps({"passed": len(self._passed - self._failed.keys()), "failed": self._failed}))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[tiers.VARIABLE] = config.getoption("--tier")
-    if config.getoption("hypothesis_seed", None) is None:  # hypothesis' own option wins
+    if EXPLORES and config.getoption("hypothesis_seed", None) is None:  # hypothesis' own option wins
         core.global_force_seed = effort.seed("hypothesis")  # type: ignore[assignment] # it is declared as None alone
+    if (outcome := config.getoption("--outcome")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcome(Path(outcome)))
 
 
 def pytest_report_header() -> str:
@@ -92,8 +120,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = config.getoption("--tier")
     for item in items:
         if not tiers.full_folder(item.path, TESTS):
-            item.add_marker(pytest.mark.timeout(QUICK_LIMIT), append=True)
-    theirs = [item for item in items if not tiers.runs(item.path, TESTS, _parameters(item), chosen)]
+            item.add_marker(pytest.mark.timeout(_limit(item)), append=True)
+    theirs = [item for item in items if not _ours(item, chosen)]
     if theirs:
         config.hook.pytest_deselected(items=theirs)
         items[:] = [item for item in items if item not in set(theirs)]
@@ -103,6 +131,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWorkerPerCluster | None:
     return OneWorkerPerCluster(config, log) if config.getoption("dist") == "worksteal" else None
+
+
+def _limit(item: pytest.Item) -> int:
+    if effort.effort() is not effort.Effort.GATE:
+        return CAMPAIGN_LIMIT
+    return SLOW_LIMIT if any(item.get_closest_marker(name) for name in ("slow", "spark")) else QUICK_LIMIT
+
+
+def _ours(item: pytest.Item, chosen: str) -> bool:
+    marked = item.get_closest_marker(tiers.OPERATOR) is not None
+    return tiers.runs(item.path, TESTS, _parameters(item), chosen, marked=marked)
 
 
 def _parameters(item: pytest.Item) -> Iterable[object]:
@@ -129,6 +168,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("what tests say")
     for nodeid, text in sorted(said):
         terminalreporter.write_line(f"{nodeid}\n{text}")
+    chosen = terminalreporter.config.getoption("--tier")
+    if effort.effort() is effort.Effort.GATE and (rest := tiers.left_out(chosen)):
+        terminalreporter.write_line(rest)
 
 
 @pytest.fixture(autouse=True)

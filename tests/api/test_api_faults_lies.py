@@ -85,6 +85,7 @@ OPAQUE = {
 }
 
 
+@pytest.mark.operator
 def test_the_driver_pod_is_right_about_an_opaque_job(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
     """Whatever the status shows or fails to show for a minute, the job ends as its driver pod does, and not before it; no attempt is made
     that the exit code does not call for. A second running pod under another name does not decide the attempt."""
@@ -161,6 +162,7 @@ DECLARED = {
 }
 
 
+@pytest.mark.operator
 def test_the_outputs_are_right_about_a_job_that_declares_them(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path
 ) -> None:

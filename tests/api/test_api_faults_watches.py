@@ -63,6 +63,7 @@ def test_watches_that_end_are_taken_up_again(
     fleet.audit(kubeflow)
 
 
+@pytest.mark.operator
 def test_a_deletion_that_did_not_happen_stops_nothing(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, namespace: str
 ) -> None:

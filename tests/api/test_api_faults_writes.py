@@ -36,6 +36,7 @@ def fleet(
         yield started
 
 
+@pytest.mark.operator
 def test_a_create_without_an_answer_makes_one_application(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_create_without_an_answer_makes_one_application(
     fleet.audit(kubeflow)
 
 
+@pytest.mark.operator
 def test_a_status_write_without_an_answer_is_repeated_and_never_goes_back(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:

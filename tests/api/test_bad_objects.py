@@ -87,6 +87,7 @@ def merge(into: dict[str, Any], change: dict[str, Any]) -> None:
             into[name] = value
 
 
+@pytest.mark.operator
 def test_a_spec_that_is_mended_runs(stage: Stage) -> None:
     """An edit that makes it valid is all it takes; the conditions say that it failed no more."""
     stage.send("mended", "mended", tunableArguments=["--threads"])
@@ -119,6 +120,7 @@ def test_a_key_that_is_too_long_is_refused_by_the_api_server(stage: Stage) -> No
     assert stage.object("long") is None
 
 
+@pytest.mark.operator
 def test_a_template_that_the_api_server_refuses_fails_for_good(stage: Stage) -> None:
     """An invalid SparkApplication (422): Failed with the field's path in the IdempotentJob, one attempt, nothing ran; a duplicate gets the
     same answer without another attempt."""
@@ -138,6 +140,7 @@ def test_a_template_that_the_api_server_refuses_fails_for_good(stage: Stage) -> 
     others_run(stage, "beside-refused")
 
 
+@pytest.mark.operator
 def test_a_name_that_is_taken_by_a_stranger_costs_nothing(stage: Stage) -> None:
     """A foreign SparkApplication under our name is left alone, and the next name is taken instead; the attempt is not counted."""
     stranger(stage, "taken", 1)

@@ -101,6 +101,7 @@ class Plain:
         assert self.stage.applications(key) == self.stage.applications(key, placeholders=True) == []
 
 
+@pytest.mark.operator
 def test_a_running_application_is_followed_to_its_end(
     stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +196,7 @@ def test_what_is_not_there_is_held_and_a_person_decides(stage: Stage, capsys: py
     assert stage.attempts("absent") == ["g2-a1"]
 
 
+@pytest.mark.operator
 def test_another_one_under_its_name_is_not_followed(
     stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,6 +218,7 @@ def test_unknown_can_be_declared_a_failure(stage: Stage, capsys: pytest.CaptureF
     assert "outcome unknown; application unknown: the Spark operator says FAILED" in status["result"]["evidence"]
 
 
+@pytest.mark.operator
 def test_a_cancel_stops_nothing(stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]) -> None:
     """Held with who cancelled and that it runs on; it does; `--retry` follows it again to its end."""
     app = Plain(stage, "cancelled", Script(code=held(gate))).until("RUNNING")

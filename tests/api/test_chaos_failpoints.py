@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import effort
 from harness.apiserver import Cluster
 from harness.child import frozen
 from harness.etcd import Etcd
@@ -105,8 +106,8 @@ class Armed:
         return frozen(self.process.pid)
 
     def came_there(self, action: str) -> None:
-        last = self.hits.read_text().splitlines()[-1]
-        assert last == f"{self.place}={action}", f"{self.process.name} came to {last!r}:\n{self.process.tail()}"
+        hits = self.hits.read_text().splitlines()  # maybe not the last line: other threads go on until the act
+        assert f"{self.place}={action}" in hits, f"{self.process.name} came to {hits[-3:]}:\n{self.process.tail()}"
 
 
 def arm(fleet: Fleet, place: str, skips: int, *, action: str = "kill") -> Armed:
@@ -134,7 +135,7 @@ def test_whoever_dies_is_replaced_by_one_that_goes_on(
     """One application for each granted attempt, one result for each job, and each row in the output once."""
     scripted(kubeflow)
     table = tmp_path / "table"
-    seed = random.randrange(1_000_000)
+    seed = effort.seed(f"deaths at {where}")
     left = plan(where, random.Random(seed))
     say(f"deaths of seed {seed}: {left}")
     armed: list[Armed] = []
@@ -168,6 +169,7 @@ def running(process: OperatorProcess) -> bool:
     return process.process is not None and process.process.poll() is None
 
 
+@pytest.mark.operator
 def test_a_hand_over_that_dies_before_its_lease_ends_costs_the_lease(
     fleet: Fleet, kubeflow: FakeKubeflow, say: Say
 ) -> None:

@@ -20,6 +20,8 @@ from sparkonce.model.identity import fingerprint
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.model.validation import Loc
 
+pytestmark = pytest.mark.operator
+
 GONE = object()
 """Of a field that is to be left out."""
 Changes = dict[Loc, Any]

@@ -21,6 +21,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
         yield one
 
 
+@pytest.mark.operator
 def test_fifteen_objects_of_one_job_have_one_application_and_one_result(stage: Stage) -> None:
     """One SparkApplication, one driver, one Leader; the 14 others show the same result and say that it is replayed."""
     stage.flood("flood")

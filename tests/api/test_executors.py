@@ -106,6 +106,7 @@ def test_the_next_attempt_waits_for_executors(stage: Stage, tmp_path: Path, end:
     assert rows_of(tmp_path) == {1: 1}
 
 
+@pytest.mark.operator
 def test_an_opaque_attempt_is_not_followed_while_executors_stay(stage: Stage) -> None:
     """Nothing else keeps two attempts apart there: past stopTimeoutSeconds it is Held(StillThere), and no attempt 2 was made."""
     executors = Executors(stage.cluster, stage.namespace)

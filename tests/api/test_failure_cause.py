@@ -155,6 +155,7 @@ def test_an_error_of_the_script_ends_the_job_after_its_first_attempt(place: Plac
     assert len(place.kubeflow.runs) == 1 + 3 + 3
 
 
+@pytest.mark.operator
 def test_a_forged_log_never_says_that_no_effect_exists(place: Place, logs: Logs) -> None:
     """A driver that has committed its output and then claims a syntax error: Succeeded, because the outputs decide."""
 

@@ -58,6 +58,7 @@ def report(
     return gateway.ask("POST", f"{attempt.path}/report", token=token, body=said)
 
 
+@pytest.mark.operator
 def test_the_driver_is_heard(shared: GatewayProcess, attempts: Attempts) -> None:
     """With the token of its pod it renews, reports and seals, before and after the record notes it; each is in the ledger."""
     attempt = attempts.granted("heard")
@@ -79,6 +80,7 @@ def test_the_driver_is_heard(shared: GatewayProcess, attempts: Attempts) -> None
     assert run(attempts.store.intent(record.address, 1)) == intent_for(record)
 
 
+@pytest.mark.operator
 def test_a_forged_seal_is_refused_with_its_field(shared: GatewayProcess, attempts: Attempts) -> None:
     """Whatever the attempt's own driver sends: a sentence with the field, nothing is sealed, and a valid seal is accepted afterwards."""
     attempt = attempts.granted("forged")
@@ -143,6 +145,7 @@ def plain_pod(name: str) -> Json:
     return {"metadata": {"name": name}, "spec": {"serviceAccountName": ACCOUNT, "containers": [container]}}
 
 
+@pytest.mark.operator
 def test_nobody_else_is_heard_and_learns_nothing(shared: GatewayProcess, attempts: Attempts) -> None:
     """A caller that is not the attempt's pod gets the same refusal for an existing key and for a missing one; nothing is written."""
     attempt = attempts.granted("mine")
@@ -208,6 +211,7 @@ def test_what_the_record_notes_counts(shared: GatewayProcess, attempts: Attempts
     assert renew(shared, attempt, attempts.token(second)).status == 403
 
 
+@pytest.mark.operator
 def test_a_verdict_is_a_settle_runs(shared: GatewayProcess, attempts: Attempts) -> None:
     """Neither a driver's verdict nor one about an attempt that is not being settled is taken; a settle run's then is."""
     attempt = attempts.granted("verdict")

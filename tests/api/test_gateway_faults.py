@@ -64,6 +64,7 @@ def sealed_times(attempt: Attempt) -> int:
     return [event.what for event in run(attempt.store.events(attempt.record.address))].count("Sealed")
 
 
+@pytest.mark.operator
 def test_a_seal_whose_reply_is_lost_is_sealed_once(attempts: Attempts, link: Proxy, tmp_path: Path) -> None:
     """The driver repeats it until it is answered; the ledger has one seal."""
     attempt = attempts.granted("lost")

@@ -103,6 +103,7 @@ def placed(cluster: Cluster, namespace: str, ledger: str, folder: Path, *options
             attempts.close()
 
 
+@pytest.mark.operator
 def test_a_job_with_a_transaction_over_http(
     cluster: Cluster, namespace: str, ledger: str, kubeflow: FakeKubeflow, tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ def test_history_and_explain(shared: GatewayProcess, attempts: Attempts) -> None
     assert "keys resolve told" in why["unblock"]
 
 
+@pytest.mark.operator
 def test_a_person_decides(shared: GatewayProcess, attempts: Attempts) -> None:
     """resolve, cancel, rerun and forget have the effects of the commands; the history names the user by the API server's user name."""
     desk = Desk(shared, attempts.namespace)
@@ -182,6 +183,7 @@ def test_a_key_is_not_forgotten_before_its_objects_show_the_end(shared: GatewayP
     assert desk.post("waits", "forget", reason="r").status == 200
 
 
+@pytest.mark.operator
 def test_without_the_right_nobody_learns_whether_a_key_exists(shared: GatewayProcess, attempts: Attempts) -> None:
     """A stranger gets the same answer for a key that exists and one that does not, at every route; without a token it is 401."""
     attempts.granted("secret")
@@ -199,6 +201,7 @@ def test_without_the_right_nobody_learns_whether_a_key_exists(shared: GatewayPro
     assert (record.stop_wanted, record.state) == (None, State.IN_PROGRESS)
 
 
+@pytest.mark.operator
 def test_each_verb_is_a_right_of_its_own(shared: GatewayProcess, attempts: Attempts) -> None:
     """Who may read may not decide, and who may edit objects may not either: each decision is `update` on its own subresource."""
     cluster, namespace = attempts.cluster, attempts.namespace

@@ -98,6 +98,7 @@ def starts(stage: Stage, key: str, tmp_path: Path, first: Code) -> None:
     stage.until(key, "Running", attempt=1)
 
 
+@pytest.mark.operator
 def test_a_driver_that_falls_silent_is_replaced(stage: Stage, tmp_path: Path) -> None:
     """Hung or cut off alike: its pod still runs, and after the timeout attempt 2 writes the rows. When it wakes up and
     writes, that has no effect."""

@@ -200,6 +200,7 @@ def test_a_new_token_is_found(cluster: Cluster, namespace: str) -> None:
     run(scene)
 
 
+@pytest.mark.operator
 def test_a_create_whose_reply_was_lost_has_landed(api_proxy: ApiProxy, namespace: str) -> None:
     """The caller gets an unknown outcome, the create was sent once, and the object exists: repeating the create finds it."""
 

@@ -136,6 +136,7 @@ def test_a_broken_stream_loses_nothing(
     run(scene)
 
 
+@pytest.mark.operator
 def test_what_was_deleted_while_the_version_expired_is_told(
     cluster: Cluster, api_proxy: ApiProxy, namespace: str
 ) -> None:

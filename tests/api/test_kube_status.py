@@ -72,6 +72,7 @@ def test_a_status_is_replaced_as_a_whole(cluster: Cluster, kubeconfig: Path, nam
     run(scene)
 
 
+@pytest.mark.operator
 def test_twenty_writers_never_go_back(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
     """Twenty writers of twenty revisions at once, each with an old body: the newest stays, and no version of the object is older than
     the one before it."""

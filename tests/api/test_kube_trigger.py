@@ -62,6 +62,7 @@ def test_tells_what_is_there_and_what_happens(cluster: Cluster, kubeconfig: Path
     run(scene)
 
 
+@pytest.mark.operator
 def test_three_triggers_write_nothing(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
     """Three triggers see objects made, changed, finalized and deleted, also with kopf's own finalizer on them: the API server gets not
     one write from them, and no object has another version than the test gave it."""

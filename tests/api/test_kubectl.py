@@ -186,6 +186,7 @@ def hold(attempt: Attempt) -> None:
     assert isinstance(done, Updated)
 
 
+@pytest.mark.operator
 def test_what_is_read(desk: Desk, attempts: Attempts) -> None:
     """list, show, history and explain answer in the words of `sparkonce keys`, and `--json` as the gateway does."""
     finish(attempts.granted("a/done"))

@@ -158,6 +158,7 @@ def test_a_life_seen_through_watches(kubeconfig: Path, place: Place, kubeflow: F
     assert (len(place.applications()), len(kubeflow.runs), asked) == (1, 1, [])
 
 
+@pytest.mark.operator
 def test_twenty_who_launch_one_attempt_make_one(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
     """All of them get the same application; one driver runs."""
     assignment = place.attempt(OPAQUE)
@@ -292,6 +293,7 @@ def test_a_driver_that_ended_is_evidence(kubeconfig: Path, place: Place, kubeflo
     assert place.pod(assignment) is not None
 
 
+@pytest.mark.operator
 def test_a_late_create_meets_the_placeholder(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
     """The API server admits a placeholder, the Spark operator ignores it, and a later launch is answered that the attempt is being
     stopped."""
@@ -413,6 +415,7 @@ def test_with_its_namespace_an_attempt_is_gone(kubeconfig: Path, cluster: Cluste
 # --- removing ---
 
 
+@pytest.mark.operator
 def test_an_opaque_application_leaves_a_placeholder(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
     """The garbage collector takes its driver pod; its name is taken by what runs nothing, and it is still known as of this install."""
     assignment = place.attempt(OPAQUE)

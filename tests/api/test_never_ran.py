@@ -29,6 +29,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
         yield one
 
 
+@pytest.mark.operator
 def test_a_failed_submission_is_repeated(stage: Stage) -> None:
     """An opaque job that may run once: its third submission succeeds, it has run once, and the history says that the others never ran."""
     stage.play("late", FAILS)
@@ -106,6 +107,7 @@ def test_what_cannot_mend_itself_ends_early(stage: Stage) -> None:
     assert stage.runs("hopeless") == []
 
 
+@pytest.mark.operator
 def test_a_corrected_job_takes_its_key(stage: Stage) -> None:
     """Its image cannot be had; the edited object runs as generation 2 without a person, and the history says that nothing had happened. One
     that had run before it failed is a mismatch after the edit, and so is one whose onMismatch is RejectAlways."""

@@ -24,6 +24,7 @@ def operator(ledger: str, install: str, kubeconfig: Path, namespace: str, tmp_pa
         process.end()
 
 
+@pytest.mark.operator
 def test_an_applied_job_runs_once_and_its_status_has_the_result(
     cluster: Cluster, namespace: str, kubeflow: FakeKubeflow, operator: OperatorProcess
 ) -> None:

@@ -29,6 +29,7 @@ def leader_and_follower(stage: Stage, key: str, **spec: object) -> tuple[str, st
     return roles["Leader"], roles["Follower"]
 
 
+@pytest.mark.operator
 def test_deleting_a_follower_changes_nothing(stage: Stage) -> None:
     """The job runs on in its first attempt, and the leader gets the result."""
     done = threading.Event()
@@ -107,6 +108,7 @@ def test_deleting_all_objects_of_an_opaque_job_stops_it(stage: Stage) -> None:
     stage.until("both-3", "Succeeded", generation=2)
 
 
+@pytest.mark.operator
 def test_deleting_all_objects_of_a_job_with_outputs_stops_it(stage: Stage, tmp_path: Path) -> None:
     """Cancelled, and no driver that lives on can ever commit: the slot of its attempt is closed."""
     wakes, told = threading.Event(), threading.Event()
@@ -130,6 +132,7 @@ def test_deleting_all_objects_of_a_job_with_outputs_stops_it(stage: Stage, tmp_p
     assert "Fenced" in run.said
 
 
+@pytest.mark.operator
 def test_deleting_all_objects_after_the_commit_ends_as_succeeded(stage: Stage, tmp_path: Path) -> None:
     """Cancelled is not said of rows that exist; an object applied afterwards gets them without another application."""
     wrote = threading.Event()

@@ -57,6 +57,7 @@ def wait_for(stage: Stage, name: str, condition: str, seconds: int = 40) -> subp
     return kubectl(stage, "wait", f"idempotentjob/{name}", f"--for=condition={condition}", f"--timeout={seconds}s")
 
 
+@pytest.mark.operator
 def test_kubectl_wait_returns_when_the_job_has_its_result(stage: Stage) -> None:
     """Not before; for the leader, for a follower, and at once for an object of a finished job."""
     done = threading.Event()

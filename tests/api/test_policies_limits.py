@@ -33,6 +33,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 # --- attempts
 
 
+@pytest.mark.operator
 def test_a_failed_attempt_is_tried_again_after_the_backoff(stage: Stage) -> None:
     """Attempt 2 starts no earlier than the backoff after attempt 1, attempt 3 no earlier than twice that; then it is Failed for good."""
     stage.play("retried", Script(exit_code=7))
@@ -93,6 +94,7 @@ def test_a_deadline_that_is_edited_counts_at_once(stage: Stage) -> None:
 # --- unknown outcomes
 
 
+@pytest.mark.operator
 def test_a_vanished_driver_of_an_opaque_job_is_decided_as_declared(stage: Stage) -> None:
     """onUnknown: Hold asks a person, Retry starts the next attempt, Fail ends it; in each case the outcome is called unknown."""
     for policy in ("Hold", "Retry", "Fail"):
@@ -163,6 +165,7 @@ def test_a_person_who_says_failed_ends_it(stage: Stage) -> None:
     stage.until("broke-2", "Failed", role="Replay")
 
 
+@pytest.mark.operator
 def test_a_person_who_says_retry_has_it_run_by_an_operator(stage: Stage) -> None:
     """The command grants attempt 2 and ends; an operator takes the key over within seconds and runs it."""
     name = hold(stage, "again")
@@ -185,6 +188,7 @@ def test_resolving_a_key_that_is_not_held_is_refused(stage: Stage) -> None:
 # --- cancel and rerun by command
 
 
+@pytest.mark.operator
 def test_a_running_job_is_cancelled_by_command(stage: Stage) -> None:
     """The command waits until the owner has stopped it; object and follower say Cancelled, and who did it."""
     stage.play("stopped", Script(code=held(threading.Event())))
@@ -200,6 +204,7 @@ def test_a_running_job_is_cancelled_by_command(stage: Stage) -> None:
         assert "wrong month" in stage.condition(name, "Failed")["message"]
 
 
+@pytest.mark.operator
 def test_a_finished_job_is_rerun_by_command(stage: Stage) -> None:
     """The command opens generation 2 and ends; an operator runs it, and the old objects show its result."""
     stage.send("rerun", "rerun")

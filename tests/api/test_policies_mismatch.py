@@ -25,6 +25,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
         yield one
 
 
+@pytest.mark.operator
 def test_a_mismatch_names_the_fields_and_harms_nobody(stage: Stage) -> None:
     """Phase, condition and event name each field that differs; the job that has the key runs on and gets its result."""
     done = threading.Event()
@@ -108,6 +109,7 @@ def test_a_job_that_supersedes_waits_until_nothing_of_the_old_one_runs(stage: St
     assert "result" not in old
 
 
+@pytest.mark.operator
 def test_superseding_a_job_that_had_committed_replaces_its_result(stage: Stage, tmp_path: Path) -> None:
     """Its rows were committed, so its generation ends Succeeded; the next one follows it, and both were never active together."""
     wrote = threading.Event()
@@ -131,6 +133,7 @@ def test_superseding_a_job_that_had_committed_replaces_its_result(stage: Stage, 
     assert "Cancelled" not in said
 
 
+@pytest.mark.operator
 def test_a_superseded_driver_that_wakes_up_later_commits_nothing(stage: Stage, tmp_path: Path) -> None:
     """A driver of the old generation that could not be stopped is fenced: the table has the new rows alone."""
     wakes = threading.Event()

@@ -71,6 +71,7 @@ def test_a_rejected_duplicate_does_not_keep_the_job_alive(stage: Stage) -> None:
     stage.until("orphan-3", "Succeeded", role="Leader", generation=2)
 
 
+@pytest.mark.operator
 def test_an_object_that_comes_after_the_end_runs_nothing(stage: Stage) -> None:
     """Replay with the same result and an event about it; no second application."""
     stage.send("late-1", "late")
@@ -166,6 +167,7 @@ def test_an_edit_of_tunable_fields_serves_the_next_attempt(stage: Stage) -> None
     assert second["arguments"] == first["arguments"]
 
 
+@pytest.mark.operator
 def test_an_edit_of_must_match_fields_is_a_request_that_on_mismatch_decides(stage: Stage) -> None:
     """Rejected: the object becomes Mismatch with the field, and its running job continues. Reverted: it follows its job again, and has the
     result."""
@@ -243,6 +245,7 @@ def test_a_suspended_job_that_is_deleted_is_cancelled(stage: Stage) -> None:
 # --- a result that is gone
 
 
+@pytest.mark.operator
 def test_a_result_that_is_gone_is_said_and_run_again_only_on_purpose(stage: Stage, tmp_path: Path) -> None:
     """A new object of a finished job whose table was deleted: ResultGone instead of Complete, and an event; nothing runs until `sparkonce
     rerun`. An object that already had the result keeps it."""

@@ -56,6 +56,7 @@ def test_a_record_is_purged_after_its_retention_and_its_object_expires(stage: St
     assert len(stage.runs("purged")) == 2
 
 
+@pytest.mark.operator
 def test_a_forgotten_key_runs_again_for_a_new_object_alone(stage: Stage) -> None:
     """`keys forget`: the old object expires within seconds and stays quiet, also when its manifest is applied again."""
     stage.send("forgotten-1", "forgotten")
@@ -145,6 +146,7 @@ def test_an_unfinished_object_with_a_ttl_stays(stage: Stage) -> None:
     stage.until_record("waiting", phase="Succeeded")
 
 
+@pytest.mark.operator
 def test_a_record_is_not_purged_before_its_object_is_told(stage: Stage) -> None:
     """A person decides a held key while no operator runs, and its retention ends: when operators come, the object learns the end first
     and expires after it."""

@@ -69,6 +69,7 @@ def slots_in(folder: Path) -> list[str]:
 # --- findings
 
 
+@pytest.mark.operator
 def test_what_an_attempt_committed_is_found_by_a_settle_run(stage: Stage, tmp_path: Path) -> None:
     """The operators touch no output: the result, with its rows, is the report's. One attempt, one settle run, one effect."""
     play(stage, "found", Script(code=writes_outputs(1, 2, 3)))
@@ -82,6 +83,7 @@ def test_what_an_attempt_committed_is_found_by_a_settle_run(stage: Stage, tmp_pa
     assert (told["settleRuns"], told["attempt"]) == (1, 1)
 
 
+@pytest.mark.operator
 def test_an_attempt_that_committed_nothing_is_closed_before_the_next(stage: Stage, tmp_path: Path) -> None:
     """Slot 1 is closed by the settle run, and attempt 2 writes the rows; settle runs are no attempts."""
     play(stage, "closed", Script(code=writes_outputs(4)))

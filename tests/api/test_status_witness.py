@@ -66,6 +66,7 @@ def tenants(cluster: Cluster, ledger: str, install: str, namespace: str, tmp_pat
         yield Tenants(cluster, ledger, install, operator, namespace, other)
 
 
+@pytest.mark.operator
 def test_a_forged_status_freezes_its_own_namespace(tenants: Tenants) -> None:
     """Revision and epoch of an object are forged: new jobs of its namespace wait, with a condition that names the object; the other
     tenant's jobs run and the operator is ready. One `accept-restore` ends it for good, although the forged epoch is ahead."""

@@ -69,6 +69,7 @@ def until_running(fleet: Fleet, *jobs: Applied) -> None:
     assert_eventually(running, SOON)
 
 
+@pytest.mark.operator
 def test_all_operators_killed_while_drivers_run(
     fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_all_operators_killed_while_drivers_run(
     assert rows_of(table) == Counter(dict.fromkeys(ROWS, 1))
 
 
+@pytest.mark.operator
 def test_operators_that_know_nothing_adopt(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
     """Operators killed while drivers run, and a new one ready before any of them ended: each is owned again, and runs on."""
     jobs = [waiting(f"waits-{number}") for number in range(5)]

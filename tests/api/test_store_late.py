@@ -62,6 +62,7 @@ def reserved_once(fleet: Fleet) -> str:
     return str(claim["nonce"])
 
 
+@pytest.mark.operator
 def test_a_reserve_whose_reply_is_lost_is_driven(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
     """etcd applied it and the reply was lost, while the lease lives: the repetition with the same nonce finds that it owns the key, and
     drives it. No takeover happens."""

@@ -173,6 +173,7 @@ def test_an_object_that_comes_during_an_outage_says_why_it_waits(
     fleet.audit(kubeflow)
 
 
+@pytest.mark.operator
 def test_an_operator_that_starts_during_an_outage_says_why_objects_wait(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
     """Also one that has never reached the ledger."""
     scripted(kubeflow)

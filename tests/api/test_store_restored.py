@@ -206,6 +206,7 @@ def test_a_restored_ledger_is_accepted_and_no_job_runs_twice(
     assert not found.unfinished and not found.claims
 
 
+@pytest.mark.operator
 def test_an_empty_ledger_is_accepted_and_outputs_are_found(
     fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ def test_two_versions_side_by_side(fleet: Fleet, kubeflow: FakeKubeflow, go: thr
     quiet(fleet)
 
 
+@pytest.mark.operator
 def test_the_previous_commit_beside_this_one(
     fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path, *, say: Callable[[str], None]
 ) -> None:
@@ -187,6 +188,7 @@ def test_the_previous_commit_beside_this_one(
     )
 
 
+@pytest.mark.operator
 def test_a_record_that_is_too_new(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
     """This version leaves a record that needs a newer reader unchanged, reports that in its log and to an object without a status, and
     continues with all other keys. The next version, when it is back, finishes the job."""

@@ -16,6 +16,8 @@ from harness.eventually import assert_eventually
 from harness.kube_api import ApiError
 from sparkonce.launch.kubernetes import NAMESPACES, PODS, Resource
 
+pytestmark = pytest.mark.operator
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "templates.md"
 POLICIES, BINDINGS = (
     Resource("admissionregistration.k8s.io", "v1", f"{kind.lower()[:-1]}{ending}", kind, namespaced=False)

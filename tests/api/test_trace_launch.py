@@ -16,6 +16,8 @@ from harness.jobs import job
 from harness.operators import OperatorProcess
 from sparkonce.launch.kubernetes import JOBS
 
+pytestmark = pytest.mark.operator
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "trace_path.py"
 IN_ORDER = (
     "kube/trigger.py:Trigger._event",

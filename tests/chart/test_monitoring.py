@@ -23,6 +23,8 @@ from sparkonce.cli.kubectl.app import app as kubectl
 from sparkonce.observe.gateway_metrics import GatewayMetrics
 from sparkonce.observe.metrics import GAUGES, Metrics
 
+pytestmark = pytest.mark.operator
+
 DASHBOARD = CHART / "dashboards" / "sparkonce.json"
 DOCS = ROOT / "docs" / "monitoring.md"
 MADE = "run scripts/dashboard.py > charts/sparkonce/dashboards/sparkonce.json"

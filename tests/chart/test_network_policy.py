@@ -10,6 +10,8 @@ import yaml
 
 from harness.helm import NAMESPACE, component_of, documented, everything, notes, rendered
 
+pytestmark = pytest.mark.operator
+
 
 def selected(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     """Whether a label selector matches, as Kubernetes decides it for the two operators that the chart and its values use."""

@@ -32,6 +32,8 @@ from sparkonce.launch.kubernetes import JOBS, NAMESPACES, PODS
 from sparkonce.model.record import Outcome, Result
 from sparkonce.store.protocol import Finalized
 
+pytestmark = pytest.mark.operator
+
 ACCOUNT, GATEWAY = f"{RELEASE}-sparkonce-operator", f"{RELEASE}-sparkonce-gateway"
 USERS = f"system:serviceaccount:{NAMESPACE}:"
 USER = USERS + ACCOUNT

@@ -12,6 +12,8 @@ import yaml
 
 from harness.helm import CHART, template
 
+pytestmark = pytest.mark.operator
+
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 FREE = {"kubernetes": {"valueFrom", "nodeAffinity", "podAffinity", "podAntiAffinity", "global"}}

@@ -31,6 +31,8 @@ from sparkonce.store.etcd.address import PASSWORD, parsed
 from sparkonce.store.etcd.layout import Layout
 from sparkonce.store.ledger import REPORT_BYTES
 
+pytestmark = pytest.mark.operator
+
 HERE = Path(__file__).parent
 VALUES = sorted((HERE / "values").glob("*.yaml"))
 UPDATE = "SPARKONCE_UPDATE_GOLDEN"

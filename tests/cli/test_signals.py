@@ -228,6 +228,7 @@ def test_cancel_ends_a_job_for_all_who_wait(desk: Desk) -> None:
     assert desk.commits() == []
 
 
+@pytest.mark.slow
 def test_a_job_that_is_sent_while_it_is_being_stopped_runs_afterwards(desk: Desk) -> None:
     """It waits for the end of the generation that is being cancelled and opens the next one, as on a cluster."""
     desk.job(DEAF + STARTED + WAITS + WRITES, stopTimeoutSeconds=40)

@@ -15,7 +15,7 @@ from crash.schedule import Fault, Schedule, draw, play
 from harness import effort
 from sparkonce.failpoints import NAMES
 
-PARTS = {effort.Effort.QUICK: 4, effort.Effort.CI: 8, effort.Effort.SOAK: 26}[effort.effort()]
+PARTS = {effort.Effort.GATE: 4, effort.Effort.ALL: 8, effort.Effort.SOAK: 26}[effort.effort()]
 """Test items, so that two workers share them; each has failpoints of its own."""
 SCHEDULES = effort.size("kill schedules") // PARTS
 TRIES = 4
@@ -36,6 +36,7 @@ def one(folder: Path, schedule: Schedule) -> list[str]:
     return scene.hits()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(
     tmpfs_path: Path, part: int, say: Callable[[str], None]
@@ -64,6 +65,7 @@ def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(
     assert faults
 
 
+@pytest.mark.slow
 def test_who_freezes_without_the_ledgers_lock_holds_nobody_up(tmpfs_path: Path) -> None:
     """Frozen before a statement that takes no lock, or before the one that asks for it: the next request takes over and succeeds."""
     for skip in (0, 18, 19):

@@ -45,6 +45,7 @@ def test_the_next_request_runs_what_never_started(scene: Scene) -> None:
     assert (effects(scene), scene.said()["attempt"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_launcher_that_dies_each_time_is_failed_in_the_end(scene: Scene) -> None:
     """Four times: Failed, with the reason, and not held; nothing ran."""
     for _ in range(4):

@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -248,12 +248,14 @@ def to_stderr(text: str) -> None:
     print(f"cluster-parts: {text}", file=sys.stderr, flush=True)
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
+    """`--operator`: only what the operator tier starts."""
     try:
         command = find("kube-apiserver")
         crds = spark_operator_crds()
-        for module in (SPARK_OPERATOR_PROGRAM, COREDNS, NETWORK_POLICIES, PAUSE, VERDICTS):
-            binary(module)
+        if "--operator" not in arguments:
+            for module in (SPARK_OPERATOR_PROGRAM, COREDNS, NETWORK_POLICIES, PAUSE, VERDICTS):
+                binary(module)
     except PartMissing as missing:
         to_stderr(str(missing))
         return 1
@@ -262,4 +264,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -18,12 +18,14 @@ from typing import Any
 from harness import planted
 from harness.apiserver import Certificates, Cluster
 from harness.child import Child, free_port
+from harness.eventually import assert_eventually
 from harness.jobs import job as job_document
 from harness.kube_api import SERVICE_ACCOUNTS, Api, Json, path_of
 from harness.kubeflow import states
 from harness.patience import stretched
 from sparkonce.blocking import run
 from sparkonce.controller.desired import Desired
+from sparkonce.kube.review import ACCESS_REVIEWS
 from sparkonce.launch.kubeflow.spec import application, settle_run
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, Resource
 from sparkonce.model.record import (
@@ -325,7 +327,8 @@ def may(cluster: Cluster, namespace: str, user: str, *, verbs: Sequence[str], re
 
 
 def grant(cluster: Cluster, namespace: str, user: str, rules: Sequence[Json]) -> None:
-    """Grants the user a role of these rules in the namespace."""
+    """Grants the user a role of these rules in the namespace, and waits until the API server's authorizer knows it, which reads roles
+    from a cache."""
     name = f"r-{uuid.uuid4().hex[:8]}"
     cluster.api.create(ROLES, {"metadata": {"name": name}, "rules": list(rules)}, namespace)
     binding = {
@@ -334,3 +337,9 @@ def grant(cluster: Cluster, namespace: str, user: str, rules: Sequence[Json]) ->
         "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
     }
     cluster.api.create(ROLE_BINDINGS, binding, namespace)
+    last = rules[-1]
+    group, resource, verb = last["apiGroups"][-1], last["resources"][-1], last["verbs"][-1]
+    plural, _, subresource = resource.partition("/")
+    asked = {"group": group, "resource": plural, "subresource": subresource, "verb": verb, "namespace": namespace}
+    review = {"spec": {"user": user, "resourceAttributes": asked}}
+    assert_eventually(lambda: cluster.api.create(ACCESS_REVIEWS, review)["status"]["allowed"], timeout=30)

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.binaries import PartMissing, cache, find_go, last_words, one_at_a_time, or_skip, to_stderr
@@ -153,10 +154,14 @@ def _do(command: list[str], folder: Path, more: dict[str, str]) -> None:
         raise PartMissing(f"{json.dumps(command[:3])} failed: {last_words(done.stdout + done.stderr)}")
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
+    """`--operator`: only what the operator tier starts."""
     try:
-        programs = [installed(each) for each in (VERSITYGW, FAKE_GCS, HELM, KUBE_SCORE)]
-        places = [*programs, Path(azurite_installed()[-1]), s3a_resolved()[0].parent]
+        if "--operator" in arguments:
+            places = [installed(HELM)]
+        else:
+            programs = [installed(each) for each in (VERSITYGW, FAKE_GCS, HELM, KUBE_SCORE)]
+            places = [*programs, Path(azurite_installed()[-1]), s3a_resolved()[0].parent]
     except PartMissing as missing:
         to_stderr(str(missing))
         return 1
@@ -165,4 +170,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -13,7 +13,7 @@ from machine.scene import CONFIGS, Config
 
 SCHEDULES = effort.size("machine schedules")
 """All test items together, each schedule of at least ten steps and at least one fault."""
-PARTS = 2 if effort.effort() is effort.Effort.QUICK else 6
+PARTS = 2 if effort.effort() is effort.Effort.GATE else 6
 """Test items per job, so that two workers share the load evenly; each plays others."""
 SPARE, FIRST = 1.06, 12
 """Some schedules have no fault that strikes, and hypothesis begins with the smallest ones: they are played and not counted."""

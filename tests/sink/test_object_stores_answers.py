@@ -129,6 +129,7 @@ def test_only_errors(server: Scripted, sink: Sink, key: SinkKey) -> None:
     assert server.held == {}
 
 
+@pytest.mark.slow
 def test_a_silent_endpoint(key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that accepts connections and never answers is unavailable, in one sentence, within half a minute."""
     with socket.create_server(("127.0.0.1", 0), backlog=50) as silent:

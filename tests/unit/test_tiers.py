@@ -33,6 +33,20 @@ def test_a_test_has_the_tier_of_its_folder(path: str, parameters: list[object], 
     assert tiers.collects(file, TESTS, "all")
 
 
+def test_a_marker_adds_a_test_to_the_operator_tier() -> None:
+    """Which is a part of the full one: the full tier runs it, too."""
+    file = TESTS / "api" / "test_bind.py"
+    assert [tier for tier in tiers.TIERS if tiers.runs(file, TESTS, [], tier, marked=True)] == [
+        "operator",
+        "full",
+        "all",
+    ]
+    assert not tiers.runs(file, TESTS, [], "operator")
+    assert tiers.collects(file, TESTS, "operator")
+    with pytest.raises(ValueError, match="add sink to GATE_ROOMS"):
+        tiers.runs(TESTS / "sink" / "servers" / "test_lost_replies.py", TESTS, [], "operator", marked=True)
+
+
 def test_a_server_where_the_full_tier_does_not_look_is_refused() -> None:
     """A parameter of the full tier in a room that it does not look into would run nowhere: the collection fails."""
     with pytest.raises(ValueError, match="add cli to MIXED"):

@@ -23,8 +23,7 @@ def test_five_processes_race(tmpfs_path: Path, started: list[ForkServerProcess],
     )
     say(f"SEED={effort.base()}")
     answered = dict.fromkeys(("Committed", "AlreadyCommitted", "FencedOff", "found", "fence none"), 1)
-    contest.run({"died": 10, **dict.fromkeys(POINTS, 3), **answered})
+    rare = contest.run({"died": 10, **dict.fromkeys(POINTS, 3), **answered})
     outcome, hits = contest.judge(), contest.hits()
-    say(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
-    assert sum(hits[f"{point}={action}"] for point in POINTS for action in ("kill", "stop")) >= 5
+    say(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}; rare: {rare}")
     assert run(FolderObjects(tmpfs_path / "table").list(layout.SNAPSHOTS)) != ()

@@ -49,9 +49,9 @@ def test_many_processes_race(
         tmpfs_path, url, started, seed=seed, keys=KEYS, processes=PROCESSES, environment=environment_of(server)
     )
     # The table is made once: a fault at that step leaves no other.
-    contest.run({"died": 3, "freeze": 5, "Committed": 1, **dict.fromkeys(STEPS[1:], 1)})
+    rare = contest.run({"died": 3, "freeze": 5, "Committed": 1, **dict.fromkeys(STEPS[1:], 1)})
     outcome, hits = contest.judge(), contest.hits()
-    say(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
+    say(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}; rare: {rare}")
 
 
 @pytest.mark.parametrize("fault", ["kill", "1*stop"])

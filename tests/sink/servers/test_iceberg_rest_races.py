@@ -22,6 +22,6 @@ def test_processes_race_on_a_rest_catalog(
         for name, value in rest_catalog(url).items():
             monkeypatch.setenv(name, value)
         contest = contest_in(tmpfs_path, started, keys=12, processes=4)
-        contest.run({"died": 3, "Committed": 1})
+        rare = contest.run({"died": 3, "Committed": 1})
         outcome = contest.judge()
-    print(f"{dict(contest.faults)} {dict(outcome)}")
+    print(f"{dict(contest.faults)} {dict(outcome)}; rare: {rare}")

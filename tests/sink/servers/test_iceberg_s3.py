@@ -116,6 +116,6 @@ def test_many_processes_race(
     say(f"SEED={effort.base()}")
     environment = environment_of(s3_server, tmp_path)
     contest = IcebergContest(tmp_path, "", started, seed=seed, keys=KEYS, processes=PROCESSES, environment=environment)
-    contest.run({"died": 2, "freeze": 1, "Committed": 1, "sink.iceberg.commit.before": 1})
+    rare = contest.run({"died": 2, "freeze": 1, "Committed": 1, "sink.iceberg.commit.before": 1})
     outcome, hits = contest.judge(), contest.hits()
-    say(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}")
+    say(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}; rare: {rare}")

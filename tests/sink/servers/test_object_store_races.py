@@ -63,9 +63,9 @@ def test_many_processes_race(
         slower=slower,
     )
     answered = dict.fromkeys((*COMMIT_POINTS, "Committed", "AlreadyCommitted", "fence none"), 1)
-    contest.run({"died": least, "freeze": least, **answered})
+    rare = contest.run({"died": least, "freeze": least, **answered})
     outcome, hits = contest.judge(), contest.hits()
-    say(f"{server.name}: {dict(contest.faults)} {dict(outcome)} {dict(hits)}")
+    say(f"{server.name}: {dict(contest.faults)} {dict(outcome)} {dict(hits)}; rare: {rare}")
 
 
 @pytest.mark.parametrize("point", COMMIT_POINTS)

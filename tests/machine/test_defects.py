@@ -1,4 +1,4 @@
-"""The machine can fail: with one rule of the protocol patched out it finds a broken promise within the schedules that CI plays."""
+"""The machine can fail: with one rule of the protocol patched out it finds a broken promise within some hundred schedules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.store import rules
 
 WITHIN = 5000
-"""Schedules; as many as the sound code is played with. Mostly tens or hundreds are enough."""
+"""Schedules; mostly tens or hundreds are enough."""
+SEED = 1
+"""Fixed: with it each defect is found within three seconds. The soak of the sound code explores."""
 
 
 def settling_is_not_written(patch: pytest.MonkeyPatch) -> None:
@@ -173,7 +175,7 @@ def test_a_missing_rule_is_found(
     defect, config = DEFECTS[name]
     defect(monkeypatch)
     with pytest.raises(Broken) as found:
-        play(tmpfs_path, CONFIGS[config], monkeypatch, schedules=WITHIN)
+        play(tmpfs_path, CONFIGS[config], monkeypatch, schedules=WITHIN, seed=SEED)
     assert "TypeError" not in found.value.args[1], "the patch itself does not fit the code any more"
     say(f"without {name}: {found.value.args} after {found.value.schedules} schedules")
 
