@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, core, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from harness import effort, tiers
 from harness.scheduling import OneWorkerPerCluster
@@ -49,6 +51,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("effort")
+if not EXPLORES:
+    # Hypothesis also draws constants of our modules, of those that are imported by then: draws would depend on which tests ran before.
+    providers._get_local_constants = Constants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
