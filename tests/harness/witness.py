@@ -21,7 +21,7 @@ from harness.apiserver import ADMIN, Cluster
 from harness.eventually import assert_eventually
 from harness.kube_api import path_of
 from harness.kubeflow.wire import PAUSE, Expired, NoAnswer, Wire
-from harness.patience import stretched
+from harness.patience import Patience, stretched
 from harness.replay import replay
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
 
@@ -112,7 +112,13 @@ class Witness:
             )
 
     async def _empty(self, wire: Wire, resource: Resource) -> str:
-        status, found = await wire.send("GET", path_of(resource, self._namespace), who=WHO)
+        patience = Patience(START_TIMEOUT)
+        while True:
+            status, found = await wire.send("GET", path_of(resource, self._namespace), who=WHO)
+            # An API server whose CRD another test has deleted and created again answers 429 until its cache is filled.
+            if status != 429 or patience.over():
+                break
+            await asyncio.sleep(PAUSE)
         assert status == 200, f"list of {resource.plural}: {status} {found}"
         assert not found["items"], f"the witness came late: there are {resource.plural} already"
         return str(found["metadata"]["resourceVersion"])
