@@ -114,12 +114,31 @@ def test_a_failed_stage_leaves_nothing(tmp_path: Path) -> None:
     assert job.write(table_of(1), "orders").fresh
 
 
+def test_rows_of_spark_connect_are_refused_before_anything_is_staged(tmp_path: Path) -> None:
+    """One sentence, and the output may be written with other rows. The class is named as in PySpark, whose client is not installed here."""
+    attempt = granted(tmp_path, "orders")
+    job = attempt.job()
+    frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe", "columns": ["n"]})()
+
+    with pytest.raises(
+        InvalidInput, match="Spark Connect, from which sparkonce cannot write; start the session without remote"
+    ):
+        job.write(frame, "orders")
+    with pytest.raises(InvalidInput, match="Spark Connect"):
+        job.stream(frame).write("orders")
+    assert attempt.staged("orders") == []
+    assert job.write(table_of(1), "orders").fresh
+
+
 def test_a_commit_without_an_answer_is_given_up_by_closing_its_own_slot_first(tmp_path: Path) -> None:
     """The creates never took effect: the slot is closed before the files are deleted, so that none of them can take effect later."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=2 * TRIES))
 
-    with pytest.raises(Fenced, match="closed by abort of attempt 1"):
+    with pytest.raises(
+        OutputUnavailable,
+        match=r"could not commit to orders: .*no answer.*; its slot is closed now, so nothing of it is",
+    ):
         job.write(table_of(1), "orders")
     assert (attempt.rows("orders"), attempt.staged("orders")) == ([], [])
     assert attempt.slots("orders") == [(1, "closed")]

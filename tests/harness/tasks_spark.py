@@ -1,9 +1,9 @@
-"""Failed tasks and tasks that run twice at the same time, on every kind of table: `python -m harness.tasks_spark FOLDER`.
+"""One Spark for facts of every kind of table, tasks that fail or run twice and odd settings: `python -m harness.tasks_spark FOLDER`.
 
 Its Spark is a cluster of two workers with their own addresses, because Spark never runs a speculative copy on the host of the first one (so
 neither `local` nor `local-cluster` ever does). Each kind's table is written twice: by a job one of whose tasks fails twice in the middle of
-its rows, and by a job one of whose tasks waits until a speculative copy runs beside it, so that both write. The results are written to
-FOLDER/facts.json.
+its rows, and by a job one of whose tasks waits until a speculative copy runs beside it, so that both write. A third job writes values that
+its session's settings would change (`HOSTILE`), and readers other than Spark read them. The results are written to FOLDER/facts.json.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from harness import iceberg_tables
 from harness.child import Child, free_port
 from sparkonce.blocking import run
 from sparkonce.model.spec import OnRerun
+from sparkonce.sink import staging
+from sparkonce.sink.iceberg.catalog import CatalogTable
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import Sink, SinkKey
 from sparkonce.sink.slotlog.snapshot import Table
@@ -33,6 +37,27 @@ DOUBLE = 60.0
 
 
 WORKERS = ("127.0.0.2", "127.0.0.3")
+
+HOSTILE = {
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.parquet.outputTimestampType": "INT96",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.writeLegacyFormat": "true",
+    "spark.sql.parquet.fieldId.write.enabled": "false",
+    "spark.sql.sources.useV1SourceList": "",
+}
+"""Settings of jobs that also write for other readers."""
+OLDER = """select * from values
+    (0, timestamp'2024-05-01 12:00:00Z', date'2024-05-01', cast(1 as decimal(4, 2)), array('x'))
+    as t(n, at, day, amount, tags)"""
+"""A row that the version before wrote, with a timestamp as INT96."""
+VALUES = """select * from values
+    (1, timestamp'9999-12-31 00:00:00Z', date'1000-03-01', 12.50, array('a', null)),
+    (2, timestamp'0001-01-01 00:00:00Z', date'0001-01-01', -0.01, array()),
+    (3, timestamp'1883-11-18 12:00:00Z', date'1582-10-10', null, null)
+    as t(n, at, day, amount, tags)"""
+"""Values at which calendars, time zones, types of timestamps and layouts differ."""
 
 
 @contextlib.contextmanager
@@ -138,6 +163,75 @@ def numbers(kind: str, folder: Path, spark: SparkSession) -> list[int]:
     return sorted(row["n"] for row in spark.read.parquet(*Table(folder / kind).files()).collect())
 
 
+def values_in(kind: str, folder: Path) -> list[list[Any]]:
+    """The rows of `VALUES` as readers on Arrow see them: microseconds and days since 1970, and text."""
+    from deltalake import DeltaTable
+    from pyarrow import parquet
+
+    if kind == "iceberg":
+        found = CatalogTable(iceberg_tables.CATALOG, ("sales", "values")).load()
+        assert found is not None
+        tables = [found.scan().to_arrow()]
+    elif kind == "delta":
+        tables = [DeltaTable(str(folder / "values-delta")).to_pyarrow_table()]
+    else:  # file by file: with INT96 the type is another one
+        paths = Table(folder / "values-slotLog").files()
+        tables = [parquet.read_table(path, coerce_int96_timestamp_unit="us") for path in paths]
+    return sorted((row for table in tables for row in plain_rows(table)), key=lambda row: row[0])
+
+
+def plain_rows(table: Any) -> list[list[Any]]:
+    import pyarrow as pa
+
+    assert table.schema.field("at").type.unit == "us"
+    columns = [
+        table["n"].to_pylist(),
+        table["at"].cast(pa.int64()).to_pylist(),
+        table["day"].cast(pa.int32()).to_pylist(),
+        [None if each is None else str(each) for each in table["amount"].to_pylist()],
+        table["tags"].to_pylist(),
+    ]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def values_sink(kind: str, folder: Path) -> Sink:
+    location = str(folder / f"values-{kind}") if kind != "iceberg" else "lake.sales.values"
+    declared = Declared(name="values", kind=kind, location=location, on_rerun=OnRerun.APPEND)
+    return open_sink(declared, base=None, durable=False)
+
+
+def as_before(spark: SparkSession, kind: str, folder: Path) -> str:
+    """Writes `OLDER` as the version before did, which pinned nothing for these kinds; the physical type of its timestamp."""
+    from pyarrow import parquet
+
+    key = SinkKey(key_hash="older", output="values", generation=1)
+    sink = values_sink(kind, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staging, "PINNED", {})
+        slot = sink.stage(spark.sql(OLDER), key, 1, fingerprint="f")
+    run(sink.commit(key, slot))
+    [path] = folder.glob(f"values-{kind}/**/*.parquet")
+    return str(parquet.ParquetFile(path).schema.column(1).physical_type)
+
+
+def play_settings(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """What readers find after a job whose session has the settings in `HOSTILE`, in a table that the version before wrote to, and whether
+    the session has them still."""
+    facts: dict[str, Any] = {}
+    older = {kind: as_before(spark, kind, folder) for kind in ("slotLog", "delta")}
+    for name, value in HOSTILE.items():
+        spark.conf.set(name, value)
+    facts["older"] = older
+    for kind in ("slotLog", "delta", "iceberg"):
+        sink = values_sink(kind, folder)
+        key = SinkKey(key_hash="values", output="values", generation=1)
+        slot = sink.stage(spark.sql(VALUES), key, 1, fingerprint="f")
+        facts[f"{kind} committed"] = type(run(sink.commit(key, slot))).__name__
+        facts[f"{kind} values"] = values_in(kind, folder)
+    facts["kept"] = {name: spark.conf.get(name) for name in HOSTILE} == HOSTILE
+    return facts
+
+
 def play(spark: SparkSession, folder: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for kind in ("slotLog", "delta", "iceberg"):
@@ -159,7 +253,7 @@ def main() -> None:
     with cluster(folder) as master:
         spark = session(folder, master)
         try:
-            facts = play(spark, folder)
+            facts = play(spark, folder) | play_settings(spark, folder)
         finally:
             spark.stop()
     (folder / "facts.json").write_text(json.dumps(facts))

@@ -4,7 +4,9 @@ What several processes do to each other is in test_iceberg_races.py."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +17,13 @@ from harness.iceberg_tables import (
     generation,
     opened,
     rows,
+    sql_catalog,
     staged,
     tags,
     written,
 )
 from sparkonce.blocking import run
+from sparkonce.errors import InvalidInput
 from sparkonce.sink.iceberg.evidence import evidence_of
 from sparkonce.sink.iceberg.sink import IcebergTableSink
 from sparkonce.sink.protocol import (
@@ -160,3 +164,40 @@ def test_discard_deletes_the_files_and_decides_nothing(sql_sink: IcebergTableSin
     run(sql_sink.discard(key, slot))
     assert (folders(), tags()) == ([], set())
     written(sql_sink, key, 1, 1)
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "warehouse", ["file://warehouse", "warehouse", "file:warehouse", "./warehouse", "file://localhost/warehouse"]
+)
+def test_a_warehouse_that_is_no_absolute_location_is_refused(
+    tmp_path: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch, warehouse: str
+) -> None:
+    """Spark and pyiceberg would write to different folders: one sentence beforehand, by the check and by the first write, and no table."""
+    for name, value in (sql_catalog(tmp_path) | {"PYICEBERG_CATALOG__LAKE__WAREHOUSE": warehouse}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    sentence = (
+        f"the warehouse of the Iceberg catalog lake is {re.escape(warehouse)}, where .* give an absolute location"
+    )
+    with pytest.raises(InvalidInput, match=sentence):
+        run(opened().check())
+    with pytest.raises(InvalidInput, match=sentence):
+        staged(opened(), key, 1, 1)
+    assert [each.name for each in tmp_path.iterdir()] == ["catalog.db"]
+    assert iceberg_tables.catalog().list_namespaces() == []
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
+def test_every_form_of_an_absolute_warehouse_works(
+    tmp_path: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """A path and two forms of its URL: the rows are read back."""
+    warehouse = form.format(tmp_path / "warehouse")
+    for name, value in (sql_catalog(tmp_path) | {"PYICEBERG_CATALOG__LAKE__WAREHOUSE": warehouse}).items():
+        monkeypatch.setenv(name, value)
+    written(opened(), key, 1, 1, 2)
+    assert rows() == [1, 2]
+    assert {each.name for each in tmp_path.iterdir()} == {"catalog.db", "warehouse"}

@@ -24,9 +24,10 @@ from harness.iceberg_tables import (
 )
 from sparkonce.blocking import run
 from sparkonce.errors import OutputUnavailable
+from sparkonce.sink.iceberg import commit as table_commit
 from sparkonce.sink.iceberg.catalog import CatalogTable
 from sparkonce.sink.iceberg.sink import IcebergTableSink
-from sparkonce.sink.protocol import Committed, FencedOff, SinkKey, SlotState
+from sparkonce.sink.protocol import Committed, FencedOff, SinkKey, SlotState, Stuck
 from sparkonce.sink.slotlog.sink import RESEND_AFTER
 
 STEPS = (
@@ -131,6 +132,46 @@ def test_what_was_sent_and_never_answered_is_not_called_stuck(sql_sink: IcebergT
     sql_sink._place.__dict__["catalog"] = Swept(sql_sink._place.catalog, times=0, lands=False)
     with pytest.raises(OutputUnavailable, match=r"is unknown$"):
         run(sql_sink.commit(key, slot))
+
+
+@pytest.mark.parametrize("error", [KeyError("tags.list.element"), OverflowError("value too large")], ids=repr)
+def test_an_error_of_our_own_is_no_lost_answer(
+    sql_sink: IcebergTableSink, key: SinkKey, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A commit that cannot be built was not sent: that is said with the error itself, at once, and nothing is closed for it."""
+    slot = staged(sql_sink, key, 1, 1)
+    catalog = lossy(sql_sink, times=0, lands=True)
+
+    def broken(*_: object) -> object:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table_commit, "data_files", broken)
+        stuck = run(sql_sink.commit(key, slot))
+    assert isinstance(stuck, Stuck)
+    assert f"({type(error).__name__}: {str(error).splitlines()[0]})" in stuck.why
+    assert catalog.sent == 0
+    assert run(opened().commit(key, slot)) == Committed(slot)
+
+
+def test_a_store_that_does_not_answer_before_the_commit_is_sent(
+    sql_sink: IcebergTableSink, key: SinkKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A footer that cannot be read is asked for again; then the sentence says that nothing was sent."""
+    slot = staged(sql_sink, key, 1, 1)
+    catalog = lossy(sql_sink, times=0, lands=True)
+    asked: list[object] = []
+
+    def silent(*given: object) -> object:
+        asked.append(given)
+        raise OSError("the store does not answer")
+
+    monkeypatch.setattr(table_commit, "data_files", silent)
+    with pytest.raises(
+        OutputUnavailable, match=r"the store does not answer; slot 1 of a1b2-orders-g1 was not sent to lake\S+$"
+    ):
+        run(sql_sink.commit(key, slot))
+    assert (len(asked), catalog.sent) == (len(RESEND_AFTER) + 1, 0)
 
 
 class Overtaken:

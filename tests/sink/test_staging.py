@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from sparkonce.errors import Fenced, OutputUnsupported, RowsLost
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.protocol import SinkKey, Slot
 from sparkonce.sink.slotlog.sink import SlotLogSink
-from sparkonce.sink.staging import FOOTER_GUESS, StagedRows, Stager, staged_files
+from sparkonce.sink.staging import FOOTER_GUESS, PINNED, StagedRows, Stager, staged_files
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "outputs.md"
 
 
 def sink_with(table: Path, stage: Stager) -> SlotLogSink:
@@ -187,3 +190,14 @@ def test_many_files_keep_their_order(table: Path) -> None:
         parquet.write_table(table_of(*range(number)), folder / f"part-{number:05d}.parquet")
     files = run(staged_files(FolderObjects(table), "_data/k/f", expected=sum(range(40))))
     assert [file.rows for file in files] == list(range(40))
+
+
+def test_the_page_names_each_pinned_setting() -> None:
+    """With its value: docs/outputs.md tells which settings of a session have no effect on files."""
+    rows = [row for row in PAGE.read_text().splitlines() if row.startswith("| `spark.sql.")]
+    named = {
+        setting: row.split("|")[2].strip(" `")
+        for row in rows
+        for setting in re.findall(r"`(spark\.[\w.]+)`", row.split("|")[1])
+    }
+    assert named == PINNED

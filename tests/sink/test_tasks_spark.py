@@ -1,7 +1,8 @@
-"""A real Spark with executors of their own, some of whose tasks fail or run twice at a time, writes every kind of table."""
+"""A real Spark with executors of their own writes every kind of table: tasks that fail or run twice at a time, and odd settings."""
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -24,3 +25,28 @@ def test_a_task_that_ran_more_than_once_is_counted_once(facts: dict[str, Any], k
     did). The slot counts each row once, and readers see each once."""
     assert facts[f"{kind} {way}"] == ["Committed", 100, True]
     assert facts[kind] == list(range(200))
+
+
+Row = tuple[int, dt.datetime, dt.date, str | None, list[str | None] | None]
+START = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+OLDER: Row = (0, dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC), dt.date(2024, 5, 1), "1.00", ["x"])
+WRITTEN: list[Row] = [
+    (1, dt.datetime(9999, 12, 31, tzinfo=dt.UTC), dt.date(1000, 3, 1), "12.50", ["a", None]),
+    (2, dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.date(1, 1, 1), "-0.01", []),
+    (3, dt.datetime(1883, 11, 18, 12, tzinfo=dt.UTC), dt.date(1582, 10, 10), None, None),
+]
+
+
+@pytest.mark.parametrize("kind", ["slotLog", "delta", "iceberg"])
+def test_readers_find_what_was_written_whatever_the_session_says(facts: dict[str, Any], kind: str) -> None:
+    """Under an old calendar, INT96, the layout of Spark 1.4 and a zone with a history: delta-rs, pyiceberg and pyarrow see the same
+    instants, days, amounts and lists, beside those that the version before wrote as INT96, and the job's session keeps its settings."""
+    days, micros = dt.timedelta(days=1), dt.timedelta(microseconds=1)
+    expected = [
+        [number, (at - START) // micros, (day - START.date()) // days, amount, tags]
+        for number, at, day, amount, tags in ([OLDER] if kind != "iceberg" else []) + WRITTEN
+    ]
+    assert facts[f"{kind} committed"] == "Committed"
+    assert facts[f"{kind} values"] == expected
+    assert facts["kept"]
+    assert facts["older"] == {"slotLog": "INT96", "delta": "INT96"}

@@ -52,7 +52,9 @@ from sparkonce.sink.protocol import (
     SlotState,
     Stuck,
     WriteOptions,
+    abort_of,
 )
+from sparkonce.sink.staging import refuse_connect
 from sparkonce.sink.transaction import commit_all, intent_of, sink_key
 from sparkonce.store.protocol import Sealed
 
@@ -156,9 +158,14 @@ class Job:
         """Commits a staged slot outside a transaction. send: replaces `sink.commit` (streams)."""
         try:
             decision = run(send() if send is not None else sink.commit(key, slot))
-        except OutputUnavailable:
-            # A commit was sent; only the slot can show its outcome.
+        except OutputUnavailable as error:
+            # A commit may have been sent; only the slot can show its outcome.
             decision = _outcome_of(run(sink.abort(key, slot)), slot)
+            if isinstance(decision, FencedOff) and decision.slot.closed_by == abort_of(slot.token):
+                raise OutputUnavailable(
+                    f"attempt {slot.token} of {self.key} could not commit to {sink.name}: {error}; its slot is closed now, so nothing "
+                    "of it is or will be visible there"
+                ) from error
         failpoints.hit("driver.commit.after")
         if not isinstance(decision, Committed):
             # Another write was committed, or ours is fenced: these files can never be committed; a sweep deletes what is left.
@@ -261,6 +268,7 @@ class Job:
         return self._written(sink, AlreadyCommitted(slot) if same else Conflicting(slot))
 
     def _stage(self, sink: Sink, key: SinkKey, frame: DataFrame, options: WriteOptions) -> Slot:
+        refuse_connect(frame)
         expected = self._expected.get(sink.name, Expect())
         self._expect(sink, missing_columns(expected, frame.columns) if expected.columns else None)
         failpoints.hit("driver.stage.before")

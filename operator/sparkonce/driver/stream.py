@@ -60,6 +60,7 @@ from sparkonce.sink.protocol import (
 )
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.sink.slotlog.snapshot import SNAPSHOT_AFTER
+from sparkonce.sink.staging import refuse_connect
 from sparkonce.sink.stream import Chain, Linked, mark
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class Stream:
             OutputUnavailable: unknown; the next attempt continues the stream.
         """
         job = self._job
+        refuse_connect(self._frame)
         if not self._frame.isStreaming:
             raise InvalidInput(
                 "job.stream() takes a streaming DataFrame (spark.readStream...); write this one with job.write()"

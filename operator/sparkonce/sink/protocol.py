@@ -171,6 +171,11 @@ class FencedOff:
     slot: Slot
 
 
+def abort_of(token: int) -> str:
+    """`closed_by` of a slot that its own attempt closed, because its commit had no answer."""
+    return f"abort of attempt {token}"
+
+
 @dataclass(frozen=True)
 class Conflicting:
     """The sink key is committed under another fingerprint."""

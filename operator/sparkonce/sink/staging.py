@@ -8,13 +8,15 @@ A file's digest covers its footer and its size, not its content: the footer has 
 parquet-mr puts a CRC into every page (its default, and set for this write in case the session turned it off), and reading the data again
 would cost as much as the job's own write.
 
-The session's configuration is never changed, because the job goes on using it.
+Files do not depend on the session: readers must find the values that were written, and settings made for other tables change them (an
+old calendar, INT96, layouts of lists for Hive). So the rows are planned again in a clone of the session with the settings in `PINNED`. The
+job's own session is never changed, because the job goes on using it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,12 +29,31 @@ from sparkonce.sink.protocol import DataFile, SinkKey
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
+    from pyspark.sql import DataFrame
 
 DIGEST = "parquet-footer-sha256"
 FOOTER_GUESS = 64 * 1024
 """Bytes of the first read at a file's end: most footers fit, so that each file costs one request."""
 FOOTER_THREADS = 8
 """Concurrent reads of footers: thousands of files on a store would otherwise take as many sequential round trips."""
+
+PINNED: Mapping[str, str] = {
+    # INT96, the default, is excluded by the specifications of Delta and Iceberg: Arrow reads its 9999-12-31 as 1816.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # LEGACY moves dates before 1582 by days, for readers of Hive; both specifications have the proleptic Gregorian calendar only.
+    # EXCEPTION, the default of old releases, refuses such dates.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    # Lists and decimals in the layout of Spark 1.4: other names inside lists, and no standard for readers.
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    # Iceberg finds columns by these ids; a session may switch them off.
+    "spark.sql.parquet.fieldId.write.enabled": "true",
+    # Without Parquet in this list (a session that prefers the second version of data sources) a write into a new folder is refused.
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,kafka,orc,parquet,text",
+}
+"""Settings of Spark SQL under which files are written, for tables of every kind and for streams, whatever the session says."""
+CONNECT = "pyspark.sql.connect."
+"""Beginning of the modules whose DataFrames belong to Spark Connect."""
 
 _MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
 _TRAILER = 8  # bytes: the footer's length (little-endian) and the magic
@@ -67,7 +88,7 @@ def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) 
 
     _check_partitions(frame, partition_by)
     counted = Observation()
-    observed = frame.observe(counted, count(lit(1)).alias("rows"))
+    observed = pinned(frame).observe(counted, count(lit(1)).alias("rows"))
     writer = observed.write.mode("errorifexists").option("parquet.page.write-checksum.enabled", "true")
     writer.parquet(folder, partitionBy=list(partition_by) or None)
     return StagedRows(
@@ -75,6 +96,35 @@ def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) 
         data_schema=frame.schema.json(),
         application=frame.sparkSession.sparkContext.applicationId,
     )
+
+
+def refuse_connect(frame: Any) -> None:
+    """Checks that the rows belong to a classic session.
+
+    Raises:
+        InvalidInput: they belong to Spark Connect, whose clients can neither pin settings for one write nor count what was written.
+    """
+    if type(frame).__module__.startswith(CONNECT):
+        raise InvalidInput(
+            "the rows belong to a session of Spark Connect, from which sparkonce cannot write; start the session without remote(), "
+            "SPARK_REMOTE and spark.api.mode=connect, inside the driver"
+        )
+
+
+def pinned(frame: DataFrame) -> DataFrame:
+    """The same rows in a session with the settings in `PINNED`; the frame itself if its own session has them already."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+    session: Any = frame.sparkSession
+    if all(session.conf.get(name, None) == value for name, value in PINNED.items()):
+        return frame
+    clone = session._jsparkSession.cloneSession()  # noqa: SLF001 - PySpark has no public clone, and newSession forgets the configuration
+    for name, value in PINNED.items():
+        clone.conf().set(name, value)
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - see above
+    rows = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(clone, plan)  # noqa: SLF001 - see above
+    return ClassicFrame(rows, SparkSession(session.sparkContext, clone))
 
 
 def _check_partitions(frame: Any, partition_by: Sequence[str]) -> None:

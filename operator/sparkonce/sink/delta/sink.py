@@ -62,6 +62,7 @@ from sparkonce.sink.protocol import (
     Stuck,
     Swept,
     WriteOptions,
+    abort_of,
     slot_digest,
 )
 from sparkonce.sink.slotlog import layout
@@ -228,7 +229,7 @@ class DeltaTableSink:
             await self._append(table, entry, "sink.delta.commit", tries)
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:
-        by = f"abort of attempt {slot.token}"
+        by = abort_of(slot.token)
         stands = await self.fence(key, slot.token + 1, fingerprint=slot.fingerprint, by=by)
         if stands is not None:
             return stands

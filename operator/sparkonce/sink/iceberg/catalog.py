@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import MetastoreCatalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     ForbiddenError,
@@ -61,6 +62,14 @@ def asking(what: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """First line of an error's text, or its type if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def is_absolute(location: str) -> bool:
+    """Whether a path or URL means the same place to every reader. `file://warehouse/x` names a host, which each takes otherwise."""
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file"):
+        return parts.path.startswith("/") and not parts.netloc
+    return True
 
 
 def _opened(name: str, properties: dict[str, str]) -> Catalog:
@@ -120,16 +129,31 @@ class CatalogTable:
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
 
+    def placed(self) -> None:
+        """Checks that tables of this catalog lie where Spark and pyiceberg both find them. A catalog server chooses places by itself.
+
+        Raises:
+            InvalidInput: the warehouse is no absolute location.
+        """
+        warehouse = self.catalog.properties.get("warehouse")
+        if warehouse and isinstance(self.catalog, MetastoreCatalog) and not is_absolute(warehouse):
+            raise InvalidInput(
+                f"the warehouse of the Iceberg catalog {self.catalog_name} is {warehouse}, where Spark and pyiceberg would write to "
+                "different folders; give an absolute location, as file:///data/warehouse or s3://bucket/warehouse"
+            )
+
     def make(self) -> Table:
         """The table, created without columns if it does not exist: the first commit adds the columns, so that a failed job leaves no
         schema behind. Concurrent callers create one table.
 
         Raises:
+            InvalidInput: see `placed`.
             OutputUnavailable: the catalog did not answer.
             OutputUnsafe: see `honours`.
         """
         if (table := self.load()) is not None:
             return table
+        self.placed()
         self._make_namespaces()
         with asking(f"cannot create the table {self.uri}"), contextlib.suppress(TableAlreadyExistsError):
             self.catalog.create_table(self.identifier, schema=Schema(), properties={"format-version": FORMAT})

@@ -31,7 +31,7 @@ from pyiceberg.table.update import (
     AssertTableUUID,
 )
 
-from sparkonce.errors import OutputUnavailable
+from sparkonce.errors import OutputUnavailable, OutputUnsupported
 from sparkonce.failpoints import hit
 from sparkonce.sink.iceberg.catalog import CatalogTable, first_line
 from sparkonce.sink.iceberg.evidence import COMMITTED, FENCED, KeyEvidence, tagged, with_snapshot
@@ -158,8 +158,12 @@ def unplaced(table: Table, paths: Sequence[str], *, fitting: SchemaChange, parti
     return None
 
 
-class Misfit(Exception):
-    """The staged files cannot be added to the table as it is now. Nothing was sent."""
+class Misfit(OutputUnsupported):
+    """The change cannot be built for the table as it is now. It was not sent."""
+
+
+LOCAL = (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
+"""Errors of code in this process. They are no lost replies: building the same change again fails the same way."""
 
 
 class Sending:
@@ -168,6 +172,8 @@ class Sending:
     def __init__(self, place: CatalogTable, what: str) -> None:
         self._place, self._what = place, what
         self._conflicts, self._lost, self._error = 0, 0, ""
+        self._doubtful = False
+        """Whether a change was sent whose reply was lost: it may be committed, now or later."""
 
     def load(self) -> Table | None:
         """Loads the table, with retries.
@@ -185,15 +191,16 @@ class Sending:
         """Sends the change that `make` builds. True: it is committed. False: load the table and decide again.
 
         Raises:
-            OutputUnavailable: unknown; the change may be committed now or later.
-            Misfit: the files do not fit the table; nothing was sent.
+            OutputUnavailable: the catalog or the store did not answer, too often; says whether a change may be committed.
+            Misfit: the change cannot be built for this table; it was not sent.
         """
         if self._lost > len(RESEND_AFTER):
             raise self._unknown()
         try:
             change = make()
-        except ValueError as error:
-            raise Misfit(first_line(error)) from error
+        except LOCAL as error:
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise Misfit(f"{kind}{first_line(error)}") from error
         except Exception as error:  # noqa: BLE001 - a staged file is gone, a manifest could not be written: nothing was sent
             self.lost(error)
             return False
@@ -210,6 +217,7 @@ class Sending:
             if OVERTAKEN in str(error):
                 self._conflict(table, None, error)
             else:
+                self._doubtful = True
                 self.lost(error)
             return False
         return True
@@ -220,15 +228,15 @@ class Sending:
         Raises:
             OutputUnavailable: that change may still be committed.
         """
-        if self._lost:
+        if self._doubtful:
             raise self._unknown()
         return Stuck(slot, why)
 
     def lost(self, error: BaseException) -> None:
-        """Records a lost reply and pauses before the next try.
+        """Records a request without an answer and pauses before the next try.
 
         Raises:
-            OutputUnavailable: too many replies were lost, and one more read did not find the change.
+            OutputUnavailable: too many had none, and one more read did not find the change.
         """
         self._error = first_line(error)
         if self._lost > len(RESEND_AFTER):
@@ -241,8 +249,8 @@ class Sending:
         """Pauses after a conflict. change: given if it is certain that it was refused as a whole; its files are deleted."""
         self._conflicts += 1
         if (
-            change is not None and self._lost == 0
-        ):  # an earlier change with a lost reply may still be committed, and needs the files written for it
+            change is not None and not self._doubtful
+        ):  # a doubtful one may still be committed, and needs the files written for it
             with contextlib.suppress(Exception):  # left to the table's own maintenance
                 for path in change.written:
                     table.io.delete(path)
@@ -255,6 +263,8 @@ class Sending:
         time.sleep(random.uniform(least, min(most, least * 2 ** min(self._conflicts, 5))))  # noqa: S311 - no secret
 
     def _unknown(self) -> OutputUnavailable:
+        if not self._doubtful:
+            return OutputUnavailable(f"{self._error}; {self._what} was not sent to {self._place.uri}")
         return OutputUnavailable(f"{self._error}; whether {self._what} stands in {self._place.uri} is unknown")
 
 

@@ -33,7 +33,7 @@ from sparkonce.failpoints import hit
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.iceberg import commit as table_commit
 from sparkonce.sink.iceberg import stream as table_stream
-from sparkonce.sink.iceberg.catalog import CatalogTable, first_line
+from sparkonce.sink.iceberg.catalog import CatalogTable, first_line, is_absolute
 from sparkonce.sink.iceberg.commit import SENT_COMMIT, SENT_FENCE, Misfit, Sending, TableChange, unplaced
 from sparkonce.sink.iceberg.evidence import (
     KeyEvidence,
@@ -50,7 +50,7 @@ from sparkonce.sink.iceberg.files import live, replaced_by, rewritten
 from sparkonce.sink.iceberg.inventory import inventory
 from sparkonce.sink.iceberg.schema import fit, identity_columns, schema_of, unmapped, unwritable
 from sparkonce.sink.iceberg.snapshot import PreparedCommit, TableView, closed
-from sparkonce.sink.iceberg.staging import in_microseconds, is_spark, laid_out
+from sparkonce.sink.iceberg.staging import is_spark, laid_out
 from sparkonce.sink.protocol import (
     PLAIN,
     CommitOutcome,
@@ -63,6 +63,7 @@ from sparkonce.sink.protocol import (
     Stuck,
     Swept,
     WriteOptions,
+    abort_of,
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import with_files
@@ -124,6 +125,7 @@ class IcebergTableSink:
         table = self._place.load()
         if table is None:
             self._place.reachable()
+            self._place.placed()
             return
         self._check_writable(table)
         if (tag := expiring(table.metadata)) is not None:
@@ -259,7 +261,7 @@ class IcebergTableSink:
                 )
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:
-        by = f"abort of attempt {slot.token}"
+        by = abort_of(slot.token)
         existing = await self.fence(key, slot.token + 1, fingerprint=slot.fingerprint, by=by)
         if existing is not None:
             return existing
@@ -364,6 +366,11 @@ class IcebergTableSink:
     def _check_writable(self, table: Table) -> None:
         if (why := unwritable(table.metadata)) is not None:
             raise OutputUnsupported(f"the table {self.uri} cannot be an output: {why}")
+        if not is_absolute(table.location()):
+            raise OutputUnsupported(
+                f"the table {self.uri} cannot be an output: its location {table.location()} is not absolute, so Spark and pyiceberg would "
+                "write to different folders; create it anew under an absolute warehouse"
+            )
 
     def _check_layout(self, view: TableView, key: SinkKey, options: WriteOptions) -> None:
         """Checks the table's layout, and that a rerun can replace the earlier files.
@@ -397,8 +404,7 @@ class IcebergTableSink:
     def _laid_out(self, frame: Any, table: Table, options: WriteOptions) -> tuple[Any, tuple[str, ...]]:
         if not is_spark(frame):
             return frame, ()
-        rows, helpers = laid_out(frame, table.spec(), table.schema(), options.partition_by)
-        return in_microseconds(rows), helpers
+        return laid_out(frame, table.spec(), table.schema(), options.partition_by)
 
     def _check_partitions(self, table: Table, paths: list[str], data_schema: str, options: WriteOptions) -> None:
         """Checks that each file belongs to one partition.

@@ -3,9 +3,6 @@
 A file of a partitioned table contains one value of each partition field. So rows are split by helper columns that compute the field's
 transform, and only those become folder names: the columns themselves stay in the files, where all readers of the table find them.
 Iceberg computes years to hours in UTC, Spark in the session's time zone; the helpers compute in UTC.
-
-Iceberg does not support INT96, Spark's default type for timestamps. The job's session is not changed: the rows are planned again in a clone
-of it, which writes microseconds.
 """
 
 from __future__ import annotations
@@ -27,8 +24,6 @@ HELPER = "so-partition-"
 """Prefix of helper columns; no leading underscore, because staging skips such folders as a committer's own."""
 
 _DAY, _HOUR = 86_400_000_000, 3_600_000_000
-_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
-_MICROS = "TIMESTAMP_MICROS"
 
 
 def is_spark(frame: Any) -> bool:
@@ -51,27 +46,6 @@ def laid_out(
     if taken := [name for name in helpers if name in frame.columns]:
         raise InvalidInput(f"column {taken[0]} has a name that staging needs; rename it")
     return frame.withColumns(helpers) if helpers else frame, tuple(helpers)
-
-
-def in_microseconds(frame: DataFrame) -> DataFrame:
-    """The same rows in a session that writes timestamps in microseconds.
-
-    Raises:
-        InvalidInput: the session cannot be cloned (Spark Connect).
-    """
-    if '"timestamp"' not in frame.schema.json() or frame.sparkSession.conf.get(_TIMESTAMPS) == _MICROS:
-        return frame
-    from pyspark.sql import SparkSession
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
-
-    session: Any = frame.sparkSession
-    if not isinstance(frame, ClassicFrame):
-        raise InvalidInput(f"set {_TIMESTAMPS} to {_MICROS} in this session: Iceberg has no other timestamps")
-    clone = session._jsparkSession.cloneSession()  # noqa: SLF001 - PySpark has no public clone, and newSession forgets the configuration
-    clone.conf().set(_TIMESTAMPS, _MICROS)
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - see above
-    rows = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(clone, plan)  # noqa: SLF001 - see above
-    return ClassicFrame(rows, SparkSession(session.sparkContext, clone))
 
 
 def _values(spec: PartitionSpec, schema: Schema) -> list[Column]:

@@ -38,6 +38,7 @@ from sparkonce.sink.protocol import (
     SlotState,
     Swept,
     WriteOptions,
+    abort_of,
     slot_digest,
 )
 from sparkonce.sink.slotlog import layout
@@ -144,7 +145,7 @@ class SlotLogSink:
         return AlreadyCommitted(existing) if existing.fingerprint == slot.fingerprint else Conflicting(existing)
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:
-        closed = _closed(key, slot.token, fingerprint=slot.fingerprint, by=f"abort of attempt {slot.token}")
+        closed = _closed(key, slot.token, fingerprint=slot.fingerprint, by=abort_of(slot.token))
         existing = await self._fill(key, closed, "sink.slots.close")
         if existing.state is SlotState.CLOSED:
             hit("driver.abort.closed")
