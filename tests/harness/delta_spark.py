@@ -21,7 +21,7 @@ from sparkonce.sink.protocol import Sink, SinkKey, WriteOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TEXTS = ["a b", "x:y/%=", "ü", "100%25", "", None]
+TEXTS = ["a b", "x:y/%=", "ü", "100%25", "Ä", None]
 SCHEMA = "d string, n long, at timestamp, day date, price decimal(9,2), tags array<string>, m struct<x:int>"
 
 

@@ -44,6 +44,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
         200,
         2000,
     ),  # requests to a gateway and to the API server, beside another team's jobs
+    "matrix cases": (10, 100, 1700),  # tables of each kind, of odd values in every type
     "racing rounds": (12, 24, 40),  # of several processes that reserve or take over one key
 }
 

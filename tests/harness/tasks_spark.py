@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyiceberg.types import StringType
 
 from harness import iceberg_tables
 from harness.child import Child, free_port
@@ -26,7 +27,7 @@ from sparkonce.model.spec import OnRerun
 from sparkonce.sink import staging
 from sparkonce.sink.iceberg.catalog import CatalogTable
 from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import Sink, SinkKey
+from sparkonce.sink.protocol import Committed, Sink, SinkKey, WriteOptions
 from sparkonce.sink.slotlog.snapshot import Table
 
 if TYPE_CHECKING:
@@ -85,11 +86,11 @@ def cluster(scratch: Path) -> Iterator[str]:
 def session(scratch: Path, master: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # of executors; it has what they need
     return (
         SparkSession.builder.master(master)
         .appName("sparkonce-task-tests")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
         .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
         .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
         .config("spark.executor.memory", "512m")
@@ -232,7 +233,45 @@ def play_settings(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return facts
 
 
+def play_columns(spark: SparkSession) -> dict[str, Any]:
+    """What readers of an Iceberg table find after another user renamed one column and put a new one in the place of another, and a job
+    wrote under the old name: by the table's number of rows, the rows as pyiceberg sees them. Once written by Spark, and once, with a
+    column more, by Arrow."""
+    facts: dict[str, Any] = {}
+    for writer, more in (("Spark", []), ("Arrow", ["map('k', struct(id as a, array(id) as b)) as more"])):
+        name = f"sales.columns_{writer.lower()}"
+        sink = open_sink(
+            Declared(name="values", kind="iceberg", location=f"lake.{name}", on_rerun=OnRerun.APPEND),
+            base=None,
+            durable=False,
+        )
+        rows = ["id", "'old' as note", "id * 10 as qty", "struct(id as a, 'x' as b) as s", *more]
+        _write(sink, 1, spark.range(1, 2).selectExpr(*rows))
+        table = CatalogTable(iceberg_tables.CATALOG, tuple(name.split("."))).load()
+        assert table is not None
+        with table.update_schema(allow_incompatible_changes=True) as change:
+            change.delete_column("note")
+            change.rename_column("qty", "quantity")
+            change.rename_column("s.b", "c")
+        with table.update_schema() as change:
+            change.add_column("note", StringType())
+        _write(sink, 2, spark.range(2, 3).selectExpr(*rows), merge_schema=True)
+        table.refresh()
+        found = table.scan().to_arrow().drop_columns(["more"] if more else []).to_pylist()
+        facts[f"columns by {writer}"] = sorted(found, key=lambda row: row["id"])
+        facts[f"mapping by {writer}"] = "schema.name-mapping.default" in table.properties
+    return facts
+
+
+def _write(sink: Sink, number: int, frame: Any, **options: Any) -> None:
+    key = SinkKey(key_hash=f"columns{number}", output="values", generation=1)
+    slot = sink.stage(frame, key, 1, fingerprint="f", options=WriteOptions(**options))
+    assert isinstance(run(sink.commit(key, slot)), Committed)
+
+
 def play(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    from pyspark.sql.functions import expr
+
     facts: dict[str, Any] = {}
     for kind in ("slotLog", "delta", "iceberg"):
         sink = opened(kind, folder)
@@ -240,8 +279,11 @@ def play(spark: SparkSession, folder: Path) -> dict[str, Any]:
             marks = folder / "marks" / kind / way
             marks.mkdir(parents=True)
             key = SinkKey(key_hash=way, output="orders", generation=1)
-            frame = spark.range(number * 100, (number + 1) * 100, 1, 2).select(change(str(marks))("id").alias("n"))
-            slot = sink.stage(frame, key, 1, fingerprint="f")
+            rows = spark.range(number * 100, (number + 1) * 100, 1, 2)
+            columns = [change(str(marks))("id").alias("n")]
+            if kind == "iceberg":
+                columns.append(expr("array(id)").alias("tags"))  # Arrow writes lists, not Spark
+            slot = sink.stage(rows.select(*columns), key, 1, fingerprint="f")
             decision = type(run(sink.commit(key, slot))).__name__
             facts[f"{kind} {way}"] = [decision, slot.rows, (marks / "second").exists()]
         facts[kind] = numbers(kind, folder, spark)
@@ -253,7 +295,7 @@ def main() -> None:
     with cluster(folder) as master:
         spark = session(folder, master)
         try:
-            facts = play(spark, folder) | play_settings(spark, folder)
+            facts = play(spark, folder) | play_columns(spark) | play_settings(spark, folder)
         finally:
             spark.stop()
     (folder / "facts.json").write_text(json.dumps(facts))

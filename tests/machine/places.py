@@ -125,10 +125,10 @@ def stager(objects: Objects) -> Stager:
     return stage
 
 
-async def staged_files(objects: Objects, folder: str, *, expected: int) -> tuple[DataFile, ...]:
+async def staged_files(objects: Objects, folder: str, written: StagedRows) -> tuple[DataFile, ...]:
     """In the place of `staging.staged_files`, for files that are no Parquet."""
     listed = await objects.list(folder)
-    if len(listed) != expected:
+    if len(listed) != written.rows:
         raise RowsLost(f"{folder} has {len(listed)} files")
     return tuple(DataFile(path=each.path, rows=1, bytes=each.bytes, digest=f"text:{0:032x}") for each in listed)
 

@@ -29,7 +29,7 @@ from sparkonce.errors import InvalidInput, OutputCorrupt, OutputUnavailable, Out
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.iceberg.sink import IcebergTableSink
 from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import Evidence, FencedOff, SinkKey, Stuck
+from sparkonce.sink.protocol import Evidence, FencedOff, SinkKey, Stuck, WriteOptions
 
 # --- what becomes of a table -------------------------------------------------------------------------------------------
 
@@ -135,6 +135,28 @@ def test_a_table_that_changed_under_the_rows_is_stuck(sql_sink: IcebergTableSink
     decision = run(sql_sink.commit(generation(key, 2), slot))
     assert isinstance(decision, Stuck)
     assert "no column n" in decision.why
+
+
+@pytest.mark.parametrize("name", ["n", "m"])
+def test_a_reused_name_is_refused_where_files_have_no_ids(sql_sink: IcebergTableSink, key: SinkKey, name: str) -> None:
+    """Files of an earlier version are read by name: a column that was renamed or dropped would show its values under the new column."""
+    frame: Any = pa.table({"n": [1], "m": [1], "k": [1]})
+    slot = sql_sink.stage(frame, key, 1, fingerprint="f")
+    run(sql_sink.commit(key, slot))
+    with iceberg_tables.table().update_schema(allow_incompatible_changes=True) as change:
+        change.rename_column("n", "number")
+        change.delete_column("m")
+    again: Any = pa.table({name: [2], "k": [2]})
+    other = key.model_copy(update={"key_hash": "c3d4"})
+    with pytest.raises(
+        InvalidInput,
+        match=f"it had a column {name} before, which was renamed or dropped, .*; rename the column in the rows",
+    ):
+        sql_sink.stage(again, other, 1, fingerprint="f", options=WriteOptions(merge_schema=True))
+    renamed: Any = pa.table({f"{name}2": [2], "k": [2]})
+    slot = sql_sink.stage(renamed, other, 1, fingerprint="f", options=WriteOptions(merge_schema=True))
+    run(sql_sink.commit(other, slot))
+    assert rows("k") == [1, 2]
 
 
 def test_staged_files_that_vanished_are_stuck(sql_sink: IcebergTableSink, key: SinkKey) -> None:

@@ -50,3 +50,14 @@ def test_readers_find_what_was_written_whatever_the_session_says(facts: dict[str
     assert facts[f"{kind} values"] == expected
     assert facts["kept"]
     assert facts["older"] == {"slotLog": "INT96", "delta": "INT96"}
+
+
+@pytest.mark.parametrize("writer", ["Spark", "Arrow"])
+def test_a_column_of_an_iceberg_table_is_an_id(facts: dict[str, Any], writer: str) -> None:
+    """A renamed column keeps its values and a new one of an old name has none, in rows that nobody touched; nested ones as well. Rows that
+    come later under the old names go to new columns."""
+    assert facts[f"columns by {writer}"] == [
+        {"id": 1, "quantity": 10, "s": {"a": 1, "c": "x", "b": None}, "note": None, "qty": None},
+        {"id": 2, "quantity": None, "s": {"a": 2, "c": None, "b": "x"}, "note": "old", "qty": 20},
+    ]
+    assert not facts[f"mapping by {writer}"]

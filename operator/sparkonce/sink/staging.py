@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkonce import blocking
 from sparkonce.errors import Fenced, InvalidInput, OutputUnsupported, RowsLost, SparkonceError
+from sparkonce.sink.groups import refusal_in
 from sparkonce.sink.objects.protocol import Listed, TableObjects
 from sparkonce.sink.protocol import DataFile, SinkKey
 
@@ -68,34 +69,56 @@ class StagedRows:
     data_schema: str
     """Spark's JSON schema."""
     application: str = ""
+    files: tuple[str, ...] | None = None
+    """The files that belong to the write, relative to its folder; None if all in the folder do."""
 
 
 class Stager(Protocol):
     def __call__(self, frame: Any, folder: str, partition_by: Sequence[str], /) -> StagedRows:
-        """Writes `*.parquet` files into a folder that does not exist yet, in Hive layout (`day=2024-05-01/`) for the partition
-        columns; `folder` is a URL for Hadoop's file systems, not percent-encoded."""
+        """Writes `*.parquet` files into a folder that does not exist yet, in Hive layout (`name=value/`) for the columns in
+        `partition_by`, which the files lack; `folder` is a URL for Hadoop's file systems, not percent-encoded."""
         ...
 
 
 def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) -> StagedRows:
     """The default `Stager`. Spark's own errors pass through: duplicate columns, types that Parquet lacks, failed jobs, access denied.
 
+    partition_by: helper columns of `groups`.
+
     Raises:
-        InvalidInput: a partition column does not exist, or is a timestamp.
+        InvalidInput: a row holds a value that the table cannot; names the column.
     """
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
-    _check_partitions(frame, partition_by)
     counted = Observation()
     observed = pinned(frame).observe(counted, count(lit(1)).alias("rows"))
     writer = observed.write.mode("errorifexists").option("parquet.page.write-checksum.enabled", "true")
-    writer.parquet(folder, partitionBy=list(partition_by) or None)
+    with translated():
+        writer.parquet(folder, partitionBy=list(partition_by) or None)
     return StagedRows(
         rows=counted.get["rows"],
         data_schema=frame.schema.json(),
         application=frame.sparkSession.sparkContext.applicationId,
     )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raises InvalidInput in place of Spark's error about a row that was refused (`groups.refuse`)."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        if (why := refusal_in(error)) is not None:
+            raise InvalidInput(why) from error
+        raise
+
+
+def is_spark(frame: Any) -> bool:
+    """Whether the frame is a DataFrame of Spark; tests stage other objects."""
+    return hasattr(frame, "sparkSession")
 
 
 def refuse_connect(frame: Any) -> None:
@@ -127,18 +150,6 @@ def pinned(frame: DataFrame) -> DataFrame:
     return ClassicFrame(rows, SparkSession(session.sparkContext, clone))
 
 
-def _check_partitions(frame: Any, partition_by: Sequence[str]) -> None:
-    types = {field.name: field.dataType.typeName() for field in frame.schema.fields}
-    for name in partition_by:
-        if name not in types:
-            raise InvalidInput(f"partition_by: the rows have no column {name}; they have {', '.join(types)}")
-        if types[name] == "timestamp":
-            # A folder's name has the local time without its zone: another session would read another instant.
-            raise InvalidInput(
-                f"partition_by: {name} is a timestamp, which means another moment in each time zone; use a date"
-            )
-
-
 @contextmanager
 def undone_unless_staged(
     key: SinkKey, token: int, *, delete: Callable[[], Coroutine[Any, Any, None]], barred: Callable[[SinkKey, int], bool]
@@ -159,22 +170,34 @@ def undone_unless_staged(
 
 
 async def staged_files(
-    objects: TableObjects, folder: str, *, expected: int, seen: Callable[[str, FileMetaData], object] | None = None
+    objects: TableObjects,
+    folder: str,
+    written: StagedRows,
+    *,
+    seen: Callable[[str, FileMetaData], object] | None = None,
 ) -> tuple[DataFile, ...]:
-    """The data files in the folder, flushed to disk. `seen` is called with each path and footer, from several threads.
+    """The data files of a write, flushed to disk; deletes files in its folder that do not belong to it.
+
+    seen: called with each path and footer, from several threads.
 
     Raises:
-        RowsLost: the files do not contain `expected` rows.
+        RowsLost: the files do not contain as many rows as were written.
         OutputUnavailable: the store did not answer.
         OutputUnsupported: a file has an encrypted footer.
     """
     listed = [each for each in await objects.list(folder) if _is_data(each.path.removeprefix(f"{folder}/"))]
+    if written.files is not None:
+        own = {f"{folder}/{path}" for path in written.files}
+        for each in listed:
+            if each.path not in own:  # of a task's attempt that failed, or that another one outran
+                await objects.delete(each.path)
+        listed = [each for each in listed if each.path in own]
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         files = tuple(pool.map(lambda each: _data_file(objects, each, seen), listed))
     rows = sum(file.rows for file in files)
-    if rows != expected:
+    if rows != written.rows:
         raise RowsLost(
-            f"{expected} rows were written and the files in {objects.where(folder)} hold {rows}; nothing was committed, run it again"
+            f"{written.rows} rows were written and the files in {objects.where(folder)} hold {rows}; nothing was committed, run it again"
         )
     await objects.persist([file.path for file in files])
     return files

@@ -55,6 +55,7 @@ pytestmark = pytest.mark.spark
 
 CHILD = Path(__file__).resolve().parents[2] / "harness" / "iceberg_read.py"
 CHILD_TIMEOUT = 300.0  # seconds: a JVM start and a few small queries; only a defect takes this long
+MERGE = WriteOptions(merge_schema=True)
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 
@@ -279,14 +280,45 @@ def test_bucket_partitions_are_refused(spark: SparkSession, sink: IcebergTableSi
         sink.stage(spark.range(3).selectExpr("raise_error('ran') as id"), key, 1, fingerprint="f")
 
 
-def test_a_partition_value_without_statistics_is_refused(
-    spark: SparkSession, sink: IcebergTableSink, key: SinkKey
-) -> None:
-    """NaN has no order, so no statistics show it: the write is refused instead of filed under null, and leaves nothing."""
-    write(sink, key, spark.range(2).selectExpr("id", "double(id) as v"), partition_by=("v",))
-    with pytest.raises(InvalidInput, match=r"column v partitions|as there are more than one partition values"):
-        sink.stage(spark.range(2).selectExpr("id", "double('NaN') as v"), other(1), 1, fingerprint="f")
+def test_partition_values_without_statistics(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """NaN and both zeros are partitions of their own, as is a text too long for a folder's name. A text of more than 4 kB, which no
+    statistics show, is refused, and leaves nothing."""
+    values = "(0, double('NaN'), ''), (1, -0d, repeat('x', 200)), (2, 0d, repeat('x', 201)), (3, null, null)"
+    write(sink, key, spark.sql(f"select * from values {values} as t(id, v, s)"), partition_by=("v", "s"))
+    found = {}
+    for task in iceberg_tables.table().scan().plan_files():
+        [number] = pa.parquet.read_table(task.file.file_path.removeprefix("file://"), partitioning=None)[
+            "id"
+        ].to_pylist()
+        found[number] = repr(task.file.partition[0]), task.file.partition[1]
+    assert found == {0: ("nan", ""), 1: ("-0.0", "x" * 200), 2: ("0.0", "x" * 201), 3: ("None", None)}
+    assert [row["id"] for row in iceberg_tables.table().scan(row_filter="s = ''").to_arrow().to_pylist()] == [0]
+    with pytest.raises(
+        InvalidInput, match=r"column s partitions it and holds a value that Parquet keeps no statistics of"
+    ):
+        sink.stage(
+            spark.range(2).selectExpr("cast(id as int) as id", "1d as v", "repeat('x', 5000) as s"),
+            other(1),
+            1,
+            fingerprint="f",
+        )
     assert list(iceberg_tables.folder_of().glob("data/so-c1-*/*")) == []
+
+
+def test_executors_without_arrow_are_one_sentence(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
+    """Rows with lists and maps need it there; the remedy, another interpreter, works, and other rows need none."""
+    context: Any = spark.sparkContext
+    own, context.pythonExec = context.pythonExec, "/usr/bin/python3"
+    try:
+        write(sink, key, spark.range(2))
+        with pytest.raises(
+            OutputUnsupported, match=r"^the executors' Python lacks pyiceberg, .* or set PYSPARK_PYTHON to"
+        ):
+            sink.stage(spark.range(2).selectExpr("id", "array(id) as ids"), other(1), 1, fingerprint="f", options=MERGE)
+    finally:
+        context.pythonExec = own
+    assert list(iceberg_tables.folder_of().glob("data/so-c1-*/*")) == []
+    write(sink, other(1), spark.range(2).selectExpr("id", "array(id) as ids"), merge_schema=True)
 
 
 def test_a_table_that_was_repartitioned_under_the_rows_is_stuck_or_right(

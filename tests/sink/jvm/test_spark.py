@@ -158,13 +158,11 @@ def test_a_slot_without_files_still_has_a_schema(spark: SparkSession, key: SinkK
     """A writer that makes no file for no rows: the schema comes from the slot."""
     from sparkonce.sink.staging import StagedRows
 
-    schema = numbers(spark, 0, 1).selectExpr("id", "'x' as name").schema
-
     def nothing(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
-        return StagedRows(rows=0, data_schema=schema.json())
+        return StagedRows(rows=0, data_schema=frame.schema.json())
 
     sink = SlotLogSink(FolderObjects(table), name="orders", stage=nothing)
-    write(sink, key, numbers(spark, 0, 0))
+    write(sink, key, numbers(spark, 0, 0).selectExpr("id", "'x' as name"))
     found = read(spark, table)
     assert (found.count(), found.columns) == (0, ["id", "name"])
 

@@ -34,7 +34,7 @@ def test_a_job_on_s3a(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen["ids"] == list(range(1, 40, 4))
     assert seen["counts"] == [40, 10]
     assert all(file.startswith("s3a://lake/lakehouse/orders/_data/") for file in seen["files"])
-    assert "PartitionFilters: [isnotnull(kind" in seen["plan"]
+    assert "PartitionFilters: [isnotnull(so-group-kind" in seen["plan"]
     assert "ReadSchema: struct<id:bigint>" in seen["plan"]
     assert (seen["failed"], seen["late"], seen["swept"]) == (True, "FencedOff", 1), seen["left"]
     # S3A leaves empty objects that mark folders, which only it can delete; of files, only those of the committed write are left.

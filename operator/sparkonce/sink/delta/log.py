@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from sparkonce.sink import groups
 from sparkonce.sink.protocol import DataFile, SinkKey, Slot
 from sparkonce.sink.slotlog import layout
 
@@ -42,7 +43,6 @@ ENGINE = "sparkonce"
 IDEM = "idem:"
 """Prefix of the identifier that names a key's committed slot."""
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAFE = "/=:@!$&'()*+,;~"
 """Characters that RFC 2396 allows in a path, beside letters, digits and `-._`."""
 _BLANK = ("Z", "C")
@@ -168,9 +168,12 @@ def meta_data(
 
 
 def partition_values(path: str, partition_by: Sequence[str]) -> dict[str, str | None]:
-    """Values from Hive's folder names (`day=2024-05-01/`), unescaped; null for Hive's null folder and for absent columns."""
-    named = (part.partition("=") for part in path.split("/")[:-1] if "=" in part)
-    found = {unquote(column): None if value == _NULL else unquote(value) for column, _, value in named}
+    """Values from the names of a file's folders, null for absent columns. Files that an earlier version staged have Hive's names
+    (`day=2024-05-01/`), unescaped here."""
+    if named := groups.named(path):
+        return {column: groups.value_of(named[column]) if column in named else None for column in partition_by}
+    parts = (part.partition("=") for part in path.split("/")[:-1] if "=" in part)
+    found = {unquote(column): None if value == groups.NULL else unquote(value) for column, _, value in parts}
     return {column: found.get(column) for column in partition_by}
 
 
@@ -231,7 +234,7 @@ def of_file(footer: FileMetaData, rows: Mapping[str, Any]) -> str:
 def _bounds(kind: str, statistics: list[Any]) -> tuple[Any, Any] | None:
     try:
         values = [value for each in statistics for value in (each.min, each.max)]
-    except ValueError:  # text that is not UTF-8
+    except (ValueError, OverflowError):  # text that is not UTF-8, years that Python does not have
         return None
     if kind == "string":
         if not all(

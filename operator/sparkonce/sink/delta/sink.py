@@ -44,6 +44,7 @@ from sparkonce.sink.delta import log as delta_stats
 from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.delta import stream as delta_stream
 from sparkonce.sink.delta.inventory import inventory, is_opening, is_replaced, missing, staging_folder
+from sparkonce.sink.delta.partitions import laid_out
 from sparkonce.sink.delta.snapshot import DeltaSnapshot, Log
 from sparkonce.sink.objects.protocol import TableObjects, refuse_unless_absent
 from sparkonce.sink.protocol import (
@@ -67,7 +68,7 @@ from sparkonce.sink.protocol import (
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of, with_files
-from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
+from sparkonce.sink.staging import Stager, is_spark, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
@@ -148,13 +149,15 @@ class DeltaTableSink:
         nonce = secrets.token_hex(16)
         folder = staging_folder(key, token, nonce)
         with undone_unless_staged(key, token, delete=lambda: self._delete(key, token, nonce), barred=self._is_barred):
-            written = self._stage(frame, self._objects.where(folder), partition_by)
-            rows, stats = json.loads(written.data_schema), dict[str, str]()
+            staged, folders = (frame, partition_by) if not is_spark(frame) else laid_out(frame, partition_by, self.uri)
+            written = self._stage(staged, self._objects.where(folder), folders)
+            data_schema = frame.schema.json() if is_spark(frame) else written.data_schema
+            rows, stats = json.loads(data_schema), dict[str, str]()
 
             def seen(path: str, footer: FileMetaData) -> None:
                 stats[path] = delta_stats.of_file(footer, rows)
 
-            files = blocking.run(staged_files(self._objects, folder, expected=written.rows, seen=seen))
+            files = blocking.run(staged_files(self._objects, folder, written, seen=seen))
             self._stats = stats
             slot = Slot(
                 state=SlotState.COMMITTED,
@@ -164,7 +167,7 @@ class DeltaTableSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
-                data_schema=written.data_schema,
+                data_schema=data_schema,
                 table=table,
                 partition_by=partition_by,
                 merge_schema=options.merge_schema or None,

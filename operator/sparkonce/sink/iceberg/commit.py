@@ -14,7 +14,6 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,7 @@ from pyiceberg.table.update import (
 from sparkonce.errors import OutputUnavailable, OutputUnsupported
 from sparkonce.failpoints import hit
 from sparkonce.sink.iceberg.catalog import CatalogTable, first_line
+from sparkonce.sink.iceberg.entries import data_files, staged
 from sparkonce.sink.iceberg.evidence import COMMITTED, FENCED, KeyEvidence, tagged, with_snapshot
 from sparkonce.sink.iceberg.schema import SchemaChange
 from sparkonce.sink.protocol import SinkKey, Slot, Stuck
@@ -52,8 +52,6 @@ CONFLICTS = 200
 WAIT = (0.02, 0.5)
 """Minimum and maximum random pause in seconds after a conflict, so that the same writers do not collide again."""
 NAME_MAPPING = "schema.name-mapping.default"
-FOOTER_THREADS = 8
-"""Concurrent reads of footers, as in staging."""
 SENT_COMMIT, SENT_FENCE = "sink.iceberg.commit", "sink.iceberg.fence"
 """Failpoints around requests to the catalog."""
 
@@ -97,13 +95,13 @@ def append(
     partition_by: Sequence[str],
 ) -> TableChange:
     """Adds rows with their evidence and new columns, and removes the files that they replace, as one change."""
-    transaction = table.transaction()
-    _take_columns(transaction, fitting, partition_by)
+    files = staged(table, paths)
+    transaction = with_columns(table, fitting, partition_by, mapped=any(not file.has_ids for file in files))
     metadata = transaction.table_metadata
-    files = data_files(table, metadata, paths)
+    entries = data_files(metadata, files)
     removed_files = list(removed)
-    if files or removed_files:
-        snapshot_id, written = _rows(transaction, summary, files, removed_files)
+    if entries or removed_files:
+        snapshot_id, written = _rows(transaction, summary, entries, removed_files)
     else:  # nothing changes for readers: `main` stays where it is
         snapshot_id, written = (head.snapshot_id if (head := metadata.current_snapshot()) else 0), ()
     path, updates = tagged(table, transaction.table_metadata, f"{COMMITTED}{key}", with_snapshot(summary, snapshot_id))
@@ -131,31 +129,6 @@ def _rows(
         for file in files:
             producer.append_data_file(file)
     return producer.snapshot_id, _written(producer)
-
-
-def data_files(table: Table, metadata: TableMetadata, paths: Sequence[str]) -> list[DataFile]:
-    """Iceberg's entries for files, with statistics and partition from their footers."""
-    from pyiceberg.io.pyarrow import parquet_file_to_data_file  # imports pandas
-
-    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
-        return list(pool.map(lambda path: parquet_file_to_data_file(table.io, metadata, path), paths))
-
-
-def unplaced(table: Table, paths: Sequence[str], *, fitting: SchemaChange, partition_by: Sequence[str]) -> str | None:
-    """Name of a partition column whose value a file's statistics do not show (NaN and very long values are left out), or None.
-
-    Raises:
-        ValueError: a file contains several values of a partition field.
-    """
-    transaction = table.transaction()
-    _take_columns(transaction, fitting, partition_by)
-    metadata = transaction.table_metadata
-    for file in data_files(table, metadata, paths) if metadata.spec().fields else ():
-        nulls = file.null_value_counts or {}
-        for number, each in enumerate(metadata.spec().fields):
-            if file.partition[number] is None and nulls.get(each.source_id) != file.record_count:
-                return metadata.schema().find_column_name(each.source_id)
-    return None
 
 
 class Misfit(OutputUnsupported):
@@ -281,7 +254,11 @@ def _requirements(metadata: TableMetadata, key: SinkKey, at: KeyEvidence) -> tup
     )
 
 
-def _take_columns(transaction: Transaction, fitting: SchemaChange, partition_by: Sequence[str]) -> None:
+def with_columns(table: Table, fitting: SchemaChange, partition_by: Sequence[str], *, mapped: bool) -> Transaction:
+    """A transaction that adds the columns and, to a table without columns, the partitioning. It is not sent.
+
+    mapped: rows come in files without field ids, whose columns readers find by the table's name mapping."""
+    transaction = table.transaction()
     first = not transaction.table_metadata.schema().fields
     if fitting.new:
         with transaction.update_schema() as schema:
@@ -292,8 +269,9 @@ def _take_columns(transaction: Transaction, fitting: SchemaChange, partition_by:
             for name in partition_by:
                 spec.add_identity(name)
     metadata = transaction.table_metadata
-    if metadata.name_mapping() is None and metadata.schema().fields:
+    if mapped and metadata.name_mapping() is None and metadata.schema().fields:
         transaction.set_properties({NAME_MAPPING: metadata.schema().name_mapping.model_dump_json()})
+    return transaction
 
 
 def _written(producer: object) -> tuple[str, ...]:

@@ -50,6 +50,9 @@ from sparkonce.errors import InvalidInput
 WRITABLE = (IdentityTransform, YearTransform, MonthTransform, DayTransform, HourTransform, TruncateTransform)
 """Transforms that Spark can compute and whose value a file's statistics show."""
 
+PRECISION = 37
+"""Digits of a decimal that Spark truncates exactly: a difference needs one more, and it has 38."""
+
 _SIMPLE: dict[str, Callable[[], IcebergType]] = {
     "boolean": BooleanType,
     "byte": IntegerType,
@@ -110,6 +113,16 @@ def unwritable(metadata: TableMetadata) -> str | None:
     if metadata.format_version != 2:
         return f"it has format version {metadata.format_version}, and this version writes 2"
     for each in metadata.spec().fields:
+        kind = metadata.schema().find_type(each.source_id)
+        if (
+            isinstance(each.transform, TruncateTransform)
+            and isinstance(kind, DecimalType)
+            and kind.precision > PRECISION
+        ):
+            return (
+                f"it is partitioned by {each.transform} of the {kind} {metadata.schema().find_column_name(each.source_id)}, which Spark "
+                f"computes exactly up to {PRECISION} digits; partition it by another column"
+            )
         if not isinstance(each.transform, WRITABLE):
             return (
                 f"it is partitioned by {each.transform}({metadata.schema().find_column_name(each.source_id)}), which Spark's own writer "
@@ -125,6 +138,19 @@ def unmapped(metadata: TableMetadata) -> list[str]:
         return []
     mapped, needed = mapping._field_by_name, metadata.schema().name_mapping._field_by_name  # noqa: SLF001 - it has no other index
     return [name for name, at in needed.items() if name not in mapped or mapped[name].field_id != at.field_id]
+
+
+def reused(change: SchemaChange, metadata: TableMetadata) -> str | None:
+    """Why a column cannot be added: the name was another column's, whose values lie in files without field ids, where readers find columns
+    by name. None if it can."""
+    mapping = metadata.name_mapping()
+    names = [".".join(path) for path, _ in change.new]
+    if mapping is None or not (taken := [name for name in names if name in mapping._field_by_name]):  # noqa: SLF001 - as above
+        return None
+    return (
+        f"it had a column {taken[0]} before, which was renamed or dropped, and has files without field ids, in which a new column of that "
+        "name would show the old values; rename the column in the rows"
+    )
 
 
 def identity_columns(spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:

@@ -33,8 +33,10 @@ from sparkonce.failpoints import hit
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.iceberg import commit as table_commit
 from sparkonce.sink.iceberg import stream as table_stream
+from sparkonce.sink.iceberg.arrow import ArrowStager, needs_arrow
 from sparkonce.sink.iceberg.catalog import CatalogTable, first_line, is_absolute
-from sparkonce.sink.iceberg.commit import SENT_COMMIT, SENT_FENCE, Misfit, Sending, TableChange, unplaced
+from sparkonce.sink.iceberg.commit import SENT_COMMIT, SENT_FENCE, Misfit, Sending, TableChange, with_columns
+from sparkonce.sink.iceberg.entries import data_files, staged
 from sparkonce.sink.iceberg.evidence import (
     KeyEvidence,
     Mark,
@@ -48,9 +50,9 @@ from sparkonce.sink.iceberg.evidence import (
 )
 from sparkonce.sink.iceberg.files import live, replaced_by, rewritten
 from sparkonce.sink.iceberg.inventory import inventory
-from sparkonce.sink.iceberg.schema import fit, identity_columns, schema_of, unmapped, unwritable
+from sparkonce.sink.iceberg.schema import SchemaChange, fit, identity_columns, reused, schema_of, unmapped, unwritable
 from sparkonce.sink.iceberg.snapshot import PreparedCommit, TableView, closed
-from sparkonce.sink.iceberg.staging import is_spark, laid_out
+from sparkonce.sink.iceberg.staging import identified, laid_out
 from sparkonce.sink.protocol import (
     PLAIN,
     CommitOutcome,
@@ -67,14 +69,14 @@ from sparkonce.sink.protocol import (
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import with_files
-from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
+from sparkonce.sink.staging import StagedRows, Stager, is_spark, stage_with_spark, staged_files, undone_unless_staged
 from sparkonce.sink.stream import is_opening
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import DataFrame
 
 
@@ -173,21 +175,17 @@ class IcebergTableSink:
     ) -> Slot:
         view = self._rooted(Sending(self._place, "the first snapshot"))
         self._check_writable(view.table)
-        data_schema = frame.schema.json() if is_spark(frame) else None
-        if data_schema is not None:
-            self._check_schema(view.table, schema_of(data_schema), options)
-        self._check_layout(view, key, options)
+        self._check_layout(view, key, options, named=not is_spark(frame))
+        write, data_schema = self._prepared(frame, view, options)
         nonce = secrets.token_hex(16)
         folder, objects = staging_folder(key, token, nonce), view.objects
         with undone_unless_staged(key, token, delete=lambda: objects.delete_folder(folder), barred=self._is_barred):
-            rows, helpers = self._laid_out(frame, view.table, options)
-            written = self._stage(rows, objects.where(folder), helpers)
-            if data_schema is None:
-                data_schema = written.data_schema
-                self._check_schema(view.table, schema_of(data_schema), options)
-            files = blocking.run(staged_files(objects, folder, expected=written.rows))
+            written = write(folder)
+            data_schema = data_schema or written.data_schema
+            change = self._change_of_schema(view.table, data_schema, options)
+            files = blocking.run(staged_files(objects, folder, written))
             paths = [f"{view.table.location()}/{file.path}" for file in files if file.rows]
-            self._check_partitions(view.table, paths, data_schema, options)
+            self._check_files(view.table, paths, change, options)
             slot = Slot(
                 state=SlotState.COMMITTED,
                 sink_key=str(key),
@@ -372,8 +370,8 @@ class IcebergTableSink:
                 "write to different folders; create it anew under an absolute warehouse"
             )
 
-    def _check_layout(self, view: TableView, key: SinkKey, options: WriteOptions) -> None:
-        """Checks the table's layout, and that a rerun can replace the earlier files.
+    def _check_layout(self, view: TableView, key: SinkKey, options: WriteOptions, *, named: bool) -> None:
+        """Checks the table's layout, and that a rerun can replace the earlier files. named: readers find the rows' columns by name.
 
         Raises:
             InvalidInput: this write cannot succeed.
@@ -385,7 +383,7 @@ class IcebergTableSink:
             raise InvalidInput(
                 f"the table {self.uri} is partitioned by {kept}, and partition_by={list(options.partition_by)} differs; leave it out"
             )
-        if missing := unmapped(table.metadata):
+        if named and (missing := unmapped(table.metadata)):
             raise InvalidInput(
                 f"the property {table_commit.NAME_MAPPING} of {self.uri} lacks {', '.join(missing)}, so readers would see nulls there; "
                 "unset it"
@@ -393,35 +391,59 @@ class IcebergTableSink:
         if self.on_rerun is OnRerun.REPLACE and isinstance(why := view.removed(key), str):
             raise InvalidInput(why)
 
-    def _check_schema(self, table: Table, rows: Schema, options: WriteOptions) -> None:
+    def _change_of_schema(self, table: Table, data_schema: str, options: WriteOptions) -> SchemaChange:
+        """The columns that rows add to the table.
+
+        Raises:
+            InvalidInput: the rows do not fit the table.
+        """
         first = not table.schema().fields
-        why = fit(rows, table.schema()).problem(merge=first or options.merge_schema)
+        rows = schema_of(data_schema)
+        change = fit(rows, table.schema())
+        why = change.problem(merge=first or options.merge_schema) or reused(change, table.metadata)
         if why is not None:
             raise InvalidInput(f"the rows do not fit the table {self.uri}: {why}")
         if missing := [name for name in options.partition_by if first and rows.find_type(name) is None]:
             raise InvalidInput(f"partition_by names {', '.join(missing)}, which the rows do not have")
+        return change
 
-    def _laid_out(self, frame: Any, table: Table, options: WriteOptions) -> tuple[Any, tuple[str, ...]]:
-        if not is_spark(frame):
-            return frame, ()
-        return laid_out(frame, table.spec(), table.schema(), options.partition_by)
-
-    def _check_partitions(self, table: Table, paths: list[str], data_schema: str, options: WriteOptions) -> None:
-        """Checks that each file belongs to one partition.
+    def _prepared(self, frame: Any, view: TableView, options: WriteOptions) -> tuple[Callable[[str], StagedRows], str]:
+        """What writes the rows into a folder, with the ids of the table's columns and split by partition; and the rows' schema as JSON. A
+        frame that is not Spark's is left as it is, and has no schema yet.
 
         Raises:
-            InvalidInput: a file's statistics do not show its partition.
+            InvalidInput: the rows do not fit the table.
         """
-        fitting = fit(schema_of(data_schema), table.schema())
+        where = view.objects.where
+        if not is_spark(frame):
+            return (lambda folder: self._stage(frame, where(folder), ())), ""
+        data_schema = frame.schema.json()
+        wider = self._wider(view.table, self._change_of_schema(view.table, data_schema, options), options)
+        if needs_arrow(schema_of(data_schema)):
+            rows, helpers = laid_out(frame, wider.spec(), wider.schema())
+            arrow = ArrowStager(view.table, wider.schema())
+            return (lambda folder: arrow.stage(rows, folder, helpers)), data_schema
+        rows, helpers = laid_out(identified(frame, wider.schema()), wider.spec(), wider.schema())
+        return (lambda folder: self._stage(rows, where(folder), helpers)), data_schema
+
+    def _wider(self, table: Table, change: SchemaChange, options: WriteOptions) -> TableMetadata:
+        """The table as it will be with the rows' columns."""
         try:
-            column = unplaced(table, paths, fitting=fitting, partition_by=options.partition_by)
+            return with_columns(table, change, options.partition_by, mapped=False).table_metadata
         except ValueError as error:
-            raise InvalidInput(f"the rows cannot be partitioned as {self.uri} is: {first_line(error)}") from error
-        if column is not None:
-            raise InvalidInput(
-                f"column {column} partitions {self.uri} and holds a value that Parquet keeps no statistics of (NaN, or longer than 4 kB); "
-                "clean it"
-            )
+            raise InvalidInput(f"the rows do not fit the table {self.uri}: {first_line(error)}") from error
+
+    def _check_files(self, table: Table, paths: list[str], change: SchemaChange, options: WriteOptions) -> None:
+        """Checks that each file fits the table and belongs to one partition.
+
+        Raises:
+            InvalidInput: one does not.
+        """
+        wider = self._wider(table, change, options)
+        try:
+            data_files(wider, staged(table, paths))
+        except ValueError as error:
+            raise InvalidInput(f"the rows cannot be filed in the table {self.uri}: {first_line(error)}") from error
 
     def _is_barred(self, key: SinkKey, token: int) -> bool:
         with contextlib.suppress(SparkonceError):

@@ -9,7 +9,10 @@ inferred. Columns merge by name at any depth of structs, and a column that a slo
 and so are two columns that differ only in case: Spark would confuse them, or fail in the middle of a query with an error about a file.
 Widening (int to long) is not supported: whether a reader may widen depends on the encoding of a file, which a schema does not show.
 
-Slots with the same partition columns share one scan, however many they are, in which Spark prunes partitions and columns; scans of
+The files hold every column. The folders of a partitioned write let Spark skip files that a filter excludes: where their names are the
+values' own text (see `sink.groups`), the scan takes the partition columns from them. Files of earlier versions lack those columns.
+
+Files with the same partition columns share one scan, however many they are, in which Spark prunes partitions and columns; scans of
 different layouts are joined by a union. One scan per slot was rejected: plans of thousands of scans take minutes. A shared scan needs
 `ignoreInvalidPartitionPaths` below one `basePath`, because the folders `day=...` of many writes lie under different parents. That option
 also skips files outside partition folders; such files are always in another scan.
@@ -18,12 +21,15 @@ also skips files outside partition folders; such files are always in another sca
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from sparkonce import blocking
 from sparkonce.errors import FilesMissing, InvalidInput, NothingCommitted
+from sparkonce.sink.groups import HELPER, NULL, is_plain, named, quoted
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import DataFile, Slot
 from sparkonce.sink.slotlog import layout
@@ -35,8 +41,11 @@ if TYPE_CHECKING:
 
 _NULLS = {"nullable", "containsNull", "valueContainsNull"}
 
-Partitioning = tuple[str, ...]
-"""Partition columns in the order of the folders; empty for an unpartitioned layout."""
+_CAST = re.compile(r"(byte|short|integer|long|decimal\(\d+,\d+\)|boolean|date|string)$")
+"""Types whose values Spark reads from their text as they were."""
+
+Partitioning = tuple[tuple[str, str], ...]
+"""The folders' name of each partition column, and the column; in the order of the folders. Empty where all columns are in the files."""
 
 
 def read(spark: SparkSession, path: str | Path) -> DataFrame:
@@ -54,19 +63,20 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
     """
     objects, slots = _complete_slots(path)
     where = objects.where("").rstrip("/")
-    named = [(layout.slot_path(slot.sink_key, slot.token), slot.data_schema) for slot in slots if slot.data_schema]
-    schema = merged(named, where=where) if len(named) == len(slots) else None
-    groups: dict[Partitioning, list[str]] = {}
+    schemas = [(layout.slot_path(slot.sink_key, slot.token), slot.data_schema) for slot in slots if slot.data_schema]
+    schema = merged(schemas, where=where) if len(schemas) == len(slots) else None
+    types = {} if schema is None else {each["name"]: each for each in schema["fields"]}
+    scans: dict[Partitioning, list[str]] = {}
     for slot in slots:
         for file in blocking.run(files_of(objects, slot)):
-            groups.setdefault(partitioning(file), []).append(objects.where(file.path))
-    return _frame(spark, groups, schema, base=objects.where(layout.DATA))
+            scans.setdefault(partitioning(file, types), []).append(objects.where(file.path))
+    return _frame(spark, scans, schema, base=objects.where(layout.DATA))
 
 
 def files(path: str | Path) -> list[str]:
     """URLs of the files with the table's current rows: `spark.read.parquet(*sparkonce.files(path))`.
 
-    Partition columns are in the names of folders, not in the files.
+    Files that an earlier version wrote lack the partition columns, whose values are in the names of their folders.
 
     Raises:
         SparkonceError: as for `read`.
@@ -75,9 +85,24 @@ def files(path: str | Path) -> list[str]:
     return [objects.where(file.path) for slot in slots for file in blocking.run(files_of(objects, slot))]
 
 
-def partitioning(file: DataFile) -> Partitioning:
-    """Partition columns of the write that the file belongs to."""
-    return tuple(part.partition("=")[0] for part in file.path.split("/")[layout.STAGING_DEPTH : -1])
+def partitioning(file: DataFile, types: Mapping[str, Any]) -> Partitioning:
+    """The columns whose values Spark can take from the folders of a file, in their order; by the name that the folders have for them.
+
+    types: the table's columns in Spark's JSON."""
+    folders = file.path.split("/")[layout.STAGING_DEPTH : -1]
+    found = named(file.path)
+    if not found:  # of an earlier version, whose files lack these columns
+        return tuple((column, column) for column in (unquote(part.partition("=")[0]) for part in folders))
+    if all(_told_by_folder(name, types.get(column)) for column, name in found.items()):
+        return tuple((f"{HELPER}{column}", column) for column in found)
+    return ()
+
+
+def _told_by_folder(name: str, field: Mapping[str, Any] | None) -> bool:
+    """Whether Spark's cast of a folder's name to the column's type is the value that the files hold."""
+    if field is None or not isinstance(field["type"], str) or "__COLLATIONS" in field.get("metadata", {}):
+        return False
+    return bool(_CAST.match(field["type"])) and (name == NULL or is_plain(name))
 
 
 def _complete_slots(path: str | Path) -> tuple[TableObjects, list[Slot]]:
@@ -98,24 +123,28 @@ def _complete_slots(path: str | Path) -> tuple[TableObjects, list[Slot]]:
 
 
 def _frame(
-    spark: SparkSession, groups: dict[Partitioning, list[str]], schema: dict[str, Any] | None, *, base: str
+    spark: SparkSession, scans: dict[Partitioning, list[str]], schema: dict[str, Any] | None, *, base: str
 ) -> DataFrame:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.functions import col
+    from pyspark.sql.types import StructField, StructType
 
     known = None if schema is None else StructType.fromJson(json.loads(json.dumps(schema)))
     union: DataFrame | None = None
-    for columns, named in groups.items():
+    for columns, paths in scans.items():
         reader = spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
         # A file name may contain glob characters.
         reader = reader.option("__globPaths__", "false")
-        reader = reader.option("mergeSchema", "true") if known is None else reader.schema(known)
+        if known is None:
+            reader = reader.option("mergeSchema", "true")
+        else:
+            helpers = [StructField(folder, known[column].dataType) for folder, column in columns if folder != column]
+            reader = reader.schema(StructType([*known.fields, *helpers]))
         if columns:
             reader = reader.option("basePath", base).option("ignoreInvalidPartitionPaths", "true")
-        scan = reader.parquet(*named)
-        if known is not None:
-            scan = scan.select(
-                *[f"`{name.replace('`', '``')}`" for name in known.names]
-            )  # Spark puts partition columns last
+        scan = reader.parquet(*paths)
+        if known is not None:  # Spark puts partition columns last
+            folder_of = {column: folder for folder, column in columns}
+            scan = scan.select(*[col(quoted(folder_of.get(name, name))).alias(name) for name in known.names])
         union = scan if union is None else union.unionByName(scan, allowMissingColumns=True)
     if union is None:
         return spark.createDataFrame([], known or StructType([]))

@@ -23,6 +23,7 @@ from sparkonce.errors import OutputUnavailable, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink import stream
+from sparkonce.sink.groups import split, texts_of
 from sparkonce.sink.objects.protocol import TableObjects, refuse_unless_absent
 from sparkonce.sink.protocol import (
     PLAIN,
@@ -45,7 +46,7 @@ from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.inventory import inventory, recorded
 from sparkonce.sink.slotlog.layout import with_files
 from sparkonce.sink.slotlog.snapshot import committed_slots, missing_files, write_snapshot
-from sparkonce.sink.staging import Stager, stage_with_spark, staged_files, undone_unless_staged
+from sparkonce.sink.staging import Stager, is_spark, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,8 +115,11 @@ class SlotLogSink:
         with undone_unless_staged(
             key, token, delete=lambda: self._objects.delete_folder(folder), barred=self._is_closed
         ):
-            written = self._stage(frame, self._objects.where(folder), options.partition_by)
-            files = blocking.run(staged_files(self._objects, folder, expected=written.rows))
+            rows, folders = frame, options.partition_by
+            if is_spark(frame):
+                rows, folders = split(frame, texts_of(frame, options.partition_by))
+            written = self._stage(rows, self._objects.where(folder), folders)
+            files = blocking.run(staged_files(self._objects, folder, written))
             slot = Slot(
                 state=SlotState.COMMITTED,
                 sink_key=str(key),
@@ -124,7 +128,8 @@ class SlotLogSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
-                data_schema=written.data_schema,
+                data_schema=frame.schema.json() if is_spark(frame) else written.data_schema,
+                partition_by=options.partition_by or None,
                 application=written.application,
                 committed_at=time.time(),
             )

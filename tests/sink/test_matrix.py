@@ -1,0 +1,49 @@
+"""Rows are read back as they were written, or refused by name: every type and odd value, as a column, nested and as a partition."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from harness import iceberg_tables, matrix
+from harness.effort import size
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("kind", matrix.KINDS)
+def test_what_is_read_is_what_was_written(
+    spark: SparkSession, tmpfs_path: Path, kind: str, say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job writes a table of this kind; Spark, Arrow, DuckDB, delta-rs and pyiceberg find each value as it was, and a filter on the
+    partition finds its rows. What is refused names a column and leaves nothing."""
+    played: Counter[str] = Counter()
+
+    def plays(case: matrix.Case) -> None:
+        folder = Path(tempfile.mkdtemp(dir=tmpfs_path))
+        with monkeypatch.context() as patch:
+            for name, value in iceberg_tables.sql_catalog(folder).items():
+                patch.setenv(name, value)
+            verdict = matrix.play(case, spark, folder)
+        played[verdict.refused] += 1
+        shutil.rmtree(folder)
+        assert not verdict.wrong, f"{verdict.case}\n" + "\n".join(verdict.wrong)
+
+    for case in matrix.known(kind):
+        plays(case)
+        assert set(played) == {""}, f"refused: {case}"
+    drawn = given(case=matrix.cases(kind))(plays)
+    odd = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    settings(max_examples=size("matrix cases"), deadline=None, suppress_health_check=odd)(drawn)()
+    refused = "".join(f"\n  {count} refused: {why}" for why, count in played.most_common() if why)
+    say(f"{kind}: {played.total()} cases{refused}")
