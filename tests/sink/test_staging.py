@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +14,11 @@ import pytest
 from pyarrow import parquet
 
 from harness.arrow_stage import arrow_stage, table_of
+from harness.matrix import ATOMS
 from sparkonce.blocking import run
-from sparkonce.errors import Fenced, OutputUnsupported, RowsLost
+from sparkonce.errors import Fenced, InvalidInput, OutputUnsupported, RowsLost
+from sparkonce.sink.delta import schema as delta_fit
+from sparkonce.sink.iceberg.schema import schema_of
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.protocol import SinkKey, Slot
 from sparkonce.sink.slotlog.sink import SlotLogSink
@@ -201,3 +205,21 @@ def test_the_page_names_each_pinned_setting() -> None:
         for setting in re.findall(r"`(spark\.[\w.]+)`", row.split("|")[1])
     }
     assert named == PINNED
+
+
+def test_the_page_says_which_types_each_kind_holds() -> None:
+    """For Delta and Iceberg as the code that checks a schema does; the types that it says all kinds hold are those of the matrix."""
+    cells = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in PAGE.read_text().splitlines()]
+    said = {row[0]: row[1:] for row in cells if len(row) == 4 and row[1].startswith(("yes", "for Spark"))}
+    played = {re.sub(r"^decimal.*", "decimal(38,10)", name).replace("int", "integer") for name in ATOMS}
+    assert played == {name for name, held in said.items() if held[0] == "yes, yes"}
+    for name, held in said.items():
+        schema = {"type": "struct", "fields": [{"name": "c", "type": name, "nullable": True, "metadata": {}}]}
+        column, partition = (isinstance(delta_fit.new_schema(schema, by), dict) for by in ((), ("c",)))
+        assert held[1] == ("no" if not column else "yes, yes" if partition else "yes, no"), name
+        try:
+            schema_of(json.dumps(schema))
+        except InvalidInput:
+            assert held[2] == "no", name
+        else:
+            assert held[2] == "yes, yes", name
