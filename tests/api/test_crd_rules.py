@@ -118,6 +118,7 @@ REFUSED: list[tuple[Changes, str]] = [
     ({("spec", "retry", "maxAttempts"): 0}, "greater than or equal to 1"),
     ({("spec", "retry", "backoff"): {"initial": "soon"}}, "should match"),
     ({("spec", "startTimeoutSeconds"): 0}, "greater than or equal to 1"),
+    ({("spec", "lingerSeconds"): 0}, "greater than or equal to 1"),
     ({("spec", "tunableArguments"): [""]}, "at least 1 chars"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
@@ -21,9 +22,11 @@ from harness.kubeflow import Driver, Script
 from harness.kubeflow.drivers import assignment_in, job_of, writes_outputs
 from harness.kubeflow.script import Code
 from harness.stage import Stage, rows, staged
+from sparkonce.attempt.decide import LINGERING
 from sparkonce.blocking import run
 from sparkonce.controller.status import EVERY
 from sparkonce.driver.channel import DirectChannel
+from sparkonce.model.record import LINGERS
 from sparkonce.store.open import open_blocking
 from sparkonce.store.roster import ANNOUNCE, SILENT, Gateway, Gateways
 
@@ -91,6 +94,27 @@ class Talking:
         return 0
 
 
+class Lingering:
+    """A driver that has written its rows, and that a thread keeps: it says for how long, until it is stopped."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.seconds, self.ended = stage, 0.0, False
+
+    def __call__(self, driver: Driver) -> int:
+        ledger = open_blocking(url(self.stage), install=self.stage.install)
+        channel = DirectChannel(ledger, assignment_in(driver))
+        try:
+            job = job_of(driver, channel)
+            job.write(table_of(7), "rows")
+            job.result(rows=1)
+            while not driver.stop.wait(BEAT):
+                channel.renew({"rows": 1, LINGERS: self.seconds})
+        finally:
+            run(ledger.close())
+        self.ended = True
+        return 143
+
+
 def starts(stage: Stage, key: str, tmp_path: Path, first: Code) -> None:
     stage.play(key, Script(code=writes_outputs(7)))
     stage.play(key, Script(code=first), attempt="g1-a1")
@@ -137,6 +161,23 @@ def test_while_no_gateway_serves_nobody_is_replaced(stage: Stage, tmp_path: Path
         driver.writes.set()
         stage.until("unheard", "Succeeded", attempt=1)
     assert rows_of(tmp_path) == {8: 1}
+
+
+@pytest.mark.operator
+def test_a_driver_with_nothing_left_to_do_is_stopped(stage: Stage, tmp_path: Path) -> None:
+    """Its rows are committed and its program has ended, but its process has not: status and `explain` say so, and after lingerSeconds the
+    job has succeeded with what was reported, and the driver is stopped."""
+    driver = Lingering(stage)
+    stage.play("lingers", Script(code=driver))
+    with gateway(stage):
+        stage.send("lingers", "lingers", outputs=rows(tmp_path))
+        assert_eventually(lambda: LINGERING in str(stage.status("lingers").get("message")), 60)
+        assert LINGERING in json.loads(stage.cli("keys", "explain", "lingers", "--json").stdout)["evidence"]
+        driver.seconds = 61.0
+        status = stage.until("lingers", "Succeeded", attempt=1)
+    assert status["result"]["values"] == {"rows": 1}
+    assert rows_of(tmp_path) == {7: 1}
+    assert_eventually(lambda: driver.ended, 20)
 
 
 def test_progress_is_shown_and_not_more_often_than_people_read(stage: Stage, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from harness.attempts import ATTEMPT, NOW, OURS, Attempt, attempts, row_literals
 from sparkonce.attempt import decide as module
 from sparkonce.attempt.decide import (
     HALF_MADE,
+    LINGERING,
     Alarm,
     Decision,
     Done,
@@ -116,6 +117,11 @@ TABLE: list[tuple[str, type, Record, Observation, Policy]] = [
     ),
     ("deadline", Settle, running(), RUNNING, LATE),
     ("heartbeat stale", Settle, running(), replace(RUNNING, driver_age=90.0), POLICY),
+    ("it waits", Note, running(), seen(lingers=0.0), POLICY),
+    ("it waits", Note, running(note=LINGERING), RUNNING, POLICY),
+    ("running", Wait, running(note=LINGERING), seen(lingers=59.0), POLICY),
+    ("it lingered", Settle, running(note=LINGERING), seen(lingers=61.0), POLICY),
+    ("running", Wait, running(note=LINGERING), seen(lingers=61.0), OPAQUE),
     ("it did not start", Settle, running(), replace(RUNNING, owner_age=1900.0), POLICY),
     ("it did not start", Settle, running(), seen(phase=Phase.STARTING, half_made=NOW - 121.0), POLICY),
     ("it did not start", Settle, running(), seen(phase=Phase.STARTING, half_made=NOW - 121.0), OPAQUE),
@@ -267,7 +273,7 @@ def test_a_wish_to_end_is_always_carried_out() -> None:
 
 def test_time_never_overrules_an_answer() -> None:
     """What record, application and driver say is decided as if time did not exist: ages, backoff and deadline only ever turn a launch
-    into a wait, or a launch or a wait into Settle as Timeout or Stale."""
+    into a wait, or a launch or a wait into Settle as Timeout or Stale, or as Completed where the driver has nothing left to do."""
     for attempt in attempts():
         there: Any = attempt.observation.seen
         timeless = decide(
@@ -276,7 +282,7 @@ def test_time_never_overrules_an_answer() -> None:
                 "observation",
                 driver_age=None,
                 owner_age=None,
-                seen=None if there is None else there.but(half_made=None),
+                seen=None if there is None else there.but(half_made=None, lingers=there.lingers and 0.0),
             ),
             attempt.but("policy", active_deadline=None),
             NOW,
@@ -287,7 +293,7 @@ def test_time_never_overrules_an_answer() -> None:
         elif not isinstance(timeless.action, Launch | Wait):
             assert attempt.decision == timeless
         elif isinstance(action, Settle):
-            assert action.why in (Why.TIMEOUT, Why.STALE)
+            assert action.why in (Why.TIMEOUT, Why.STALE) or attempt.decision.row == "it lingered"
         else:
             assert isinstance(action, Wait) or attempt.decision == timeless
 
@@ -315,8 +321,8 @@ def test_only_an_attempt_that_never_ran_lost_its_name() -> None:
 
 
 def test_nothing_is_concluded_from_what_is_not_noted() -> None:
-    """What an application or its driver shows (an exit code, an error, silence) counts only once that application, and its driver, are in
-    the record."""
+    """What an application or its driver shows (an exit code, an error, silence, that it lingers) counts only once that application, and
+    its driver, are in the record."""
     said = {
         "permanent error",
         "completed, opaque",
@@ -326,7 +332,7 @@ def test_nothing_is_concluded_from_what_is_not_noted() -> None:
         "lost with its platform",
         "lost",
     }
-    said |= {"phase changed", "heartbeat stale", "it did not start", "running"}
+    said |= {"phase changed", "heartbeat stale", "it did not start", "it lingered", "running"}
     for attempt in attempts():
         if attempt.decision.row in said:
             noted, there = attempt.record.application, attempt.observation.seen
@@ -351,6 +357,13 @@ def test_noting_ends() -> None:
             assert not isinstance(again.action, Note)
 
 
+def test_a_driver_that_lingers_is_stopped_in_time() -> None:
+    """The wait ends by itself when its time is over, without another heartbeat."""
+    lingers = replace(seen(lingers=20.0), driver_age=1.0)
+    policy = replace(POLICY, linger=50.0)
+    assert decide(running(note=LINGERING), lingers, policy, NOW).action == Wait(NOW + 30.0)
+
+
 def test_a_half_made_submission_is_looked_at_in_time() -> None:
     """Nothing may happen any more to a driver that can never start, so the wait for it ends by itself: at the nearer of both limits."""
     half = seen(phase=Phase.STARTING, half_made=NOW - 20.0)
@@ -369,9 +382,18 @@ def test_whoever_waits_says_for_what() -> None:
 # --- the executable model, as its text reads
 
 
+def lingered(attempt: Attempt) -> bool:
+    """A driver without anything left to do, which the model does not tell from a stale one: its outputs decide."""
+    there, policy = attempt.observation.seen, attempt.policy
+    runs = there is not None and there.phase is Phase.RUNNING and policy.declared
+    return runs and there is not None and (there.lingers or 0) > policy.linger
+
+
 def stale(attempt: Attempt) -> bool:
     """The model has no clock: this is an observation there, which may be wrong."""
     view, policy = attempt.observation, attempt.policy
+    if lingered(attempt):
+        return True
     if view.driver_age is not None:
         return view.driver_age > (policy.heartbeat_timeout or math.inf)
     if view.seen is not None and view.seen.half_made is not None and NOW - view.seen.half_made > HALF_MADE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sparkonce.attempt.observe import observe_heartbeats, receivable_through
 from sparkonce.blocking import run
 from sparkonce.controller.status import EVERY, ShownProgress
 from sparkonce.driver.channel import DirectChannel
+from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model.record import Report, Why
 from sparkonce.store.roster import SILENT
 
@@ -103,3 +105,33 @@ def test_progress_moves_when_it_changed_and_a_while_passed() -> None:
     assert shown.moved({"rows": 2}, EVERY + 1)
     assert not shown.moved({}, 100 * EVERY)
     assert shown.shown == {"rows": 2}
+
+
+@pytest.mark.parametrize(
+    ("said", "silent", "served", "lingers"),
+    [
+        (0.0, 0.0, 900.0, 0.0),
+        (12.5, 0.0, 900.0, 12.5),
+        (3, 40.0, 900.0, 43.0 - SILENT),
+        (3, 40.0, None, 3.0),
+        (3, 40.0, 0.0, 3.0),
+        *((wrong, 0.0, 900.0, None) for wrong in (None, True, "3", -1.0, math.inf, math.nan, [3])),
+    ],
+)
+def test_a_driver_with_nothing_left_to_do_says_since_when(
+    tmp_path: Path, said: object, silent: float, served: float | None, lingers: float | None
+) -> None:
+    """By its own clock, and its silence since is added by the store's, as far as heartbeats could have been received. What is no number of
+    seconds is no answer, and people are shown the progress without it."""
+    clock = Clock()
+    one = attempt(tmp_path, clock)
+    DirectChannel(one.store, one.assignment).renew({"rows": 3, "lingers": said})
+    clock.at += silent
+
+    async def serving() -> float | None:
+        return served
+
+    there = ApplicationState(name="so-1", uid="u1", nonce="nonce-1", phase=Phase.RUNNING)
+    found = run(observe_heartbeats(one.store, one.now(), there, receivable=serving))
+    assert found.seen is not None
+    assert (found.seen.lingers, found.progress) == (lingers, {"rows": 3})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job
 from sparkonce.errors import AttemptEnded, StoreUnavailable
+from sparkonce.model.record import LINGERS
 
 PATIENCE = 10  # seconds; a beat is due every hundredth
 
@@ -87,3 +90,51 @@ def test_silence_is_no_answer(tmp_path: Path, error: Exception) -> None:
         assert_eventually(lambda: not lost and channel.beats > 5, PATIENCE)
         assert not job.heartbeat.over
         assert job.write(table_of(1), "orders").fresh
+
+
+def beats_said(attempt: Granted) -> Mapping[str, Any]:
+    beats = run(attempt.store.beats(attempt.record.address, attempt.record.generation))
+    return beats[attempt.record.attempt, "driver"].progress if beats else {}
+
+
+def test_the_last_beat_says_that_nothing_is_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python ends, after its program: of what may remain of the process (a JVM) no heartbeat comes any more. Not before every output is
+    committed, nor while the program runs."""
+    attempt = granted(tmp_path, "orders", "totals")
+    job = attempt.job()
+    job.write(table_of(1), "orders")
+    monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
+    job.last_beat()
+    assert LINGERS not in beats_said(attempt)
+    monkeypatch.undo()
+    job.write(table_of(1), "totals")
+    job.last_beat()
+    assert LINGERS not in beats_said(attempt)
+    monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
+    job.last_beat()
+    assert 0 <= beats_said(attempt)[LINGERS] < PATIENCE
+
+
+def test_a_report_under_way_is_something_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the ledger takes for it, a heartbeat meanwhile says that the driver has done something just now."""
+    attempt = granted(tmp_path, "orders")
+    said: list[float] = []
+
+    class Slow(DirectChannel):
+        def report(self, *given: Any, **named: Any) -> bool:
+            clock.at += 500.0
+            job.heartbeat.beat()
+            said.append(beats_said(attempt)[LINGERS])
+            return super().report(*given, **named)
+
+    clock = SimpleNamespace(at=1000.0)
+    monkeypatch.setattr("sparkonce.driver.context.time", SimpleNamespace(monotonic=lambda: clock.at))
+    monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
+    job = attempt.job(channel=Slow(attempt.store, attempt.assignment))
+    job.write(table_of(1), "orders")
+    clock.at += 30.0
+    job.heartbeat.beat()
+    assert beats_said(attempt)[LINGERS] == 30.0
+    job.result(rows=1)
+    job.heartbeat.beat()
+    assert (said, beats_said(attempt)[LINGERS]) == ([0.0], 0.0)

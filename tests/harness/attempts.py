@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from harness.exhaust import Case, Drawn, Fields, every
-from sparkonce.attempt.decide import Decision, Observation, Policy, conclude, decide
+from sparkonce.attempt.decide import LINGERING, Decision, Observation, Policy, conclude, decide
 from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model.record import HeldReason, Outcome, Record, State, Verdict, Why
 from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch, OnUnknown
@@ -36,7 +36,7 @@ RECORD: Fields = {
     "state": list(State),
     "phase": [None, *Phase],
     "held": list(HeldReason),
-    "note": ["what was noted", ""],
+    "note": ["what was noted", "", LINGERING],
     "outcome": list(Outcome),
     "application": [None, {"name": ["so-1"], "uid": ["u1", "u2"], "driver": [None, "d1", "d2"]}],
     "settling": [None, {"attempt": [ATTEMPT - 1, ATTEMPT], "why": list(Why), "note": ["why it ends"]}],
@@ -59,6 +59,7 @@ SEEN: Fields = {
     "half_made": [None, NOW - 5, NOW - 500],
     "waits": ["", "no node takes its driver pod (Unschedulable): 0/3 nodes"],
     "hopeless": [False, True],
+    "lingers": [None, 5.0, 500.0],
     "message": ["", "a message"],
 }
 OBSERVATION: Fields = {
@@ -85,6 +86,7 @@ POLICY: Fields = {
     "start_timeout": [1800.0],
     "active_deadline": [None, NOW - 1, NOW + 1],
     "heartbeat_timeout": [None, 60.0],
+    "linger": [60.0],
     "suspend": [False, True],
 }
 

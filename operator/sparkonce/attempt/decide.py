@@ -50,6 +50,8 @@ class Policy:
     heartbeat_timeout: float | None = None
     """None: silence never ends an attempt (opaque jobs send no heartbeats)."""
     stop_timeout: float = 120.0
+    linger: float = 60.0
+    """From the end of a driver's program, with every output committed, to its stop."""
     retention_succeeded: float = 30 * 86400.0
     retention_failed: float = 7 * 86400.0
     suspend: bool = False
@@ -76,6 +78,7 @@ class Policy:
             active_deadline=spec.active_deadline_seconds,
             heartbeat_timeout=spec.heartbeat_timeout(heartbeat_timeout),
             stop_timeout=spec.stop_timeout_seconds,
+            linger=spec.linger_seconds,
             retention_succeeded=spec.retention.succeeded,
             retention_failed=spec.retention.failed,
             suspend=spec.suspend,
@@ -354,13 +357,18 @@ def _said(record: Record, observation: Observation, policy: Policy, now: float) 
     if seen.phase not in (record.phase, Phase.FINISHING) and not goes_back(record, seen.phase):
         # FINISHING ends in a moment: not worth a write
         return Decision(Note(seen), "phase changed", f"application {seen.name} is {seen.phase}")
-    if seen.phase is not Phase.FINISHING and _cause(waiting_note(record, seen)) != _cause(record.note):
-        return Decision(Note(seen), "it waits", seen.waits or f"application {seen.name} waits no longer")
+    if seen.phase is not Phase.FINISHING and _cause(note := waiting_note(record, seen)) != _cause(record.note):
+        return Decision(Note(seen), "it waits", note or f"application {seen.name} waits no longer")
     return _timed(record, observation, policy, now)
 
 
+LINGERING = "every output is committed and its program has ended, but a thread keeps its process, which is stopped after lingerSeconds"
+
+
 def waiting_note(record: Record, seen: ApplicationState) -> str:
-    """The record's note while this is what is seen: why the driver has not started."""
+    """The record's note while this is what is seen: why the driver has not started, or has not ended."""
+    if seen.phase is Phase.RUNNING and seen.lingers is not None:
+        return LINGERING
     starts = seen.phase in (Phase.ACCEPTED, Phase.STARTING) and not goes_back(record, seen.phase)
     return seen.waits if starts else ""
 
@@ -392,6 +400,9 @@ def _overdue(record: Record, policy: Policy, now: float) -> Decision | None:
 def _timed(record: Record, observation: Observation, policy: Policy, now: float) -> Decision:
     if overdue := _overdue(record, policy, now):
         return overdue
+    if (lingers := _lingers(observation, policy)) is not None and lingers > policy.linger:
+        said = f"every output is committed, and its program ended {lingers:.0f} s ago (lingerSeconds)"
+        return _settle(record, Why.COMPLETED, "it lingered", said)
     if observation.driver_age is not None:
         silence = _silence(observation)
         if policy.heartbeat_timeout is not None and silence is not None and silence > policy.heartbeat_timeout:
@@ -407,6 +418,12 @@ def _timed(record: Record, observation: Observation, policy: Policy, now: float)
     return Decision(Wait(until), "running", said, f"sparkonce cancel {record.key}")
 
 
+def _lingers(observation: Observation, policy: Policy) -> float | None:
+    """Seconds since the driver reported that it has nothing left to do. A hint, as every report of a driver: the outputs decide."""
+    seen = observation.seen
+    return seen.lingers if seen is not None and seen.phase is Phase.RUNNING and policy.declared else None
+
+
 def _silence(observation: Observation) -> float | None:
     """Seconds of silence that count: the period restarts after a takeover and after an outage of all gateways. None: silence proves
     nothing."""
@@ -420,6 +437,8 @@ def _next_limit(record: Record, observation: Observation, policy: Policy, now: f
     limits: list[float] = []
     if policy.active_deadline is not None:
         limits.append(record.created_at + policy.active_deadline)
+    if (lingers := _lingers(observation, policy)) is not None:
+        limits.append(now + policy.linger - lingers)
     if observation.driver_age is not None:
         silence = _silence(observation)
         if policy.heartbeat_timeout is not None and silence is not None:

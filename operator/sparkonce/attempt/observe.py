@@ -14,7 +14,7 @@ from typing import Any
 from sparkonce.attempt.decide import Observation
 from sparkonce.launch.protocol import ApplicationState, Phase, StillThere, Stopped
 from sparkonce.model import masking
-from sparkonce.model.record import Record, Report, Verdict, Why
+from sparkonce.model.record import LINGERS, Record, Report, Verdict, Why
 from sparkonce.store.protocol import IdempotencyStore
 from sparkonce.store.roster import SILENT
 
@@ -40,6 +40,8 @@ async def observe_heartbeats(
         served = await receivable()
         # It takes SILENT seconds before a dead gateway is noticed: that part of the silence proves nothing.
         receivable_for = None if served is None else max(0.0, min(served, driver.age) - SILENT)
+    if seen is not None and driver is not None:
+        seen = replace(seen, lingers=_lingers(driver.progress, silence=min(driver.age, receivable_for or 0.0)))
     return Observation(
         seen=seen,
         rewound=seen is not None and seen.rewound,
@@ -48,8 +50,16 @@ async def observe_heartbeats(
         driver_age=driver.age if driver else None,
         receivable_for=receivable_for,
         owner_age=owner.age if owner else None,
-        progress=driver.progress if driver else {},
+        progress={name: value for name, value in driver.progress.items() if name != LINGERS} if driver else {},
     )
+
+
+def _lingers(progress: Mapping[str, Any], *, silence: float) -> float | None:
+    """Seconds for which the driver has had nothing left to do: those that it reported, and its silence since."""
+    said = progress.get(LINGERS)
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said < inf:
+        return None
+    return float(said) + silence
 
 
 def without_secrets(observation: Observation, job: Mapping[str, Any]) -> Observation:

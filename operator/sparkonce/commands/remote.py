@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from sparkonce.attempt.decide import Observation
+from sparkonce.attempt.decide import LINGERING, Observation
 from sparkonce.controller.objects import ObjectRef
 from sparkonce.errors import InvalidInput, LaunchUnavailable
 from sparkonce.launch.protocol import ApplicationState, Phase, Stopped
@@ -52,7 +52,13 @@ def as_recorded(record: Record) -> Observation:
         return Observation(seen=None)
     phase = Phase(record.phase) if record.phase in set(Phase) else Phase.STARTING
     seen = ApplicationState(
-        name=noted.name, uid=noted.uid, nonce=record.nonce, phase=phase, driver=noted.driver, waits=record.note
+        name=noted.name,
+        uid=noted.uid,
+        nonce=record.nonce,
+        phase=phase,
+        driver=noted.driver,
+        waits=record.note,
+        lingers=0.0 if record.note == LINGERING else None,
     )
     return Observation(seen=seen)
 

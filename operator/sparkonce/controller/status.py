@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal, localcontext
 from typing import Any, NamedTuple
 
-from sparkonce.attempt.decide import Policy, stop_request_text
+from sparkonce.attempt.decide import LINGERING, Policy, stop_request_text
 from sparkonce.attempt.request import Answer
 from sparkonce.controller.objects import Json, ObjectView
 from sparkonce.controller.plan import (
@@ -123,7 +123,7 @@ def _message_of(view: View, record: Record) -> str:
     if record.phase == Phase.HELD:
         return f"{number} waits for its queue"
     if record.phase in _RUNS:
-        return f"{number} runs"
+        return f"{number}: {LINGERING}" if record.note == LINGERING else f"{number} runs"
     return f"{number}{_WAITS}{record.note}" if record.note else f"{number} waits for its driver"
 
 

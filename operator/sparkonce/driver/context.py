@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
@@ -38,7 +41,7 @@ from sparkonce.errors import (
     StoreUnusable,
     UndeclaredOutput,
 )
-from sparkonce.model.record import COMMITTED, VALUES_LIMIT, Assignment, Why
+from sparkonce.model.record import COMMITTED, LINGERS, VALUES_LIMIT, Assignment, Why
 from sparkonce.model.spec import Expect, missing_columns, too_few_rows
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
@@ -97,7 +100,11 @@ class Job:
         self._sequence = 0
         self._transactions = 0
         self._process = uuid.uuid4().hex[:12]
-        self.heartbeat = Heartbeat(channel, interval=interval, progress=lambda: {"rows": self._rows})
+        self._idle_since = time.monotonic()
+        """When the last report ended; infinity while one is under way."""
+        self._program_ended: float | None = None
+        """When it was first noticed, monotonic seconds."""
+        self.heartbeat = Heartbeat(channel, interval=interval, progress=self._progress)
 
     @property
     def key(self) -> str:
@@ -217,10 +224,13 @@ class Job:
             StoreUnavailable: unknown; the entry may exist.
         """
         reporter = self._reporter(kind)
+        self._idle_since = math.inf
         try:
             _insist(lambda: self.channel.report(reporter, kind, body))
         except ReportTooLarge as refused:
             sys.stderr.write(f"sparkonce: not reported: {refused}\n")
+        finally:
+            self._idle_since = time.monotonic()
 
     def _reporter(self, kind: str) -> str:
         """A unique name for one entry."""
@@ -232,11 +242,34 @@ class Job:
         self.report("permanent-error", message=message[:MESSAGE_LIMIT])
         sys.exit(f"sparkonce: {message}")
 
+    @property
+    def complete(self) -> bool:
+        """Whether the job declares outputs and this process has found or made a final commit in each of them."""
+        return bool(self._sinks) and self._committed_slots.keys() == self._sinks.keys()
+
+    def _progress(self) -> dict[str, Any]:
+        """What a heartbeat carries. `lingers`: seconds since the program ended, which nothing but a commit or a report of another thread
+        can follow; only once every output is committed."""
+        shown: dict[str, Any] = {"rows": self._rows}
+        if not threading.main_thread().is_alive():  # it has returned or raised, and Python waits for the other threads
+            now = time.monotonic()
+            if self._program_ended is None:
+                self._program_ended = now
+            if self.complete:
+                shown[LINGERS] = round(max(0.0, now - max(self._program_ended, self._idle_since)), 1)
+        return shown
+
+    def last_beat(self) -> None:
+        """Beats as Python ends, if every output is committed: what remains of the process has nothing left to do."""
+        if self.complete and not self.heartbeat.over:
+            self.heartbeat.beat()
+
     def _report_progress(self) -> None:
         """Beats after a commit; after the last output's, reports all slots through the gateway. An operator that cannot reach the outputs
         accepts "all committed" from any driver. Best effort: without the report it starts a settle run."""
         self.heartbeat.beat()
-        if self.assignment.gateway and self._committed_slots.keys() == self._sinks.keys():
+        self._idle_since = time.monotonic()
+        if self.assignment.gateway and self.complete:
             slots = {name: slot.dump() for name, slot in self._committed_slots.items()}
             with contextlib.suppress(StoreUnavailable, StoreUnusable, ReportTooLarge):
                 self.channel.report(self._reporter(COMMITTED), COMMITTED, {"slots": slots}, patience=COURTESY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
@@ -74,6 +75,8 @@ def from_environment(environment: Mapping[str, str], *, stager: Stager | None = 
             )
     failpoints.hit("driver.current")
     job.heartbeat.start()
+    if assignment.gateway:
+        atexit.register(job.last_beat)  # the JVM may outlive Python, and no thread of ours beats there
     return job
 
 

@@ -61,6 +61,8 @@ class ApplicationState:
     """Why its driver has not started, where that is more than a start takes: the cause, its reason in brackets, then details."""
     hopeless: bool = False
     """Whether what `waits` says cannot mend itself."""
+    lingers: float | None = None
+    """Seconds for which a running driver has had nothing left to do, as it reported itself (`model.record.LINGERS`); None: it has."""
     message: str = ""
     log_tail: str = ""
     """Of a driver that failed: its exception, or the last lines of its log (`driver_log`)."""

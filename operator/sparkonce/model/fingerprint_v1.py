@@ -52,6 +52,7 @@ SPEC_CLASSES: Mapping[str, FieldClass] = {
     "activeDeadlineSeconds": FieldClass.IGNORED,
     "heartbeatTimeoutSeconds": FieldClass.IGNORED,
     "stopTimeoutSeconds": FieldClass.IGNORED,
+    "lingerSeconds": FieldClass.IGNORED,
     "retention": FieldClass.IGNORED,
     "applicationTTL": FieldClass.IGNORED,
     "ttlSecondsAfterFinished": FieldClass.IGNORED,

@@ -286,6 +286,9 @@ class SpecBody(Value):
     """Local mode: the folder that relative paths start from."""
 
 
+LINGERS = "lingers"
+"""In a heartbeat's progress: for how many seconds the driver has had nothing left to do. Its program has ended, every output is committed,
+and a thread keeps the process."""
 COMMITTED = "committed"
 """Kind of the report in which a driver names the committed slot of every declared output."""
 

@@ -400,6 +400,9 @@ class JobSpec(ResourceModel):
     """Silence of a driver that ends its attempt; 120 where outputs are declared."""
     stop_timeout_seconds: Seconds = 120
     """How long an attempt may take to stop."""
+    linger_seconds: Seconds = 60
+    """How long a driver may stay after its program has ended and every output is committed; then the job has succeeded and the driver is
+    stopped. A thread that does more than that needs more time."""
     retention: Retention = Retention()
     """How long the key is remembered once the job is finalized."""
     # "TTL" would become "Ttl" by rule.

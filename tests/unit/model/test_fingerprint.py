@@ -97,6 +97,7 @@ POLICIES: list[tuple[Loc, Any]] = [
     (("spec", "activeDeadlineSeconds"), 7),
     (("spec", "heartbeatTimeoutSeconds"), 7),
     (("spec", "stopTimeoutSeconds"), 7),
+    (("spec", "lingerSeconds"), 7),
     (("spec", "ttlSecondsAfterFinished"), 7),
     (("spec", "suspend"), True),
 ]

@@ -86,6 +86,8 @@ def _doing(record: Record, decision: Decision | None) -> str:
             return f"{decision.evidence}; {decision.unblock}"
     if record.settling is not None and record.settling.attempt >= record.attempt:
         return "settling"
+    if record.note == rows.LINGERING:
+        return rows.LINGERING
     return _plain(record.phase or "Starting")
 
 

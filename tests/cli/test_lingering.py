@@ -1,0 +1,103 @@
+"""A driver whose program has ended and that a thread keeps alive: it ends with the result, once everything that the job declares is there."""
+
+from __future__ import annotations
+
+import textwrap
+
+from harness.desk import OUTPUT, PATIENCE, WRITES, Desk
+from harness.eventually import assert_eventually
+from sparkonce.attempt.decide import LINGERING
+from sparkonce.launch.local import locked
+
+KEY = "write/numbers@1"
+STAYS = """
+    import threading, time
+    from pathlib import Path
+
+    def stay():
+        while not Path("go").exists():
+            time.sleep(0.02)
+
+    threading.Thread(target=stay).start()
+"""
+"""Suffix of a script: a thread that only the end of the test ends."""
+ENDS_LATER = """
+    import threading, time
+    from pathlib import Path
+
+    def end():
+        time.sleep(4)
+        Path("ended").touch()
+
+    threading.Thread(target=end).start()
+"""
+GOES_ON = """
+    import time
+
+    time.sleep(3)
+    job.result(last="word")
+"""
+REPORTS = """
+    import threading, time
+    from pathlib import Path
+
+    def report():
+        for number in range(20):
+            time.sleep(0.2)
+            job.result(number=number)
+        while not Path("go").exists():
+            time.sleep(0.02)
+
+    threading.Thread(target=report).start()
+"""
+"""Suffix of a script: a thread that reports for longer than lingerSeconds, and stays."""
+
+
+def script(*parts: str) -> str:
+    return "".join(textwrap.dedent(part) for part in parts)
+
+
+def test_a_job_that_a_thread_keeps_has_succeeded(desk: Desk) -> None:
+    """All is committed and the program has ended: after lingerSeconds the job has succeeded with what it reported, and its process is
+    gone. Until then `keys explain` says what it waits for. A duplicate gets the result."""
+    desk.job(script(WRITES, STAYS), lingerSeconds=4)
+    leader = desk.start("run", "job.yaml", "--json")
+
+    def explained() -> bool:
+        said = desk.here("keys", "explain", KEY, "--json")
+        return said.code == 0 and LINGERING in said.told["evidence"]
+
+    assert_eventually(explained, PATIENCE)
+    said = leader.end()
+    assert (said.code, said.told["phase"], said.told["attempt"]) == (0, "Succeeded", 1), said
+    assert said.told["result"]["values"] == {"greatest": 1233}
+    assert LINGERING in said.err
+    assert [slot.rows for slot in desk.commits()] == [1234]
+    [folder] = desk.ledger.with_name(f"{desk.ledger.name}.attempts").iterdir()
+    assert not locked(folder)
+    assert desk.here("run", "job.yaml", "--json").told["replayed"] is True
+
+
+def test_a_program_that_goes_on_is_not_stopped(desk: Desk) -> None:
+    """Everything is committed, and the main thread works on for longer than lingerSeconds: what it reports last is in the result."""
+    desk.job(script(WRITES, GOES_ON), lingerSeconds=1)
+    said = desk.start("run", "job.yaml", "--json").end()
+    assert (said.code, said.told["result"]["values"]) == (0, {"greatest": 1233, "last": "word"}), said
+
+
+def test_a_thread_that_reports_after_the_program_is_not_stopped(desk: Desk) -> None:
+    """Each of its reports begins lingerSeconds anew, and all of them are in the result."""
+    desk.job(script(WRITES, REPORTS), lingerSeconds=2)
+    said = desk.start("run", "job.yaml", "--json").end()
+    assert (said.code, said.told["attempt"]) == (0, 1), said
+    assert said.told["result"]["values"] == {"greatest": 1233, "number": 19}
+    assert [slot.rows for slot in desk.commits()] == [1234]
+
+
+def test_a_program_that_ended_before_its_outputs_is_waited_for(desk: Desk) -> None:
+    """The second output is not committed, so nothing says that the job is done: its thread is not stopped for lingerSeconds."""
+    second = {"name": "more", "slotLog": {"path": "lake/more"}}
+    desk.job(script(WRITES, ENDS_LATER), lingerSeconds=1, outputs=[OUTPUT, second])
+    said = desk.start("run", "job.yaml", "--json").end()
+    assert said.code != 0, said
+    assert (desk.folder / "ended").exists()
