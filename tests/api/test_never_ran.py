@@ -108,6 +108,25 @@ def test_what_cannot_mend_itself_ends_early(stage: Stage) -> None:
 
 
 @pytest.mark.operator
+@pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated", ""], ids=["full", "gated", "silent"])
+def test_waiting_for_a_node_is_not_starting(stage: Stage, reason: str) -> None:
+    """An opaque job whose pod no node takes for longer than startTimeoutSeconds, whether its scheduler says why or not: it goes on waiting,
+    its status says so, and the time counts from when a node has it. It runs once."""
+    key = f"queued-{reason or 'silent'}".lower()
+    stage.play(key, Script(queued_seconds=9.0, queued_reason=reason, pending_seconds=1.5))
+    stage.send(key, key, startTimeoutSeconds=4)
+
+    def waits() -> None:
+        assert f"no node takes its driver pod{f' ({reason})' if reason else ''}" in str(
+            stage.status(key).get("message")
+        )
+
+    assert_eventually(waits, IN_TIME)
+    stage.until(key, "Succeeded", attempt=1)
+    assert len(stage.runs(key)) == 1
+
+
+@pytest.mark.operator
 def test_a_corrected_job_takes_its_key(stage: Stage) -> None:
     """Its image cannot be had; the edited object runs as generation 2 without a person, and the history says that nothing had happened. One
     that had run before it failed is a mismatch after the edit, and so is one whose onMismatch is RejectAlways."""

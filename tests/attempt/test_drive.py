@@ -421,3 +421,20 @@ def test_a_follower_that_attaches_in_the_last_moment_is_read_before_the_end(tmp_
     assert isinstance(ended, Ended)
     assert "a-follower" in ended.record.objects
     assert len(sent) == 2
+
+
+def test_when_an_attempt_left_its_queue_is_recorded(tmp_path: Path) -> None:
+    """By the store's clock, in the write that notes the next phase; not while it waits."""
+    made = writing(tmp_path)
+    made.applications.plays = [Phase.HELD]
+    phases = [Phase.STARTING, Phase.SUCCEEDED]
+    noted: list[float | None] = []
+
+    def goes_on() -> None:
+        noted.append(made.granted.now().queued_until)
+        made.applications.become(made.granted.assignment.name, phases.pop(0))
+
+    made.waits = goes_on
+    made.run()
+    assert noted[0] is None
+    assert isinstance(noted[1], float)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from driver.granted import Granted, granted
 from harness.memory_store import MemoryStore
-from sparkonce.attempt.observe import observe_heartbeats, receivable_through
+from sparkonce.attempt.observe import PLACING, UNPLACED, as_queued, observe_heartbeats, receivable_through, unstarted
 from sparkonce.blocking import run
 from sparkonce.controller.status import EVERY, ShownProgress
 from sparkonce.driver.channel import DirectChannel
@@ -135,3 +136,46 @@ def test_a_driver_with_nothing_left_to_do_says_since_when(
     found = run(observe_heartbeats(one.store, one.now(), there, receivable=serving))
     assert found.seen is not None
     assert (found.seen.lingers, found.progress) == (lingers, {"rows": 3})
+
+
+STARTING = ApplicationState(name="so-1", uid="u1", nonce="nonce-1", phase=Phase.STARTING, unplaced=True)
+
+
+@pytest.mark.parametrize(
+    ("seen", "noted", "waits", "phase"),
+    [
+        (STARTING, "Starting", PLACING - 1, Phase.STARTING),
+        (STARTING, "Starting", PLACING + 1, Phase.HELD),
+        (STARTING, "Held", 1.0, Phase.HELD),
+        (replace(STARTING, unplaced=False), "Starting", 9e9, Phase.STARTING),
+        (replace(STARTING, unplaced=False), "Held", 9e9, Phase.STARTING),
+        (replace(STARTING, phase=Phase.RUNNING), "Held", None, Phase.RUNNING),
+    ],
+)
+def test_a_driver_that_no_node_takes_waits_in_a_queue(
+    tmp_path: Path, seen: ApplicationState, noted: str, waits: float | None, phase: Phase
+) -> None:
+    """Although no scheduler says a word about it: after the time that placing takes, and until a node has it."""
+    record = attempt(tmp_path, Clock()).now().changed(phase=noted)
+    found = as_queued(record, seen, waits, start_timeout=1800.0)
+    assert found is not None and found.phase is phase
+    assert found.waits == (UNPLACED if phase is Phase.HELD else "")
+
+
+def test_a_driver_that_no_node_takes_is_never_late(tmp_path: Path) -> None:
+    """Also where startTimeoutSeconds is less than placing takes."""
+    record = attempt(tmp_path, Clock()).now()
+    found = as_queued(record, STARTING, 1.5, start_timeout=1.0)
+    assert found is not None and found.phase is Phase.HELD
+
+
+def test_a_driver_starts_when_it_has_left_its_queue(tmp_path: Path) -> None:
+    """The time in the queue is not part of startTimeoutSeconds; that of an earlier attempt says nothing about this one."""
+    clock = Clock()
+    one = attempt(tmp_path, clock)
+    clock.at += 5000.0
+    seen = replace(STARTING, unplaced=False)
+    for left, granted_at, waits in ((clock.at - 30.0, 1000.0, 30.0), (clock.at - 30.0, clock.at - 10.0, 10.0)):
+        record = one.now().changed(queued_until=left, granted_at=granted_at)
+        assert run(unstarted(one.store, record, seen)) == waits
+        assert run(unstarted(one.store, record, replace(seen, phase=Phase.HELD))) is None

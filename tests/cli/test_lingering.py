@@ -1,4 +1,4 @@
-"""A driver whose program has ended and that a thread keeps alive: it ends with the result, once everything that the job declares is there."""
+"""A driver whose program has ended and that a thread keeps alive: it ends with the result, once all that the job declares is committed."""
 
 from __future__ import annotations
 

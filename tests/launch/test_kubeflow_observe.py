@@ -109,6 +109,39 @@ def test_what_a_driver_waits_for_is_told() -> None:
     )
 
 
+def unscheduled(reason: str) -> dict[str, Any]:
+    return {"conditions": [{"type": "PodScheduled", "status": "False", "reason": reason, "message": "why"}]}
+
+
+@pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated", "SchedulingSkipped", ""])
+def test_a_driver_that_no_node_takes_waits_in_a_queue(reason: str) -> None:
+    """Whatever its scheduler calls it (Kubernetes, Volcano, YuniKorn): Held, with the scheduler's words. A node's pod is starting, and so
+    is one of which no scheduler has spoken yet, which is told apart."""
+    found = seen(stored("SUBMITTED"), [pod("Pending", status=unscheduled(reason))])
+    named = f" ({reason})" if reason else ""
+    assert (found.phase, found.unplaced, found.driver) == (Phase.HELD, True, DRIVER)
+    assert found.waits == f"no node takes its driver pod{named}: why"
+    bound = pod("Pending", status=unscheduled(reason)) | {"spec": {"nodeName": "node-1"}}
+    assert (seen(stored("SUBMITTED"), [bound]).phase, seen(stored("SUBMITTED"), [bound]).unplaced) == (
+        Phase.STARTING,
+        False,
+    )
+    silent = seen(stored("SUBMITTED"), [pod("Pending")])
+    assert (silent.phase, silent.unplaced) == (Phase.STARTING, True)
+
+
+def test_a_pod_whose_application_runs_has_a_node() -> None:
+    """The view of the pod lags behind the Spark operator's status."""
+    assert seen(stored("RUNNING"), [pod("Pending", status=unscheduled("Unschedulable"))]).phase is Phase.STARTING
+    assert not seen(stored("RUNNING"), [pod("Running")]).unplaced
+
+
+@pytest.mark.parametrize(("labels", "phase"), [({"kueue.x-k8s.io/queue-name": "q"}, Phase.HELD), ({}, Phase.ACCEPTED)])
+def test_an_application_that_its_queue_has_not_admitted_waits(labels: dict[str, str], phase: Phase) -> None:
+    """Kueue suspends it as it is created; the Spark operator may not have looked at it yet."""
+    assert seen(stored("", suspend=True, labels=labels), [], UNSEEN).phase is phase
+
+
 @pytest.mark.parametrize(
     ("reason", "cause", "hopeless"),
     [

@@ -369,7 +369,7 @@ def waiting_note(record: Record, seen: ApplicationState) -> str:
     """The record's note while this is what is seen: why the driver has not started, or has not ended."""
     if seen.phase is Phase.RUNNING and seen.lingers is not None:
         return LINGERING
-    starts = seen.phase in (Phase.ACCEPTED, Phase.STARTING) and not goes_back(record, seen.phase)
+    starts = seen.phase in (Phase.ACCEPTED, Phase.STARTING, Phase.HELD) and not goes_back(record, seen.phase)
     return seen.waits if starts else ""
 
 

@@ -21,7 +21,7 @@ from sparkonce import failpoints
 from sparkonce.attempt import decide as rows
 from sparkonce.attempt.decide import Decision, Observation, Policy, conclude
 from sparkonce.attempt.follow import next_of
-from sparkonce.attempt.observe import observe_heartbeats, opaque_verdict, unstarted, without_secrets
+from sparkonce.attempt.observe import as_queued, observe_heartbeats, opaque_verdict, unstarted, without_secrets
 from sparkonce.attempt.outcome import failed, never_ran, succeeded
 from sparkonce.attempt.settle import Offload, Settler, inline
 from sparkonce.errors import LaunchRefused, LaunchUnavailable, SparkonceError, StoreUnavailable
@@ -267,13 +267,16 @@ class Drive:
             seen = just[1]
         else:
             seen = await self.launcher.observe(self.assignment(record, job), record.application)
-        if not self.polled and not job.policy.declared:  # an opaque job sends no heartbeats and no reports
-            rewound = seen is not None and seen.rewound
-            return Observation(seen=seen, rewound=rewound, owner_age=await unstarted(self.store, record, seen))
-        observation = await observe_heartbeats(self.store, record, seen, receivable=self.receivable)
         if self.polled:
-            return observation
-        return replace(observation, owner_age=await unstarted(self.store, record, seen))
+            return await observe_heartbeats(self.store, record, seen, receivable=self.receivable)
+        waits = await unstarted(self.store, record, seen)
+        seen = as_queued(record, seen, waits, start_timeout=job.policy.start_timeout)
+        if seen is not None and seen.phase is Phase.HELD:
+            waits = None
+        if not job.policy.declared:  # an opaque job sends no heartbeats and no reports
+            return Observation(seen=seen, rewound=seen is not None and seen.rewound, owner_age=waits)
+        observation = await observe_heartbeats(self.store, record, seen, receivable=self.receivable)
+        return replace(observation, owner_age=waits)
 
     async def launch(self, record: Record, claim: Claim, job: DrivenJob) -> None:
         failpoints.hit("engine.launch.before")
@@ -301,6 +304,8 @@ class Drive:
         driver = seen.driver or (record.application.driver if record.application else None)  # keep the one noted before
         application, waits = Application(name=seen.name, uid=seen.uid, driver=driver), rows.waiting_note(record, seen)
         changed = record.changed(application=application, phase=phase, note=waits)
+        if record.phase == Phase.HELD and phase != Phase.HELD:
+            changed = changed.changed(queued_until=await self.store.now())
         event = Event(
             what=f"Application {phase}", by=self.owner, why=waits, generation=record.generation, attempt=record.attempt
         )

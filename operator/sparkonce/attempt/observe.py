@@ -18,6 +18,10 @@ from sparkonce.model.record import LINGERS, Record, Report, Verdict, Why
 from sparkonce.store.protocol import IdempotencyStore
 from sparkonce.store.roster import SILENT
 
+PLACING = 60.0
+"""Seconds after which a driver pod without a node waits in a queue. A scheduler places it, or says that it cannot, in a second or two."""
+UNPLACED = "no node takes its driver pod, and no scheduler says why"
+
 
 async def observe_heartbeats(
     store: IdempotencyStore,
@@ -92,10 +96,23 @@ def receivable_through(
 
 
 async def unstarted(store: IdempotencyStore, record: Record, seen: ApplicationState | None) -> float | None:
-    """Seconds since an attempt without a running driver could have started; None: its driver runs, or it waits for its queue."""
+    """Seconds since an attempt without a running driver could have started: it was granted, its backoff was over, and it had left its
+    queue. None: its driver runs, or it waits for its queue."""
     if seen is not None and seen.phase not in (Phase.ACCEPTED, Phase.STARTING):
         return None
-    return max(0.0, await store.now() - max(record.granted_at, record.not_before or 0.0))
+    return max(0.0, await store.now() - max(record.granted_at, record.not_before or 0.0, record.queued_until or 0.0))
+
+
+def as_queued(
+    record: Record, seen: ApplicationState | None, waits: float | None, *, start_timeout: float
+) -> ApplicationState | None:
+    """The same as Held where a driver has had no machine for longer than placing one takes, although no scheduler says why: its scheduler
+    may be one that says nothing, or may be down. `waits`: seconds (`unstarted`)."""
+    if seen is None or not seen.unplaced or seen.phase is not Phase.STARTING or waits is None:
+        return seen
+    if record.phase != Phase.HELD and waits <= min(PLACING, start_timeout):
+        return seen
+    return replace(seen, phase=Phase.HELD, waits=seen.waits or UNPLACED)
 
 
 def opaque_verdict(record: Record, stopped: Stopped | StillThere) -> Verdict:

@@ -120,7 +120,7 @@ def _message_of(view: View, record: Record) -> str:
         return _followed(record)
     if record.application is None:
         return _granted(record, number)
-    if record.phase == Phase.HELD:
+    if record.phase == Phase.HELD and not record.note:
         return f"{number} waits for its queue"
     if record.phase in _RUNS:
         return f"{number}: {LINGERING}" if record.note == LINGERING else f"{number} runs"

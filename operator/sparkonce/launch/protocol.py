@@ -28,7 +28,7 @@ class Phase(StrEnum):
     UNKNOWN = "Unknown"
     """It ended and its outcome was not observed."""
     HELD = "Held"
-    """It waits in a queue."""
+    """It waits in a queue, or for a node: no process of it runs, and it is not the launcher's to say when one will."""
 
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED_KNOWN, Phase.FAILED_INFRA, Phase.UNKNOWN})
@@ -59,6 +59,8 @@ class ApplicationState:
     """Unix seconds since when a driver waits for objects that its failed submission may never have created. It may still start."""
     waits: str = ""
     """Why its driver has not started, where that is more than a start takes: the cause, its reason in brackets, then details."""
+    unplaced: bool = False
+    """Whether its driver has no machine to run on yet. `phase` is Held only once a scheduler has said so."""
     hopeless: bool = False
     """Whether what `waits` says cannot mend itself."""
     lingers: float | None = None

@@ -214,6 +214,8 @@ class Record(Value):
     """Unix seconds (store's clock): when this generation was opened."""
     granted_at: float = 0.0
     """When the current attempt was granted."""
+    queued_until: float | None = None
+    """Unix seconds (store's clock): when an attempt was last seen to have left its queue; one before `granted_at` says nothing."""
     finalized_at: float | None = None
     expires_at: float | None = None
     """Unix seconds (store's clock); only a finalized record expires."""

@@ -393,7 +393,7 @@ class JobSpec(ResourceModel):
     retry: Retry = Retry()
     """Attempts within one generation."""
     start_timeout_seconds: Seconds = 1800
-    """From creation to a running driver; then the attempt ends."""
+    """From creation to a running driver; then the attempt ends. Time in a queue, or without a node, does not count."""
     active_deadline_seconds: Seconds | None = None
     """From reserve to the end, all attempts together; none if absent."""
     heartbeat_timeout_seconds: Seconds | None = None

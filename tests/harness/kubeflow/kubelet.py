@@ -59,6 +59,7 @@ class Kubelet:
         self._least = least
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._leaving: dict[str, asyncio.Event] = {}
+        self._queued: dict[str, asyncio.Task[None]] = {}
         self.runs: list[Run] = []
 
     def start(self) -> None:
@@ -67,9 +68,10 @@ class Kubelet:
     async def stop(self) -> None:
         for run in self.runs:
             run.stop.set()
-        for task in self._lives.values():
+        tasks = [*self._lives.values(), *self._queued.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._lives.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _changed(self, before: Json | None, after: Json | None) -> None:
         pod = after or before or {}
@@ -78,11 +80,30 @@ class Kubelet:
         if uid in self._leaving:
             if leaving:
                 self._leaving[uid].set()
+        elif after is not None and self._is_queued(after):
+            if uid not in self._queued:
+                self._queued[uid] = asyncio.create_task(self._queue(after))
         elif after is not None and after["spec"].get("nodeName") == states.NODE:
             self._leaving[uid] = asyncio.Event()
             if leaving:
                 self._leaving[uid].set()
             self._lives[uid] = asyncio.create_task(self._live(after))
+
+    def _is_queued(self, pod: Json) -> bool:
+        script = self._script_of(self._application_of(pod))
+        return (
+            not pod["spec"].get("nodeName") and bool(script.queued_seconds) and not pod["spec"].get("schedulingGates")
+        )
+
+    async def _queue(self, pod: Json) -> None:
+        """The scheduler's part: says why no node takes the pod, and binds it in the end."""
+        script, name = self._script_of(self._application_of(pod)), pod["metadata"]["name"]
+        if script.queued_reason:
+            await self._write(pod, states.pod_unschedulable(script.queued_reason))
+        await asyncio.sleep(script.queued_seconds)
+        target = {"apiVersion": "v1", "kind": "Node", "name": states.NODE}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        await self._insist("POST", path_of(PODS, self._namespace, name, "binding"), body)
 
     async def _live(self, pod: Json) -> None:
         """The life of a pod from when it is first seen."""

@@ -219,6 +219,8 @@ class SparkOperator:
             return f"failed to run spark-submit: {states.NO_IMAGE}"
         selector = f"spark-{uuid.uuid4().hex}"
         pod = states.driver_pod(application, submission, selector)
+        if script.queued_seconds:
+            del pod["spec"]["nodeName"]
         error = await self._create_pod(pod)
         if not error and script.twin:
             await self._create_pod(

@@ -79,6 +79,10 @@ class Script:
     """The termination message."""
 
     # its pod
+    queued_seconds: float = 0.0
+    """Seconds for which no node takes the pod."""
+    queued_reason: str = "Unschedulable"
+    """Why, as its scheduler says it; empty: it says nothing."""
     pending_seconds: float = 0.0
     """Seconds between the pod and the start of its container."""
     pending_reason: str = "ContainerCreating"

@@ -294,6 +294,12 @@ def pod_pending(pod: Mapping[str, Any], reason: str = "ContainerCreating") -> Js
     return _pod_status(pod, "Pending", {"waiting": {"reason": reason}})
 
 
+def pod_unschedulable(reason: str) -> Json:
+    """The status of a pod that no node takes, as its scheduler writes it."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/1 nodes are available"}
+    return {"phase": "Pending", "conditions": [{**condition, "lastTransitionTime": now()}]}
+
+
 def pod_running(pod: Mapping[str, Any]) -> Json:
     """The status of a pod whose container runs."""
     return _pod_status(pod, "Running", {"running": {"startedAt": _started(pod)}})

@@ -6,7 +6,7 @@ reports FAILED for a running driver ("driver pod already exist").
 
 | status | no driver pod | evidence |
 | --- | --- | --- |
-| none, RESUMING | Accepted | |
+| none, RESUMING | Accepted; Held while its queue has it suspended | |
 | SUBMITTED · RUNNING, UNKNOWN | Starting · Running | a recorded driver without its pod has vanished: Unknown |
 | SUCCEEDING, FAILING, SUBMISSION_FAILED | Finishing | not final |
 | COMPLETED | Succeeded | the driver container exited 0 |
@@ -14,6 +14,8 @@ reports FAILED for a running driver ("driver pod already exist").
 | FAILED, anything else | Unknown | also "already exist", "not found", "status missing", a failed submission |
 | SUSPENDING, SUSPENDED | Held; with our mark Finishing, Unknown | |
 | INVALIDATING, PENDING_RERUN | Accepted, repeated | an edit of its spec runs it again |
+
+A driver pod that no node has, and of which a scheduler says so, waits in a queue like a suspended application: Held.
 
 A Spark operator that dies during a submission may leave a driver pod whose ConfigMaps will never be created; its successor reports FAILED
 ("already exist") for it, as for a running driver. Such a pod is Starting, and `half_made` reports since when it waits for its volumes.
@@ -126,7 +128,8 @@ def observe(
         stopping=fields.stopping,
         repeated=_repeated(fields) or len(drivers) > 1 or (pod is not None and pod.restarted),
         half_made=half_made,
-        waits=pod.waits if pod is not None and phase is Phase.STARTING else "",
+        waits=pod.waits if pod is not None and phase in (Phase.STARTING, Phase.HELD) else "",
+        unplaced=pod is not None and phase in (Phase.STARTING, Phase.HELD) and pod.unplaced,
         hopeless=pod is not None and phase is Phase.STARTING and pod.hopeless,
         message=message,
         log_tail=pod.log_tail if pod else find(fields.message).excerpt if failed_submit else "",
@@ -216,6 +219,8 @@ def _with_pod(fields: _Fields, pod: DriverPod, known: str | None) -> tuple[Phase
         return pod.phase, pod.message, pod.exit_code
     if fields.state == "COMPLETED" or (fields.state == "FAILED" and _EXIT.match(fields.message)):
         return Phase.FINISHING, pod.message, None  # our view of the pod lags
+    if pod.phase is Phase.HELD and fields.state == "RUNNING":
+        return Phase.STARTING, pod.message, None  # the same: a pod that ran has a node
     return pod.phase, pod.message, None
 
 
@@ -229,6 +234,8 @@ def _without_pod(fields: _Fields, *, vanished: bool) -> tuple[Phase, str, int | 
             return _failed(fields)
         case _ if fields.placeholder and fields.suspended and fields.generation <= 1:
             return Phase.UNKNOWN, "a placeholder: nothing ever ran under this name", None
+        case "" if fields.suspended and fields.queued and not fields.stopping:
+            return Phase.HELD, "its queue has not admitted it", None
         case "SUSPENDED" if fields.stopping and fields.suspended:
             return Phase.UNKNOWN, "it was stopped", None
         case "SUSPENDING" if fields.stopping:

@@ -57,6 +57,7 @@ class DriverPod:
     restarted: bool = False
     """Whether its container ran more than once: driver pods are never restarted, so two drivers ran under one token."""
     waits: str = ""
+    unplaced: bool = False
     hopeless: bool = False
     """See `ApplicationState`."""
     mounting: float | None = None
@@ -127,6 +128,9 @@ def look(pod: Mapping[str, Any]) -> DriverPod:
         phase, message = _failed(status, disruption)
     else:
         phase, message = _alive(metadata, status, container, disruption)
+    unplaced = phase is Phase.STARTING and not as_map(pod.get("spec")).get("nodeName")
+    if unplaced and _unscheduled(status) is not None:
+        phase = Phase.HELD
     counted = phase in (Phase.SUCCEEDED, Phase.FAILED_KNOWN)
     return DriverPod(
         uid=text_of(metadata.get("uid")),
@@ -135,7 +139,8 @@ def look(pod: Mapping[str, Any]) -> DriverPod:
         message=message,
         log_tail=text_of(terminated.get("message"))[-TERMINATION:],
         restarted=(number_of(container.get("restartCount")) or 0) > 0,
-        waits=_why_it_waits(status, container) if phase is Phase.STARTING else "",
+        waits=_why_it_waits(status, container) if phase in (Phase.STARTING, Phase.HELD) else "",
+        unplaced=unplaced,
         hopeless=phase is Phase.STARTING and _waiting(container)[0] in _HOPELESS,
         mounting=_mounting(status) if phase is Phase.STARTING else None,
     )
