@@ -14,7 +14,7 @@ import pytest
 from harness.apiserver import Cluster
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
-from harness.kubeflow import Moment, Script
+from harness.kubeflow import Driver, Moment, Script
 from harness.kubeflow.drivers import writes_outputs
 from harness.stage import IN_TIME, Stage, held, rows, staged
 from sparkonce.launch.kubernetes import PODS
@@ -106,6 +106,56 @@ def test_a_vanished_driver_of_an_opaque_job_is_decided_as_declared(stage: Stage)
     stage.until("vanished-retry", "Succeeded", attempt=2)
     stage.until("vanished-fail", "Failed", attempt=1)
     assert "unknown" in stage.condition("vanished-fail", "Failed")["message"]
+
+
+def graceful(driver: Driver) -> int:
+    """Runs until it is told to stop, and then ends as if it were done."""
+    driver.stop.wait()
+    return 0
+
+
+def delete_driver(stage: Stage, key: str) -> None:
+    name = f"so-{stage.hash20(key)}-g1-a1-driver"
+    stage.cluster.api.delete(PODS, name, stage.namespace)
+    assert_eventually(lambda: stage.cluster.api.get(PODS, name, stage.namespace) is None, IN_TIME)
+
+
+@pytest.mark.operator
+def test_a_deleted_driver_that_exits_with_code_0_proves_nothing(stage: Stage, tmp_path: Path) -> None:
+    """Its pod is deleted, it exits 0 on SIGTERM, and the Spark operator says COMPLETED: an opaque job is Held, whether operators watch or
+    are away meanwhile; one with outputs is tried again. One that had ended before its pod was deleted has succeeded."""
+    stage.play("watched", Script(code=graceful))
+    stage.play("away", Script(code=graceful))
+    stage.play("declared", Script(code=graceful), attempt="g1-a1")
+    stage.play("declared", Script(code=writes_outputs(1, 2)), attempt="g1-a2")
+    stage.send("watched", "watched")
+    stage.send("away", "away")
+    stage.send("declared", "declared", outputs=rows(tmp_path))
+    stage.send("done", "done")
+    for name in ("watched", "away", "declared"):
+        stage.until(name, "Running", attempt=1)
+    stage.until("done", "Succeeded", attempt=1)
+    delete_driver(stage, "done")
+    delete_driver(stage, "watched")
+    delete_driver(stage, "declared")
+    stage.until("watched", "Held", attempt=1)
+    assert stage.condition("watched", "Held")["reason"] == "Unknown"
+    stage.until("declared", "Succeeded", attempt=2)
+    for each in stage.operators:
+        each.kill()
+    delete_driver(stage, "away")
+
+    def completed() -> bool:
+        [application] = stage.applications("away")
+        return bool(application["status"]["applicationState"]["state"] == "COMPLETED")
+
+    assert_eventually(completed, IN_TIME)
+    for each in stage.operators:
+        each.start()
+    stage.until("away", "Held", attempt=1)
+    assert "COMPLETED" in stage.condition("away", "Held")["message"]
+    assert stage.status("done")["phase"] == "Succeeded"
+    assert [len(stage.runs(key)) for key in ("watched", "away", "declared", "done")] == [1, 1, 2, 1]
 
 
 def test_a_vanished_driver_of_a_job_with_outputs_is_tried_again(stage: Stage, tmp_path: Path) -> None:

@@ -438,3 +438,19 @@ def test_when_an_attempt_left_its_queue_is_recorded(tmp_path: Path) -> None:
     made.run()
     assert noted[0] is None
     assert isinstance(noted[1], float)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_what_is_remarkable_about_a_success_is_in_its_result(tmp_path: Path, declared: bool) -> None:
+    """Exit code 0 of a driver of which a process was killed for lack of memory: Succeeded, and the evidence says so."""
+    made = writing(tmp_path, phase=Phase.RUNNING) if declared else owner(tmp_path)
+    said = "driver container exited with code 0 (OOMKilled)"
+
+    def ends() -> None:
+        [(name, seen)] = made.applications.by_name.items()
+        made.applications.by_name[name] = replace(seen, phase=Phase.SUCCEEDED, exit_code=0, message=said)
+
+    made.waits = ends
+    result = made.result()
+    assert result.outcome is Outcome.SUCCEEDED
+    assert result.evidence == ("slots committed by attempt 1" if declared else "exit code 0") + f"; {said}"

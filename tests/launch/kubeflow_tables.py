@@ -43,7 +43,7 @@ STATUS = [
     ("INVALIDATING", "", Phase.ACCEPTED, Phase.ACCEPTED),
     ("SUSPENDING", "", Phase.HELD, Phase.HELD),
     ("SUSPENDED", "", Phase.HELD, Phase.HELD),
-    ("COMPLETED", "", Phase.SUCCEEDED, Phase.SUCCEEDED),
+    ("COMPLETED", "", Phase.UNKNOWN, Phase.UNKNOWN),  # its pod was deleted: before its end, or after it
     ("FAILED", EXITED, Phase.FAILED_KNOWN, Phase.FAILED_KNOWN),
     ("FAILED", "driver container failed with ExitCode: 137, Reason: OOMKilled", Phase.FAILED_KNOWN, Phase.FAILED_KNOWN),
     ("FAILED", "driver container failed with ExitCode: 143", Phase.FAILED_KNOWN, Phase.FAILED_KNOWN),
@@ -92,15 +92,16 @@ PODS = [
     (pod("Failed", status={"reason": "UnexpectedAdmissionError", "containerStatuses": None}), Phase.FAILED_INFRA, None),
     (pod("Failed", code=137, status={"reason": "Evicted"}), Phase.FAILED_INFRA, None),
     (pod("Failed", code=143, status=disrupted("PreemptionByScheduler", second=5)), Phase.FAILED_INFRA, None),
-    (pod("Failed", code=1, status=disrupted("EvictionByEvictionAPI", second=20)), Phase.FAILED_KNOWN, 1),  # before it
-    # A driver that traps SIGTERM and exits 0 was interrupted; one that had ended before was not.
+    # A driver that traps SIGTERM and exits 0 was interrupted. Whether it had ended before cannot be told from two clocks.
+    (pod("Failed", code=1, status=disrupted("EvictionByEvictionAPI", second=20)), Phase.FAILED_INFRA, None),
     (pod("Succeeded", code=0, status=disrupted("EvictionByEvictionAPI", second=5)), Phase.FAILED_INFRA, None),
     (pod("Succeeded", code=0, status=disrupted("EvictionByEvictionAPI", second=10)), Phase.FAILED_INFRA, None),
-    (pod("Succeeded", code=0, status=disrupted("DeletionByPodGC", second=20)), Phase.SUCCEEDED, 0),
+    (pod("Succeeded", code=0, status=disrupted("DeletionByPodGC", second=20)), Phase.FAILED_INFRA, None),
     (pod("Succeeded", code=0, **LEAVING), Phase.UNKNOWN, None),
     (pod("Succeeded", code=0, deletionTimestamp="soon"), Phase.UNKNOWN, None),
     *((pod("Succeeded", code=0, deletionTimestamp=time), Phase.UNKNOWN, None) for time in NO_TIMES),
-    (pod("Succeeded", code=0, **LEFT_LATER), Phase.SUCCEEDED, 0),
+    (pod("Succeeded", code=0, **LEFT_LATER), Phase.UNKNOWN, None),
+    (pod("Succeeded", code=0, reason="OOMKilled"), Phase.SUCCEEDED, 0),
     (pod("Failed", status={"containerStatuses": [SIDECAR, ENDED_WELL]}), Phase.SUCCEEDED, 0),
     (pod("Failed", status={"containerStatuses": [SIDECAR, {**SIDECAR, "name": "other"}]}), Phase.UNKNOWN, None),
     (pod("Failed", code=1, **LEAVING), Phase.FAILED_KNOWN, 1),

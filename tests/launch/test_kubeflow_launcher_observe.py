@@ -11,7 +11,7 @@ from launch.kubeflow_scene import NAMESPACE
 from launch.kubeflow_world import DECLARED, DRIVER, NAME, OPAQUE, World, run
 from sparkonce.errors import LaunchUnavailable
 from sparkonce.launch.kubeflow.launcher import KubeflowLauncher
-from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable
+from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable, Json
 from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model.record import Application
 
@@ -191,3 +191,38 @@ def test_a_driver_that_starts_between_the_two_looks_is_seen() -> None:
     launcher, _ = world.process(meanwhile=lambda: (act := next(steps)) and act())
     seen = run(launcher.observe(DECLARED, UNSEEN))
     assert seen is not None and seen.phase is Phase.RUNNING
+
+
+def test_an_end_that_a_watch_saw_before_the_deletion_stays_proven() -> None:
+    """The driver exits 0, and its pod is deleted after that: a process whose watch has the version before knows the success, and one that
+    comes later, to which COMPLETED alone is left, does not."""
+    world = World()
+    noted = world.running(OPAQUE)
+    world.spark.finish(NAME, 0)
+    watched, _ = world.process(watches=True)
+    pods = watched.pods
+    assert isinstance(pods, FakeWatched)
+    before = pods.get(NAMESPACE, DRIVER)
+    assert before is not None
+    world.spark.settle()
+    world.api.remove(PODS, NAMESPACE, DRIVER)
+    watched.pods = Remembered(before)  # type: ignore[assignment]  # as much of a watch as is read
+    seen = run(watched.observe(OPAQUE, noted))
+    assert seen is not None and seen.phase is Phase.SUCCEEDED
+
+    late, _ = world.process(watches=True)
+    seen = run(late.observe(OPAQUE, noted))
+    assert seen is not None and seen.phase is Phase.UNKNOWN
+    assert "COMPLETED" in seen.message
+
+
+class Remembered:
+    """A watch that lags: it has one version of a pod."""
+
+    synced = True
+
+    def __init__(self, pod: Json) -> None:
+        self._pod = pod
+
+    def get(self, namespace: str, name: str) -> Json | None:
+        return self._pod if (namespace, name) == (NAMESPACE, DRIVER) else None

@@ -3,12 +3,12 @@ statements."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from launch.kubeflow_scene import ASSIGNMENT, DRIVER, JOB, NAMESPACE, NOTED, UID, at, placed, pod, stored
+from launch.kubeflow_scene import ASSIGNMENT, DRIVER, JOB, NAMESPACE, NOTED, UID, at, disrupted, placed, pod, stored
 from launch.kubeflow_tables import (
     EXISTS,
     EXITED,
@@ -24,7 +24,7 @@ from launch.kubeflow_tables import (
 )
 from sparkonce.launch.driver_log import LOG_TAIL
 from sparkonce.launch.kubeflow.labels import rewound
-from sparkonce.launch.kubeflow.observe import observe, submission_over
+from sparkonce.launch.kubeflow.observe import observe, of_others, submission_over
 from sparkonce.launch.kubeflow.pod import TERMINATION
 from sparkonce.launch.kubeflow.spec import settle_run, stub_pod
 from sparkonce.launch.protocol import ENDED, Phase
@@ -390,3 +390,33 @@ def test_a_submission_is_over_only_when_the_spark_operator_says_so(state: str | 
     assert not submission_over(stored(state, **MARK), ASSIGNMENT)
     assert not submission_over(stored("SUSPENDED", **{**MARK, "suspend": False}), ASSIGNMENT)
     assert all(submission_over(stored(over, **MARK), ASSIGNMENT) for over in ("SUSPENDED", "COMPLETED", "FAILED"))
+
+
+# --- exit code 0
+
+
+@pytest.mark.parametrize("skew", range(-60, 61, 20))
+def test_no_clock_makes_a_success_of_an_interruption(skew: int) -> None:
+    """The node's clock is before or behind the API server's: a driver that exits 0 while its pod is deleted, or is being evicted, has not
+    succeeded, whichever time is the earlier one."""
+    finished = datetime(2026, 5, 1, 12, 0, 10, tzinfo=UTC) + timedelta(seconds=skew)
+    for change in ({"metadata": LEAVING}, {"status": disrupted("EvictionByEvictionAPI", second=8)}):
+        driver = pod("Succeeded", code=0, status=change.get("status"), **change.get("metadata", {}))
+        driver["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = finished.isoformat()
+        for state in ("RUNNING", "SUCCEEDING", "COMPLETED"):
+            found = seen(stored(state), [driver])
+            assert found.phase in (Phase.UNKNOWN, Phase.FAILED_INFRA)
+            assert found.exit_code is None
+
+
+def test_a_success_with_a_process_that_was_killed_for_memory_is_told() -> None:
+    """The driver exited 0, and the kubelet says OOMKilled: a process that it had started was killed, which its author wants to know."""
+    found = seen(stored("COMPLETED"), [pod("Succeeded", code=0, reason="OOMKilled")])
+    assert (found.phase, found.exit_code) == (Phase.SUCCEEDED, 0)
+    assert "exited with code 0 (OOMKilled)" in found.message
+    assert seen(stored("COMPLETED"), [pod("Succeeded", code=0, reason="Completed")]).message == ""
+
+
+def test_of_another_partys_application_its_operators_word_counts() -> None:
+    """It is only followed: its pods may be gone long before it is bound."""
+    assert of_others(stored("COMPLETED"), ASSIGNMENT).phase is Phase.SUCCEEDED

@@ -71,6 +71,23 @@ def test_a_command_is_asked_once_to_end_and_its_exit_code_is_kept(scene: LocalSc
     assert scene.written("asked") == "asked\n"
 
 
+def test_a_command_that_was_told_to_end_and_exits_with_code_0_proves_nothing(scene: LocalScene) -> None:
+    """It was interrupted, and says that all is well: how it ended is unknown. One that had ended before has succeeded."""
+    scene.launch(scene.shell(f"trap 'exit 0' TERM; echo > ready; {FOREVER}"))
+    assert_eventually(lambda: scene.written("ready"), PATIENCE)
+    answer = scene.stop()
+    assert isinstance(answer, Stopped) and answer.seen is not None
+    assert (answer.seen.phase, answer.seen.exit_code) == (Phase.UNKNOWN, None)
+    assert "told to stop" in answer.seen.message
+
+
+def test_a_command_that_had_ended_before_it_was_stopped_has_succeeded(scene: LocalScene) -> None:
+    """Its exit code is from before the stop."""
+    scene.launch(scene.shell("exit 0"))
+    assert_eventually(scene.ended, PATIENCE)
+    assert seen_after(scene.stop()) is Phase.SUCCEEDED
+
+
 def test_a_command_that_does_not_listen_is_killed(scene: LocalScene) -> None:
     """After half of the timeout: SIGKILL, to all of the group."""
     scene.launch(scene.shell("trap '' TERM; touch ready; " + FOREVER))

@@ -333,13 +333,11 @@ def _said(record: Record, observation: Observation, policy: Policy, now: float) 
         said = observation.permanent_error or "the driver reported a permanent error"
         return _settle(record, observation.permanent_why, "permanent error", said)
     if seen.phase is Phase.SUCCEEDED:
+        completed = "; ".join(filter(None, (_COMPLETED, seen.message)))
         if not policy.declared:
-            return Decision(
-                Finalize(Outcome.SUCCEEDED, Why.COMPLETED, "exit code 0"),
-                "completed, opaque",
-                "the application completed",
-            )
-        return _settle(record, Why.COMPLETED, "completed", "the application completed")
+            note = "; ".join(filter(None, ("exit code 0", seen.message)))
+            return Decision(Finalize(Outcome.SUCCEEDED, Why.COMPLETED, note), "completed, opaque", completed)
+        return _settle(record, Why.COMPLETED, "completed", completed)
     if seen.phase is Phase.FAILED_KNOWN:
         said = seen.message or f"the driver ended with exit code {seen.exit_code}"
         if seen.script_error and policy.declared:
@@ -384,6 +382,9 @@ def goes_back(record: Record, phase: Phase) -> bool:
     return phase in _GROWS and record.phase in _GROWS[_GROWS.index(phase) + 1 :]
 
 
+_COMPLETED = "the application completed"
+ALL_COMMITTED = "every output is committed"
+"""Beginning of the note on an attempt that has committed every output, perhaps followed by "; " and what is remarkable about its end."""
 HALF_MADE = 120.0
 """Seconds that the driver pod of a half-failed submission may wait for its mounts: a ConfigMap that was never created will not appear,
 while attaching a volume may take a minute or two. Giving up on a driver that would have started costs an attempt and no effect."""
@@ -459,7 +460,9 @@ def conclude(record: Record, verdict: Verdict, observation: Observation, policy:
     """Decides what a settled attempt means for its generation. Call it only once every output is fenced, or an opaque attempt is
     stopped: before that a late commit could contradict the decision."""
     if verdict in (Verdict.ALL, Verdict.COMPLETED):
-        said = "every output is committed" if verdict is Verdict.ALL else "exit code 0"
+        said = ALL_COMMITTED if verdict is Verdict.ALL else "exit code 0"
+        if record.settling is not None and record.settling.note.startswith(_COMPLETED):
+            said += record.settling.note.removeprefix(_COMPLETED)
         return Decision(Finalize(Outcome.SUCCEEDED, None, said), f"settled: {verdict}", said)
     if held := _HELD.get(verdict):
         return Decision(Hold(*held), f"settled: {verdict}", held[1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkonce.attempt.decide import Finalize, Observation
+from sparkonce.attempt.decide import ALL_COMMITTED, Finalize, Observation
 from sparkonce.launch.driver_log import LOG_TAIL
 from sparkonce.model.record import (
     FENCED_EMPTY,
@@ -76,7 +76,11 @@ def succeeded(
     """The result of a generation that succeeded. `settlement`: None for an opaque or followed job. `now`: Unix seconds, store's clock."""
     slots = settlement.slots if settlement else {}
     outputs = tuple(output_result(s, slot) for s in sinks if (slot := slots.get(s.name)) is not None)
-    evidence = _evidence(slots) if outputs else end.note
+    evidence = end.note
+    if outputs:
+        evidence = _evidence(slots) + (
+            end.note.removeprefix(ALL_COMMITTED) if end.note.startswith(ALL_COMMITTED) else ""
+        )
     return Result(
         outcome=Outcome.SUCCEEDED,
         generation=record.generation,

@@ -4,6 +4,7 @@
         application.json   its creator's uid and nonce. One rename creates the complete folder: create-if-absent
         lock               liveness: a shared lock of the launcher until it has spawned, the wrapper, the JVM and the Python driver
         stopped            if it exists, nothing may start here
+        interrupted        the command exited 0 after it was told to stop, which proves nothing
         process            pid, start time and boot id of the wrapper
         exit               exit code, written by the wrapper, so that it survives the launcher
         stdout, stderr
@@ -52,6 +53,7 @@ POLL = 0.02
 _CHILDREN: list[subprocess.Popen[bytes]] = []
 """Children of this process, referenced so that Popen does not warn about one that outlives its launcher."""
 
+_INTERRUPTED = "its driver was told to stop before it exited with code 0"
 _NEVER_RAN = "its launcher ended before it had started anything"
 _WRAPPER = """
 d=$1; shift
@@ -60,6 +62,7 @@ trap : TERM
 { cat /proc/$$/stat; cat /proc/sys/kernel/random/boot_id; } > "$d/process.new" && mv "$d/process.new" "$d/process" || exit 75
 "$@" > "$d/stdout" 2> "$d/stderr"
 code=$?
+[ $code = 0 ] && [ -e "$d/stopped" ] && : > "$d/interrupted"
 echo $code > "$d/exit.new" && mv "$d/exit.new" "$d/exit"
 exit $code
 """
@@ -172,10 +175,10 @@ class LocalLauncher:
         alive = locked(folder) and (process is None or _runs(process) or bool(members(folder, nonce)))
         code = _exit_code(folder)  # read after the lock: a process that had ended by then has written it
         stopping = (folder / "stopped").exists()
-        never_ran = not alive and _never_ran(folder)
+        never_ran, interrupted = not alive and _never_ran(folder), False
         if alive:
             phase = Phase.FINISHING if code is not None else Phase.RUNNING if process else _starting(folder)
-        elif code is None:
+        elif code is None or (interrupted := (folder / "interrupted").exists()):
             phase = Phase.UNKNOWN
         else:
             phase = Phase.SUCCEEDED if code == 0 else Phase.FAILED_KNOWN
@@ -185,11 +188,13 @@ class LocalLauncher:
             nonce=nonce,
             phase=phase,
             driver=process,
-            exit_code=code,
+            exit_code=None if interrupted else code,
             stopping=stopping,
             never_ran=never_ran,
             message=_NEVER_RAN
             if never_ran
+            else _INTERRUPTED
+            if interrupted
             else f"the driver ended with exit code {code} (stdout and stderr are in {folder})"
             if phase is Phase.FAILED_KNOWN
             else "",

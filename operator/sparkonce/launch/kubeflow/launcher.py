@@ -178,7 +178,7 @@ class KubeflowLauncher:
             if found is None:
                 return None
             driver = await self.kubernetes.get(PODS, namespace, driver_pod_name(name))
-        if driver is None and cached is not None and look(cached).exit_code is not None:
+        if cached is not None and look(cached).exit_code is not None and (driver is None or _same(driver, cached)):
             driver = cached  # it had ended before its pod was deleted, which is final
         return observe(found, [driver] if driver is not None else [], assignment, noted)
 
@@ -243,6 +243,11 @@ def _conclusive(seen: ApplicationState, assignment: Assignment, noted: Applicati
     if seen.phase not in ENDED:
         return True
     return driver is not None and seen.driver is not None and look(driver).exit_code is not None
+
+
+def _same(pod: Json, other: Json) -> bool:
+    """Whether both are versions of one pod."""
+    return text_of(as_map(pod.get("metadata")).get("uid")) == text_of(as_map(other.get("metadata")).get("uid"))
 
 
 def _certain(seen: ApplicationState | None) -> ApplicationState:

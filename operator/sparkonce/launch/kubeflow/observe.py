@@ -9,7 +9,7 @@ reports FAILED for a running driver ("driver pod already exist").
 | none, RESUMING | Accepted; Held while its queue has it suspended | |
 | SUBMITTED · RUNNING, UNKNOWN | Starting · Running | a recorded driver without its pod has vanished: Unknown |
 | SUCCEEDING, FAILING, SUBMISSION_FAILED | Finishing | not final |
-| COMPLETED | Succeeded | the driver container exited 0 |
+| COMPLETED | Unknown | the driver container exited 0, perhaps because its pod was being deleted |
 | FAILED "driver container failed with ExitCode: N" | FailedKnown | |
 | FAILED, anything else | Unknown | also "already exist", "not found", "status missing", a failed submission |
 | SUSPENDING, SUSPENDED | Held; with our mark Finishing, Unknown | |
@@ -20,7 +20,9 @@ A driver pod that no node has, and of which a scheduler says so, waits in a queu
 A Spark operator that dies during a submission may leave a driver pod whose ConfigMaps will never be created; its successor reports FAILED
 ("already exist") for it, as for a running driver. Such a pod is Starting, and `half_made` reports since when it waits for its volumes.
 
-After our stop mark an exit code counts only for the driver in the record, so a status without that pod proves nothing. No end is concluded
+The Spark operator says COMPLETED of a driver that was interrupted and exited 0, too. Ended driver pods stay, so one that is gone was deleted,
+and only a version of it from before then proves success. After our stop mark an exit code counts only for the driver in the record, so a
+status without that pod proves nothing. No end is concluded
 without reading the pods (`pods=None`): the driver may be alive. Callers read the application first and its pods after it: in the reverse
 order a driver that has just started looks like one that has vanished.
 """
@@ -48,6 +50,7 @@ from sparkonce.launch.kubeflow.pod import MESSAGE, DriverPod, drivers_of
 from sparkonce.launch.protocol import ENDED, ApplicationState, Phase
 from sparkonce.model.record import Application, Assignment
 
+_NO_PROOF = "the driver pod is gone, and the Spark operator says COMPLETED of an interrupted driver that exited with code 0, too"
 _EXIT = re.compile(r"driver container failed with ExitCode: (\d{1,5})(?!\d)(?:, Reason: (\w+))?", re.ASCII)
 """Matched at the beginning of the message: a failed submission is followed by the arbitrary output of spark-submit."""
 SUBMISSION = 120
@@ -144,6 +147,8 @@ def of_others(application: Mapping[str, Any], assignment: Assignment) -> Applica
 
 def _as_reported(fields: _Fields) -> ApplicationState:
     phase, message, code = _without_pod(fields, vanished=False)
+    if fields.state == "COMPLETED" and not fields.stopping:
+        phase, message, code = Phase.SUCCEEDED, "", 0
     return ApplicationState(
         name=fields.name,
         uid=fields.uid,
@@ -229,7 +234,7 @@ def _without_pod(fields: _Fields, *, vanished: bool) -> tuple[Phase, str, int | 
         case "COMPLETED" | "FAILED" if fields.stopping:
             return Phase.UNKNOWN, f"it is {fields.state}, and the driver pod that could prove it is gone", None
         case "COMPLETED":
-            return Phase.SUCCEEDED, "", 0
+            return Phase.UNKNOWN, _NO_PROOF, None
         case "FAILED":
             return _failed(fields)
         case _ if fields.placeholder and fields.suspended and fields.generation <= 1:

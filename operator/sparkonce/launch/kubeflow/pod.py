@@ -3,8 +3,9 @@
 Pods are read because the Spark operator's status lags by minutes under load and is lost after some of its crashes. Only the driver's
 container counts: a failed sidecar proves nothing, nor does the pod's phase when the container's exit code is available.
 
-Exit code 0 proves success only if the pod was not being ended: a driver that traps SIGTERM and exits 0 was interrupted. The times of the
-end and of the deletion or disruption decide; where they are missing, or in the same second, the driver counts as interrupted.
+Exit code 0 proves success only of a pod that is not being ended: a driver that traps SIGTERM and exits 0 was interrupted. A pod with a
+deletion or a disruption therefore never shows success, even if the times say that the driver had ended before it: those are of two clocks,
+the node's and the API server's. A driver that had ended first was seen without them, in a version of the pod that a watch has.
 A silent node does not mean a dead driver; a node that the control plane has given up does, with an unknown outcome.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from sparkonce.launch.kubeflow.labels import (
@@ -43,6 +44,7 @@ _PLATFORM = frozenset(
 """Values of `status.reason` for pods that the platform ended or never started."""
 
 
+_OUT_OF_MEMORY = "OOMKilled"
 _LOST = "ContainerStatusUnknown"
 """The kubelet's reason, with an exit code of its own, for a container that it does not find: it never started, or its end was not seen."""
 
@@ -219,18 +221,21 @@ def _ended(
     terminated: Mapping[str, Any],
     disruption: Mapping[str, Any] | None,
 ) -> tuple[Phase, str]:
-    finished = time_of(terminated.get("finishedAt"))
     reason = text_of(status.get("reason"))
     exited = f"driver container exited with code {code}" + _because(terminated.get("reason"))
-    if disruption is not None and not _before(finished, time_of(disruption.get("lastTransitionTime"))):
+    if disruption is not None:
         return Phase.FAILED_INFRA, f"the platform ended the driver{_because(disruption.get('reason'))}; {exited}"
-    if disruption is None and reason in _PLATFORM:
+    if reason in _PLATFORM:
         return Phase.FAILED_INFRA, f"the platform ended the driver{_because(reason)}; {exited}"
     if code != 0:
         return Phase.FAILED_KNOWN, exited
-    deleted = "deletionTimestamp" in metadata and metadata["deletionTimestamp"] is not None
-    if deleted and not _before(finished, _deletion_requested(metadata)):
+    if metadata.get("deletionTimestamp") is not None:
         return Phase.UNKNOWN, "the driver pod was being deleted when its driver exited with code 0"
+    if terminated.get("reason") == _OUT_OF_MEMORY:
+        return (
+            Phase.SUCCEEDED,
+            f"{exited}: the kernel killed one of its processes for lack of memory, and the driver did not fail",
+        )
     return Phase.SUCCEEDED, ""
 
 
@@ -333,17 +338,6 @@ def _because(reason: object) -> str:
 
 def _detail(message: object) -> str:
     return f": {text_of(message)[:MESSAGE]}" if text_of(message) else ""
-
-
-def _deletion_requested(metadata: Mapping[str, Any]) -> datetime | None:
-    """Time of the delete request; the API server records the end of the grace period."""
-    end = time_of(metadata.get("deletionTimestamp"))
-    grace = number_of(metadata.get("deletionGracePeriodSeconds")) or 0
-    return end - timedelta(seconds=min(max(grace, 0), 86_400 * 365)) if end is not None else None
-
-
-def _before(first: datetime | None, second: datetime | None) -> bool:
-    return first is not None and second is not None and first < second
 
 
 def time_of(value: object) -> datetime | None:
