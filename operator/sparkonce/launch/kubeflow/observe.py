@@ -20,11 +20,11 @@ A driver pod that no node has, and of which a scheduler says so, waits in a queu
 A Spark operator that dies during a submission may leave a driver pod whose ConfigMaps will never be created; its successor reports FAILED
 ("already exist") for it, as for a running driver. Such a pod is Starting, and `half_made` reports since when it waits for its volumes.
 
-The Spark operator says COMPLETED of a driver that was interrupted and exited 0, too. Ended driver pods stay, so one that is gone was deleted,
-and only a version of it from before then proves success. After our stop mark an exit code counts only for the driver in the record, so a
-status without that pod proves nothing. No end is concluded
-without reading the pods (`pods=None`): the driver may be alive. Callers read the application first and its pods after it: in the reverse
-order a driver that has just started looks like one that has vanished.
+The Spark operator says COMPLETED of a driver that was interrupted and exited 0, too. Ended driver pods stay, so one that is gone was
+deleted, and only a version of it from before then proves success. After our stop mark an exit code counts only for the driver in the
+record, so a status without that pod proves nothing. No end is concluded without reading the pods (`pods=None`): the driver may be alive.
+Callers read the application first and its pods after it: in the reverse order a driver that has just started looks like one that has
+vanished.
 """
 
 from __future__ import annotations
