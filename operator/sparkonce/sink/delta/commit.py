@@ -16,6 +16,7 @@ from sparkonce.model.spec import OnRerun
 from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.delta import stream as delta_stream
+from sparkonce.sink.delta import widths as delta_widths
 from sparkonce.sink.delta.inventory import is_opening, missing, older_files
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
@@ -183,13 +184,17 @@ def _slot_fit(table: DeltaSnapshot, slot: Slot) -> delta_fit.RowLayout | str:
     if not isinstance(fits, str) and slot.file_count and fits.staged_by != (slot.partition_by or ()):
         own, staged_by = (", ".join(columns) or "no column" for columns in (fits.staged_by, slot.partition_by or ()))
         return f"it is partitioned by {own}, and the rows were staged by {staged_by}"
+    if not isinstance(fits, str) and slot.file_count:
+        declared = delta_widths.widths((fits.schema or table.schema)["fields"])
+        why = declared if isinstance(declared, str) else delta_widths.unchecked(declared, rows)
+        return why or fits
     return fits
 
 
 def _rows(slot: Slot) -> dict[str, Any]:
     """The schema of the slot's rows; without columns for a stream's opening and end, which have no rows."""
     ends = slot.stream is not None and slot.stream.part is StreamPart.END
-    return dict(json.loads(slot.data_schema)) if slot.data_schema and not ends else delta_fit.EMPTY
+    return delta_widths.settled(json.loads(slot.data_schema)) if slot.data_schema and not ends else delta_fit.EMPTY
 
 
 def _now() -> int:

@@ -234,7 +234,7 @@ def of_file(footer: FileMetaData, rows: Mapping[str, Any]) -> str:
 def _bounds(kind: str, statistics: list[Any]) -> tuple[Any, Any] | None:
     try:
         values = [value for each in statistics for value in (each.min, each.max)]
-    except (ValueError, OverflowError):  # text that is not UTF-8, years that Python does not have
+    except (ValueError, OverflowError):  # text that is not UTF-8; dates outside of Python's years 1 to 9999
         return None
     if kind == "string":
         if not all(

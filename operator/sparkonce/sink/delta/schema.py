@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from sparkonce.sink.delta.widths import COLLATIONS, DECLARED, widths
 
 READER, WRITER = 3, 7
 """The highest protocol versions; from there on tables name their features one by one."""
@@ -44,6 +46,8 @@ _OF_COLUMNS = {
 _PRIMITIVE = re.compile(
     r"(string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(\d+,\d+\))$"
 )
+_COLLATION = re.compile(rf'"{COLLATIONS}": \{{"[^"]*": "([^"]*)"')
+"""The first collation in a column's declaration, as `json.dumps` writes it."""
 _BAD_NAME = re.compile(r"[ ,;{}()\n\t=]")
 _NOT_FOLDERS = ("binary", "timestamp", "struct", "array", "map")
 """Types without a canonical text: Spark names folders of a `timestamp` in the session's time zone."""
@@ -56,7 +60,7 @@ class RowLayout:
     """How rows of one schema are laid out in a table."""
 
     schema: Field | None
-    """The table's new schema, when columns are added."""
+    """The table's new schema, when columns or fields of structs are added."""
     partition_by: tuple[str, ...]
     """The table's own partition columns; the rows' where the table had no columns."""
     staged_by: tuple[str, ...]
@@ -76,11 +80,12 @@ def unwritable(
             return f"it uses {called} ({name}), which this version does not write"
     if constraints := sorted(name for name in configuration if name.startswith("delta.constraints.")):
         return f"it has the constraint {constraints[0]}, which this version does not check"
-    for field in schema["fields"]:
+    for column in schema["fields"]:
         for name, called in _OF_COLUMNS.items():
-            if f'"{name}"' in json.dumps(field):  # includes the metadata of nested columns
-                return f"its column {field['name']} has {called}, which this version does not compute"
-    return None
+            if f'"{name}"' in json.dumps(column):  # includes the metadata of nested columns
+                return f"its column {column['name']} has {called}, which this version does not compute"
+    declared = widths(schema["fields"])
+    return declared if isinstance(declared, str) else None
 
 
 def unfenceable(*, reader: int, writer: int, features: frozenset[str], configuration: Mapping[str, str]) -> str | None:
@@ -119,35 +124,113 @@ def fit(
     if asked and tuple(asked) != tuple(partition_by):
         own = ", ".join(partition_by) or "no column"
         return f"it is partitioned by {own}, not by {', '.join(asked)}; leave partition_by out"
-    known = {field["name"]: field for field in table["fields"]}
-    by_lower = {name.lower(): name for name in known}
     if why := _bad_columns(rows):
         return why
-    added: list[Field] = []
-    for field in rows["fields"]:
-        name = field["name"]
-        if name not in known:
-            if (other := by_lower.get(name.lower())) is not None:
-                return f"its column is called {other}, and the rows call it {name}; rename it"
-            added.append(field)
-        elif _shape(field["type"]) != _shape(known[name]["type"]):
-            return (
-                f"its column {name} is {_text(known[name]['type'])}, and the rows have {_text(field['type'])}; cast it"
-            )
-        elif name in partition_by and _text(field["type"]) in _NOT_FOLDERS:
-            return f"it is partitioned by the {_text(field['type'])} {name}, which this version does not write"
-        elif _stricter(known[name], field):
-            return f"its column {name} is NOT NULL, and the rows may hold nulls there; coalesce them"
-    given = {field["name"] for field in rows["fields"]}
-    if lacking := [name for name, field in known.items() if not field["nullable"] and name not in given]:
-        return f"its column {lacking[0]} is NOT NULL, and the rows do not have it"
-    if added and not merge:
-        named = ", ".join(field["name"] for field in added)
+    found = _Comparison()
+    merged = _fields(table, rows, (), found)
+    if found.misfits:
+        return found.misfits[0]
+    kinds = {column["name"]: column["type"] for column in rows["fields"]}
+    for name in partition_by:
+        if name in kinds and (kind := _text(kinds[name])) in _NOT_FOLDERS:
+            return f"it is partitioned by the {kind} {name}, which this version does not write"
+    if found.new and not merge:
+        named = ", ".join(".".join(path) for path, _ in found.new)
         return f"it does not have the column(s) {named}; say merge_schema=True to add them, or drop them"
+    added = [column for _, column in found.new]
+    for column in table["fields"]:
+        deeper = [path for path, _ in found.new if path[0] == column["name"]]
+        if deeper and DECLARED in json.dumps(column):
+            return (
+                f"the metadata of its column {column['name']} declares the type with its widths ({DECLARED}), which would lack the new "
+                f"{'.'.join(deeper[0])}; add it with ALTER TABLE first, or drop it"
+            )
+    if why := _unkept(added):
+        return why
     if lacking_features := needed_features({"fields": added}) - features:
         return f"a new column needs the table feature {', '.join(sorted(lacking_features))}; enable it first"
-    schema = {**table, "fields": [*table["fields"], *map(nullable, added)]} if added else None
-    return RowLayout(schema, tuple(partition_by), tuple(name for name in partition_by if name in given))
+    schema = {**table, "fields": merged} if added else None
+    return RowLayout(schema, tuple(partition_by), tuple(name for name in partition_by if name in kinds))
+
+
+@dataclass
+class _Comparison:
+    """What a comparison of types has found."""
+
+    new: list[tuple[tuple[str, ...], Field]] = field(default_factory=list)
+    """Path and declaration of the fields that the table lacks."""
+    misfits: list[str] = field(default_factory=list)
+    """Sentences."""
+
+
+def _fields(
+    table: Field, rows: Field, path: tuple[str, ...], found: _Comparison, *, fixed: bool = False
+) -> list[Field]:
+    """The fields of a struct of the table, then those that only the rows have. Fields are matched by name, as all readers match them.
+
+    fixed: the struct is in a map, where readers of delta-rs do not fill in fields that a file lacks, so both must have the same."""
+    known = {column["name"]: column for column in table["fields"]}
+    given = {column["name"]: column for column in rows["fields"]}
+    by_lower = {name.lower(): name for name in known}
+    here = ".".join(path)
+    for name, column in given.items():
+        called = ".".join((*path, name))
+        if name in known:
+            continue
+        if (other := by_lower.get(name.lower())) is not None:
+            found.misfits.append(
+                f"its column is called {'.'.join((*path, other))}, and the rows call it {called}; rename it"
+            )
+        elif fixed:
+            found.misfits.append(f"its column {here} has no field {name}, and no field is added inside a map; drop it")
+        else:
+            found.new.append(((*path, name), nullable(column)))
+    merged = [
+        {**column, "type": _merged(column["type"], given[name]["type"], (*path, name), found, fixed=fixed)}
+        if name in given
+        else column
+        for name, column in known.items()
+    ]
+    for name, column in known.items():
+        called = ".".join((*path, name))
+        if name in given:
+            if column["nullable"] is False and given[name]["nullable"] is not False:
+                found.misfits.append(_nulls(called))
+        elif not column["nullable"] and name.lower() not in {each.lower() for each in given}:
+            found.misfits.append(f"its column {called} is NOT NULL, and the rows do not have it")
+        elif fixed:
+            found.misfits.append(
+                f"its column {here} has a field {name}, which the rows lack; add it, inside a map nothing is filled in"
+            )
+    return [*merged, *(column for at, column in found.new if at[:-1] == path)]
+
+
+def _merged(table: Any, rows: Any, path: tuple[str, ...], found: _Comparison, *, fixed: bool) -> Any:
+    """A type of the table, with the fields that only the rows have."""
+    called = ".".join(path)
+    if _text(table) != _text(rows):
+        found.misfits.append(f"its column {called} is {_text(table)}, and the rows have {_text(rows)}; cast it")
+        return table
+    if not isinstance(table, dict):
+        return table
+    match table["type"]:
+        case "struct":
+            return {**table, "fields": _fields(table, rows, path, found, fixed=fixed)}
+        case "array":
+            if table["containsNull"] is False and rows["containsNull"] is not False:
+                found.misfits.append(_nulls(f"{called}.element"))
+            element = _merged(table["elementType"], rows["elementType"], (*path, "element"), found, fixed=fixed)
+            return {**table, "elementType": element}
+        case _:
+            if table["valueContainsNull"] is False and rows["valueContainsNull"] is not False:
+                found.misfits.append(_nulls(f"{called}.value"))
+            for part in ("key", "value"):
+                _merged(table[f"{part}Type"], rows[f"{part}Type"], (*path, part), found, fixed=True)
+            return table
+
+
+def _nulls(called: str) -> str:
+    return f"its column {called} is NOT NULL, and the rows may hold nulls there; coalesce them"
 
 
 def new_schema(rows: Field, asked: Sequence[str]) -> Field | str:
@@ -161,7 +244,18 @@ def new_schema(rows: Field, asked: Sequence[str]) -> Field | str:
         kind = types[name] if isinstance(types[name], str) else types[name]["type"]
         if kind in _NOT_FOLDERS:
             return f"column {name} is {kind}, by which this version does not partition; use a date or a string"
-    return {"type": "struct", "fields": [nullable(field) for field in rows["fields"]]}
+    if why := _unkept(rows["fields"]):
+        return why
+    return {"type": "struct", "fields": [nullable(column) for column in rows["fields"]]}
+
+
+def _unkept(columns: Sequence[Field]) -> str | None:
+    """Why a table cannot keep what new columns say of themselves; None when it can."""
+    for column in columns:
+        if (collation := _COLLATION.search(json.dumps(column))) is not None:
+            return f"column {column['name']} has the collation {collation[1]}, which this version does not write; cast it to string"
+    declared = widths(columns)
+    return declared if isinstance(declared, str) else None
 
 
 EMPTY: Field = {"type": "struct", "fields": []}
@@ -180,11 +274,12 @@ def needed_features(schema: Mapping[str, Any]) -> set[str]:
     return {"timestampNtz"} if '"timestamp_ntz"' in json.dumps(schema) else set()
 
 
-def nullable(field: Field) -> Field:
-    """A field as a table declares it: nullable, whatever one job's rows promise, and without writers' metadata except comments."""
-    comment = (field.get("metadata") or {}).get("comment")
-    metadata = {"comment": comment} if isinstance(comment, str) else {}
-    return {"name": field["name"], "type": _loose(field["type"]), "nullable": True, "metadata": metadata}
+def nullable(column: Field) -> Field:
+    """A field as a table declares it: nullable, whatever one job's rows promise, and without writers' metadata except comments and the
+    widths of texts."""
+    own = column.get("metadata") or {}
+    metadata = {name: own[name] for name in ("comment", DECLARED) if isinstance(own.get(name), str)}
+    return {"name": column["name"], "type": _loose(column["type"]), "nullable": True, "metadata": metadata}
 
 
 def _loose(kind: Any) -> Any:
@@ -192,7 +287,7 @@ def _loose(kind: Any) -> Any:
         return kind
     match kind["type"]:
         case "struct":
-            return {"type": "struct", "fields": [nullable(field) for field in kind["fields"]]}
+            return {"type": "struct", "fields": [nullable(column) for column in kind["fields"]]}
         case "array":
             return {"type": "array", "elementType": _loose(kind["elementType"]), "containsNull": True}
         case _:
@@ -204,45 +299,26 @@ def _loose(kind: Any) -> Any:
             }
 
 
-def _shape(kind: Any) -> Any:
-    """The part of a type that decides equality: names and types, without nullability and metadata."""
-    if not isinstance(kind, dict):
-        return kind
-    match kind["type"]:
-        case "struct":
-            return ["struct", [[field["name"], _shape(field["type"])] for field in kind["fields"]]]
-        case "array":
-            return ["array", _shape(kind["elementType"])]
-        case _:
-            return ["map", _shape(kind["keyType"]), _shape(kind["valueType"])]
-
-
-def _stricter(table: Any, rows: Any) -> bool:
-    """Whether the table forbids nulls that the rows allow, at any depth. Both must have the same shape."""
-    if not isinstance(table, dict) or not isinstance(rows, dict):
-        return False
-    flags = ("nullable", "containsNull", "valueContainsNull")
-    if any(table.get(flag) is False and rows.get(flag) is not False for flag in flags):
-        return True
-    inner = ("type", "elementType", "keyType", "valueType")
-    if any(_stricter(table.get(each), rows.get(each)) for each in inner):
-        return True
-    return any(_stricter(*pair) for pair in zip(table.get("fields", ()), rows.get("fields", ()), strict=True))
-
-
 def _text(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind["type"])
 
 
 def _bad_columns(rows: Field) -> str | None:
-    seen: set[str] = set()
-    for field in rows["fields"]:
-        name = field["name"]
-        if name.lower() in seen:
-            return f"the rows have two columns called {name}; rename one"
-        seen.add(name.lower())
-        if why := _bad_type(name, field["type"]) or _bad_name(name):
+    if (twice := _twice(rows)) is not None:
+        return f"the rows have two columns called {twice}; rename one"
+    for column in rows["fields"]:
+        if why := _bad_type(column["name"], column["type"]) or _bad_name(column["name"]):
             return why
+    return None
+
+
+def _twice(struct: Field) -> str | None:
+    """A name that differs from an earlier one in case at most."""
+    seen: set[str] = set()
+    for each in struct["fields"]:
+        if (lower := each["name"].lower()) in seen:
+            return str(each["name"])
+        seen.add(lower)
     return None
 
 
@@ -259,13 +335,15 @@ def _bad_type(name: str, kind: Any) -> str | None:
         return None
     match kind.get("type"):
         case "struct":
-            inner = ((field["name"], field["type"]) for field in kind["fields"])
+            if (twice := _twice(kind)) is not None:
+                return f"column {name} has two fields called {twice}; rename one"
+            inner = ((each["name"], each["type"]) for each in kind["fields"])
             return next(
                 (why for each, of in inner if (why := _bad_type(f"{name}.{each}", of) or _bad_name(each))), None
             )
         case "array":
-            return _bad_type(f"{name}[]", kind["elementType"])
+            return _bad_type(f"{name}.element", kind["elementType"])
         case "map":
-            return _bad_type(name, kind["keyType"]) or _bad_type(name, kind["valueType"])
+            return _bad_type(f"{name}.key", kind["keyType"]) or _bad_type(f"{name}.value", kind["valueType"])
         case other:
             return f"column {name} is {other}, which a Delta table cannot hold here; cast it"

@@ -43,6 +43,7 @@ from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta import log as delta_stats
 from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.delta import stream as delta_stream
+from sparkonce.sink.delta import widths as delta_widths
 from sparkonce.sink.delta.inventory import inventory, is_opening, is_replaced, missing, staging_folder
 from sparkonce.sink.delta.partitions import laid_out
 from sparkonce.sink.delta.snapshot import DeltaSnapshot, Log
@@ -145,12 +146,16 @@ class DeltaTableSink:
     def stage(
         self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
     ) -> Slot:
-        table, partition_by = blocking.run(self._prepare(frame, key, options))
+        table, partition_by, limits = blocking.run(self._prepare(frame, key, options))
         nonce = secrets.token_hex(16)
         folder = staging_folder(key, token, nonce)
+        too_long = f"output {self.name} does not fit the Delta table {self.uri}"
         with undone_unless_staged(key, token, delete=lambda: self._delete(key, token, nonce), barred=self._is_barred):
-            staged, folders = (frame, partition_by) if not is_spark(frame) else laid_out(frame, partition_by, self.uri)
-            written = self._stage(staged, self._objects.where(folder), folders)
+            staged, folders = delta_widths.checked(frame, limits), partition_by
+            if is_spark(frame):
+                staged, folders = laid_out(staged, partition_by, self.uri)
+            with delta_widths.refused(limits, too_long):
+                written = self._stage(staged, self._objects.where(folder), folders)
             data_schema = frame.schema.json() if is_spark(frame) else written.data_schema
             rows, stats = json.loads(data_schema), dict[str, str]()
 
@@ -167,7 +172,7 @@ class DeltaTableSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
-                data_schema=data_schema,
+                data_schema=json.dumps(delta_widths.recorded(_schema_of(frame), limits)) if limits else data_schema,
                 table=table,
                 partition_by=partition_by,
                 merge_schema=options.merge_schema or None,
@@ -274,15 +279,18 @@ class DeltaTableSink:
 
     # --- before the DataFrame runs ---------------------------------------------------------------------------------------
 
-    async def _prepare(self, frame: Any, key: SinkKey, options: WriteOptions) -> tuple[str | None, tuple[str, ...]]:
-        """The table's identity and the columns to partition by. Raises: InvalidInput, OutputUnsupported; nothing was run or written."""
+    async def _prepare(
+        self, frame: Any, key: SinkKey, options: WriteOptions
+    ) -> tuple[str | None, tuple[str, ...], tuple[delta_widths.Width, ...]]:
+        """The table's identity, the columns to partition by, and the widths of texts. Raises: InvalidInput, OutputUnsupported; nothing was
+        run or written."""
         rows = _schema_of(frame)
         table = await self._log.load()
         if table is None:
             schema = delta_fit.new_schema(rows, options.partition_by)
             if isinstance(schema, str):
                 raise InvalidInput(f"output {self.name} cannot become a Delta table at {self.uri}: {schema}")
-            return None, options.partition_by
+            return None, options.partition_by, _limits(schema, rows)
         if why := plan.unwritable(table):
             raise OutputUnsupported(f"the Delta table {self.uri} cannot be written: {why}")
         fit = plan.fit(table, rows, options.partition_by, merge=options.merge_schema)
@@ -291,7 +299,7 @@ class DeltaTableSink:
         older = await plan.older(self._objects, table, key, self.on_rerun)
         if isinstance(older, str):
             raise InvalidInput(f"output {self.name} cannot replace its rows in the Delta table {self.uri}: {older}")
-        return table.identity, fit.staged_by
+        return table.identity, fit.staged_by, _limits(fit.schema or table.schema, rows)
 
     # --- deciding on one loaded table --------------------------------------------------------------------------------------
 
@@ -412,6 +420,14 @@ def digest_of(slot: Slot) -> str:
 
 def _closed(key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot:
     return Slot(state=SlotState.CLOSED, sink_key=str(key), token=token, fingerprint=fingerprint, closed_by=by)
+
+
+def _limits(schema: dict[str, Any], rows: dict[str, Any]) -> tuple[delta_widths.Width, ...]:
+    """The widths of texts that a table declares for these rows. Raises: InvalidInput when it declares them in a way that cannot be read."""
+    declared = delta_widths.widths(schema["fields"])
+    if isinstance(declared, str):
+        raise InvalidInput(declared)
+    return delta_widths.of_rows(declared, rows)
 
 
 def _schema_of(frame: Any) -> dict[str, Any]:

@@ -79,11 +79,15 @@ class SchemaChange:
     """Each: name, the table's type, the rows' type."""
     required: list[str] = field(default_factory=list)
     """Columns that the table requires and the rows may lack."""
+    keys: list[str] = field(default_factory=list)
+    """Fields in keys of maps that only the rows or only the table have: Iceberg lets no key gain or lose a field."""
 
     def problem(self, *, merge: bool) -> str | None:
         """Why rows of this schema do not fit the table; None if they do. merge: new columns may be added."""
         if self.changed:
             return f"these columns have another type there: {'; '.join(self.changed)}; cast them"
+        if self.keys:
+            return f"keys of a map must have the same fields there and here, and {', '.join(self.keys)} differ; cast the keys"
         if self.required:
             return f"these columns may not be null there and may be here: {', '.join(self.required)}"
         if self.new and not merge:
@@ -198,13 +202,20 @@ def optional(kind: IcebergType) -> IcebergType:
     if isinstance(kind, ListType):
         return ListType(kind.element_id, optional(kind.element_type), element_required=False)
     if isinstance(kind, MapType):
-        return MapType(kind.key_id, kind.key_type, kind.value_id, optional(kind.value_type), value_required=False)
+        return MapType(
+            kind.key_id, optional(kind.key_type), kind.value_id, optional(kind.value_type), value_required=False
+        )
     return kind
 
 
-def _compare(rows: StructType, table: StructType, path: tuple[str, ...], found: SchemaChange) -> None:
+def _compare(
+    rows: StructType, table: StructType, path: tuple[str, ...], found: SchemaChange, *, in_key: bool = False
+) -> None:
     there = {each.name: each for each in table.fields}
     here = {each.name: each for each in rows.fields}
+    if in_key and there.keys() != here.keys():
+        found.keys += sorted(".".join((*path, name)) for name in there.keys() ^ here.keys())
+        return
     for name, mine in here.items():
         if name not in there:
             found.new.append(((*path, name), optional(mine.field_type)))
@@ -212,23 +223,32 @@ def _compare(rows: StructType, table: StructType, path: tuple[str, ...], found: 
         theirs = there[name]
         if theirs.required and not mine.required:
             found.required.append(".".join((*path, name)))
-        _compare_types(mine.field_type, theirs.field_type, (*path, name), found)
+        _compare_types(mine.field_type, theirs.field_type, (*path, name), found, in_key=in_key)
     found.required += [
         ".".join((*path, name)) for name, theirs in there.items() if theirs.required and name not in here
     ]
 
 
-def _compare_types(mine: IcebergType, theirs: IcebergType, path: tuple[str, ...], found: SchemaChange) -> None:
+def _compare_types(
+    mine: IcebergType, theirs: IcebergType, path: tuple[str, ...], found: SchemaChange, *, in_key: bool
+) -> None:
+    """path: has `element`, `key` and `value`, because pyiceberg adds no column to a list in a list without them."""
     if isinstance(mine, StructType) and isinstance(theirs, StructType):
-        _compare(mine, theirs, path, found)
+        _compare(mine, theirs, path, found, in_key=in_key)
     elif isinstance(mine, ListType) and isinstance(theirs, ListType):
         if theirs.element_required and not mine.element_required:
             found.required.append(".".join((*path, "element")))
-        _compare_types(mine.element_type, theirs.element_type, path, found)
+        _compare_types(mine.element_type, theirs.element_type, (*path, "element"), found, in_key=in_key)
     elif isinstance(mine, MapType) and isinstance(theirs, MapType):
         if theirs.value_required and not mine.value_required:
             found.required.append(".".join((*path, "value")))
-        _compare_types(mine.key_type, theirs.key_type, (*path, "key"), found)
-        _compare_types(mine.value_type, theirs.value_type, path, found)
+        _compare_types(mine.key_type, theirs.key_type, (*path, "key"), found, in_key=True)
+        _compare_types(mine.value_type, theirs.value_type, (*path, "value"), found, in_key=in_key)
     elif mine != theirs:
-        found.changed.append(f"{'.'.join(path)} is {theirs} there and {mine} here")
+        found.changed.append(f"{'.'.join(path)} is {_text(theirs)} there and {_text(mine)} here")
+
+
+def _text(kind: IcebergType) -> str:
+    """A type for a sentence: without the fields of a nested one, whose ids mean nothing to a reader."""
+    names = {StructType: "a struct", ListType: "a list", MapType: "a map"}
+    return names.get(type(kind)) or str(kind)
