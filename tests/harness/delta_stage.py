@@ -65,7 +65,7 @@ def numbers_in(table: Path, version: int | None = None) -> list[int]:
 def entries(table: Path) -> list[list[dict[str, Any]]]:
     """Entries of the log, from the first existing one to the last."""
     return [
-        [json.loads(line) for line in path.read_text().splitlines()]
+        [json.loads(line) for line in path.read_bytes().splitlines()]  # texts may hold other ends of lines
         for path in sorted((table / "_delta_log").glob("*.json"))
     ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import DeltaTable, Field, QueryBuilder, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from harness.delta_stage import entries, rows_in
@@ -20,6 +20,7 @@ from sparkonce.model.spec import OnRerun
 from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.delta.sink import DeltaTableSink
+from sparkonce.sink.delta.widths import DECLARED
 from sparkonce.sink.protocol import CommitOutcome, Committed, DataFile, SinkKey, Stuck, WriteOptions
 
 STRANGE_TEXTS = ["a b", "x:y/%=", "ü", "100%25", "{[^]}", "q\"'s", "+&?#", None]
@@ -130,14 +131,19 @@ def test_missing_columns_are_null(delta: DeltaTableSink, key: SinkKey, table: Pa
         ({"n": ["text"]}, "its column n is long, and the rows have string; cast it"),
         ({"N": [1]}, "its column is called n, and the rows call it N; rename it"),
         ({"n": [1], "a b": [1]}, "which a Delta table cannot have; rename it"),
-        ({"s": [{"x": 1, "y": 2}]}, "its column s is struct, and the rows have struct; cast it"),
+        ({"s": [{"x": "text"}]}, r"its column s\.x is long, and the rows have string; cast it"),
+        ({"s": ["text"]}, "its column s is struct, and the rows have string; cast it"),
+        ({"s": [{"X": 1}]}, r"its column is called s\.x, and the rows call it s\.X; rename it"),
+        ({"s": [{"x": 1, "a b": 2}]}, "the column name 'a b' holds a space"),
+        ({"l": [[{"x": 1.5}]]}, r"its column l\.element\.x is long, and the rows have double; cast it"),
+        ({"l": [1]}, "its column l is array, and the rows have long; cast it"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_before_they_run(
     delta: DeltaTableSink, key: SinkKey, table: Path, rows: dict[str, Any], why: str
 ) -> None:
     """One sentence names the column and the remedy; nothing is staged."""
-    write_deltalake(str(table), pa.table({"n": [0], "s": [{"x": 1}]}))
+    write_deltalake(str(table), pa.table({"n": [0], "s": [{"x": 1}], "l": [[{"x": 1}]]}))
     with pytest.raises(InvalidInput, match=f"output orders does not fit the Delta table .*{why}"):
         write(delta, key, rows, merge=True)
     assert list(table.glob("so-*")) == []
@@ -211,8 +217,14 @@ def test_an_empty_frame_makes_a_table_with_its_columns(delta: DeltaTableSink, ke
     [
         ([("m", "long"), ("M", "long")], "two columns called M"),
         ([("m", "interval day")], "column m is interval day, which a Delta table cannot hold here"),
-        ([("m", {"type": "array", "elementType": "void", "containsNull": True})], r"column m\[\] is void"),
+        ([("m", {"type": "array", "elementType": "void", "containsNull": True})], r"column m\.element is void"),
+        ([("m", {"type": "map", "keyType": "void", "valueType": "long"})], r"column m\.key is void"),
+        ([("m", {"type": "map", "keyType": "long", "valueType": "void"})], r"column m\.value is void"),
         ([("m", {"type": "udt"})], "column m is udt"),
+        (
+            [("m", {"type": "struct", "fields": [{"name": "y", "type": "long"}, {"name": "Y", "type": "long"}]})],
+            "column m has two fields called Y; rename one",
+        ),
     ],
 )
 def test_columns_that_no_table_can_have(columns: list[tuple[str, Any]], why: str) -> None:
@@ -221,6 +233,104 @@ def test_columns_that_no_table_can_have(columns: list[tuple[str, Any]], why: str
     found = delta_fit.new_schema({"type": "struct", "fields": fields}, ())
     assert isinstance(found, str)
     assert re.search(why, found)
+
+
+# --- nested columns ----------------------------------------------------------------------------------------------------------
+
+
+def struct(**types: Any) -> dict[str, Any]:
+    """Spark's JSON of a struct; a name that ends in `_` is a field without nulls."""
+    fields = [
+        {"name": name.rstrip("_"), "type": kind, "nullable": not name.endswith("_"), "metadata": {}}
+        for name, kind in types.items()
+    ]
+    return {"type": "struct", "fields": fields}
+
+
+def array(element: Any, *, nulls: bool = True) -> dict[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": nulls}
+
+
+def mapped(key: Any, value: Any, *, nulls: bool = True) -> dict[str, Any]:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": nulls}
+
+
+def fitted(table: Any, rows: Any, *, merge: bool = False, **features: bool) -> delta_fit.RowLayout | str:
+    return delta_fit.fit(
+        struct(c=rows), table=struct(c=table), partition_by=(), asked=(), merge=merge, features=frozenset(features)
+    )
+
+
+def test_struct_fields_are_matched_by_name_at_any_depth() -> None:
+    """Rows whose fields come in another order fit, inside arrays and in keys and values of maps, too."""
+    one, other = struct(a="long", b="string"), struct(b="string", a="long")
+    for wrapped in (lambda kind: kind, array, lambda kind: mapped(kind, array(kind)), lambda kind: struct(s=kind)):
+        assert fitted(wrapped(one), wrapped(other)) == delta_fit.RowLayout(None, (), ())
+
+
+def test_a_field_that_rows_lack_is_null_unless_the_table_forbids_it() -> None:
+    """As a column that they lack; the sentence names the field."""
+    assert fitted(struct(a="long", b="long"), struct(b="long")) == delta_fit.RowLayout(None, (), ())
+    why = "its column c.a is NOT NULL, and the rows do not have it"
+    assert fitted(struct(a_="long", b="long"), struct(b="long")) == why
+    assert fitted(array(struct(a_="long", b="long")), array(struct(b="long"))) == why.replace("c.a", "c.element.a")
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "place"),
+    [
+        (struct(b="long", a_="long"), struct(a="long", b="long"), "c.a"),
+        (array("long", nulls=False), array("long"), "c.element"),
+        (mapped("long", "long", nulls=False), mapped("long", "long"), "c.value"),
+        (mapped(struct(a_="long"), "long"), mapped(struct(a="long"), "long"), "c.key.a"),
+        (array(array(struct(x="long", a_="long"))), array(array(struct(a="long", x="long"))), "c.element.element.a"),
+    ],
+)
+def test_nulls_that_a_table_forbids_are_named_by_their_path(table: Any, rows: Any, place: str) -> None:
+    """Fields are compared by name, so another order hides nothing; the other way round the rows fit."""
+    assert fitted(table, rows) == f"its column {place} is NOT NULL, and the rows may hold nulls there; coalesce them"
+    assert fitted(rows, table) == delta_fit.RowLayout(None, (), ())
+
+
+def test_new_fields_of_structs_need_merge_schema(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
+    """They are named with their path and added, nullable, at the end of their struct; older rows have null there."""
+    write_deltalake(str(table), pa.table({"n": [0], "who": [{"age": 1}], "l": [[{"x": 1}]]}))
+    rows: dict[str, Any] = {"n": [1], "who": [{"name": "Ada", "age": 2}], "l": [[{"w": 2, "x": 2}]]}
+    with pytest.raises(
+        InvalidInput, match=r"does not have the column\(s\) who\.name, l\.element\.w; say merge_schema=True"
+    ):
+        write(delta, key, rows)
+    assert isinstance(write(delta, key, rows, merge=True), Committed)
+    assert sorted(rows_in(table), key=lambda row: int(row["n"])) == [
+        {"l": [{"x": 1, "w": None}], "n": 0, "who": {"age": 1, "name": None}},
+        {"l": [{"x": 2, "w": 2}], "n": 1, "who": {"age": 2, "name": "Ada"}},
+    ]
+    query = QueryBuilder().register("t", DeltaTable(str(table)))
+    assert pa.table(query.execute("SELECT who['name'] AS name FROM t ORDER BY n"))["name"].to_pylist() == [None, "Ada"]
+    assert isinstance(write(delta, later(key, 2), {"n": [2], "who": [{"name": "Grace"}]}), Committed)
+    assert {"l": None, "n": 2, "who": {"age": None, "name": "Grace"}} in rows_in(table)
+
+
+def test_a_new_field_needs_its_features_too() -> None:
+    """A nested `timestamp_ntz` is a demand on readers like one of a column."""
+    added = fitted(struct(a="long"), struct(a="long", at="timestamp_ntz"), merge=True)
+    assert added == "a new column needs the table feature timestampNtz; enable it first"
+    assert isinstance(
+        fitted(struct(a="long"), struct(a="long", at="timestamp_ntz"), merge=True, timestampNtz=True),
+        delta_fit.RowLayout,
+    )
+
+
+@pytest.mark.parametrize("wrapped", [lambda kind: mapped("string", kind), lambda kind: mapped(kind, "long")])
+def test_no_field_comes_or_goes_inside_a_map(wrapped: Any) -> None:
+    """Not every reader fills in what a file lacks there, and a key with another field is another key."""
+    more, fewer = wrapped(struct(a="long", b="long")), wrapped(struct(a="long"))
+    place = "c.key" if isinstance(more["keyType"], dict) else "c.value"
+    added, lacking = fitted(fewer, more, merge=True), fitted(more, fewer)
+    assert added == f"its column {place} has no field b, and no field is added inside a map; drop it"
+    assert (
+        lacking == f"its column {place} has a field b, which the rows lack; add it, inside a map nothing is filled in"
+    )
 
 
 # --- tables that demand what we do not write ---------------------------------------------------------------------------------
@@ -268,6 +378,7 @@ def test_tables_that_demand_more_are_refused(change: dict[str, Any], why: str) -
         ("delta.identity.start", "an identity column"),
         ("delta.invariants", "an invariant"),
         ("CURRENT_DEFAULT", "a default value"),
+        (DECLARED, "says '1', which this version cannot read; correct it"),
     ],
 )
 @pytest.mark.parametrize("deep", [True, False])

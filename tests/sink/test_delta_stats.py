@@ -25,7 +25,11 @@ COLUMNS: dict[str, Any] = {
     "whole": pa.array([-(2**63), 7, None, 2**63 - 1], pa.int64()),
     "day": pa.array([dt.date(1970, 1, 1), dt.date(2024, 2, 29), None, dt.date(9999, 12, 31)], pa.date32()),
     "old": pa.array([dt.date(1582, 10, 4), dt.date(2024, 2, 29), None, None], pa.date32()),
+    "far": pa.array([2932897, 0, None, 5], pa.int32()).cast(pa.date32()),
+    "ancient": pa.array([-719163, 0, None, -(2**31)], pa.int32()).cast(pa.date32()),
     "name": pa.array(["", "b", None, "ä"], pa.string()),
+    "odd": pa.array(["\x00", '"\\\n\u2028', None, "\ud7ff"], pa.string()),
+    "broken": pa.array([b"\xff", b"a", None, b""], pa.binary()).view(pa.string()),
     "long": pa.array(["a" * (TEXT + 1), "b", None, "c"], pa.string()),
     "emoji": pa.array(["a", "\U0001f600", None, "\uffee"], pa.string()),
     "ratio": pa.array([1.0, NAN, None, -0.0], pa.float64()),
@@ -53,8 +57,8 @@ def test_bounds_are_those_of_the_rows(stats: list[dict[str, Any]]) -> None:
     """Whole numbers, dates and short text have exact bounds; nulls are counted in every plain column."""
     first, second = stats
     assert first["numRecords"] == second["numRecords"] == 2
-    assert first["minValues"] == {"tiny": -128, "whole": -(2**63), "day": "1970-01-01", "name": ""}
-    assert first["maxValues"] == {"tiny": -128, "whole": 7, "day": "2024-02-29", "name": "b"}
+    assert first["minValues"] == {"tiny": -128, "whole": -(2**63), "day": "1970-01-01", "name": "", "odd": "\x00"}
+    assert first["maxValues"] == {"tiny": -128, "whole": 7, "day": "2024-02-29", "name": "b", "odd": '"\\\n\u2028'}
     assert second["maxValues"]["whole"] == 2**63 - 1
     assert second["maxValues"]["day"] == "9999-12-31"
     assert first["nullCount"]["none"] == 2
@@ -64,8 +68,23 @@ def test_bounds_are_those_of_the_rows(stats: list[dict[str, Any]]) -> None:
 
 
 def test_what_engines_order_differently_has_no_bounds(stats: list[dict[str, Any]]) -> None:
-    """Floats with NaN, times, exact numbers, bytes, dates before the reform, long text, text beyond the plane that all order alike."""
-    for name in ("old", "long", "emoji", "ratio", "flag", "price", "at", "raw", "none", "deep"):
+    """Floats with NaN, times, exact numbers, bytes, dates before the reform and outside of the years 1 to 9999, long text, text that
+    is not UTF-8 or beyond the plane that all order alike."""
+    for name in (
+        "old",
+        "far",
+        "ancient",
+        "broken",
+        "long",
+        "emoji",
+        "ratio",
+        "flag",
+        "price",
+        "at",
+        "raw",
+        "none",
+        "deep",
+    ):
         assert name not in stats[0]["minValues"], name
         assert name not in stats[0]["maxValues"], name
 
@@ -75,6 +94,7 @@ def test_what_engines_order_differently_has_no_bounds(stats: list[dict[str, Any]
     [
         ("whole = 7", 1), ("whole > 7", 1), ("whole < 0", 1), ("whole IS NULL", 1), ("whole IS NOT NULL", 3), ("tiny = 127", 1),
         ("day = DATE '2024-02-29'", 1), ("day > DATE '2024-02-29'", 1), ("old < DATE '1600-01-01'", 1), ("name = ''", 1),
+        ("odd < 'a'", 2), ("odd = '\x00'", 1), ("far IS NULL", 1), ("ancient < DATE '1900-01-01'", 2),
         ("name >= 'b'", 2), ("name = 'ä'", 1), ("long > 'a'", 3), ("emoji > 'b'", 2), ("ratio = 1.0", 1), ("ratio = 0.0", 1),
         ("isnan(ratio)", 1), ("flag", 2), ("price < 0", 1), ("price = 1.5", 1), ("none IS NULL", 4), ("none = 1", 0),
         ("raw = X'FF'", 1), ("at > TIMESTAMP '1970-01-01T00:00:00.000001Z'", 1), ("whole = 7 OR day IS NULL", 2),
