@@ -127,6 +127,26 @@ def play(spark: SparkSession, table: Path, facts: dict[str, Any]) -> None:
     facts["into the engine's table"] = made.job(key_of("aa"), [("q", 1), (None, 2)], "d string, n long")
     facts["of the engine's table"] = made.numbers()
 
+    widths = Play(spark, table.with_name("widths"))
+    widths.sql(
+        "CREATE TABLE {t} (n BIGINT, code VARCHAR(5), plant CHAR(3), who STRUCT<name: CHAR(4), age: INT>) USING delta"
+    )
+    widths.sql("INSERT INTO {t} VALUES (0, 'A-100', 'D', named_struct('name', 'Ada', 'age', 36))")
+    columns = "who struct<age:int,name:string>, n long, code string, plant string"
+    facts["into widths"] = widths.job(key_of("aa"), [((36, "Ada"), 1, "A-100", "D")], columns)
+    facts["stored under widths"] = DeltaTable(str(widths.table)).to_pyarrow_table().sort_by("n").to_pylist()
+    facts["read under widths"] = widths.sql(
+        "SELECT n, code, plant, who.name AS name, who.age AS age FROM {t} ORDER BY n"
+    )
+    facts["too long"] = []
+    for long in (((36, "Ada  "), 2, "A", "D"), ((36, "Ada"), 2, "A-100 ", "D"), ((36, "Ada"), 2, "A", "DE  ")):
+        try:
+            widths.job(key_of("bb"), [long], columns)
+        except Exception as error:
+            facts["too long"].append(str(error))
+    widths.sql("UPDATE {t} SET code = 'B' WHERE n < 5")  # rewrites the job's file, which checks each of its texts again
+    facts["rewritten under widths"] = widths.numbers()
+
 
 def main() -> None:
     folder, jars = Path(sys.argv[1]), sys.argv[2]

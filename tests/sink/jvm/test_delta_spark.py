@@ -56,3 +56,19 @@ def test_fences_hold_while_the_engine_goes_on(facts: dict[str, Any]) -> None:
     assert facts["fence"] is None
     assert facts["zombie"] == "FencedOff"
     assert facts["at last"] == [0, 1, 2, 3, 4, 5, 11, 12, 200, 201]
+
+
+def test_texts_are_stored_as_the_engine_stores_them_under_widths(facts: dict[str, Any]) -> None:
+    """In columns CHAR(n) and VARCHAR(n) that the engine made: the same bytes, the same rows for its readers, and what it would refuse is
+    refused, trailing blanks too. It rewrites the job's file."""
+    assert facts["into widths"] == "Committed"
+    engines, ours = facts["stored under widths"]
+    assert engines | {"n": 1} == ours == {"n": 1, "code": "A-100", "plant": "D", "who": {"name": "Ada", "age": 36}}
+    read = {"code": "A-100", "plant": "D  ", "name": "Ada ", "age": 36}
+    assert facts["read under widths"] == [{"n": 0, **read}, {"n": 1, **read}]
+    assert len(facts["too long"]) == 3
+    for said, column in zip(
+        facts["too long"], ("who.name is char(4)", "code is varchar(5)", "plant is char(3)"), strict=True
+    ):
+        assert f"its column {column}, and a row has a text of " in said
+    assert facts["rewritten under widths"] == [0, 1]

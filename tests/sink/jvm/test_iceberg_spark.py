@@ -166,6 +166,29 @@ def test_new_columns_come_only_when_asked_for(spark: SparkSession, sink: Iceberg
     assert found[20] == (None, None)
 
 
+def test_new_fields_come_inside_lists_of_lists_and_maps(
+    spark: SparkSession, sink: IcebergTableSink, key: SinkKey
+) -> None:
+    """With merge_schema, in the commit that brings their rows; a key of a map gains none, which is said before the rows run."""
+    row = (
+        "id",
+        "array(array(named_struct({0}))) as ll",
+        "array(map('k', named_struct({0}))) as lm",
+        "map(named_struct({1}), 1) as m",
+    )
+    write(sink, key, spark.range(1).selectExpr(*(each.format("'a', id", "'a', id") for each in row)))
+    wider = spark.range(1, 2).selectExpr(*(each.format("'b', 'new', 'a', id", "'a', id") for each in row))
+    write(sink, other(1), wider, merge_schema=True)
+    found = {each["id"]: (each["ll"], each["lm"]) for each in read()}
+    assert found[0] == ([[{"a": 0, "b": None}]], [[("k", {"a": 0, "b": None})]])
+    assert found[1] == ([[{"a": 1, "b": "new"}]], [[("k", {"a": 1, "b": "new"})]])
+    keys = spark.range(1).selectExpr("map(named_struct('a', id, 'b', cast(raise_error('ran') AS string)), 1) as m")
+    with pytest.raises(
+        InvalidInput, match=r"keys of a map must have the same fields there and here, and m\.key\.b differ"
+    ):
+        sink.stage(keys, other(2), 1, fingerprint="f", options=WriteOptions(merge_schema=True))
+
+
 def test_a_type_change_is_refused(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
     """Also with merge_schema, and also where Iceberg could widen the type: the sentence has both types."""
     write(sink, key, spark.range(2).selectExpr("id", "cast(id as int) as n"))

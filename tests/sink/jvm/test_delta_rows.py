@@ -1,14 +1,15 @@
-"""CHAR(n) and VARCHAR(n) of a Delta table with a real Spark: rows that fit are written as they are, rows that are too long are refused."""
+"""Rows of a real Spark in a Delta table: texts and the widths of their columns, the order of struct fields, dates far away."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable, Field, Schema
 
-from harness.delta_stage import rows_in
+from harness.delta_stage import entries, rows_in
 from harness.delta_tables import later
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
@@ -204,3 +205,15 @@ def test_struct_fields_in_another_order_are_read_by_name(
     assert [(r.n, r.s.asDict(), [e.asDict() for e in r.a]) for r in plain.distinct().orderBy("n").collect()] == [
         each[:3] for each in expected
     ]
+
+
+def test_dates_outside_of_the_calendar_of_python_are_written_and_never_skipped(
+    spark: SparkSession, delta: DeltaTableSink, key: SinkKey, table: Path
+) -> None:
+    """Spark has years beyond 1 to 9999; a file with such a date has no bounds for that column, and the others keep theirs."""
+    dates = "date'+10000-01-01', date'-0001-01-01', date'2024-02-29'"
+    write(delta, key, spark.sql(f"SELECT explode(array({dates})) AS day, 7 AS n").coalesce(1))
+    (stats,) = (json.loads(action["add"]["stats"]) for entry in entries(table) for action in entry if "add" in action)
+    assert (stats["minValues"], stats["nullCount"]) == ({"n": 7}, {"day": 0, "n": 0})
+    read = spark.read.parquet(*(str(path.parent) for path in table.glob("so-*/*/*.parquet")))
+    assert read.where(f"day IN ({dates})").count() == 3
