@@ -12,8 +12,8 @@ Source: the Delta transaction log protocol (actions, partition value serializati
 
 Statistics come from the footers that staging reads anyway. Readers skip a file whose bounds exclude what they look for, so a wrong bound
 silently loses rows. Bounds are therefore omitted for all types that engines order or write differently: floats (NaN, two zeros), timestamps
-(zones, INT96), decimals (JSON has no exact numbers), booleans, bytes, nested types, dates before the calendar reform, and text that is long
-or has characters that engines order differently. A column without bounds is read, never skipped.
+(zones, INT96), decimals (JSON has no exact numbers), booleans, bytes, nested types, dates before the calendar reform or beyond the
+year 9999, and text that is long or has characters that engines order differently. A column without bounds is read, never skipped.
 
 Statistics are not part of a slot: the entry of the driver, which has read the footers, contains them; the entry of a process that rolls a
 sealed slot forward does not. No decision depends on them.

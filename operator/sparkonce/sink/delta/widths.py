@@ -1,12 +1,12 @@
 """CHAR(n) and VARCHAR(n): the widths of text that a table's columns declare, checked while rows are staged.
 
-Delta has no such types. Spark stores text as `string`, and the declared type of a whole column, as catalogs write it, in its metadata:
+Delta has no such types. Spark stores text as `string`, and a column's declared type, as catalogs write it, in its metadata:
 
     code VARCHAR(5)                         {"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"}
     who STRUCT<name: CHAR(3), age: INT>     {"__CHAR_VARCHAR_TYPE_STRING": "struct<name:char(3),age:int>"}
 
-Delta's own writer for Spark (observed: 4.1.0) stores texts as they are: it neither pads CHAR, which its readers do, nor cuts trailing blanks.
-It refuses texts with more characters than the width, trailing blanks included. Rows staged here are treated the same way.
+Delta's own writer for Spark (observed: 4.1.0) stores texts as they are: it neither cuts trailing blanks nor pads CHAR, which
+its readers pad. It refuses texts with more characters than the width, trailing blanks included. Rows staged here are treated the same way.
 
 Widths may change between staging and commit, and a commit does not read rows. So the schema of staged rows records the widths for which
 they were checked, and a commit compares them with the table's.
@@ -244,9 +244,9 @@ def _of_field(column: Field, outer: _Declared | None, steps: tuple[str, ...]) ->
 def _of_type(kind: Any, declared: _Declared | None, steps: tuple[str, ...]) -> Iterator[Width]:
     name = kind if isinstance(kind, str) else kind["type"]
     if declared is not None and declared.has_widths:
-        if (declared.most is not None) != (name == "string") or (declared.inner and declared.kind != name):
+        if (said := _contradiction(kind, declared)) is not None:
             raise ValueError(
-                f"its column {spelled(steps)} is {name}, and its metadata ({DECLARED}) says {declared.kind}; correct that metadata"
+                f"its column {spelled(steps)} is {name}, and its metadata ({DECLARED}) says {said}; correct that metadata"
             )
         if declared.most is not None:
             yield Width(steps, declared.most, f"{declared.kind}({declared.most})")
@@ -261,6 +261,19 @@ def _of_type(kind: Any, declared: _Declared | None, steps: tuple[str, ...]) -> I
             case "map":
                 yield from _of_type(kind["keyType"], inner.get(_KEY), (*steps, _KEY))
                 yield from _of_type(kind["valueType"], inner.get(_VALUE), (*steps, _VALUE))
+
+
+def _contradiction(kind: Any, declared: _Declared) -> str | None:
+    """What a declaration with widths says that cannot be true of a type."""
+    if isinstance(kind, str):
+        return declared.kind if declared.most is None or kind != "string" else None
+    if declared.kind != kind["type"]:
+        return declared.kind
+    if declared.kind == "struct":
+        known = {each["name"] for each in kind["fields"]}
+        unknown = [name for name, of in declared.inner.items() if of.has_widths and name not in known]
+        return f"that it has a field {unknown[0]}" if unknown else None
+    return None
 
 
 def _parsed(text: Any, steps: tuple[str, ...]) -> _Declared:
