@@ -70,6 +70,7 @@ def rows(*columns: dict[str, Any]) -> dict[str, Any]:
         ("string", "varchar(5)", {"c": (5, "varchar(5)")}),
         ("string", "CHAR(3)", {"c": (3, "char(3)")}),
         ("long", "bigint", {}),
+        (STRINGS, "struct<v:char(2),n:decimal(38,0),g:geometry(OGC:CRS84),i:interval day to second,t:time(6)>", {"c.v": (2, "char(2)")}),
         (STRINGS, "struct<v:varchar(4),n:decimal(10,2),l:array<char(2)>>", {"c.v": (4, "varchar(4)"), "c.l.element": (2, "char(2)")}),
         (STRINGS, "struct<gone:string,l:array<string collate UTF8_LCASE>>", {}),
         (MAP, "map<char(1),struct<`v`:varchar(2)>>", {"c.key": (1, "char(1)"), "c.value.v": (2, "varchar(2)")}),

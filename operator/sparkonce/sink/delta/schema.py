@@ -171,7 +171,7 @@ def _fields(
     fixed: the struct is in a map, where readers of delta-rs do not fill in fields that a file lacks, so both must have the same."""
     known = {column["name"]: column for column in table["fields"]}
     given = {column["name"]: column for column in rows["fields"]}
-    by_lower = {name.lower(): name for name in known}
+    by_lower, lower = {name.lower(): name for name in known}, {name.lower() for name in given}
     here = ".".join(path)
     for name, column in given.items():
         called = ".".join((*path, name))
@@ -196,7 +196,7 @@ def _fields(
         if name in given:
             if column["nullable"] is False and given[name]["nullable"] is not False:
                 found.misfits.append(_nulls(called))
-        elif not column["nullable"] and name.lower() not in {each.lower() for each in given}:
+        elif not column["nullable"] and name.lower() not in lower:
             found.misfits.append(f"its column {called} is NOT NULL, and the rows do not have it")
         elif fixed:
             found.misfits.append(

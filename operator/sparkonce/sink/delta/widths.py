@@ -222,26 +222,26 @@ def _said(error: BaseException) -> str:
 
 
 @dataclass(frozen=True)
-class _Declared:
+class _DeclaredType:
     """A node of a declared type."""
 
     kind: str
     """Its first word: `varchar`, `struct`, `array`, `decimal`."""
     most: int | None = None
     """The width of text; None for other types."""
-    inner: Mapping[str, _Declared] = field(default_factory=dict)
+    inner: Mapping[str, _DeclaredType] = field(default_factory=dict)
 
     @property
     def has_widths(self) -> bool:
         return self.most is not None or any(each.has_widths for each in self.inner.values())
 
 
-def _of_field(column: Field, outer: _Declared | None, steps: tuple[str, ...]) -> Iterator[Width]:
+def _of_field(column: Field, outer: _DeclaredType | None, steps: tuple[str, ...]) -> Iterator[Width]:
     own = (column.get("metadata") or {}).get(DECLARED)
     yield from _of_type(column["type"], outer if own is None else _parsed(own, steps), steps)
 
 
-def _of_type(kind: Any, declared: _Declared | None, steps: tuple[str, ...]) -> Iterator[Width]:
+def _of_type(kind: Any, declared: _DeclaredType | None, steps: tuple[str, ...]) -> Iterator[Width]:
     name = kind if isinstance(kind, str) else kind["type"]
     if declared is not None and declared.has_widths:
         if (said := _contradiction(kind, declared)) is not None:
@@ -251,7 +251,7 @@ def _of_type(kind: Any, declared: _Declared | None, steps: tuple[str, ...]) -> I
         if declared.most is not None:
             yield Width(steps, declared.most, f"{declared.kind}({declared.most})")
     if isinstance(kind, dict):
-        inner: Mapping[str, _Declared] = {} if declared is None else declared.inner
+        inner: Mapping[str, _DeclaredType] = {} if declared is None else declared.inner
         match name:
             case "struct":
                 for each in kind["fields"]:
@@ -263,7 +263,7 @@ def _of_type(kind: Any, declared: _Declared | None, steps: tuple[str, ...]) -> I
                 yield from _of_type(kind["valueType"], inner.get(_VALUE), (*steps, _VALUE))
 
 
-def _contradiction(kind: Any, declared: _Declared) -> str | None:
+def _contradiction(kind: Any, declared: _DeclaredType) -> str | None:
     """What a declaration with widths says that cannot be true of a type."""
     if isinstance(kind, str):
         return declared.kind if declared.most is None or kind != "string" else None
@@ -276,7 +276,7 @@ def _contradiction(kind: Any, declared: _Declared) -> str | None:
     return None
 
 
-def _parsed(text: Any, steps: tuple[str, ...]) -> _Declared:
+def _parsed(text: Any, steps: tuple[str, ...]) -> _DeclaredType:
     left = [each[0] for each in _TOKEN.finditer(str(text))][::-1]  # the next one is the last
     with suppress(IndexError, ValueError, RecursionError):
         declared = _parse(left)
@@ -287,28 +287,29 @@ def _parsed(text: Any, steps: tuple[str, ...]) -> _Declared:
     )
 
 
-def _parse(left: list[str]) -> _Declared:
+def _parse(left: list[str]) -> _DeclaredType:
     """Takes one type off the tokens. Raises IndexError, ValueError: it is none."""
     kind = left.pop().strip().lower()
-    inner: dict[str, _Declared] = {}
+    inner: dict[str, _DeclaredType] = {}
     if left and left[-1] == "<":
         left.pop()
         for step in _steps(kind, left):
             inner[step] = _parse(left)
         _take(left, ">")
-        return _Declared(kind, inner=inner)
-    sizes = []
+        return _DeclaredType(kind, inner=inner)
+    size = ""
     if left and left[-1] == "(":
-        while left.pop() != ")":  # the parenthesis, then commas
-            sizes.append(int(left.pop()))
+        left.pop()
+        while (token := left.pop()) != ")":
+            size += token
     if kind in ("char", "varchar"):
-        (most,) = sizes
+        most = int(size)
         if most < 1:
             raise ValueError(most)
-        return _Declared(kind, most=most)
+        return _DeclaredType(kind, most=most)
     if not re.fullmatch(r"[a-z_][a-z_0-9 ]*", kind) or kind in (*_NESTED, "struct"):
         raise ValueError(kind)
-    return _Declared(kind)
+    return _DeclaredType(kind)
 
 
 def _steps(kind: str, left: list[str]) -> Iterator[str]:
