@@ -180,7 +180,7 @@ def _sentence(each: Width) -> tuple[str, str]:
     """The refusal before and after the number of characters."""
     return (
         f"its column {each.path} is {each.declared}, and a row has a text of ",
-        " characters there; shorten it, widen the table's column, or cast the column to string if the rows bring it",
+        " characters there; shorten it, widen the column, or cast it to string if the rows brought the width",
     )
 
 
