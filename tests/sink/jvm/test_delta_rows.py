@@ -145,7 +145,9 @@ def test_widths_of_the_rows_are_kept_in_a_new_table(
         assert metadata == {"id": {}, "code": {DECLARED: "varchar(5)"}, "who": {DECLARED: "struct<name:char(3)>"}}
         longer = spark.sql("SELECT 'longer' AS code").withMetadata("code", {DECLARED: "varchar(5)"})
         other = open_delta(FolderObjects(table.with_name("other"), durable=False), name="orders")
-        with pytest.raises(InvalidInput, match=r"column code is varchar\(5\), .* cast it to string if the rows brought the width"):
+        with pytest.raises(
+            InvalidInput, match=r"column code is varchar\(5\), .* cast it to string if the rows brought the width"
+        ):
             write(other, key, longer)
         write(other, key, longer.selectExpr("cast(code AS string) AS code"))
         assert rows_in(table.with_name("other")) == [{"code": "longer"}]
