@@ -22,17 +22,20 @@ def test_a_folder_has_the_name_of_its_column_and_value() -> None:
     [("north", "north"), ("-5", "-5"), ("_x", ""), ("_x4E", "N"), ("_xC3BC00", "ü\0"), (NULL, None)],
 )
 def test_a_name_stands_for_one_value(name: str, value: str | None) -> None:
+    """Plain texts for themselves, all others in hexadecimal."""
     assert value_of(name) == value
     assert is_plain(name) == (name == value)
 
 
 @pytest.mark.parametrize("name", ["_xZZ", "_x4", "_xFF"])
 def test_a_name_that_was_never_given_is_refused(name: str) -> None:
+    """Instead of standing for another value."""
     with pytest.raises(ValueError, match=r"hex|codec"):
         value_of(name)
 
 
 def test_a_hash_does_not_tell_the_value() -> None:
+    """The value is in the files."""
     with pytest.raises(TooLong):
         value_of("_s" + "0" * 64)
 

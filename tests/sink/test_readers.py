@@ -15,6 +15,7 @@ from harness import iceberg_tables
 def test_pyiceberg_takes_a_null_list_of_structs_for_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In a table that it wrote itself; lists of simple types keep their nulls."""
     for name, value in iceberg_tables.sql_catalog(tmp_path).items():
         monkeypatch.setenv(name, value)
     structs = pa.list_(pa.struct([("a", pa.int32())]))

@@ -142,10 +142,17 @@ def refuse_long(column: Column, name: str, where: str) -> Column:
 
 
 def refuse(unfit: Column, why: str, otherwise: Column) -> Column:
-    """The column, or an error where a row is unfit: `refusal_in` finds its sentence in what Spark raises."""
+    """The column, or an error where a row is unfit."""
     from pyspark.sql import functions as F
 
-    return F.when(unfit, F.raise_error(F.lit(f"{_BEGIN}{why}{_END}")).cast("string")).otherwise(otherwise)
+    return F.when(unfit, refusal(F.lit(why)).cast("string")).otherwise(otherwise)
+
+
+def refusal(why: Column) -> Column:
+    """An error for a row; `refusal_in` finds its sentence in what Spark raises."""
+    from pyspark.sql import functions as F
+
+    return F.raise_error(F.concat(F.lit(_BEGIN), why, F.lit(_END)))
 
 
 _BEGIN, _END = "<<sparkonce: ", ">>"

@@ -149,13 +149,11 @@ class DeltaTableSink:
         table, partition_by, limits = blocking.run(self._prepare(frame, key, options))
         nonce = secrets.token_hex(16)
         folder = staging_folder(key, token, nonce)
-        too_long = f"output {self.name} does not fit the Delta table {self.uri}"
         with undone_unless_staged(key, token, delete=lambda: self._delete(key, token, nonce), barred=self._is_barred):
-            staged, folders = delta_widths.checked(frame, limits), partition_by
+            staged, folders = delta_widths.checked(frame, limits, f"the Delta table {self.uri}"), partition_by
             if is_spark(frame):
                 staged, folders = laid_out(staged, partition_by, self.uri)
-            with delta_widths.refused(limits, too_long):
-                written = self._stage(staged, self._objects.where(folder), folders)
+            written = self._stage(staged, self._objects.where(folder), folders)
             data_schema = frame.schema.json() if is_spark(frame) else written.data_schema
             rows, stats = json.loads(data_schema), dict[str, str]()
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sparkonce.errors import InvalidInput
+from sparkonce.sink.groups import quoted, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -142,46 +142,21 @@ def _has(kind: Any, steps: Sequence[str]) -> bool:
 # --- with Spark ----------------------------------------------------------------------------------------------------------
 
 
-def checked(frame: DataFrame, limits: Sequence[Width]) -> DataFrame:
-    """The same rows; running them fails on the first text that is too long, with an error that `refused` translates."""
+def checked(frame: DataFrame, limits: Sequence[Width], table: str) -> DataFrame:
+    """The same rows; running them fails on the first text that is too long, with a sentence (`groups.refusal`) about the table."""
     from pyspark.sql import functions as F
 
     kinds = {each["name"]: each["type"] for each in json.loads(frame.schema.json())["fields"]} if limits else {}
     columns: dict[str, Column] = {}
     for each in limits:
         name, *inner = each.steps
-        own = F.col(_quoted(name))
+        own = F.col(quoted(name))
         longest = _longest(own, inner, kinds[name])
-        before, after = _sentence(each)
-        error = F.raise_error(F.concat(F.lit(before), longest.cast("string"), F.lit(after)))
+        before = f"the rows do not fit {table}: its column {each.path} is {each.declared}, and a row has a text of "
+        after = " characters there; shorten it, widen the column, or cast it to string if the rows brought the width"
+        error = refusal(F.concat(F.lit(before), longest.cast("string"), F.lit(after)))
         columns[name] = F.when(longest > each.most, error).otherwise(columns.get(name, own))
     return frame.withColumns(columns) if columns else frame
-
-
-@contextmanager
-def refused(limits: Sequence[Width], what: str) -> Iterator[None]:
-    """Wraps the run of checked rows. what: the beginning of the sentence.
-
-    Raises:
-        InvalidInput: a row has a text that is too long; names its column and width.
-    """
-    try:
-        yield
-    except Exception as error:
-        said = _said(error) if limits else ""
-        for each in limits:
-            before, after = _sentence(each)
-            if (found := re.search(rf"{re.escape(before)}\d+{re.escape(after)}", said)) is not None:
-                raise InvalidInput(f"{what}: {found[0]}") from error
-        raise
-
-
-def _sentence(each: Width) -> tuple[str, str]:
-    """The refusal before and after the number of characters."""
-    return (
-        f"its column {each.path} is {each.declared}, and a row has a text of ",
-        " characters there; shorten it, widen the column, or cast it to string if the rows brought the width",
-    )
 
 
 def _longest(place: Column, steps: Sequence[str], kind: Any) -> Column:
@@ -201,21 +176,6 @@ def _longest(place: Column, steps: Sequence[str], kind: Any) -> Column:
     else:
         of, places = kind["valueType"], F.map_values(place)
     return F.array_max(F.transform(places, lambda each: _longest(each, inner, of)))
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
-def _said(error: BaseException) -> str:
-    """All that an error of Spark says: the message of a task is in its causes."""
-    said, seen = [], set[int]()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        said.append(str(each))
-        each = getattr(each, "_cause", None) or each.__cause__
-    return "\n".join(said)
 
 
 # --- declarations --------------------------------------------------------------------------------------------------------
