@@ -150,7 +150,10 @@ class DeltaTableSink:
         nonce = secrets.token_hex(16)
         folder = staging_folder(key, token, nonce)
         with undone_unless_staged(key, token, delete=lambda: self._delete(key, token, nonce), barred=self._is_barred):
-            staged, folders = delta_widths.checked(frame, limits, f"the Delta table {self.uri}"), partition_by
+            staged, folders = (
+                delta_widths.checked(frame, limits, f"output {self.name} does not fit the Delta table {self.uri}"),
+                partition_by,
+            )
             if is_spark(frame):
                 staged, folders = laid_out(staged, partition_by, self.uri)
             written = self._stage(staged, self._objects.where(folder), folders)

@@ -142,8 +142,9 @@ def _has(kind: Any, steps: Sequence[str]) -> bool:
 # --- with Spark ----------------------------------------------------------------------------------------------------------
 
 
-def checked(frame: DataFrame, limits: Sequence[Width], table: str) -> DataFrame:
-    """The same rows; running them fails on the first text that is too long, with a sentence (`groups.refusal`) about the table."""
+def checked(frame: DataFrame, limits: Sequence[Width], what: str) -> DataFrame:
+    """The same rows; running them fails on the first text that is too long, with a sentence (`groups.refusal`) that begins with
+    `what`."""
     from pyspark.sql import functions as F
 
     kinds = {each["name"]: each["type"] for each in json.loads(frame.schema.json())["fields"]} if limits else {}
@@ -152,7 +153,7 @@ def checked(frame: DataFrame, limits: Sequence[Width], table: str) -> DataFrame:
         name, *inner = each.steps
         own = F.col(quoted(name))
         longest = _longest(own, inner, kinds[name])
-        before = f"the rows do not fit {table}: its column {each.path} is {each.declared}, and a row has a text of "
+        before = f"{what}: its column {each.path} is {each.declared}, and a row has a text of "
         after = " characters there; shorten it, widen the column, or cast it to string if the rows brought the width"
         error = refusal(F.concat(F.lit(before), longest.cast("string"), F.lit(after)))
         columns[name] = F.when(longest > each.most, error).otherwise(columns.get(name, own))
