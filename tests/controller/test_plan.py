@@ -238,7 +238,7 @@ def test_every_standing_has_a_case() -> None:
 
 def test_a_record_of_an_unknown_version_is_not_compared() -> None:
     """A fingerprint version that was not computed is an error, never a mismatch and never a duplicate."""
-    with pytest.raises(RecordTooNew, match=r"fingerprint version 2.*etl/job-X.*upgrade"):
+    with pytest.raises(RecordTooNew, match=r"etl/job-X.*fingerprint version 2.*upgrade"):
         place(view(record(fingerprint_version=2)), obj())
 
 

@@ -123,6 +123,8 @@ async def rebuilt(store: IdempotencyStore, found: Damaged) -> Record:
     if spec is None:
         raise InvalidInput(f"it cannot be rebuilt: the job of generation {found.generation} is not recorded")
     job, key = _job(found.address, spec)
+    secret = bytes.fromhex(spec.secret)
+    version = identity.version_of_digests(spec.digests, job, secret=secret, contents=spec.contents)
     nonces = [beat.nonce for (attempt, _), beat in beats.items() if attempt == found.attempt]
     record = Record(
         realm=found.address.realm,
@@ -134,8 +136,8 @@ async def rebuilt(store: IdempotencyStore, found: Damaged) -> Record:
         generation=found.generation,
         attempt=found.attempt,
         nonce=nonces[0] if nonces else uuid.uuid4().hex,
-        fingerprint=identity.fingerprint(job, contents=spec.contents, version=identity.FINGERPRINT_VERSION).digest,
-        fingerprint_version=identity.FINGERPRINT_VERSION,
+        fingerprint=identity.fingerprint(job, contents=spec.contents, version=version).digest,
+        fingerprint_version=version,
         intent=None if intent is None else intent.token,
         settling=Settling(attempt=found.attempt, why=Why.LOST, note=NOTE),
         stop_wanted=_stop(found.events),

@@ -100,30 +100,34 @@ class Desired:
             self._digests[version] = identity.fingerprint(self.job, version=version).digest
         return self._digests[version]
 
+    def fingerprints(self) -> dict[int, str]:
+        """By every version of the algorithm that this process knows."""
+        return {version: self.fingerprint(version) for version in range(1, identity.FINGERPRINT_VERSION + 1)}
+
     def same(self, record: Record) -> bool:
-        """Whether the record is for the same job, compared by the record's version of the algorithm."""
-        return self.fingerprint(record.fingerprint_version) == record.fingerprint
+        """Whether the record is for the same job (`identity.same`). Raises: UnknownFingerprintVersion."""
+        return identity.same(record.fingerprint, record.fingerprint_version, self.fingerprints())
 
     def differing(self, record: Record, spec: SpecBody) -> list[str]:
         """Paths of the fields in which this object differs from the recorded job."""
         secret = bytes.fromhex(spec.secret)
         return identity.differing(spec.digests, self.job, secret=secret, version=record.fingerprint_version)
 
-    def spec_body(self) -> SpecBody:
-        """The spec to record. Its secret is new each time, so that digests of two records cannot be compared."""
+    def spec_body(self, version: int = identity.FINGERPRINT_VERSION) -> SpecBody:
+        """The spec to record, for a fingerprint of this version. Its secret is new each time, so that digests of two records cannot be
+        compared."""
         secret = secrets.token_bytes(32)
-        digests = identity.path_digests(self.job, secret=secret)
+        digests = identity.path_digests(self.job, secret=secret, version=version)
         return SpecBody(job=self.job.document(), digests=digests, secret=secret.hex())
 
     def request(self, nonce: str, *, number: int, objects: Sequence[ObjectRef]) -> Request:
         """The request to reserve or reopen; repeat the same value when its answer is lost."""
-        current = identity.FINGERPRINT_VERSION
         return Request(
             address=self.address,
             key=self.key.text,
             by=Opener(uid=self.ref.uid, number=number, fingerprint=self.fingerprint()),
             nonce=nonce,
-            fingerprints={current: self.fingerprint(current)},
+            fingerprints=self.fingerprints(),
             spec=self.spec_body(),
             operation=self.key.binding.operation,
             resource=self.key.binding.resource,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from sparkonce.attempt.decide import Policy
 from sparkonce.errors import RecordTooNew
 from sparkonce.model.crd_status import UNWRITTEN
-from sparkonce.model.identity import FINGERPRINT_VERSION
+from sparkonce.model.identity import UnknownFingerprintVersion, same
 from sparkonce.model.record import Address, Record
 
 if TYPE_CHECKING:
@@ -146,12 +146,11 @@ class ObjectView:
         )
         if desired is None:
             return bare
-        versions = set(range(1, FINGERPRINT_VERSION + 1))  # a status may have been answered under any of them
         if record is not None:
-            versions.add(record.fingerprint_version)
+            desired.fingerprint(record.fingerprint_version)
         return replace(
             bare,
-            fingerprints={version: desired.fingerprint(version) for version in versions},
+            fingerprints=desired.fingerprints(),  # a status may have been answered under any of them
             policy=desired.policy,
             contradiction=desired.contradiction,
             key=desired.key.text,
@@ -168,20 +167,18 @@ class ObjectView:
         return self.fingerprints[max(self.fingerprints)]
 
     def asks(self, fingerprint: object) -> bool:
-        """Whether this is the fingerprint of its spec by any version; digests of two versions are never equal."""
+        """Whether this is the fingerprint of its spec by any version."""
         return fingerprint is not None and fingerprint in self.fingerprints.values()
 
     def same(self, record: Record) -> bool:
-        """Whether the record is for the same job, compared by the record's version.
+        """Whether the record is for the same job (`identity.same`).
 
         Raises: RecordTooNew: the fingerprint of that version was not computed; equality is unknown."""
-        mine = self.fingerprints.get(record.fingerprint_version)
-        if mine is None:
-            raise RecordTooNew(
-                f"the record of {record.key} is compared by fingerprint version {record.fingerprint_version}, which was not computed "
-                f"for {self.ref.namespace}/{self.ref.name} (known: {sorted(self.fingerprints)}); upgrade sparkonce"
-            )
-        return mine == record.fingerprint
+        try:
+            return same(record.fingerprint, record.fingerprint_version, self.fingerprints)
+        except UnknownFingerprintVersion as unknown:
+            where = f"{self.ref.namespace}/{self.ref.name}"
+            raise RecordTooNew(f"the record of {record.key} cannot be compared with {where}: {unknown}") from None
 
     def wanting(self, record: Record) -> bool:
         """Whether the record names this object: then its generation is only cancelled once this object is proved to be gone."""

@@ -101,7 +101,7 @@ def _shown(found: FoundApplication, assignment: Assignment | None, jobs: Sequenc
     leader = next(iter([*wanting, *same]), None)
     spec = None
     if assignment is not None:
-        spec = leader.spec_body() if leader is not None else assignment.spec
+        spec = leader.spec_body(version) if leader is not None else assignment.spec
     return NewestAttempt(
         address=found.address,
         key=leader.key.text if leader is not None else (assignment or found.assignment).key,

@@ -429,11 +429,14 @@ class _StatusDraft:
     # --- the request that is answered
     def answered(self, view: View, record: Record, placed: Placed) -> None:
         assert placed.asked is not None  # set for every valid object
-        stored = self.stored.get("fingerprint")
+        told = self.stored.get("fingerprint")
+        if not self.obj.asks(told):  # as recorded where it is the same job: edits of what is ignored then keep it
+            recorded = self.obj.asks(record.fingerprint)
+            told = record.fingerprint if recorded else self.obj.fingerprints[record.fingerprint_version]
         self.body |= {
             "epoch": view.epoch,
             "ledgerRevision": record.revision,
-            "fingerprint": stored if self.obj.asks(stored) else self.obj.fingerprints[record.fingerprint_version],
+            "fingerprint": told,
             "requestNumber": placed.asked.number,
             "key": record.key,
             "keyHash": record.key_hash,

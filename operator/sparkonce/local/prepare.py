@@ -9,6 +9,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from sparkonce.attempt.decide import Policy
@@ -54,12 +55,14 @@ class Prepared:
     def address(self) -> Address:
         return Address(realm=REALM, key_hash=self.key.key_hash)
 
-    def fingerprint(self, version: int) -> str:
-        return identity.fingerprint(self.job, contents=self.contents, version=version).digest
+    @cached_property
+    def fingerprints(self) -> Mapping[int, str]:
+        """By version of the algorithm."""
+        return identity.fingerprints(self.job, contents=self.contents)
 
     def same(self, record: Record) -> bool:
-        """Whether the record is for the same job, compared by the record's version of the algorithm."""
-        return self.fingerprint(record.fingerprint_version) == record.fingerprint
+        """Whether the record is for the same job (`identity.same`). Raises: UnknownFingerprintVersion."""
+        return identity.same(record.fingerprint, record.fingerprint_version, self.fingerprints)
 
     def differing(self, record: Record, spec: SpecBody) -> list[str]:
         """Paths of the fields, and the files, in which this request differs from the record."""
@@ -78,7 +81,7 @@ class Prepared:
             key=self.key.text,
             by=Opener(nonce=nonce),
             nonce=nonce,
-            fingerprints={identity.FINGERPRINT_VERSION: self.fingerprint(identity.FINGERPRINT_VERSION)},
+            fingerprints=self.fingerprints,
             spec=self.spec,
             operation=self.key.binding.operation,
             resource=self.key.binding.resource,

@@ -58,6 +58,7 @@ SPEC_CLASSES: Mapping[str, FieldClass] = {
     "ttlSecondsAfterFinished": FieldClass.IGNORED,
     "suspend": FieldClass.IGNORED,
     "tunableArguments": FieldClass.IGNORED,
+    "ignoredConf": FieldClass.IGNORED,  # no job had it when this version was made; the settings that it names still match here
 }
 """Classes of the fields of `spec`; a field that is not named must match."""
 

@@ -7,7 +7,10 @@ hashes never change within v1 (golden tests).
 
 A fingerprint is SHA-256 over the canonical form (RFC 8785 JSON) of everything that must match. Documents are never compared as text, which
 would compare key order and blanks and so refuse honest repetitions. A record names the version of its fingerprint and a duplicate is
-compared by that version, so every version that ledgers may hold stays here; each canonical form is a frozen module of its own.
+compared by that version and the newer ones, so every version that ledgers may hold stays here; each canonical form is a frozen module.
+
+Version 2 leaves out what says who asks (`lineage`, `spec.ignoredConf`) and hashes the rest as version 1 does. So a job without such settings
+has one digest under both, and a duplicate that has them equals a record, of either version, of a job that had none.
 
 Beside the fingerprint a record has one digest per field, 8 bytes, keyed with a secret of the record: they name the fields of a mismatch
 without revealing the other job's values and without letting anyone test guesses of them.
@@ -24,7 +27,7 @@ from types import MappingProxyType
 import rfc8785
 from pydantic import JsonValue
 
-from sparkonce.model import fingerprint_v1
+from sparkonce.model import fingerprint_v1, fingerprint_v2
 from sparkonce.model.fingerprint_v1 import Canonical
 from sparkonce.model.spec import IdempotentJob, JobSpec
 from sparkonce.model.validation import InvalidJob
@@ -32,13 +35,18 @@ from sparkonce.model.validation import InvalidJob
 EXPLICIT = "sparkonce/key/explicit/v1"
 DERIVED = "sparkonce/key/derived/v1"
 
-FINGERPRINT_VERSION = fingerprint_v1.VERSION
-"""The version of new fingerprints."""
+FINGERPRINT_VERSION = fingerprint_v2.VERSION
+"""The version of new fingerprints. A new record names the oldest version with the same digest (`store/rules.py`)."""
 
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.ASCII)
 _REALM = re.compile(r"[!-.0-~]{1,255}", re.ASCII)  # visible ASCII but "/": it is one step of a path in the store
 _HASH20 = 20
-_VERSIONS: Mapping[int, Callable[[IdempotentJob, Mapping[str, str]], Canonical]] = {1: fingerprint_v1.canonical}
+_VERSIONS: Mapping[int, Callable[[IdempotentJob, Mapping[str, str]], Canonical]] = {
+    fingerprint_v1.VERSION: fingerprint_v1.canonical,
+    fingerprint_v2.VERSION: fingerprint_v2.canonical,
+}
+_FORM = b"sparkonce/fingerprint/v1\n"
+"""Domain tag of both versions: version 2 is version 1 of a smaller job."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _DIGEST_BYTES = 8  # names a field in a message; equality of jobs depends on the fingerprint alone
 _DIGEST_SHOWN = 12  # hex digits of a content digest in the key's text; the hash has all of them
@@ -137,12 +145,27 @@ def fingerprint(
     Raises: UnknownFingerprintVersion. UnknownTemplateKind."""
     form = _canonical(job, contents, version)
     octets = rfc8785.dumps({"contents": dict(form.contents), **form.document})
-    return Fingerprint(version, hashlib.sha256(b"sparkonce/fingerprint/v%d\n" % version + octets).hexdigest())
+    return Fingerprint(version, hashlib.sha256(_FORM + octets).hexdigest())
+
+
+def fingerprints(job: IdempotentJob, *, contents: Mapping[str, str] = _NOTHING) -> dict[int, str]:
+    """The job's fingerprint by every version known here. Raises: UnknownTemplateKind."""
+    return {version: fingerprint(job, contents=contents, version=version).digest for version in _VERSIONS}
 
 
 def version_of(digest: str, job: IdempotentJob) -> int | None:
-    """The version in which this is the job's fingerprint; None: another job's, or an unsupported version."""
+    """The oldest version in which this is the job's fingerprint; None: another job's, or an unsupported version."""
     return next((version for version in _VERSIONS if fingerprint(job, version=version).digest == digest), None)
+
+
+def same(digest: str, version: int, mine: Mapping[int, str]) -> bool:
+    """Whether a record with this fingerprint, of this version, is for the job whose fingerprints are `mine`: by the record's version, or by a
+    newer one, which leaves out more. Raises: UnknownFingerprintVersion: `mine` lacks the record's version."""
+    if version not in mine:
+        raise UnknownFingerprintVersion(
+            f"it is compared by fingerprint version {version}, which was not computed (known: {sorted(mine)}); upgrade sparkonce"
+        )
+    return any(each == digest for known, each in mine.items() if known >= version)
 
 
 def path_digests(
@@ -163,9 +186,30 @@ def differing(
     contents: Mapping[str, str] = _NOTHING,
     version: int = FINGERPRINT_VERSION,
 ) -> list[str]:
-    """Paths of the fields in which a job differs from the one whose `path_digests` were stored: changed, added, then removed.
+    """Paths of the fields in which a job differs from the one whose `path_digests` were stored: changed, added, then removed. By the
+    version, of this one and the newer ones, that names the fewest.
 
-    Empty if and only if the fingerprints are equal."""
+    Empty if and only if the fingerprints are equal (`same`)."""
+    _canonical(job, contents, version)
+    named = [
+        _differing(stored, job, secret=secret, contents=contents, version=each) for each in _VERSIONS if each >= version
+    ]
+    return min(named, key=len)
+
+
+def version_of_digests(
+    stored: Mapping[str, str], job: IdempotentJob, *, secret: bytes, contents: Mapping[str, str] = _NOTHING
+) -> int:
+    """The oldest version in which these are the job's `path_digests`; the newest if there is none, or no secret to compute them with."""
+    if not secret:
+        return FINGERPRINT_VERSION
+    found = (each for each in _VERSIONS if path_digests(job, secret=secret, contents=contents, version=each) == stored)
+    return next(found, FINGERPRINT_VERSION)
+
+
+def _differing(
+    stored: Mapping[str, str], job: IdempotentJob, *, secret: bytes, contents: Mapping[str, str], version: int
+) -> list[str]:
     form = _canonical(job, contents, version)
     now = path_digests(job, secret=secret, contents=contents, version=version)
     changed = [path for path, digest in now.items() if stored.get(path) != digest]

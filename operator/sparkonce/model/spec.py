@@ -314,6 +314,11 @@ Seconds = Annotated[StrictInt, Field(ge=1, le=31_536_000)]
 Identity = Annotated[str, Field(min_length=1, max_length=255, json_schema_extra={"pattern": VISIBLE_ASCII})]
 
 
+CONF_NAME_PATTERN = r"^spark\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$"
+"""A whole name of a Spark setting below a tool's prefix: no pattern, which could ignore what the job is."""
+ConfName = Annotated[str, Field(min_length=1, max_length=255, json_schema_extra={"pattern": CONF_NAME_PATTERN})]
+
+
 class KeyFrom(StrEnum):
     """Contents that may be made part of a derived key."""
 
@@ -416,10 +421,13 @@ class JobSpec(ResourceModel):
         tuple[Annotated[str, Field(min_length=1, max_length=255)], ...], Field(max_length=64)
     ] = ()
     """Names of arguments (`--threads`) that do not change the result: a duplicate may differ in them."""
+    ignored_conf: Annotated[tuple[ConfName, ...], Field(max_length=64)] = ()
+    """Names of Spark settings that say who asks, not what is asked (`spark.example.runId`): a duplicate may differ in them, and the
+    application gets them. The usual ones of lineage tools are ignored without being named here."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        refuse("JobSpec", [*_identity(self), *_outputs(self), *_tunable(self), *_bound(self)])
+        refuse("JobSpec", [*_identity(self), *_outputs(self), *_tunable(self), *_ignored(self), *_bound(self)])
         return self
 
     @property
@@ -598,6 +606,27 @@ def _tunable(spec: JobSpec) -> list[tuple[Loc, str]]:
         elif name not in present:
             problems.append((at, f"is no argument of the job; its template passes {', '.join(present) or 'none'}"))
     return problems
+
+
+def _ignored(spec: JobSpec) -> list[tuple[Loc, str]]:
+    problems: list[tuple[Loc, str]] = []
+    for index, name in enumerate(spec.ignored_conf):
+        at: Loc = ("ignoredConf", index)
+        if not re.fullmatch(CONF_NAME_PATTERN.strip("^$"), name, re.ASCII):
+            sentence = "must be the whole name of one Spark setting, such as spark.example.runId; patterns are not allowed"
+            problems.append((at, sentence))
+        elif name.startswith(_COMPUTING):
+            problems.append((at, f"must match in duplicates: {name} changes what Spark computes; remove it from the list"))
+        elif name in spec.ignored_conf[:index]:
+            problems.append((at, "is in the list already; remove it"))
+    return problems
+
+
+_COMPUTING = (
+    *("spark.sql.", "spark.hadoop.", "spark.jars.", "spark.submit.", "spark.driver.", "spark.executor.", "spark.executorEnv."),
+    *("spark.kubernetes.", "spark.pyspark.", "spark.python.", "spark.files.", "spark.archives.", "spark.sparkonce."),
+)
+"""Prefixes of Spark's own settings, and ours, which decide what runs, where, or what it computes."""
 
 
 def missing_columns(expect: Expect, columns: Sequence[str]) -> str | None:

@@ -89,7 +89,8 @@ class Request:
     nonce: str
     """Becomes the nonce of the claim and of attempt 1."""
     fingerprints: Mapping[int, str]
-    """Algorithm version -> fingerprint, for every live version: a record is compared by its own version, a new one gets the newest."""
+    """Algorithm version -> fingerprint, for every live version: a record is compared by its own version and newer ones, a new one gets the
+    newest fingerprint, under the oldest version that makes the same one."""
     spec: SpecBody
     operation: str | None = None
     resource: str | None = None

@@ -8,10 +8,12 @@ in which a verb compares generation, claim and revision *is* the protocol, and w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sparkonce.errors import RealmReportsFull, RecordTooNew, RecordUnreadable, ReportTooLarge, StoreFull
+from sparkonce.model.identity import UnknownFingerprintVersion, same
 from sparkonce.model.record import (
     FENCED_EMPTY,
     FOLLOWING,
@@ -152,13 +154,16 @@ def where(record: Record) -> str:
 
 
 def _same_fingerprint(record: Record, request: Request) -> bool:
-    mine = request.fingerprints.get(record.fingerprint_version)
-    if mine is None:
-        raise RecordTooNew(
-            f"the record {where(record)} is compared by fingerprint version {record.fingerprint_version}, which this version "
-            f"does not compute (it has {sorted(request.fingerprints)}); upgrade sparkonce"
-        )
-    return mine == record.fingerprint
+    try:
+        return same(record.fingerprint, record.fingerprint_version, request.fingerprints)
+    except UnknownFingerprintVersion as unknown:
+        raise RecordTooNew(f"the record {where(record)}: {unknown}") from None
+
+
+def _newest(fingerprints: Mapping[int, str]) -> tuple[int, str]:
+    """The newest fingerprint with the oldest version that makes the same one, which more readers know."""
+    digest = fingerprints[max(fingerprints)]
+    return min(version for version, each in fingerprints.items() if each == digest), digest
 
 
 # --- ownership
@@ -184,7 +189,7 @@ def reserve(
             f"realm {request.address.realm!r} holds as many live keys as it may; try again in {full:.0f} s, or purge expired keys",
             retry_after=full,
         )
-    version, fingerprint = max(request.fingerprints.items())
+    version, fingerprint = _newest(request.fingerprints)
     record = Record(
         realm=request.address.realm,
         key_hash=request.address.key_hash,
@@ -351,7 +356,7 @@ def reopen(
         return Lost(now), None
     if not now.reopenable:
         return Refused(now, f"generation {now.generation} is {now.state.value} and not settled: it ends first"), None
-    version, fingerprint = max(request.fingerprints.items())
+    version, fingerprint = _newest(request.fingerprints)
     # Objects that wanted the old run want the new one, if it is the same job.
     kept = now.objects if _same_fingerprint(now, request) else ()
     # Every field of the model starts afresh but those named here; fields that this version does not know are kept.

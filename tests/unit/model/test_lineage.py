@@ -1,0 +1,169 @@
+"""Settings that say who asks: left out of the fingerprint, never out of the application, and compared as they were recorded."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.manifests import changed, document, job, template
+from sparkonce.launch.submit import LocalTemplate
+from sparkonce.model import lineage
+from sparkonce.model.identity import (
+    UnknownFingerprintVersion,
+    differing,
+    fingerprint,
+    fingerprints,
+    path_digests,
+    same,
+    version_of,
+    version_of_digests,
+)
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.validation import InvalidJob, Loc
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "templates.md"
+SECRET = b"of one record"
+RUN = template("sparkConf", "spark.openlineage.parentRunId")
+OWN = template("sparkConf", "spark.example.runId")
+LIST = ("spec", "ignoredConf")
+
+
+def with_env(role: str, *entries: dict[str, Any]) -> dict[Loc, Any]:
+    return {template(role, "env"): list(entries)}
+
+
+CALLERS: list[dict[Loc, Any]] = [
+    *({template("sparkConf", name): "1"} for name in lineage.CONF),
+    *({template("sparkConf", f"{prefix}TRACEPARENT"): "1"} for prefix in ("spark.kubernetes.driverEnv.", "spark.executorEnv.")),
+    *({template(role, "envVars", name): "1"} for role in ("driver", "executor") for name in lineage.ENVIRONMENT),
+]
+
+
+@pytest.mark.parametrize("caller", CALLERS, ids=lambda each: ".".join(map(str, next(iter(each))[3:])))
+def test_what_says_who_asks_is_not_part_of_the_job(caller: dict[Loc, Any]) -> None:
+    """Given, changed or absent, it is the same job, and no field differs; the application gets it all the same."""
+    (loc,) = caller
+    first, second, bare = job(caller), job({loc: "2"}), job()
+    assert fingerprint(first) == fingerprint(second) == fingerprint(bare)
+    assert differing(path_digests(first, secret=SECRET), second, secret=SECRET) == []
+    assert first.spec.template.spec != second.spec.template.spec
+    assert first.document()["spec"]["template"]["spec"] == first.spec.template.spec
+
+
+def test_a_local_application_gets_lineage_settings() -> None:
+    """They are passed to spark-submit as they are written."""
+    assert LocalTemplate.of(job({RUN: "run-2"})).conf["spark.openlineage.parentRunId"] == "run-2"
+
+
+def test_trace_context_among_environment_entries_is_left_out() -> None:
+    """Entries of `env`, whose order and other members stay."""
+    keep, trace = {"name": "TZ", "value": "UTC"}, {"name": "TRACEPARENT", "value": "00-a-b-01"}
+    plain, traced = job(with_env("driver", keep)), job(with_env("driver", trace, keep))
+    assert fingerprint(plain) == fingerprint(traced)
+    assert fingerprint(plain) != fingerprint(job(with_env("driver", keep, {"name": "BAGGAGE", "value": "tenant=1"})))
+
+
+@pytest.mark.parametrize(
+    ("given", "loc"),
+    [
+        ({template("arguments", 1): "$(TRACEPARENT)"}, template("driver", "envVars", "TRACEPARENT")),
+        ({template("sparkConf", "spark.example.link"): "${spark.openlineage.parentRunId}"}, RUN),
+    ],
+)
+def test_what_the_template_refers_to_must_match(given: dict[Loc, Any], loc: Loc) -> None:
+    """Its value is then part of an argument or setting, which the application computes with."""
+    assert fingerprint(job({**given, loc: "1"})) != fingerprint(job({**given, loc: "2"}))
+
+
+@pytest.mark.parametrize(
+    "name", ["spark.openlineage.namespace", "spark.openlineage.transport.url", "spark.openlineage.parentRunIdX"]
+)
+def test_a_name_that_resembles_one_of_the_table_must_match(name: str) -> None:
+    """Exact names: where lineage is sent is the job's own."""
+    assert fingerprint(job({template("sparkConf", name): "1"})) != fingerprint(job({template("sparkConf", name): "2"}))
+
+
+def test_a_job_names_further_settings() -> None:
+    """`spec.ignoredConf`: the named setting may differ, others may not; naming it is no change of the job."""
+    one, two = (job({LIST: ["spark.example.runId"], OWN: run}) for run in ("1", "2"))
+    assert fingerprint(one) == fingerprint(two) == fingerprint(job({LIST: ["spark.example.runId"]})) == fingerprint(job())
+    assert fingerprint(one) != fingerprint(job({OWN: "1"}))
+    assert one.spec.template.spec["sparkConf"]["spark.example.runId"] == "1"  # type: ignore[index,call-overload] # JSON
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("spark.*", "whole name"),
+        ("*", "whole name"),
+        ("spark", "whole name"),
+        ("spark.", "whole name"),
+        ("spark.example.", "whole name"),
+        ("spark.example.run id", "whole name"),
+        ("spark.exämple.run", "whole name"),
+        ("spark.sql.shuffle.partitions", "changes what Spark computes"),
+        ("spark.hadoop.fs.defaultFS", "changes what Spark computes"),
+        ("spark.jars", "whole name"),
+        ("spark.jars.packages", "changes what Spark computes"),
+        ("spark.sparkonce.key", "changes what Spark computes"),
+    ],
+)
+def test_only_whole_names_that_compute_nothing_are_ignored(name: str, why: str) -> None:
+    """A pattern, or a setting of Spark itself, could make two different jobs one; the sentence names the entry."""
+    with pytest.raises(InvalidJob, match=rf"spec\.ignoredConf\[1\]: .*{why}"):
+        job({LIST: ["spark.example.runId", name]})
+
+
+def test_a_name_is_listed_once() -> None:
+    """A second mention is probably a mistake for another name."""
+    with pytest.raises(InvalidJob, match=r"spec\.ignoredConf\[1\]: is in the list already"):
+        job({LIST: ["spark.example.runId", "spark.example.runId"]})
+
+
+def test_a_key_of_the_version_before_keeps_its_identity() -> None:
+    """Recorded with a lineage setting inside, the very same document is the same job; another run id is another one, as it was then."""
+    recorded = fingerprint(job({RUN: "1"}), version=1)
+    again, other = fingerprints(job({RUN: "1"})), fingerprints(job({RUN: "2"}))
+    assert same(recorded.digest, 1, again)
+    assert not same(recorded.digest, 1, other)
+    digests = path_digests(job({RUN: "1"}), secret=SECRET, version=1)
+    assert differing(digests, job({RUN: "1"}), secret=SECRET, version=1) == []
+    assert differing(digests, job({RUN: "2"}), secret=SECRET, version=1) == [
+        'spec.template.spec.sparkConf["spark.openlineage.parentRunId"]'
+    ]
+    assert version_of(recorded.digest, job({RUN: "1"})) == 1
+    assert version_of_digests(digests, job({RUN: "1"}), secret=SECRET) == 1
+
+
+def test_a_scheduler_that_starts_to_send_lineage_asks_for_the_recorded_job() -> None:
+    """A record of the version before without such settings equals a request that has them; what else differs is named alone."""
+    recorded, digests = fingerprint(job(), version=1), path_digests(job(), secret=SECRET, version=1)
+    assert same(recorded.digest, 1, fingerprints(job({RUN: "1"})))
+    changed_too = job({RUN: "1", template("image"): "other"})
+    assert differing(digests, changed_too, secret=SECRET, version=1) == ["spec.template.spec.image"]
+    assert version_of_digests(digests, job(), secret=SECRET) == 1
+    assert version_of_digests(path_digests(job({RUN: "1"}), secret=SECRET), job({RUN: "1"}), secret=SECRET) == 2
+
+
+def test_a_record_of_a_newer_version_is_not_compared() -> None:
+    """Neither the same nor another job: the reader must be upgraded."""
+    with pytest.raises(UnknownFingerprintVersion, match="upgrade sparkonce"):
+        same("f" * 64, 3, fingerprints(job()))
+
+
+def test_no_other_class_of_settings_changes() -> None:
+    """Leaving out who asks takes nothing else out: each further setting still tells two jobs apart."""
+    for name in ("spark.sql.shuffle.partitions", "spark.openlineage.appName", "spark.app.id"):
+        other = changed(document(), {template("sparkConf", name): "77", RUN: "1"})
+        assert fingerprint(IdempotentJob.of(other)) != fingerprint(job({RUN: "1"}))
+
+
+def test_the_page_has_the_table() -> None:
+    """docs/templates.md lists each name with its source, and no other."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.split("\n## What says who asks\n")[1].split("\n## ")[0]
+    listed = dict(re.findall(r"^\| `([^`]+)` \|.*\((https://[^)]+)\) \|$", section, re.MULTILINE))
+    assert listed == {**lineage.CONF, **lineage.ENVIRONMENT}
