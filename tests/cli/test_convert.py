@@ -418,3 +418,64 @@ def test_values_never_become_yaml(desk: Desk) -> None:
     assert [each["kind"] for each in documents][-1] == "CronJob"
     assert documents[-1]["spec"]["schedule"] == "x\nkind: Secret"
     assert "kind: Secret: dropped" in said.out.replace('"', "").replace("]", "")
+
+
+DEPLOYED = """\
+apiVersion: sparkoperator.k8s.io/v1beta2
+kind: SparkApplication
+metadata:
+  name: parcels
+  uid: 2f1c
+  labels: {app.kubernetes.io/instance: apps, kustomize.toolkit.fluxcd.io/name: apps, team: parcels}
+  annotations: {argocd.argoproj.io/sync-wave: "5", helm.sh/hook: post-install, example.com/owner: people}
+spec:
+  type: Python
+  mainApplicationFile: local:///app/job.py
+  driver: {cores: 1}
+"""
+
+
+def test_marks_of_deployment_tools_stay_on_the_job(desk: Desk) -> None:
+    """On an application pruning would delete a running attempt by them; people's labels go on. Each is named."""
+    said, job = desk.job_from("convert", DEPLOYED)
+    assert job.metadata.labels == {"app.kubernetes.io/instance": "apps", "kustomize.toolkit.fluxcd.io/name": "apps"}
+    assert job.metadata.annotations == {"argocd.argoproj.io/sync-wave": "5", "helm.sh/hook": "post-install"}
+    assert job.spec.template.metadata.labels == {"team": "parcels"}
+    assert job.spec.template.metadata.annotations == {"example.com/owner": "people"}
+    assert '# - metadata.annotations["helm.sh/hook"]: stays on the IdempotentJob, where Helm reads it' in said.out
+    assert "# - metadata.labels: moved to spec.template.metadata" in said.out
+
+
+@pytest.mark.parametrize(
+    ("verb", "text"), [("bind", DEPLOYED), ("convert", SCHEDULED.replace("{name: hourly}", "{name: hourly, labels: {helm.sh/chart: c-1, team: x}}"))]
+)
+def test_a_job_that_no_tool_has_applied_has_none_of_its_marks(desk: Desk, verb: str, text: str) -> None:
+    """A job that follows an application, or that a schedule sends, is in no tool's source: with the mark it would be pruned itself."""
+    (desk.folder / "app.yaml").write_text(text)
+    said = desk.here(verb, "app.yaml")
+    marks = ("app.kubernetes.io/instance", "kustomize.toolkit.fluxcd.io/name", "argocd.argoproj.io/sync-wave", "helm.sh/")
+    written = "\n".join(line for line in said.out.splitlines() if not line.lstrip().startswith("#"))
+    assert not [mark for mark in marks if mark in written]
+    assert "team: " in written
+    assert "dropped: Helm reads it on what it has applied" in said.err
+
+
+def test_names_that_each_attempt_chooses_are_dropped(desk: Desk) -> None:
+    """Two attempts with the same name for pods or services collide; each dropped name is told with its reason, and the rest stays."""
+    conf = ["spark.app.id", "spark.kubernetes.driver.pod.name", "spark.kubernetes.driver.resourceNamePrefix"]
+    conf += ["spark.kubernetes.executor.podNamePrefix"]
+    lines = "".join(f"    {name}: parcels\n" for name in conf)
+    text = DEPLOYED.replace("  driver: {cores: 1}\n", f"  sparkConf:\n    spark.speculation: 'false'\n{lines}") + (
+        "  driver:\n    podName: parcels\n    template: {metadata: {name: a, labels: {b: c}}}\n"
+        "  executor:\n    template: {metadata: {generateName: a-, labels: {b: c}}}\n"
+    )
+    text = text.replace("team: parcels}", "team: parcels, kueue.x-k8s.io/prebuilt-workload-name: w}")
+    said, job = desk.job_from("convert", text)
+    spec: Any = job.spec.template.spec
+    assert spec["sparkConf"] == {"spark.speculation": "false"}
+    assert spec["driver"]["template"] == spec["executor"]["template"] == {"metadata": {"labels": {"b": "c"}}}
+    assert job.spec.template.metadata.labels == {"team": "parcels"}
+    dropped = [f'spec.sparkConf["{name}"]' for name in conf]
+    dropped += ["spec.driver.podName", "spec.driver.template.metadata.name", "spec.executor.template.metadata.generateName"]
+    for name in [*dropped, 'metadata.labels["kueue.x-k8s.io/prebuilt-workload-name"]']:
+        assert f"# - {name}: dropped: " in said.out, name

@@ -193,6 +193,28 @@ def test_a_recorded_spec_is_launched_without_what_contradicts_the_attempt() -> N
         assert spec["driver"]["serviceLabels"] == {}
 
 
+def test_applications_and_their_pods_have_no_marks_of_deployment_tools() -> None:
+    """Pruning by them would delete a running attempt; labels of people, and those that pods are selected by, go on."""
+    marks = {"argocd.argoproj.io/instance": "apps", "kueue.x-k8s.io/prebuilt-workload-name": "w"}
+    both = {**marks, "app.kubernetes.io/instance": "apps", "team": "sales"}
+    pods = {"argocd.argoproj.io/instance": "apps", "app.kubernetes.io/instance": "apps", "team": "sales"}
+    template = {
+        "sparkConf": {f"spark.kubernetes.executor.label.{name}": value for name, value in pods.items()},
+        "driver": {"labels": pods, "template": {"metadata": {"annotations": pods}}},
+    }
+    job = job_of("orders", metadata={"labels": both, "annotations": both}, template=template)
+    made = application(assignment_of(job), job, [wanting("a")], namespace=NAMESPACE)
+    for kind in ("labels", "annotations"):
+        given = {name for name in made["metadata"][kind] if not name.startswith("sparkonce.dev/")}
+        assert given == {"team"}
+    left = {"app.kubernetes.io/instance": "apps", "team": "sales"}
+    assert made["spec"]["driver"]["labels"] == left
+    assert made["spec"]["driver"]["template"]["metadata"]["annotations"] == left
+    labels = {name for name in made["spec"]["sparkConf"] if ".executor.label." in name}
+    assert labels == {f"spark.kubernetes.executor.label.{name}" for name in left}
+    assert job.spec.template.metadata.labels == both
+
+
 def test_a_main_file_that_is_an_option_is_never_launched() -> None:
     """spark-submit would take it, and the arguments behind it, for its own options."""
     job = job_of("orders", template={"mainApplicationFile": "--conf=spark.kubernetes.namespace=other"})

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 from sparkonce.errors import InvalidInput
 from sparkonce.model import entrance
-from sparkonce.model.fields import DRIVER_POD_NAME
-from sparkonce.model.reserved import OURS, THEIRS
+from sparkonce.model.deployers import Mark, mark_of
+from sparkonce.model.reserved import OURS, PER_ATTEMPT_LABELS, THEIRS, per_attempt
 from sparkonce.model.spec import (
     API_VERSION,
     KIND,
@@ -175,7 +175,7 @@ class _Conversion:
             self._refuse(("metadata",), "was made by sparkonce for an IdempotentJob; take that one's own manifest")
 
     def _metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Metadata of the job, and of its applications."""
+        """Metadata of the job, and of its applications: what a deployment tool reads stays on the job, other labels and annotations move."""
         given = self._map(("metadata",))
         kept = {name: given[name] for name in _KEPT_METADATA if given.get(name)}
         if "name" not in kept and "generateName" not in kept:
@@ -188,6 +188,11 @@ class _Conversion:
                 if writer is not None:
                     del entries[each]
                     self._note(("metadata", name, each), f"dropped: {writer} writes it")
+                elif each in PER_ATTEMPT_LABELS:
+                    del entries[each]
+                    self._note(("metadata", name, each), "dropped: it names an object for one application, and each attempt is one")
+                elif (mark := mark_of(str(each))) is not None:
+                    self._note(("metadata", name, each), self._of_deployer(mark, kept, name, each, entries.pop(each)))
             if entries:
                 moved[name] = entries
                 self._note(("metadata", name), "moved to spec.template.metadata: each application gets them")
@@ -199,6 +204,14 @@ class _Conversion:
             ):
                 self._note(("metadata", name), "dropped: it belongs to the object that was read")
         return kept, moved
+
+    def _of_deployer(self, mark: Mark, kept: dict[str, Any], kind: str, name: str, value: object) -> str:
+        """Leaves a tool's label or annotation on the job that takes the application's place in the tool's source; returns what to say."""
+        if self._options.bind or self._scheduled:
+            made = "this job is" if self._options.bind else "the jobs of a schedule are"
+            return f"dropped: {mark.tool} reads it on what it has applied, and {made} not applied by it"
+        kept.setdefault(kind, {})[name] = value
+        return f"stays on the IdempotentJob, where {mark.tool} reads it; applications go without it"
 
     def _identity(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         options = self._options
@@ -296,12 +309,8 @@ class _Conversion:
         self._legacy(given)
         if "timeToLiveSeconds" in given:
             policies |= self._time_to_live(given["timeToLiveSeconds"])
-        driver = given.get("driver")
-        if isinstance(driver, Mapping) and "podName" in driver:
-            self._drop("driver", "podName", say="dropped: each attempt names its own driver pod")
-        conf = given.get("sparkConf")
-        if isinstance(conf, Mapping) and DRIVER_POD_NAME in conf:
-            self._drop("sparkConf", DRIVER_POD_NAME, say="dropped: each attempt names its own driver pod")
+        for loc, why in list(per_attempt(given)):
+            self._drop(*(str(part) for part in loc), say=f"dropped: {why}")
         return policies
 
     def _retry(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from sparkonce.model.deployers import on_pods
 from sparkonce.model.validation import Loc
 
 OURS = "sparkonce.dev/"
@@ -42,6 +43,8 @@ class Reserved:
     """A spec that was recorded with it is launched with it: it names what a field names, too, and moves nothing."""
     unless: str = ""
     """Values that match this pattern are allowed."""
+    per_attempt: bool = False
+    """It names something that each attempt names for itself: `sparkonce convert` drops it."""
 
     def names(self, name: str) -> bool:
         return name.startswith(self.name[:-1]) if self.name.endswith(".*") else name == self.name
@@ -52,6 +55,7 @@ class Reserved:
 
 
 _PLACE = "the attempt runs in the job's own namespace and cluster, where the operator looks for it"
+_DRIVER_POD = "each attempt names its own driver pod, so that none can start twice"
 _NAMES = "Spark names the pods of each attempt, so that two attempts never collide"
 _CREDENTIALS = (
     "the Spark operator submits with its own credentials, and files are read from its pod, not from the job's"
@@ -69,10 +73,10 @@ CONF: tuple[Reserved, ...] = (
     Reserved("spark.master", _PLACE),
     Reserved("spark.submit.deployMode", "a driver inside the Spark operator has no pod to watch or to stop"),
     Reserved("spark.kubernetes.driver.master", f"{_PLACE}; local[N] is allowed", unless=_LOCAL),
-    Reserved("spark.kubernetes.driver.pod.name", "each attempt names its own driver pod, so that none can start twice"),
-    Reserved("spark.kubernetes.driver.resourceNamePrefix", _NAMES),
-    Reserved("spark.kubernetes.executor.podNamePrefix", _NAMES),
-    Reserved("spark.app.id", "Spark labels the pods of each attempt with an id of its own"),
+    Reserved("spark.kubernetes.driver.pod.name", _DRIVER_POD, per_attempt=True),
+    Reserved("spark.kubernetes.driver.resourceNamePrefix", _NAMES, per_attempt=True),
+    Reserved("spark.kubernetes.executor.podNamePrefix", _NAMES, per_attempt=True),
+    Reserved("spark.app.id", "Spark labels the pods of each attempt with an id of its own", per_attempt=True),
     Reserved("spark.kubernetes.driver.podTemplateFile", _TEMPLATE, "write driver.template"),
     Reserved("spark.kubernetes.executor.podTemplateFile", _TEMPLATE, "write executor.template"),
     Reserved(
@@ -117,10 +121,10 @@ LABELLING_VALUES = ("spark.kubernetes.executor.decommissionLabel",)
 
 _OWN = "each attempt names its own pods, in the job's namespace and with its application as owner"
 FIELDS: tuple[Reserved, ...] = (
-    Reserved("driver.podName", "each attempt names its own driver pod, so that none can start twice"),
+    Reserved("driver.podName", _DRIVER_POD, per_attempt=True),
     Reserved("driver.kubernetesMaster", f"{_PLACE}; local[N] is allowed", unless=_LOCAL),
     *(
-        Reserved(f"{role}.template.metadata.{name}", _OWN)
+        Reserved(f"{role}.template.metadata.{name}", _OWN, per_attempt=name in ("name", "generateName"))
         for role in ("driver", "executor")
         for name in ("name", "generateName", "namespace", "ownerReferences")
     ),
@@ -131,6 +135,9 @@ FIELDS: tuple[Reserved, ...] = (
     ),
 )
 """Fields below the template's `spec`."""
+
+PER_ATTEMPT_LABELS = ("kueue.x-k8s.io/prebuilt-workload-name",)
+"""Labels of applications whose value names an object for one application alone: each attempt is queued as a workload of its own."""
 
 LABELLING_FIELDS = (
     *(f"{role}.{kind}" for role in ("driver", "executor") for kind in ("labels", "annotations")),
@@ -194,6 +201,39 @@ def without_reserved(spec: Mapping[str, Any]) -> dict[str, Any]:
         for loc, _ in list(labels(tuple(path.split(".")), _at(made, path))):
             made = _without(made, [str(step) for step in loc])
     return made
+
+
+def without_deployers(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a spec whose pods carry no label or annotation by which a deployment tool would take them for its own (`deployers`)."""
+    made = dict(spec)
+    conf = made.get("sparkConf")
+    if isinstance(conf, dict):
+        made["sparkConf"] = {name: value for name, value in conf.items() if on_pods(_label_of(name))}
+    for path in LABELLING_FIELDS:
+        given = _at(made, path)
+        for name in given if isinstance(given, dict) else ():
+            if not on_pods(str(name)):
+                made = _without(made, [*path.split("."), name])
+    return made
+
+
+def per_attempt(spec: Spec) -> Iterator[tuple[Loc, str]]:
+    """Names in a spec that each attempt chooses for itself, with the reason: path below the spec."""
+    conf = spec.get("sparkConf")
+    for name in conf if isinstance(conf, dict) else ():
+        found = next((each for each in CONF if each.names(name)), None)
+        if found is not None and found.per_attempt:
+            yield ("sparkConf", name), found.why
+    for field in FIELDS:
+        *above, name = field.name.split(".")
+        if field.per_attempt and name in (_at(spec, ".".join(above)) or {}):
+            yield (*above, name), field.why
+
+
+def _label_of(setting: str) -> str:
+    """The label or annotation that a setting writes; empty: it writes none."""
+    prefix = next((each for each in LABELLING_CONF if setting.startswith(each)), None)
+    return "" if prefix is None else setting.removeprefix(prefix)
 
 
 def _sentence(reserved: Reserved) -> str:

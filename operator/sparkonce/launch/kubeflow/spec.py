@@ -38,6 +38,7 @@ from sparkonce.launch.kubeflow.labels import (
     labels_of,
     opaque,
 )
+from sparkonce.model.deployers import on_applications
 from sparkonce.model.fields import as_text
 from sparkonce.model.record import (
     ENVIRONMENT,
@@ -47,7 +48,15 @@ from sparkonce.model.record import (
     SpecBody,
     gateway_audience,
 )
-from sparkonce.model.reserved import OPTION, OURS, is_option, reserved_name, without_reserved
+from sparkonce.model.reserved import (
+    OPTION,
+    OURS,
+    PER_ATTEMPT_LABELS,
+    is_option,
+    reserved_name,
+    without_deployers,
+    without_reserved,
+)
 from sparkonce.model.spec import API_VERSION as JOB_API_VERSION
 from sparkonce.model.spec import KIND as JOB_KIND
 from sparkonce.model.spec import IdempotentJob, OnDelete
@@ -295,7 +304,7 @@ def _spec(job: IdempotentJob) -> Document:
         )
     if is_option(template.spec.get("mainApplicationFile")):
         raise LaunchRefused(f"spec.template.spec.mainApplicationFile: {OPTION}")
-    spec = _as_the_crd_has_it(without_reserved(copy.deepcopy(template.spec)))
+    spec = _as_the_crd_has_it(without_deployers(without_reserved(copy.deepcopy(template.spec))))
     for name in ("timeToLiveSeconds", "suspend"):
         spec.pop(name, None)
     spec["mode"] = "cluster"
@@ -352,8 +361,9 @@ def _scalars(values: Any) -> Any:
 
 
 def _free(given: Mapping[str, Any]) -> Document:
-    """The labels or annotations that users may set."""
-    return {name: value for name, value in given.items() if not reserved_name(name)}
+    """The job's labels or annotations that its applications carry: not ours, nor those of deployment tools, which would prune them."""
+    kept = (name for name in given if on_applications(name) and name not in PER_ATTEMPT_LABELS)
+    return {name: given[name] for name in kept if not reserved_name(name)}
 
 
 def _defaults(spec: Document, conf: Mapping[str, str]) -> None:
