@@ -447,13 +447,22 @@ def test_marks_of_deployment_tools_stay_on_the_job(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "text"), [("bind", DEPLOYED), ("convert", SCHEDULED.replace("{name: hourly}", "{name: hourly, labels: {helm.sh/chart: c-1, team: x}}"))]
+    ("verb", "text"),
+    [
+        ("bind", DEPLOYED),
+        ("convert", SCHEDULED.replace("{name: hourly}", "{name: hourly, labels: {helm.sh/chart: c-1, team: x}}")),
+    ],
 )
 def test_a_job_that_no_tool_has_applied_has_none_of_its_marks(desk: Desk, verb: str, text: str) -> None:
     """A job that follows an application, or that a schedule sends, is in no tool's source: with the mark it would be pruned itself."""
     (desk.folder / "app.yaml").write_text(text)
     said = desk.here(verb, "app.yaml")
-    marks = ("app.kubernetes.io/instance", "kustomize.toolkit.fluxcd.io/name", "argocd.argoproj.io/sync-wave", "helm.sh/")
+    marks = (
+        "app.kubernetes.io/instance",
+        "kustomize.toolkit.fluxcd.io/name",
+        "argocd.argoproj.io/sync-wave",
+        "helm.sh/",
+    )
     written = "\n".join(line for line in said.out.splitlines() if not line.lstrip().startswith("#"))
     assert not [mark for mark in marks if mark in written]
     assert "team: " in written
@@ -476,6 +485,10 @@ def test_names_that_each_attempt_chooses_are_dropped(desk: Desk) -> None:
     assert spec["driver"]["template"] == spec["executor"]["template"] == {"metadata": {"labels": {"b": "c"}}}
     assert job.spec.template.metadata.labels == {"team": "parcels"}
     dropped = [f'spec.sparkConf["{name}"]' for name in conf]
-    dropped += ["spec.driver.podName", "spec.driver.template.metadata.name", "spec.executor.template.metadata.generateName"]
+    dropped += [
+        "spec.driver.podName",
+        "spec.driver.template.metadata.name",
+        "spec.executor.template.metadata.generateName",
+    ]
     for name in [*dropped, 'metadata.labels["kueue.x-k8s.io/prebuilt-workload-name"]']:
         assert f"# - {name}: dropped: " in said.out, name

@@ -107,7 +107,7 @@ class Scene:
         }
         made = assemble(IdempotentJob.of(document), contents={"application file job.py": "0"}, base="/")
         values = {name: getattr(made, name) for name in Prepared.__dataclass_fields__}
-        return Known(**values, digests={1: made.fingerprint(1)}, bound=self.config.follows)
+        return Known(**values, digests={1: made.fingerprints[1]}, bound=self.config.follows)
 
     def close(self) -> None:
         run(self.store.close())

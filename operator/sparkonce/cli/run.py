@@ -24,7 +24,7 @@ from sparkonce.cli.view.terminal import tell, write_document
 from sparkonce.commands import operate
 from sparkonce.commands import remote as elsewhere
 from sparkonce.errors import InvalidInput
-from sparkonce.launch.submit import LocalTemplate, check_spark
+from sparkonce.launch.submit import LocalTemplate, check_spark, check_text
 from sparkonce.local.prepare import NotHere, Prepared
 from sparkonce.local.prepare import unread as unread_key
 from sparkonce.local.runner import Ending
@@ -90,6 +90,7 @@ def run(
             _, said, _ = await embedded.look(prepared)
             if said.answer in (Answer.NEW, Answer.REOPEN, Answer.SUPERSEDE):
                 check_spark()
+                check_text(prepared.job, application=prepared.application)
             return await embedded.submit(prepared, follow=follow)
 
         ending = opened.interruptible(work)
@@ -198,6 +199,7 @@ def rerun(
 
         async def work() -> Ending:
             check_spark()
+            check_text(again.job, application=again.application)
             return await operate.rerun(opened.embedded, again, record, by=person(), reason=reason)
 
         ending = opened.interruptible(work)

@@ -40,7 +40,7 @@ from sparkonce import failpoints, settings
 from sparkonce.errors import LaunchRefused, LaunchUnavailable
 from sparkonce.launch.driver_log import READ, explained, find
 from sparkonce.launch.protocol import ApplicationState, Phase, StillThere, Stopped
-from sparkonce.model import masking
+from sparkonce.model import masking, utf8
 from sparkonce.model.record import ENVIRONMENT, FOLDER_ENVIRONMENT, NONCE_ENVIRONMENT, Application, Assignment
 
 TERM_SHARE = 0.5
@@ -119,14 +119,15 @@ class LocalLauncher:
         return self._state(folder, assignment)
 
     def _spawn(self, folder: Path, assignment: Assignment, command: Command, lock: int) -> None:
-        environment = {**os.environ, **command.environment}
+        inherited = {name: value for name, value in os.environ.items() if not utf8.about_text(name)}
+        environment = {**inherited, **command.environment}
         environment[ENVIRONMENT] = assignment.model_dump_json(by_alias=True, exclude_none=True)
         environment[FOLDER_ENVIRONMENT] = str(folder)
         environment[NONCE_ENVIRONMENT] = assignment.nonce
         child = subprocess.Popen(
-            ["/bin/sh", "-c", _WRAPPER, "sparkonce-attempt", str(folder), *command.argv],
+            [_utf8(each) for each in ("/bin/sh", "-c", _WRAPPER, "sparkonce-attempt", str(folder), *command.argv)],
             cwd=command.folder,
-            env=environment,
+            env={_utf8(name): _utf8(value) for name, value in environment.items()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -209,6 +210,11 @@ class LocalLauncher:
         if phase is Phase.UNKNOWN:  # how it ended is not known, so an exception in its log may not be why
             return replace(state, log_tail=found.excerpt)
         return explained(state, found, assignment)
+
+
+def _utf8(text: str) -> bytes:
+    """The bytes of an argument or variable: UTF-8 also where this process's own encoding is another one."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _reap() -> None:

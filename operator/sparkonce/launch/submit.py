@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
@@ -27,10 +27,12 @@ from pydantic import JsonValue
 
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.local import Command
+from sparkonce.model import utf8
+from sparkonce.model.expansion import FORWARDING, expand, expands
 from sparkonce.model.fields import argument_texts, as_text
 from sparkonce.model.record import Assignment
 from sparkonce.model.spec import IdempotentJob, Template
-from sparkonce.model.validation import InvalidJob, path_text
+from sparkonce.model.validation import InvalidJob, Loc, path_text
 
 SUBMIT_ENVIRONMENT = "SPARKONCE_SPARK_SUBMIT"
 MASTER_ENVIRONMENT = "SPARKONCE_MASTER"
@@ -81,6 +83,8 @@ class LocalTemplate:
     repositories: tuple[str, ...]
     skipped: tuple[str, ...]
     """Paths of given fields that have no effect here."""
+    unknown: tuple[tuple[str, str], ...] = ()
+    """Fields with a reference whose value only a cluster knows, each with a sentence: they are as written here, and other text there."""
 
     @classmethod
     def of(cls, job: IdempotentJob, *, source: str = "") -> Self:
@@ -90,15 +94,22 @@ class LocalTemplate:
         if not isinstance(main_file, str) or not main_file:
             where = "spec.template.spec.mainApplicationFile"
             raise InvalidJob([(where, "is required to run it here; name the script or jar")], source=source)
-        driver, executor, deps = (_map(spec.get(part)) for part in ("driver", "executor", "deps"))
+        driver, deps = (_map(spec.get(part)) for part in ("driver", "deps"))
         main_class, kind = spec.get("mainClass"), spec.get("type")
+        drivers, executors = Environment.of(spec, "driver"), Environment.of(spec, "executor")
+        arguments = [
+            drivers.expanded(("arguments", index), text)
+            for index, text in enumerate(argument_texts(spec.get("arguments")))
+        ]
+        here = [("mainApplicationFile",)] if expands(main_file) else []
+        unexpanded = [(at, "is expanded on a cluster; name the file without '$(' and '$$'") for at in here]
         return cls(
             type=kind if isinstance(kind, str) else "Python" if main_file.endswith(".py") else "Java",
             main_file=main_file,
             main_class=main_class if isinstance(main_class, str) else None,
-            arguments=tuple(argument_texts(spec.get("arguments"))),
-            conf=_conf(spec, driver, executor),
-            env=_environment(driver),
+            arguments=tuple(arguments),
+            conf=_conf(spec, driver, executors.values),
+            env=drivers.values,
             py_files=_texts(deps, "pyFiles"),
             jars=_texts(deps, "jars"),
             files=_texts(deps, "files"),
@@ -106,8 +117,13 @@ class LocalTemplate:
             packages=_texts(deps, "packages"),
             exclude_packages=_texts(deps, "excludePackages"),
             repositories=_texts(deps, "repositories"),
-            skipped=tuple(path_text(("spec", "template", "spec", *path)) for path in _skipped(job.spec.template)),
+            skipped=tuple(_path(path) for path in _skipped(job.spec.template)),
+            unknown=tuple((_path(loc), said) for loc, said in (*unexpanded, *drivers.unknown, *executors.unknown)),
         )
+
+
+def _path(below: Loc) -> str:
+    return path_text(("spec", "template", "spec", *below))
 
 
 def _map(value: JsonValue) -> Mapping[str, JsonValue]:
@@ -119,14 +135,14 @@ def _texts(deps: Mapping[str, JsonValue], name: str) -> tuple[str, ...]:
 
 
 def _conf(
-    spec: Mapping[str, JsonValue], driver: Mapping[str, JsonValue], executor: Mapping[str, JsonValue]
+    spec: Mapping[str, JsonValue], driver: Mapping[str, JsonValue], executors: Mapping[str, str]
 ) -> dict[str, str]:
     conf: dict[str, str] = {}
     if isinstance(options := driver.get("javaOptions"), str):
         conf["spark.driver.extraJavaOptions"] = options
-    conf.update({f"spark.executorEnv.{name}": value for name, value in _environment(executor).items()})
     conf.update({f"spark.hadoop.{name}": as_text(value) for name, value in _given(spec, "hadoopConf")})
     conf.update({name: as_text(value) for name, value in _given(spec, "sparkConf") if not _of_cluster(name)})
+    conf.update({f"{FORWARDING['executor']}{name}": value for name, value in executors.items()})
     return conf
 
 
@@ -143,14 +159,74 @@ def _entries(pod: Mapping[str, JsonValue]) -> list[dict[str, JsonValue]]:
     return [entry for entry in env if isinstance(entry, dict)] if isinstance(env, list) else []
 
 
-def _environment(pod: Mapping[str, JsonValue]) -> dict[str, str]:
-    """The environment of driver or executor: `env` overrides the older `envVars`, as in the Spark operator."""
-    variables = {name: as_text(value) for name, value in _given(pod, "envVars")}
-    for entry in _entries(pod):
-        if entry.get("valueFrom") is None:
-            value = entry.get("value")
-            variables[str(entry["name"])] = "" if value is None else as_text(value)
-    return variables
+_OF_A_POD = re.compile(
+    r"SPARK_\w+|SPARKONCE_\w+|LC_ALL|LC_CTYPE|PYTHONUTF8|\w+_SERVICE_(HOST|PORT\w*)|\w+_PORT(_\d+_\w+)?"
+)
+"""Names that a pod of Spark has, or may have, without being given them: from Spark, from sparkonce, from services of its namespace."""
+
+
+@dataclass
+class Environment:
+    """The environment of driver or executors, expanded as on a cluster: the settings that forward variables and the older `envVars` come
+    first, in no order of their own, then `env`, whose entries override them and see what came before."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    unknown: list[tuple[Loc, str]] = field(default_factory=list)
+    """Fields with references whose values only a cluster knows, each with a sentence."""
+    _elsewhere: dict[str, str] = field(default_factory=dict)
+    """Names that a cluster gives a value -> from where."""
+    _any_name: str = ""
+    """A field that may define any name on a cluster."""
+
+    @classmethod
+    def of(cls, spec: Mapping[str, JsonValue], role: str) -> Self:
+        made, pod = cls(), _map(spec.get(role))
+        made._any_name = f"{role}.envFrom" if pod.get("envFrom") else ""
+        made._elsewhere = {str(name): f"{role}.envSecretKeyRefs" for name in _map(pod.get("envSecretKeyRefs"))}
+        made._elsewhere |= {str(entry.get("name")): f"{role}.template" for entry in _template_entries(pod)}
+        prefix = FORWARDING[role]
+        unordered: dict[str, tuple[Loc, JsonValue]] = {}
+        for name, value in _given(spec, "sparkConf"):
+            if name.startswith(prefix):
+                unordered[name.removeprefix(prefix)] = (("sparkConf", name), value)
+        unordered |= {name: ((role, "envVars", name), value) for name, value in _given(pod, "envVars")}
+        own = made._elsewhere
+        made._elsewhere = own | dict.fromkeys(unordered, f"variables without an order (write it under {role}.env)")
+        made.values = {name: made.expanded(loc, as_text(value)) for name, (loc, value) in unordered.items()}
+        made._elsewhere = own
+        for index, entry in enumerate(_entries(pod)):
+            made._add((role, "env", index, "value"), entry)
+        return made
+
+    def _add(self, loc: Loc, entry: Mapping[str, JsonValue]) -> None:
+        name, value = str(entry["name"]), entry.get("value")
+        if entry.get("valueFrom") is not None:
+            self.values.pop(name, None)
+            self._elsewhere[name] = "valueFrom"
+            return
+        self.values[name] = "" if value is None else self.expanded(loc, as_text(value))
+        self._elsewhere.pop(name, None)
+
+    def expanded(self, loc: Loc, text: str) -> str:
+        """The text as a kubelet passes it. A reference that only a cluster can resolve stays, and is noted in `unknown`."""
+
+        def value_of(name: str) -> str | None:
+            if name in self.values:
+                return self.values[name]
+            source = self._elsewhere.get(name) or self._any_name or ("the pod" if _OF_A_POD.fullmatch(name) else "")
+            if source:
+                said = f"refers to $({name}), whose value on a cluster comes from {source}"
+                said += f"; write the value itself, or $$({name}) for the text"
+                self.unknown.append((loc, said))
+            return None
+
+        return expand(text, value_of)
+
+
+def _template_entries(pod: Mapping[str, JsonValue]) -> list[dict[str, JsonValue]]:
+    containers = _map(_map(pod.get("template")).get("spec")).get("containers")
+    found = containers if isinstance(containers, list) else []
+    return [entry for each in found for entry in _entries(_map(each))]
 
 
 def _skipped(template: Template) -> list[tuple[str, ...]]:
@@ -161,7 +237,8 @@ def _skipped(template: Template) -> list[tuple[str, ...]]:
             paths += [(name, each) for each, given in _map(value).items() if given and each not in _USED_PARTS[name]]
         elif name not in _USED | _MEANINGLESS and value not in (None, {}, []):
             paths.append((name,))
-    paths += [("sparkConf", name) for name, _ in _given(spec, "sparkConf") if _of_cluster(name)]
+    conf = (name for name, _ in _given(spec, "sparkConf") if not name.startswith(FORWARDING["driver"]))
+    paths += [("sparkConf", name) for name in conf if _of_cluster(name)]
     for role in ("driver", "executor"):
         entries = _entries(_map(spec.get(role)))
         paths += [(role, "env", str(entry["name"])) for entry in entries if entry.get("valueFrom") is not None]
@@ -234,6 +311,46 @@ def check_spark() -> None:
         )
 
 
+def check_text(job: IdempotentJob, *, application: str | None) -> None:
+    """Checks that the job's text arrives here as it would on a cluster. Called before a job is started, never for a replay. application:
+    replaces the template's main file.
+
+    Raises: InvalidJob: a reference that only a cluster can resolve. InvalidInput: this machine lacks the locale that carries the text."""
+    template = LocalTemplate.of(job)
+    main = _path(("mainApplicationFile",))
+    if unknown := [each for each in template.unknown if application is None or each[0] != main]:
+        raise InvalidJob(unknown)
+    if _ascii(template):
+        return
+    environment = {name: value for name, value in os.environ.items() if not utf8.about_text(name)}
+    environment |= {**utf8.pinned(template.env), **template.env}
+    try:
+        done = subprocess.run(
+            ["locale", "charmap"], env=environment, capture_output=True, text=True, timeout=JAVA_ANSWERS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return  # a system without the program, whose C library knows nothing but UTF-8 (musl)
+    if done.stdout.strip().upper() not in ("UTF-8", ""):
+        chosen = next(
+            (template.env[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if template.env.get(name)), utf8.LOCALE
+        )
+        raise InvalidInput(
+            f"the locale {chosen} is not installed here, and without it Java garbles the job's text beyond ASCII; install it "
+            "(Debian: the packages libc-bin and locales), or write ASCII"
+        )
+
+
+def _ascii(template: LocalTemplate) -> bool:
+    texts = (
+        template.main_file,
+        *template.arguments,
+        *template.conf.values(),
+        *template.env.values(),
+        *template.py_files,
+    )
+    return all(text.isascii() for text in (*texts, *template.jars, *template.files, *template.archives))
+
+
 def absolute(path: str, base: str) -> str:
     """The path for the child process: relative paths are resolved against the job file's folder, URIs stay."""
     if path.startswith("file:"):
@@ -244,7 +361,7 @@ def absolute(path: str, base: str) -> str:
 def check_paths(template: LocalTemplate, base: str) -> None:
     """Raises: InvalidJob: a path or URL of the template names no file on any machine."""
     problems = []
-    for field, paths in (
+    for name, paths in (
         ("mainApplicationFile", {"": template.main_file}),
         ("deps.pyFiles", _numbered(template.py_files)),
         ("deps.jars", _numbered(template.jars)),
@@ -257,7 +374,7 @@ def check_paths(template: LocalTemplate, base: str) -> None:
             except ValueError:  # such as an unclosed bracket, which begins an IPv6 address
                 usable = False
             if not usable:
-                problems.append((f"spec.template.spec.{field}{index}", f"is {path!r}, which is no path and no URL"))
+                problems.append((f"spec.template.spec.{name}{index}", f"is {path!r}, which is no path and no URL"))
     if problems:
         raise InvalidJob(problems)
 
@@ -306,7 +423,18 @@ def command_for(
 
 def _child_environment(submit: str, env: Mapping[str, str]) -> dict[str, str]:
     """Environment of the child: Python workers use our interpreter, not the first python3 on PATH; spark-submit runs the Spark that it
-    belongs to, not another one in SPARK_HOME."""
+    belongs to, not another one in SPARK_HOME; text is UTF-8, whatever Java options the sender's environment has."""
     home = Path(submit).parent.parent
     spark = {"SPARK_HOME": str(home)} if (home / "jars").is_dir() else {}
-    return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **spark, **env}
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return {**python, **spark, **utf8.pinned(env), **_java_options(env), **env}
+
+
+_OPTIONS_OF_A_JVM = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
+"""Read by spark-submit for its two JVMs, before the job's own Java options and after JAVA_TOOL_OPTIONS."""
+
+
+def _java_options(env: Mapping[str, str]) -> dict[str, str]:
+    """The sender's Java options with the encoding after them; variables that the job sets itself are not among them."""
+    names = [*_OPTIONS_OF_A_JVM, *(["_JAVA_OPTIONS"] if "encoding" in os.environ.get("_JAVA_OPTIONS", "") else [])]
+    return {name: f"{os.environ.get(name, '')} {utf8.JVM_OPTION}".strip() for name in names if name not in env}

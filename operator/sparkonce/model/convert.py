@@ -175,7 +175,7 @@ class _Conversion:
             self._refuse(("metadata",), "was made by sparkonce for an IdempotentJob; take that one's own manifest")
 
     def _metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Metadata of the job, and of its applications: what a deployment tool reads stays on the job, other labels and annotations move."""
+        """Metadata of the job, and of its applications. Labels and annotations that a deployment tool reads stay on the job; others move."""
         given = self._map(("metadata",))
         kept = {name: given[name] for name in _KEPT_METADATA if given.get(name)}
         if "name" not in kept and "generateName" not in kept:
@@ -190,7 +190,10 @@ class _Conversion:
                     self._note(("metadata", name, each), f"dropped: {writer} writes it")
                 elif each in PER_ATTEMPT_LABELS:
                     del entries[each]
-                    self._note(("metadata", name, each), "dropped: it names an object for one application, and each attempt is one")
+                    self._note(
+                        ("metadata", name, each),
+                        "dropped: it names an object for one application, and each attempt is one",
+                    )
                 elif (mark := mark_of(str(each))) is not None:
                     self._note(("metadata", name, each), self._of_deployer(mark, kept, name, each, entries.pop(each)))
             if entries:

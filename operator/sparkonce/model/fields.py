@@ -24,7 +24,7 @@ from importlib.metadata import entry_points
 
 from pydantic import JsonValue
 
-from sparkonce.model import reserved
+from sparkonce.model import expansion, reserved, utf8
 from sparkonce.model.validation import Loc
 
 ENTRY_POINTS = "sparkonce.field_classes"
@@ -132,7 +132,7 @@ def _listed(name: str, listed: frozenset[str]) -> bool:
 RESERVED_CONF = "spark.sparkonce."
 RESERVED_ENVIRONMENT = "SPARKONCE_"
 DRIVER_POD_NAME = "spark.kubernetes.driver.pod.name"
-_FORWARDING = ("spark.kubernetes.driverEnv.", "spark.executorEnv.")  # conf that becomes environment
+_FORWARDING = tuple(expansion.FORWARDING.values())  # conf that becomes environment
 
 
 def _names(words: str) -> frozenset[str]:
@@ -181,6 +181,13 @@ def check_spark_application(spec: Spec) -> Problems:
         pod = spec.get(role)
         if isinstance(pod, dict):
             yield from _environment(role, pod)
+
+
+def check_new_spark_application(spec: Spec) -> Problems:
+    """Problems of a new job's SparkApplication: what contradicts its attempt, and text that would not arrive as it is written."""
+    yield from reserved.contradictions(spec)
+    yield from expansion.garbled(spec)
+    yield from utf8.problems(spec)
 
 
 def _misspelt(part: str, fields: Spec, known: frozenset[str]) -> Problems:
@@ -324,7 +331,7 @@ SPARK_APPLICATION = FieldClasses(
     arguments="arguments",
     defaults={"mode": "cluster", "restartPolicy.type": "Never", "suspend": False},
     check=check_spark_application,
-    check_new=reserved.contradictions,
+    check_new=check_new_spark_application,
 )
 
 # --- the registry

@@ -1,7 +1,7 @@
 """Version 2 of the canonical form of a job: version 1 of the job without what says who asks for it. Frozen, like version 1.
 
-Left out are the settings and variables of `lineage` and the settings that `spec.ignoredConf` names. One that the template itself refers to
-(`$(TRACEPARENT)` in an argument, `${spark.openlineage.parentRunId}` in a setting) becomes part of another value, so it stays and must match.
+Left out are the settings and variables of `lineage` and the settings that `spec.ignoredConf` names. One that the template itself refers
+to (`$(TRACEPARENT)` in an argument, `${spark.openlineage.parentRunId}` in a setting) becomes part of another value, so it must match.
 
 A job that has none of them has the same digest under both versions. So a record is given the oldest version that makes its digest, and
 processes of an earlier version can read the records of all other jobs.
@@ -16,14 +16,12 @@ from typing import Any
 from pydantic import JsonValue
 
 from sparkonce.model import fingerprint_v1, lineage
+from sparkonce.model.expansion import FORWARDING
 from sparkonce.model.fields import FieldClasses, field_classes
 from sparkonce.model.fingerprint_v1 import Canonical
 from sparkonce.model.spec import IdempotentJob
 
 VERSION = 2
-
-_FORWARDED = ("spark.kubernetes.driverEnv.", "spark.executorEnv.")
-"""Prefixes of settings that become environment variables."""
 
 
 def canonical(job: IdempotentJob, contents: Mapping[str, str]) -> Canonical:
@@ -40,7 +38,7 @@ def _without_caller(
 ) -> dict[str, JsonValue]:
     said = json.dumps(spec, ensure_ascii=False)
     variables = {name for name in lineage.ENVIRONMENT if f"$({name})" not in said}
-    settings = {*lineage.CONF, *ignored, *(f"{prefix}{name}" for prefix in _FORWARDED for name in variables)}
+    settings = {*lineage.CONF, *ignored, *(f"{prefix}{name}" for prefix in FORWARDING.values() for name in variables)}
     settings = {name for name in settings if f"${{{name}}}" not in said}
     kept: dict[str, Any] = dict(spec)
     if classes.spark_conf:

@@ -9,8 +9,8 @@ A fingerprint is SHA-256 over the canonical form (RFC 8785 JSON) of everything t
 would compare key order and blanks and so refuse honest repetitions. A record names the version of its fingerprint and a duplicate is
 compared by that version and the newer ones, so every version that ledgers may hold stays here; each canonical form is a frozen module.
 
-Version 2 leaves out what says who asks (`lineage`, `spec.ignoredConf`) and hashes the rest as version 1 does. So a job without such settings
-has one digest under both, and a duplicate that has them equals a record, of either version, of a job that had none.
+Version 2 leaves out what says who asks (`lineage`, `spec.ignoredConf`) and hashes the rest as version 1 does. So a job without such
+settings has one digest under both, and a duplicate that has them equals a record, of either version, of a job that had none.
 
 Beside the fingerprint a record has one digest per field, 8 bytes, keyed with a secret of the record: they name the fields of a mismatch
 without revealing the other job's values and without letting anyone test guesses of them.
@@ -159,8 +159,8 @@ def version_of(digest: str, job: IdempotentJob) -> int | None:
 
 
 def same(digest: str, version: int, mine: Mapping[int, str]) -> bool:
-    """Whether a record with this fingerprint, of this version, is for the job whose fingerprints are `mine`: by the record's version, or by a
-    newer one, which leaves out more. Raises: UnknownFingerprintVersion: `mine` lacks the record's version."""
+    """Whether a record with this fingerprint, of this version, is for the job whose fingerprints are `mine`: by the record's version, or by
+    a newer one, which leaves out more. Raises: UnknownFingerprintVersion: `mine` lacks the record's version."""
     if version not in mine:
         raise UnknownFingerprintVersion(
             f"it is compared by fingerprint version {version}, which was not computed (known: {sorted(mine)}); upgrade sparkonce"

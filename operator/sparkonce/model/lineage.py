@@ -3,9 +3,9 @@
 They link the run to its caller and do not change what the application computes, so the second try of a scheduler's task is a duplicate and
 gets the first one's result. The application receives them unchanged; only the fingerprint leaves them out (`fingerprint_v2`).
 
-Exact names, each with its source. Settings of the same tools that say *where* lineage is sent (`spark.openlineage.transport.*`) or how it is
-named (`spark.openlineage.namespace`) are the job's own and must match, and so is W3C `BAGGAGE`, which carries values of the application. A
-name that is missing here refuses a duplicate, and `spec.ignoredConf` adds it; a name too many would replay another job's result.
+Exact names, each with its source. Settings of the same tools that say *where* lineage is sent (`spark.openlineage.transport.*`) or how it
+is named (`spark.openlineage.namespace`) are the job's own and must match, and so is W3C `BAGGAGE`, which carries values of the application.
+A name that is missing here refuses a duplicate, and `spec.ignoredConf` adds it; a name too many would replay another job's result.
 
 Frozen, because fingerprints in ledgers were made with it: a further name belongs to a further version of the fingerprint.
 """

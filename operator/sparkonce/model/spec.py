@@ -613,17 +613,29 @@ def _ignored(spec: JobSpec) -> list[tuple[Loc, str]]:
     for index, name in enumerate(spec.ignored_conf):
         at: Loc = ("ignoredConf", index)
         if not re.fullmatch(CONF_NAME_PATTERN.strip("^$"), name, re.ASCII):
-            sentence = "must be the whole name of one Spark setting, such as spark.example.runId; patterns are not allowed"
+            sentence = (
+                "must be the whole name of one Spark setting, such as spark.example.runId; patterns are not allowed"
+            )
             problems.append((at, sentence))
         elif name.startswith(_COMPUTING):
-            problems.append((at, f"must match in duplicates: {name} changes what Spark computes; remove it from the list"))
+            problems.append(
+                (at, f"must match in duplicates: {name} changes what Spark computes; remove it from the list")
+            )
         elif name in spec.ignored_conf[:index]:
             problems.append((at, "is in the list already; remove it"))
     return problems
 
 
 _COMPUTING = (
-    *("spark.sql.", "spark.hadoop.", "spark.jars.", "spark.submit.", "spark.driver.", "spark.executor.", "spark.executorEnv."),
+    *(
+        "spark.sql.",
+        "spark.hadoop.",
+        "spark.jars.",
+        "spark.submit.",
+        "spark.driver.",
+        "spark.executor.",
+        "spark.executorEnv.",
+    ),
     *("spark.kubernetes.", "spark.pyspark.", "spark.python.", "spark.files.", "spark.archives.", "spark.sparkonce."),
 )
 """Prefixes of Spark's own settings, and ours, which decide what runs, where, or what it computes."""

@@ -37,7 +37,10 @@ def with_env(role: str, *entries: dict[str, Any]) -> dict[Loc, Any]:
 
 CALLERS: list[dict[Loc, Any]] = [
     *({template("sparkConf", name): "1"} for name in lineage.CONF),
-    *({template("sparkConf", f"{prefix}TRACEPARENT"): "1"} for prefix in ("spark.kubernetes.driverEnv.", "spark.executorEnv.")),
+    *(
+        {template("sparkConf", f"{prefix}TRACEPARENT"): "1"}
+        for prefix in ("spark.kubernetes.driverEnv.", "spark.executorEnv.")
+    ),
     *({template(role, "envVars", name): "1"} for role in ("driver", "executor") for name in lineage.ENVIRONMENT),
 ]
 
@@ -89,7 +92,9 @@ def test_a_name_that_resembles_one_of_the_table_must_match(name: str) -> None:
 def test_a_job_names_further_settings() -> None:
     """`spec.ignoredConf`: the named setting may differ, others may not; naming it is no change of the job."""
     one, two = (job({LIST: ["spark.example.runId"], OWN: run}) for run in ("1", "2"))
-    assert fingerprint(one) == fingerprint(two) == fingerprint(job({LIST: ["spark.example.runId"]})) == fingerprint(job())
+    assert (
+        fingerprint(one) == fingerprint(two) == fingerprint(job({LIST: ["spark.example.runId"]})) == fingerprint(job())
+    )
     assert fingerprint(one) != fingerprint(job({OWN: "1"}))
     assert one.spec.template.spec["sparkConf"]["spark.example.runId"] == "1"  # type: ignore[index,call-overload] # JSON
 

@@ -37,8 +37,11 @@ from sparkonce.launch.kubeflow.labels import (
     identity_of,
     labels_of,
     opaque,
+    text_of,
 )
+from sparkonce.model import utf8
 from sparkonce.model.deployers import on_applications
+from sparkonce.model.expansion import FORWARDING
 from sparkonce.model.fields import as_text
 from sparkonce.model.record import (
     ENVIRONMENT,
@@ -111,7 +114,7 @@ def application(
         LaunchRefused: the template's kind, or the length of the assignment.
     """
     spec = _spec(job)
-    conf = spec["sparkConf"] = {**as_map(spec.get("sparkConf")), **_told(assignment)}
+    conf = spec["sparkConf"] = {**as_map(spec.get("sparkConf")), **_locale(spec, "driver", "executor"), **_told(assignment)}
     _defaults(spec, conf)
     for role in ("driver", "executor"):
         spec[role]["annotations"] = {**as_map(spec[role].get("annotations")), NONCE: assignment.nonce}
@@ -154,7 +157,7 @@ def settle_run(
     spec["type"] = "Python"
     spec["mainApplicationFile"] = "local:///sparkonce/driver/settle.py"  # never opened: the command below is what runs
     conf = {name: value for name, value in as_map(spec.get("sparkConf")).items() if _place_of_a_driver(name)}
-    spec["sparkConf"] = conf | _told(assignment)
+    spec["sparkConf"] = conf | _locale(spec, "driver") | _told(assignment)
     driver = spec["driver"]
     for name in _ONLY_THE_JOBS:
         driver.pop(name, None)
@@ -239,6 +242,20 @@ def _for_the_driver(job: Mapping[str, Any]) -> Document:
             "template": {**kind, "spec": {}},
         },
     }
+
+
+def _locale(spec: Mapping[str, Any], *roles: str) -> dict[str, str]:
+    """Spark configuration that makes text UTF-8 in pods of these roles, whatever their image says, except for what the job itself sets."""
+    made: dict[str, str] = {}
+    for role in roles:
+        prefix = FORWARDING[role]
+        pod, conf = as_map(spec.get(role)), as_map(spec.get("sparkConf"))
+        containers = as_list(as_map(as_map(pod.get("template")).get("spec")).get("containers"))
+        entries = [*as_list(pod.get("env")), *(each for one in containers for each in as_list(as_map(one).get("env")))]
+        names = {text_of(as_map(each).get("name")) for each in entries} | set(as_map(pod.get("envVars")))
+        names |= {name.removeprefix(prefix) for name in conf if name.startswith(prefix)}
+        made |= {f"{prefix}{name}": value for name, value in utf8.pinned(names).items()}
+    return made
 
 
 def _told(assignment: Assignment) -> dict[str, str]:
