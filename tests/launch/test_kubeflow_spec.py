@@ -215,6 +215,30 @@ def test_applications_and_their_pods_have_no_marks_of_deployment_tools() -> None
     assert job.spec.template.metadata.labels == both
 
 
+def test_pods_are_given_a_utf8_locale_unless_the_job_sets_its_own() -> None:
+    """An image without a locale garbles arguments. A settle run has no executors. What the job sets itself is not overruled."""
+    driver, executor = "spark.kubernetes.driverEnv.", "spark.executorEnv."
+
+    def locale(document: dict[str, Any]) -> dict[str, str]:
+        conf = document["spec"]["sparkConf"]
+        return {name: conf[name] for name in conf if name.rpartition(".")[2] in ("LC_ALL", "LC_CTYPE", "PYTHONUTF8")}
+
+    def of(**template: Any) -> dict[str, str]:
+        job = job_of("orders", template=template)
+        return locale(application(assignment_of(job), job, [], namespace=NAMESPACE))
+
+    pinned = {"LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+    both = {f"{prefix}{name}": value for prefix in (driver, executor) for name, value in pinned.items()}
+    assert of() == both
+    settle = settle_run(assignment_of(JOB).model_copy(update={"run": 1}), JOB, namespace=NAMESPACE)
+    assert locale(settle) == {f"{driver}{name}": value for name, value in pinned.items()}
+    without = {name: value for name, value in both.items() if name != f"{driver}LC_ALL"}
+    entry = {"name": "LANG", "value": "de_DE.UTF-8"}
+    assert of(driver={"env": [entry]}) == of(driver={"envVars": {"LANG": "de_DE.UTF-8"}}) == without
+    assert of(driver={"template": {"spec": {"containers": [{"env": [entry]}]}}}) == without
+    assert of(sparkConf={f"{driver}LC_ALL": "de_DE.UTF-8"}) == {**both, f"{driver}LC_ALL": "de_DE.UTF-8"}
+
+
 def test_a_main_file_that_is_an_option_is_never_launched() -> None:
     """spark-submit would take it, and the arguments behind it, for its own options."""
     job = job_of("orders", template={"mainApplicationFile": "--conf=spark.kubernetes.namespace=other"})

@@ -273,6 +273,16 @@ def test_the_command_is_told_its_attempt_and_its_own_environment(scene: LocalSce
     assert scene.written("told").split() == [scene.assignment.nonce, str(scene.attempt), "UTC"]
 
 
+def test_the_senders_locale_is_not_the_jobs(scene: LocalScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What says how the sender's programs read and write text does not reach the job, whose own variables do; arguments are UTF-8."""
+    for name, value in {"LC_ALL": "C", "LC_TIME": "de_DE", "LANG": "C", "PYTHONIOENCODING": "latin-1"}.items():
+        monkeypatch.setenv(name, value)
+    script = 'printf "%s" "$LC_ALL|$LC_TIME|$LANG|$PYTHONIOENCODING|$CITY|$1" > told'
+    scene.launch(scene.launcher("/bin/sh", "-c", script, "sh", "Łódź", LC_ALL="C.UTF-8", CITY="東京"))
+    assert_eventually(scene.ended, PATIENCE)
+    assert (scene.folder / "told").read_bytes().decode("utf-8") == "C.UTF-8||||東京|Łódź"
+
+
 def test_a_launcher_that_froze_before_it_started_anything_is_not_waited_for(
     scene: LocalScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.manifests import job, template
 from sparkonce.launch.submit import LocalTemplate
-from sparkonce.model.validation import InvalidJob
+from sparkonce.model.validation import InvalidJob, Loc
 
 
 def test_what_a_laptop_can_honour_is_read() -> None:
@@ -87,3 +89,85 @@ def test_a_template_without_an_application_cannot_run_here() -> None:
     """The error comes before anything starts, with the field's path."""
     with pytest.raises(InvalidJob, match=r"j\.yaml: spec\.template\.spec\.mainApplicationFile: is required"):
         LocalTemplate.of(job({template("mainApplicationFile"): None}), source="j.yaml")
+
+
+def local_with(**spec: Any) -> LocalTemplate:
+    changes: dict[Loc, Any] = {template(name): value for name, value in spec.items()}
+    return LocalTemplate.of(job({**changes, ("spec", "tunableArguments"): []}))
+
+
+def named(**values: Any) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def test_values_and_arguments_are_expanded_as_on_a_cluster() -> None:
+    """An entry sees those before it, arguments see all, `$$` is `$`, unknown names stay, and nothing is expanded twice."""
+    entries = named(
+        EARLY="$(LATE)", BASE="/tank", OUT="$(BASE)/trips", PRICE="$$5", KEPT="$(NOPE)", TWICE="$$(BASE)", LATE="x"
+    )
+    local = local_with(driver={"env": [*entries, {"name": "BASE", "value": "$(BASE)/2"}, *named(COPY="$(TWICE)")]},
+                       arguments=["$(OUT)", "$(BASE)", "$$(OUT)", "$(NOPE)", "$(LATE)", 1])  # fmt: skip
+    assert local.env == {
+        "EARLY": "$(LATE)",
+        "BASE": "/tank/2",
+        "OUT": "/tank/trips",
+        "PRICE": "$5",
+        "KEPT": "$(NOPE)",
+        "TWICE": "$(BASE)",
+        "LATE": "x",
+        "COPY": "$(BASE)",
+    }
+    assert local.arguments == ("/tank/trips", "/tank/2", "$(OUT)", "$(NOPE)", "x", "1")
+    assert local.unknown == ()
+
+
+def test_executors_and_forwarded_settings_are_expanded_too() -> None:
+    """All that becomes a container's environment; other settings are files on a cluster, which nobody expands."""
+    conf = {"spark.executorEnv.A": "$$1", "spark.kubernetes.driverEnv.B": "$$2", "spark.example.c": "$$3"}
+    local = local_with(
+        sparkConf=conf, executor={"env": named(D="$(A)4"), "envVars": {"E": "$$5"}}, driver={"env": named(F="$(B)")}
+    )
+    assert local.conf == {
+        "spark.executorEnv.A": "$1",
+        "spark.executorEnv.D": "$14",
+        "spark.executorEnv.E": "$5",
+        "spark.example.c": "$$3",
+    }
+    assert local.env == {"B": "$2", "F": "$2"}
+    assert not [path for path in local.skipped if "driverEnv" in path]
+
+
+@pytest.mark.parametrize(
+    ("driver", "source"),
+    [
+        ({"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]}, "valueFrom"),
+        ({"envFrom": [{"configMapRef": {"name": "a"}}]}, "driver.envFrom"),
+        ({"envSecretKeyRefs": {"X": {"name": "a", "key": "b"}}}, "driver.envSecretKeyRefs"),
+        ({"template": {"spec": {"containers": [{"name": "c", "env": named(X="1")}]}}}, "driver.template"),
+    ],
+)
+def test_a_reference_that_only_a_cluster_resolves_is_named(driver: dict[str, Any], source: str) -> None:
+    """It would stay as text here and become a value there: the field is named, with both ways out."""
+    local = local_with(driver=driver, arguments=["--x", "$(X)"])
+    ((path, said),) = local.unknown
+    assert path == "spec.template.spec.arguments[1]"
+    assert said.startswith(
+        f"refers to $(X), whose value on a cluster comes from {source}; write the value itself, or $$(X)"
+    )
+    assert local.arguments == ("--x", "$(X)")
+
+
+def test_references_among_variables_without_an_order_are_named() -> None:
+    """Which of two `envVars` a pod lists first is not defined; and Spark's own variables exist only there."""
+    local = local_with(driver={"envVars": {"A": "1", "B": "$(A)"}, "env": named(C="$(A)", D="$(SPARK_USER)")})
+    assert [path for path, _ in local.unknown] == [
+        "spec.template.spec.driver.envVars.B",
+        "spec.template.spec.driver.env[1].value",
+    ]
+    assert local.env["C"] == "1"
+
+
+def test_a_main_file_is_expanded_on_a_cluster_alone() -> None:
+    """Its name is an argument of the container there; here the file is looked up, so it must be named without references."""
+    (unknown,) = local_with(mainApplicationFile="$(DIR)/job.py").unknown
+    assert unknown[0] == "spec.template.spec.mainApplicationFile"

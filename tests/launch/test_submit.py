@@ -11,6 +11,7 @@ import pytest
 
 import harness.fake_submit as fake
 from driver.granted import granted
+from harness.manifests import job
 from sparkonce.errors import InvalidInput
 from sparkonce.launch import submit
 from sparkonce.launch.local import Command
@@ -151,3 +152,39 @@ def test_a_command_really_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     argv = [sys.executable, *made.argv]
     done = subprocess.run(argv, cwd=made.folder, env=dict(made.environment), capture_output=True, text=True, check=True)
     assert done.stdout == f"{tmp_path} UTC a b\n"
+
+
+def test_text_of_the_child_is_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its locale is pinned, and the encoding comes after the sender's own Java options; variables that the job sets are the job's."""
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dfile.encoding=ISO-8859-1")
+    monkeypatch.setenv("_JAVA_OPTIONS", "-Xmx1g")
+    made = command(tmp_path).environment
+    assert (made["LC_ALL"], made["PYTHONUTF8"]) == ("C.UTF-8", "1")
+    assert made["SPARK_SUBMIT_OPTS"] == "-Dfile.encoding=ISO-8859-1 -Dfile.encoding=UTF-8"
+    assert made["SPARK_LAUNCHER_OPTS"] == "-Dfile.encoding=UTF-8"
+    assert "_JAVA_OPTIONS" not in made
+
+    monkeypatch.setenv("_JAVA_OPTIONS", "-Dfile.encoding=ISO-8859-1")
+    (tmp_path / "own").mkdir()
+    own = {"LANG": "de_DE.UTF-8", "SPARK_SUBMIT_OPTS": "-Xss4m"}
+    made = command(tmp_path / "own", driver={"envVars": own}).environment
+    assert made["_JAVA_OPTIONS"].endswith("-Dfile.encoding=UTF-8")  # it overrules every command line
+    assert {name: made[name] for name in own} == own
+    assert "LC_ALL" not in made
+
+
+def test_text_that_a_missing_locale_would_lose_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the job is started, with the locale's name; ASCII needs none. A reference that only a cluster resolves is refused, too."""
+    lang = {("spec", "template", "spec", "driver", "env"): [{"name": "LANG", "value": "xx_XX.UTF-8"}]}
+    text = {("spec", "template", "spec", "arguments", 1): "Zürich"}
+    submit.check_text(job(text), application=None)
+    submit.check_text(job(lang), application=None)
+    with pytest.raises(InvalidInput, match=r"the locale xx_XX\.UTF-8 is not installed here"):
+        submit.check_text(job({**lang, **text}), application=None)
+    monkeypatch.setenv("PATH", "/nowhere")  # a C library without the program
+    submit.check_text(job({**lang, **text}), application=None)
+
+    main = {("spec", "template", "spec", "mainApplicationFile"): "local:///$(DIR)/job.py"}
+    with pytest.raises(InvalidInput, match=r"mainApplicationFile: is expanded on a cluster"):
+        submit.check_text(job(main), application=None)
+    submit.check_text(job(main), application="/here/job.py")

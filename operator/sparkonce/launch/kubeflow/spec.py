@@ -114,7 +114,11 @@ def application(
         LaunchRefused: the template's kind, or the length of the assignment.
     """
     spec = _spec(job)
-    conf = spec["sparkConf"] = {**as_map(spec.get("sparkConf")), **_locale(spec, "driver", "executor"), **_told(assignment)}
+    conf = spec["sparkConf"] = {
+        **as_map(spec.get("sparkConf")),
+        **_locale(spec, "driver", "executor"),
+        **_told(assignment),
+    }
     _defaults(spec, conf)
     for role in ("driver", "executor"):
         spec[role]["annotations"] = {**as_map(spec[role].get("annotations")), NONCE: assignment.nonce}
