@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sqlite3
 
-from harness.desk import WRITES, Desk
+from harness.desk import WRITES, Desk, Said
 from sparkonce.cli.exits import ExitCode
+from sparkonce.model import identity
 
 KEY = "write/numbers@1"
+RUN_ID = "spark.openlineage.parentRunId"
 
 
 def damage(desk: Desk, table: str = "records", text: str = '{"schema":1,') -> None:
@@ -101,3 +104,37 @@ def test_a_newer_versions_record_is_left_to_it(desk: Desk) -> None:
     said = desk.here("keys", "repair", KEY, "--reason", "x", "--yes")
     assert said.code == ExitCode.UNAVAILABLE
     assert "upgrade sparkonce" in said.err
+
+
+def test_a_key_of_the_version_before_is_replayed_and_repaired(desk: Desk) -> None:
+    """Recorded by version 1 with a run id inside: the same document gets the result, also after its record was rebuilt; another run id is
+    another job, as it was then, and the mismatch names that setting alone."""
+
+    def send(run: str) -> Said:
+        desk.job(template={"sparkConf": {RUN_ID: run}})
+        return desk.here("run", "job.yaml", "--json")
+
+    assert send("1").code == 0
+    as_by_version_1(desk)
+    assert send("1").told["replayed"] is True
+    other = send("2")
+    assert (other.code, other.told["paths"]) == (ExitCode.MISMATCH, [f'spec.template.spec.sparkConf["{RUN_ID}"]'])
+
+    damage(desk)
+    assert desk.here("keys", "repair", KEY, "--reason", "x", "--yes").code == 0
+    assert send("1").told["replayed"] is True
+    assert send("2").code == ExitCode.MISMATCH
+
+
+def as_by_version_1(desk: Desk) -> None:
+    """Rewrites record and spec as the version before wrote them."""
+    job = desk.prepared()
+    with sqlite3.connect(desk.ledger) as ledger:
+        record = json.loads(ledger.execute("SELECT body FROM records").fetchone()[0])
+        spec = json.loads(ledger.execute("SELECT body FROM specs").fetchone()[0])
+        assert record["fingerprintVersion"] == 2
+        record |= {"fingerprint": job.fingerprints[1], "fingerprintVersion": 1}
+        secret = bytes.fromhex(spec["secret"])
+        spec["digests"] = identity.path_digests(job.job, secret=secret, contents=job.contents, version=1)
+        ledger.execute("UPDATE records SET body = ?", (json.dumps(record),))
+        ledger.execute("UPDATE specs SET body = ?", (json.dumps(spec),))

@@ -495,6 +495,15 @@ def test_an_upgrade_of_the_fingerprint_is_no_reason_to_write() -> None:
     assert said(view(newer), obj(fingerprints={1: "A", 2: "A2"}))["fingerprint"] == "A2"
 
 
+def test_a_status_names_the_recorded_fingerprint() -> None:
+    """By whichever version the object is the same job: an edit of what is ignored then keeps the status's fingerprint the object's."""
+    by_a_newer = obj(fingerprints={1: "A with a run id", 2: "A"})
+    status = said(view(record()), by_a_newer)
+    assert status["fingerprint"] == "A"
+    edited = replace(by_a_newer, fingerprints={1: "A with another run id", 2: "A"})
+    assert edited.asks(status["fingerprint"])
+
+
 @pytest.mark.parametrize("of", [record(), ended(), held(), record(fingerprint="B", openers=(opened("Y", 1, "B"),))])
 def test_a_heartbeat_is_not_in_a_status(of: Record) -> None:
     """Only record, claim and object are looked at: the store's revision, which every heartbeat of every key moves, is not."""

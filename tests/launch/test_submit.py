@@ -18,6 +18,7 @@ from sparkonce.launch.local import Command
 from sparkonce.launch.submit import LocalTemplate, absolute, command_for, spark_submit
 from sparkonce.model.record import Assignment
 from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.validation import Loc
 
 
 def template_of(assignment: Assignment) -> LocalTemplate:
@@ -175,8 +176,8 @@ def test_text_of_the_child_is_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_text_that_a_missing_locale_would_lose_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the job is started, with the locale's name; ASCII needs none. A reference that only a cluster resolves is refused, too."""
-    lang = {("spec", "template", "spec", "driver", "env"): [{"name": "LANG", "value": "xx_XX.UTF-8"}]}
-    text = {("spec", "template", "spec", "arguments", 1): "Zürich"}
+    lang: dict[Loc, Any] = {("spec", "template", "spec", "driver", "env"): [{"name": "LANG", "value": "xx_XX.UTF-8"}]}
+    text: dict[Loc, Any] = {("spec", "template", "spec", "arguments", 1): "Zürich"}
     submit.check_text(job(text), application=None)
     submit.check_text(job(lang), application=None)
     with pytest.raises(InvalidInput, match=r"the locale xx_XX\.UTF-8 is not installed here"):
@@ -184,7 +185,7 @@ def test_text_that_a_missing_locale_would_lose_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", "/nowhere")  # a C library without the program
     submit.check_text(job({**lang, **text}), application=None)
 
-    main = {("spec", "template", "spec", "mainApplicationFile"): "local:///$(DIR)/job.py"}
+    main: dict[Loc, Any] = {("spec", "template", "spec", "mainApplicationFile"): "local:///$(DIR)/job.py"}
     with pytest.raises(InvalidInput, match=r"mainApplicationFile: is expanded on a cluster"):
         submit.check_text(job(main), application=None)
     submit.check_text(job(main), application="/here/job.py")

@@ -40,7 +40,8 @@ from sparkonce import failpoints, settings
 from sparkonce.errors import LaunchRefused, LaunchUnavailable
 from sparkonce.launch.driver_log import READ, explained, find
 from sparkonce.launch.protocol import ApplicationState, Phase, StillThere, Stopped
-from sparkonce.model import masking, utf8
+from sparkonce.model import masking
+from sparkonce.model.application import utf8
 from sparkonce.model.record import ENVIRONMENT, FOLDER_ENVIRONMENT, NONCE_ENVIRONMENT, Application, Assignment
 
 TERM_SHARE = 0.5

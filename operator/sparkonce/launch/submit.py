@@ -27,8 +27,8 @@ from pydantic import JsonValue
 
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.local import Command
-from sparkonce.model import utf8
-from sparkonce.model.expansion import FORWARDING, expand, expands
+from sparkonce.model.application import utf8
+from sparkonce.model.application.expansion import FORWARDING, expand, expands
 from sparkonce.model.fields import argument_texts, as_text
 from sparkonce.model.record import Assignment
 from sparkonce.model.spec import IdempotentJob, Template

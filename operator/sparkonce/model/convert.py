@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from sparkonce.errors import InvalidInput
 from sparkonce.model import entrance
-from sparkonce.model.deployers import Mark, mark_of
+from sparkonce.model.application.deployers import DeployerMark, mark_of
 from sparkonce.model.reserved import OURS, PER_ATTEMPT_LABELS, THEIRS, per_attempt
 from sparkonce.model.spec import (
     API_VERSION,
@@ -175,7 +175,7 @@ class _Conversion:
             self._refuse(("metadata",), "was made by sparkonce for an IdempotentJob; take that one's own manifest")
 
     def _metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Metadata of the job, and of its applications. Labels and annotations that a deployment tool reads stay on the job; others move."""
+        """Metadata of the job, and of its applications. Labels and annotations that a deployment tool reads stay on the job."""
         given = self._map(("metadata",))
         kept = {name: given[name] for name in _KEPT_METADATA if given.get(name)}
         if "name" not in kept and "generateName" not in kept:
@@ -208,7 +208,7 @@ class _Conversion:
                 self._note(("metadata", name), "dropped: it belongs to the object that was read")
         return kept, moved
 
-    def _of_deployer(self, mark: Mark, kept: dict[str, Any], kind: str, name: str, value: object) -> str:
+    def _of_deployer(self, mark: DeployerMark, kept: dict[str, Any], kind: str, name: str, value: object) -> str:
         """Leaves a tool's label or annotation on the job that takes the application's place in the tool's source; returns what to say."""
         if self._options.bind or self._scheduled:
             made = "this job is" if self._options.bind else "the jobs of a schedule are"

@@ -24,7 +24,8 @@ from importlib.metadata import entry_points
 
 from pydantic import JsonValue
 
-from sparkonce.model import expansion, reserved, utf8
+from sparkonce.model import reserved
+from sparkonce.model.application import expansion, utf8
 from sparkonce.model.validation import Loc
 
 ENTRY_POINTS = "sparkonce.field_classes"

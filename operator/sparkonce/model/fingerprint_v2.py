@@ -15,8 +15,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from sparkonce.model import fingerprint_v1, lineage
-from sparkonce.model.expansion import FORWARDING
+from sparkonce.model import fingerprint_v1
+from sparkonce.model.application import lineage
+from sparkonce.model.application.expansion import FORWARDING
 from sparkonce.model.fields import FieldClasses, field_classes
 from sparkonce.model.fingerprint_v1 import Canonical
 from sparkonce.model.spec import IdempotentJob

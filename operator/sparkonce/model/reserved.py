@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from sparkonce.model.deployers import on_pods
+from sparkonce.model.application.deployers import on_pods
 from sparkonce.model.validation import Loc
 
 OURS = "sparkonce.dev/"

@@ -82,6 +82,26 @@ def test_a_record_is_compared_by_its_own_version(store: IdempotencyStore) -> Non
         run(store.reserve(request(new.record.key, fingerprints={1: "one"}), lease=new.lease, floor=0))
 
 
+def test_a_newer_version_that_changes_nothing_is_not_recorded(store: IdempotencyStore) -> None:
+    """A job with the same fingerprint by two versions is recorded under the older one, which processes of that version can read."""
+    new = reserved(store, fingerprints={1: "one", 2: "one"})
+    assert (new.record.fingerprint_version, new.record.fingerprint) == (1, "one")
+    assert isinstance(
+        run(store.reserve(request(new.record.key, fingerprints={1: "one"}), lease=new.lease, floor=0)), Duplicate
+    )
+
+
+def test_a_newer_version_may_equate_more(store: IdempotencyStore) -> None:
+    """A record equals a request by the record's version or by a newer one, which leaves more out; never by an older one."""
+    old = reserved(store, fingerprints={1: "one"})
+    more = request(old.record.key, fingerprints={1: "one with a run id", 2: "one"})
+    assert isinstance(run(store.reserve(more, lease=old.lease, floor=0)), Duplicate)
+
+    new = reserved(store, fingerprints={1: "two with a run id", 2: "two"})
+    less = request(new.record.key, fingerprints={1: "two", 2: "other"})
+    assert isinstance(run(store.reserve(less, lease=new.lease, floor=0)), Mismatch)
+
+
 def test_a_repetition_recognises_itself(store: IdempotencyStore) -> None:
     """The same request with the same nonce and lease gets the same answer, however often, and writes once."""
     lease = run(store.open_lease(owner="me"))

@@ -39,9 +39,9 @@ from sparkonce.launch.kubeflow.labels import (
     opaque,
     text_of,
 )
-from sparkonce.model import utf8
-from sparkonce.model.deployers import on_applications
-from sparkonce.model.expansion import FORWARDING
+from sparkonce.model.application import utf8
+from sparkonce.model.application.deployers import on_applications
+from sparkonce.model.application.expansion import FORWARDING
 from sparkonce.model.fields import as_text
 from sparkonce.model.record import (
     ENVIRONMENT,

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from sparkonce.model.expansion import FORWARDING, environment_texts
+from sparkonce.model.application.expansion import FORWARDING, environment_texts
 from sparkonce.model.validation import Loc, path_text
 
 LOCALE = "C.UTF-8"

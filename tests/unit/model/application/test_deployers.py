@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkonce.model.deployers import MARKS, mark_of, on_applications, on_pods
+from sparkonce.model.application.deployers import MARKS, mark_of, on_applications, on_pods
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "templates.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "templates.md"
 
 
 @pytest.mark.parametrize(

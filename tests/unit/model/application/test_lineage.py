@@ -10,7 +10,7 @@ import pytest
 
 from harness.manifests import changed, document, job, template
 from sparkonce.launch.submit import LocalTemplate
-from sparkonce.model import lineage
+from sparkonce.model.application import lineage
 from sparkonce.model.identity import (
     UnknownFingerprintVersion,
     differing,
@@ -24,7 +24,7 @@ from sparkonce.model.identity import (
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.model.validation import InvalidJob, Loc
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "templates.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "templates.md"
 SECRET = b"of one record"
 RUN = template("sparkConf", "spark.openlineage.parentRunId")
 OWN = template("sparkConf", "spark.example.runId")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Mark:
+class DeployerMark:
     """A name, or a prefix that ends with `/`, of labels and annotations that a tool writes or reads on what it manages."""
 
     name: str
@@ -38,33 +38,33 @@ _KAPP = "https://carvel.dev/kapp/docs/latest/apply/"
 _CONFIG_SYNC = "https://cloud.google.com/kubernetes-engine/config-sync/docs/reference/labels-and-annotations"
 _FLEET = "https://fleet.rancher.io/"
 
-MARKS: tuple[Mark, ...] = (
-    Mark("argocd.argoproj.io/", "Argo CD", _ARGO),
-    Mark("app.kubernetes.io/instance", "Argo CD and Helm", _ARGO_TRACKING, on_pods=True),
-    Mark("app.kubernetes.io/managed-by", "Helm", _HELM, on_pods=True),
-    Mark("helm.sh/chart", "Helm", _HELM, on_pods=True),
-    Mark("helm.sh/", "Helm", _HELM_HOOKS),
-    Mark("meta.helm.sh/", "Helm", _HELM_HOOKS),
-    Mark("kustomize.toolkit.fluxcd.io/", "Flux", _FLUX_KUSTOMIZE),
-    Mark("helm.toolkit.fluxcd.io/", "Flux", _FLUX_HELM),
-    Mark("reconcile.fluxcd.io/", "Flux", _FLUX_KUSTOMIZE),
-    Mark("kustomize.config.k8s.io/", "kustomize", _KUSTOMIZE),
-    Mark("config.kubernetes.io/", "kustomize and kpt", _KUSTOMIZE),
-    Mark("internal.config.kubernetes.io/", "kustomize and kpt", _KUSTOMIZE),
-    Mark("config.k8s.io/", "kustomize and kpt", _KUSTOMIZE),
-    Mark("cli-utils.sigs.k8s.io/", "kpt", _KUSTOMIZE),
-    Mark("kubectl.kubernetes.io/last-applied-configuration", "kubectl", _KUBERNETES),
-    Mark("applyset.kubernetes.io/", "kubectl apply --prune", _KUBERNETES),
-    Mark("kapp.k14s.io/", "kapp", _KAPP),
-    Mark("configmanagement.gke.io/", "Config Sync", _CONFIG_SYNC),
-    Mark("configsync.gke.io/", "Config Sync", _CONFIG_SYNC),
-    Mark("objectset.rio.cattle.io/", "Rancher Fleet", _FLEET),
-    Mark("fleet.cattle.io/", "Rancher Fleet", _FLEET),
+MARKS: tuple[DeployerMark, ...] = (
+    DeployerMark("argocd.argoproj.io/", "Argo CD", _ARGO),
+    DeployerMark("app.kubernetes.io/instance", "Argo CD and Helm", _ARGO_TRACKING, on_pods=True),
+    DeployerMark("app.kubernetes.io/managed-by", "Helm", _HELM, on_pods=True),
+    DeployerMark("helm.sh/chart", "Helm", _HELM, on_pods=True),
+    DeployerMark("helm.sh/", "Helm", _HELM_HOOKS),
+    DeployerMark("meta.helm.sh/", "Helm", _HELM_HOOKS),
+    DeployerMark("kustomize.toolkit.fluxcd.io/", "Flux", _FLUX_KUSTOMIZE),
+    DeployerMark("helm.toolkit.fluxcd.io/", "Flux", _FLUX_HELM),
+    DeployerMark("reconcile.fluxcd.io/", "Flux", _FLUX_KUSTOMIZE),
+    DeployerMark("kustomize.config.k8s.io/", "kustomize", _KUSTOMIZE),
+    DeployerMark("config.kubernetes.io/", "kustomize and kpt", _KUSTOMIZE),
+    DeployerMark("internal.config.kubernetes.io/", "kustomize and kpt", _KUSTOMIZE),
+    DeployerMark("config.k8s.io/", "kustomize and kpt", _KUSTOMIZE),
+    DeployerMark("cli-utils.sigs.k8s.io/", "kpt", _KUSTOMIZE),
+    DeployerMark("kubectl.kubernetes.io/last-applied-configuration", "kubectl", _KUBERNETES),
+    DeployerMark("applyset.kubernetes.io/", "kubectl apply --prune", _KUBERNETES),
+    DeployerMark("kapp.k14s.io/", "kapp", _KAPP),
+    DeployerMark("configmanagement.gke.io/", "Config Sync", _CONFIG_SYNC),
+    DeployerMark("configsync.gke.io/", "Config Sync", _CONFIG_SYNC),
+    DeployerMark("objectset.rio.cattle.io/", "Rancher Fleet", _FLEET),
+    DeployerMark("fleet.cattle.io/", "Rancher Fleet", _FLEET),
 )
 """The first entry that names a label decides."""
 
 
-def mark_of(label: str) -> Mark | None:
+def mark_of(label: str) -> DeployerMark | None:
     """The entry that names this label or annotation; None: it is people's own."""
     return next((each for each in MARKS if each.names(label)), None)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.manifests import job, template
-from sparkonce.model.expansion import expand, expands, garbled
+from sparkonce.model.application.expansion import expand, expands, garbled
 from sparkonce.model.validation import InvalidJob
 
 VALUES = {"VAR_A": "A", "VAR_B": "B", "VAR_C": "C", "VAR_REF": "$(VAR_A)", "VAR_EMPTY": "", "BLANK": " "}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.manifests import job, template
-from sparkonce.model.utf8 import about_text, pinned
+from sparkonce.model.application.utf8 import about_text, pinned
 from sparkonce.model.validation import InvalidJob, Loc
 
 UMLAUT = {template("arguments", 1): "Zürich"}
