@@ -203,3 +203,34 @@ def test_the_application_of_generation_two_is_the_new_job(stage: Stage) -> None:
         if stage.hash20("kept") in each["metadata"]["name"]
     }
     assert found == {"g1-a1": ["a"], "g2-a1": ["b"]}
+
+
+def test_a_schedulers_second_try_is_replayed(stage: Stage) -> None:
+    """Lineage settings that each try sets anew, and those that the job names, are in the application and not in the job's identity; labels
+    by which a tool would prune the application are not on it."""
+
+    def send(name: str, run: str) -> None:
+        job = stage.job(name, "lineage", ignoredConf=["spark.example.runId"])
+        conf = {"spark.openlineage.parentRunId": run, "spark.example.runId": run}
+        job["spec"]["template"]["spec"]["sparkConf"] = conf
+        job["spec"]["template"]["metadata"] = {"labels": {"argocd.argoproj.io/instance": "apps", "team": "air"}}
+        stage.apply(job)
+
+    send("try-1", "run-1")
+    first = stage.until("try-1", "Succeeded")
+    (application,) = stage.applications("lineage")
+    conf = application["spec"]["sparkConf"]
+    assert (conf["spark.openlineage.parentRunId"], conf["spark.example.runId"]) == ("run-1", "run-1")
+    assert conf["spark.kubernetes.driverEnv.LC_ALL"] == "C.UTF-8"
+    labels = application["metadata"]["labels"]
+    assert labels["team"] == "air"
+    assert "argocd.argoproj.io/instance" not in labels
+
+    send("try-2", "run-2")
+    again = stage.until("try-2", "Succeeded", replayed=True)
+    assert again["result"] == first["result"]
+    send("try-2", "run-3")  # an edit of what is ignored asks for nothing new
+    send("try-3", "run-1")
+    stage.until("try-3", "Succeeded", replayed=True)
+    assert stage.status("try-2")["requestNumber"] == again["requestNumber"]
+    assert stage.attempts("lineage") == ["g1-a1"]

@@ -153,6 +153,14 @@ def test_an_archive_is_a_complete_oci_layout(tmp_path: Path) -> None:
     assert made.read_bytes() == again.read_bytes()
 
 
+@pytest.mark.parametrize("name", ["operator", "spark"])
+def test_text_is_utf8_in_images_that_run_our_code(name: str) -> None:
+    """A process without a locale garbles arguments and file names: the image pins one that is part of Debian's C library."""
+    settings = contents.image(name).settings()
+    assert (settings["LC_ALL"], settings["PYTHONUTF8"]) == ("C.UTF-8", "1")
+    assert 'ENV LC_ALL="C.UTF-8"' in dockerfile.path_of(contents.image(name)).read_text()
+
+
 @pytest.mark.parametrize("tag", ["operator", "sparkonce/operator:dev", "localhost/operator", "localhost/:dev"])
 def test_a_tag_that_a_node_would_read_otherwise_is_refused(tmp_path: Path, tag: str) -> None:
     """An image is imported under its full name or not at all; a short one would be searched for at a default registry."""
