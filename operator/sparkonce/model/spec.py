@@ -314,8 +314,8 @@ Seconds = Annotated[StrictInt, Field(ge=1, le=31_536_000)]
 Identity = Annotated[str, Field(min_length=1, max_length=255, json_schema_extra={"pattern": VISIBLE_ASCII})]
 
 
-CONF_NAME_PATTERN = r"^spark\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$"
-"""A whole name of a Spark setting below a tool's prefix: no pattern, which could ignore what the job is."""
+CONF_NAME_PATTERN = r"^spark(\.[A-Za-z0-9_-]+)+$"
+"""A whole name of a Spark setting: no pattern, which could ignore what the job is."""
 ConfName = Annotated[str, Field(min_length=1, max_length=255, json_schema_extra={"pattern": CONF_NAME_PATTERN})]
 
 
@@ -617,7 +617,7 @@ def _ignored(spec: JobSpec) -> list[tuple[Loc, str]]:
                 "must be the whole name of one Spark setting, such as spark.example.runId; patterns are not allowed"
             )
             problems.append((at, sentence))
-        elif name.startswith(_COMPUTING):
+        elif f"{name}.".startswith(_COMPUTING):
             problems.append(
                 (at, f"must match in duplicates: {name} changes what Spark computes; remove it from the list")
             )
@@ -636,7 +636,15 @@ _COMPUTING = (
         "spark.executor.",
         "spark.executorEnv.",
     ),
-    *("spark.kubernetes.", "spark.pyspark.", "spark.python.", "spark.files.", "spark.archives.", "spark.sparkonce."),
+    *(
+        "spark.kubernetes.",
+        "spark.pyspark.",
+        "spark.python.",
+        "spark.files.",
+        "spark.archives.",
+        "spark.sparkonce.",
+        "spark.master.",
+    ),
 )
 """Prefixes of Spark's own settings, and ours, which decide what runs, where, or what it computes."""
 

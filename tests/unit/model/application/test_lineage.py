@@ -111,7 +111,8 @@ def test_a_job_names_further_settings() -> None:
         ("spark.exämple.run", "whole name"),
         ("spark.sql.shuffle.partitions", "changes what Spark computes"),
         ("spark.hadoop.fs.defaultFS", "changes what Spark computes"),
-        ("spark.jars", "whole name"),
+        ("spark.jars", "changes what Spark computes"),
+        ("spark.master", "changes what Spark computes"),
         ("spark.jars.packages", "changes what Spark computes"),
         ("spark.sparkonce.key", "changes what Spark computes"),
     ],
@@ -172,3 +173,10 @@ def test_the_page_has_the_table() -> None:
     section = text.split("\n## What says who asks\n")[1].split("\n## ")[0]
     listed = dict(re.findall(r"^\| `([^`]+)` \|.*\((https://[^)]+)\) \|$", section, re.MULTILINE))
     assert listed == {**lineage.CONF, **lineage.ENVIRONMENT}
+
+
+@pytest.mark.parametrize("name", ["spark.runId", "spark.example.runId", "spark.a_b-c.D1", "spark.jarsOf.run"])
+def test_any_other_whole_name_may_be_ignored(name: str) -> None:
+    """Whatever a scheduler calls it; one that only resembles a setting of Spark, too."""
+    one, two = (job({LIST: [name], template("sparkConf", name): run}) for run in ("1", "2"))
+    assert fingerprint(one) == fingerprint(two)
