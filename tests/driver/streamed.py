@@ -32,7 +32,7 @@ def checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
 
 
-def source(*batches: list[int], **options: bool) -> Any:
+def source(*batches: list[int], **options: Any) -> Any:
     return Source(batches or BATCHES, **options)
 
 

@@ -348,7 +348,7 @@ def test_appending_streams_are_all_seen(begin: Callable[..., Granted]) -> None:
     attempt = begin(on_rerun="Append")
     attempt.job().stream(source([1], [2])).write("orders")
     attempt.record = attempt.record.changed(generation=2)
-    attempt.job(channel=LIVES).stream(source([3], [4])).write("orders")
+    attempt.job(channel=LIVES).stream(source([3], [4])).write("orders", restart=True)
     assert rows(attempt) == [1, 2, 3, 4]
 
 

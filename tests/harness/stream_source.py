@@ -21,16 +21,22 @@ import pytest
 
 from harness.arrow_stage import table_of
 from sparkonce.driver import stream
+from sparkonce.sink.protocol import StreamSource
 
 
 class Source:
-    """Takes the place of a streaming DataFrame. `endless`: the query waits for more data when all is delivered."""
+    """Takes the place of a streaming DataFrame.
+
+    endless: the query waits for more data when all is delivered. reads: the folder that it streams."""
 
     isStreaming = True  # noqa: N815 - Spark's name
     columns = ("n",)
 
-    def __init__(self, batches: Sequence[Sequence[int]], *, endless: bool = False) -> None:
+    def __init__(
+        self, batches: Sequence[Sequence[int]], *, endless: bool = False, reads: str = "file:/landing"
+    ) -> None:
         self.batches, self.endless = batches, endless
+        self.sources = (StreamSource(at=reads),)
         self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(applicationId="arrow"))
         field = {"name": "n", "type": "long", "nullable": True, "metadata": {}}
         self.schema = SimpleNamespace(json=lambda: json.dumps({"type": "struct", "fields": [field]}))
@@ -134,4 +140,5 @@ def plan_of(_: object, checkpoint: str, number: int) -> str:
 def installed(patch: pytest.MonkeyPatch) -> None:
     """Makes streams read these checkpoints instead of Spark's from here on."""
     patch.setattr(stream, "plan_of", plan_of)
+    patch.setattr(stream, "sources_of", lambda source: source.sources)
     patch.setattr(stream, "stopped", lambda _: False)

@@ -17,9 +17,13 @@ or of a successor, is found at the commit.
 Both calls return when the query has ended and the end is committed; with `processingTime` it never ends by itself, and cancelling the
 job ends it (settling writes the end after the last batch).
 
-Refused: a checkpoint that was reset or restored, one that continues after batches which this table does not have or would lose, a batch
-that leaves a gap, a table that was dropped under the stream, `expect.minRows` (a stream has no single commit to count). Output modes other
-than append are not offered: their batches would contain the same rows again.
+A stream is opened with its first commit, after its rows are staged: a batch that fails before leaves nothing in the table. Between the
+opening and that commit the driver looks for streams of other checkpoints that read the same source (`sparkonce.sink.stream`).
+
+Refused: a checkpoint that was reset or restored, one that begins anew beside rows of another stream of the same source unless `restart` is
+given, one that continues after batches which this table does not have or would lose, a batch that leaves a gap, a table that was dropped
+under the stream, `expect.minRows` (a stream has no single commit to count). Output modes other than append are not offered: their batches
+would contain the same rows again.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.driver.channel import Written
+from sparkonce.driver.source import sources_of
 from sparkonce.errors import (
     AttemptEnded,
     Fenced,
@@ -45,23 +50,27 @@ from sparkonce.errors import (
     OutputUnsupported,
     StreamBroken,
 )
+from sparkonce.model.spec import IdempotentJob, OnRerun
 from sparkonce.sink import stream
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
     CommitOutcome,
     Committed,
     Conflicting,
+    Evidence,
     Slot,
     SlotState,
     StreamMark,
+    StreamOrigin,
     StreamPart,
+    StreamSource,
     Stuck,
     WriteOptions,
 )
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.sink.slotlog.snapshot import SNAPSHOT_AFTER
 from sparkonce.sink.staging import refuse_connect
-from sparkonce.sink.stream import Chain, Linked, mark
+from sparkonce.sink.stream import Beside, Chain, Linked, mark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -103,6 +112,7 @@ class Stream:
         *,
         checkpoint: str | None = None,
         trigger: Mapping[str, Any] = AVAILABLE_NOW,
+        restart: bool = False,
         partition_by: Sequence[str] = (),
         merge_schema: bool = False,
     ) -> Streamed:
@@ -111,7 +121,9 @@ class Stream:
         def one(batch: Batch, rows: DataFrame) -> None:
             batch.write(rows, output, partition_by=partition_by, merge_schema=merge_schema)
 
-        return self.foreach_batch(one, outputs=[output], checkpoint=checkpoint, trigger=trigger)[output]
+        return self.foreach_batch(one, outputs=[output], checkpoint=checkpoint, trigger=trigger, restart=restart)[
+            output
+        ]
 
     def foreach_batch(
         self,
@@ -120,6 +132,7 @@ class Stream:
         outputs: Sequence[str] | None = None,
         checkpoint: str | None = None,
         trigger: Mapping[str, Any] = AVAILABLE_NOW,
+        restart: bool = False,
     ) -> dict[str, Streamed]:
         """Calls the function with each batch that is not committed to all outputs yet, and waits for the end of the query.
 
@@ -130,12 +143,14 @@ class Stream:
         checkpoint: Spark's checkpoint location, one per stream (a relative path is relative to the job file's folder); by default a folder
             beside the first output, per key and generation.
         trigger: `{"availableNow": True}` or `{"processingTime": "10 seconds"}`.
+        restart: lets a new checkpoint begin beside rows of another stream of the same source, which are then there twice. As
+            `stream: {restart: true}` in the spec.
 
         Errors of the query and of the function pass through.
 
         Raises:
             InvalidInput, UndeclaredOutput, OutputUnsupported: the query was not started.
-            StreamBroken: the checkpoint does not match what is committed.
+            StreamBroken: the checkpoint does not match what is committed, or would deliver its rows again.
             AttemptEnded, Fenced: another attempt took over, or the stream was ended.
             OutputUnavailable: unknown; the next attempt continues the stream.
         """
@@ -153,7 +168,8 @@ class Stream:
         names = tuple(dict.fromkeys(job.outputs if outputs is None else outputs))
         if not names:
             raise InvalidInput("a stream writes at least one output; declare it under spec.outputs")
-        places = {name: StreamOutput(job, name, self._frame) for name in names}
+        restart = restart or IdempotentJob.of(job.assignment.spec.job).spec.restarts_streams
+        places = {name: StreamOutput(job, name, self._frame, restart=restart) for name in names}
         where = _absolute(checkpoint, job.assignment.spec.base) if checkpoint else next(iter(places.values())).default
         job._outputs_written.update(names)
         return _Run(job, self._frame, places, function, where).run(trigger)
@@ -162,8 +178,10 @@ class Stream:
 class Batch:
     """One micro-batch, inside the function that writes it."""
 
-    def __init__(self, number: int, plan: str, places: Mapping[str, StreamOutput]) -> None:
-        self.number, self._plan, self._places = number, plan, places
+    def __init__(
+        self, number: int, plan: str, places: Mapping[str, StreamOutput], open_all: Callable[[], None]
+    ) -> None:
+        self.number, self._plan, self._places, self._open_all = number, plan, places, open_all
         self._written: set[str] = set()
 
     def write(
@@ -184,13 +202,13 @@ class Batch:
             raise InvalidInput(f"output {output!r} is written twice in batch {self.number}; union the DataFrames first")
         self._written.add(output)
         options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema)
-        return place.write(self.number, self._plan, frame, options)
+        return place.write(self.number, self._plan, frame, options, before=self._open_all)
 
 
 class StreamOutput:
     """One output of a stream in one attempt: its chain, whether a batch may follow, and the commit. Not thread-safe."""
 
-    def __init__(self, job: Job, name: str, frame: DataFrame) -> None:
+    def __init__(self, job: Job, name: str, frame: DataFrame, *, restart: bool) -> None:
         sink, self._key = job._sink(name)
         if not isinstance(sink, SlotLogSink | Linked):
             raise OutputUnsupported(
@@ -200,7 +218,12 @@ class StreamOutput:
             raise InvalidInput(
                 f"spec.outputs[{name}].expect.minRows counts the rows of one commit, and a stream has one per batch; leave it out"
             )
-        self._job, self._frame = job, frame
+        self._job, self._frame, self._restart = job, frame, restart
+        self._sources: tuple[StreamSource, ...] | None = None
+        self._begun: int | None = None
+        """Number of the batch that `begin` found uncommitted last."""
+        self._looked = False
+        """Whether no other stream of these sources was found after the opening was committed."""
         self._sink: Any = sink  # a Sink that is also a SlotLogSink or Linked: Python has no intersection types
         self._chain: Chain | None = None
         self._query_id, self._checkpoint = "", ""
@@ -255,46 +278,71 @@ class StreamOutput:
         if self._chain is not None and self._chain.query_id != query_id:
             raise StreamBroken(
                 f"output {self._sink.name} started with another checkpoint (query {self._chain.query_id}) than {checkpoint} "
-                f"(query {query_id}), which would deliver its rows again; use the old checkpoint, or "
-                f"`sparkonce rerun {self._job.key}` with a new one"
+                f"(query {query_id}), which would deliver its rows again; use the old checkpoint, or {self._anew('a new one')}"
             )
 
     def begin(self, number: int, plan: str) -> bool:
-        """Whether the batch is committed already; opens the stream with its first batch.
+        """Whether the batch is committed already.
 
         Raises:
-            StreamBroken: the checkpoint does not match the chain.
+            StreamBroken: the checkpoint does not match the chain, or begins anew beside rows of its source.
             AttemptEnded: the stream has ended.
             OutputUnavailable: the committed batch cannot be read now.
         """
         if number < self._first_batch():
             return True  # committed by an earlier key's stream with the same checkpoint
-        if self._chain is None:
+        chain = self._chain
+        if chain is None:
             if number != self._first_batch():
                 raise self._gap(number, self._first_batch())
-            self._chain = self._open()
-        chain = self._chain
-        if chain.last_batch is not None and number <= chain.last_batch:
+            self._refuse_beside()  # before any work; what counts is the look after the opening
+        elif chain.last_batch is not None and number <= chain.last_batch:
             existing = run(self._sink.find(stream.place(self._key, number)))
             if existing is None:
                 raise OutputUnavailable(f"batch {number} of {self._key} is committed and cannot be read now; try again")
             self._same(existing, number, plan)
             return True
-        self._require_open(chain)
-        if number != chain.next:
-            raise self._gap(number, chain.next)
+        else:
+            self._require_open(chain)
+            if number != chain.next:
+                raise self._gap(number, chain.next)
+        self._begun = number
         return False
 
-    def write(self, number: int, plan: str, frame: DataFrame, options: WriteOptions) -> Written:
-        """Writes a batch for which `begin` was called; returns the committed slot's content if there is one. Errors as `Job.write`."""
+    def open(self) -> None:
+        """Makes the stream ready for its first batch: opens it unless it is, then looks for streams that its rows would repeat.
+
+        Raises:
+            StreamBroken: the stream started with another checkpoint, or begins anew beside rows of its source.
+            Fenced, KeyConflict, InvalidInput: as `write`.
+            OutputUnavailable: unknown; may be repeated.
+        """
+        chain = self._chain or self._open()
+        if not self._looked and not chain.batches:
+            self._refuse_beside()
+        self._looked = True
+
+    def write(
+        self, number: int, plan: str, frame: DataFrame, options: WriteOptions, *, before: Callable[[], None]
+    ) -> Written:
+        """Writes a batch for which `begin` was called; returns the committed slot's content if there is one. before: called between
+        staging and commit; opens all outputs of the stream. Errors as `Job.write`."""
         key = stream.place(self._key, number)
         if number < self._first_batch():
             return Written(self._sink.name, self._sink.uri, 0, 0, fresh=False)
-        chain = self._require_chain()
-        if chain.last_batch is not None and number <= chain.last_batch:
+        chain = self._chain
+        if chain is not None and chain.last_batch is not None and number <= chain.last_batch:
             return self._as_written(run(self._sink.find(key)), fresh=False)
+        if self._begun != number:
+            raise InvalidInput("a batch is written inside the function that was given to foreach_batch()")
         slot = self._job._stage(self._sink, key, frame, options)
-        return self._commit(number, plan, stream.batch_of(chain, number, slot, plan=plan))
+        try:
+            before()
+        except BaseException:
+            with contextlib.suppress(OutputUnavailable):  # the error that refused the stream matters
+                run(self._sink.discard(key, slot))
+            raise
+        return self._commit(number, plan, stream.batch_of(self._require_chain(), number, slot, plan=plan))
 
     def fill(self, number: int, plan: str) -> None:
         """Commits the batch without rows, unless it was written. Errors as `Job.write`."""
@@ -338,9 +386,8 @@ class StreamOutput:
                 self._first = mark(self._chain.opening).first_batch
             else:
                 try:
-                    sink = self._sink
-                    committed = run(sink.committed() if isinstance(sink, SlotLogSink) else sink.using(self._query_id))
-                    self._first = stream.begins_with(committed, self._key, self._query_id)
+                    used = run(self._sink.using(self._query_id))
+                    self._first = stream.begins_with(used, self._key, self._query_id)
                 except ValueError as refused:
                     raise StreamBroken(
                         f"the checkpoint {self._checkpoint} cannot begin the stream of {self._job.key} in output {self._sink.name}: "
@@ -348,8 +395,64 @@ class StreamOutput:
                     ) from None
         return self._first
 
+    def _read_sources(self) -> tuple[StreamSource, ...]:
+        if self._sources is None:
+            self._sources = sources_of(self._frame)
+        return self._sources
+
+    def _refuse_beside(self) -> None:
+        """Refuses a stream that begins anew beside rows that it would write again.
+
+        Raises:
+            StreamBroken: there are such rows, and no restart is wanted.
+            OutputUnavailable: the table cannot be read now.
+        """
+        if self._restart or self._first_batch() > 0:
+            return
+        sink, sources = self._sink, self._read_sources()
+        slots = run(sink.reading(sources))
+        others = stream.beside(slots, self._key, query_id=self._query_id, sources=sources, on_rerun=sink.on_rerun)
+        for other in reversed(others):
+            of = stream.key_of(other.opening.sink_key)
+            if of is None or run(sink.probe(of, None)) is not Evidence.REPLACED:
+                raise StreamBroken(self._repeats(other))
+
+    def _repeats(self, other: Beside) -> str:
+        """The sentence for a stream that would repeat the rows of another one, with what can be done about it."""
+        has = f"committed {other.rows} rows" if other.rows else "has begun and may yet commit rows"
+        go_on = "" if self._chain is not None else self._to_go_on(other)
+        return (
+            f"the stream of {self._job.key} (generation {self._key.generation}, checkpoint {self._checkpoint}, query {self._query_id}) "
+            f"would begin anew in output {self._sink.name}, where the stream of {other} {has} of the same source, {other.source}: they "
+            f"would be there twice; {go_on}say `stream: {{restart: true}}` in the spec, or restart=True in the call, to write them again"
+        )
+
+    def _to_go_on(self, other: Beside) -> str:
+        """How to go on after the other stream: part of a sentence, empty where its checkpoint cannot be used here."""
+        try:
+            stream.begins_with(run(self._sink.using(other.query_id)), self._key, other.query_id)
+        except ValueError:
+            return "" if other.ended else "wait for its end (or cancel it) and then use its checkpoint, or "
+        restored = mark(other.opening).origin
+        same_place = restored is not None and restored.checkpoint == self._checkpoint
+        return (
+            "restore its checkpoint to go on after it, or "
+            if same_place
+            else "use its checkpoint to go on after it, or "
+        )
+
+    def _anew(self, checkpoint: str) -> str:
+        """How to write the stream anew, with the checkpoint that it then needs: part of a sentence."""
+        if self._sink.on_rerun is OnRerun.REPLACE:
+            return f"`sparkonce rerun {self._job.key}` with {checkpoint}"
+        return (
+            f"`sparkonce rerun` the job with {checkpoint} and `stream: {{restart: true}}` (onRerun: Append keeps the rows that are there, "
+            "so that they are there twice)"
+        )
+
     def _open(self) -> Chain:
         failpoints.hit("driver.stream.open.before")
+        origin = StreamOrigin(key=self._job.key, checkpoint=self._checkpoint, sources=self._read_sources())
         opening = stream.opening_of(
             self._key,
             self._job.attempt,
@@ -357,6 +460,7 @@ class StreamOutput:
             first_batch=self._first_batch(),
             fingerprint=self._job.assignment.fingerprint,
             on_rerun=self._sink.on_rerun,
+            origin=origin,
         )
         decision = run(self._sink.commit(self._key, opening))
         if not isinstance(decision, Committed | AlreadyCommitted):
@@ -392,8 +496,7 @@ class StreamOutput:
         return self._as_written(decision.slot, fresh=isinstance(decision, Committed))
 
     def _require_chain(self) -> Chain:
-        if self._chain is None:
-            raise InvalidInput("a batch is written inside the function that was given to foreach_batch()")
+        assert self._chain is not None  # the stream is opened before anything is committed to it
         return self._chain
 
     def _require_open(self, chain: Chain) -> None:
@@ -413,14 +516,13 @@ class StreamOutput:
         if found.part is not StreamPart.BATCH or (found.query_id, found.input) != (self._query_id, plan):
             raise StreamBroken(
                 f"the checkpoint {self._checkpoint} plans batch {number} with other rows than those that are committed to output "
-                f"{self._sink.name}: it was restored to an older state; restore the newest one, or `sparkonce rerun {self._job.key}` "
-                "with a new one"
+                f"{self._sink.name}: it was restored to an older state; restore the newest one, or {self._anew('a new one')}"
             )
 
     def _gap(self, number: int, expected: int) -> StreamBroken:
         return StreamBroken(
             f"the checkpoint {self._checkpoint} delivers batch {number}, and output {self._sink.name} expects batch {expected}: the "
-            f"batches between would be lost; `sparkonce rerun {self._job.key}` with a new checkpoint, and let nothing else use it"
+            f"batches between would be lost; {self._anew('a new checkpoint')}, and let nothing else use it"
         )
 
     def _barred(self, decision: CommitOutcome) -> Fenced | KeyConflict | OutputChanged:
@@ -523,7 +625,14 @@ class _Run:
         plan = plan_of(frame, self._checkpoint, number)
         missing = [place for place in self._places.values() if not place.begin(number, plan)]
         if missing:
-            self._function(Batch(number, plan, self._places), frame)
+
+            def open_all() -> None:
+                """All outputs, before any of them has rows: a refusal of one leaves none with the batch."""
+                for place in missing:
+                    place.open()
+
+            self._function(Batch(number, plan, self._places, open_all), frame)
+            open_all()
             for place in missing:
                 place.fill(number, plan)
         failpoints.hit("driver.stream.batch")

@@ -5,7 +5,7 @@ or empty; `3` and `"3"` where the value is text anyway; any order of environment
 fields, identity, and the spec's policies.
 
 Operation and resource are identity where the key is derived from them. Beside an `idempotencyKey` they must match: no job had them there
-when this version was made, so no fingerprint of then depends on it.
+when this version was made, so no fingerprint of then depends on it. The same holds for `stream`.
 
 An empty map or list *inside an entry of a list* is kept: entries are often unions (`emptyDir: {}`), where the empty member is the choice.
 Environment entries whose values refer to one another (`$(NAME)`) keep their order, which matters then.
@@ -41,6 +41,7 @@ SPEC_CLASSES: Mapping[str, FieldClass] = {
     "keyFrom": FieldClass.IDENTITY,
     "template": FieldClass.MUST_MATCH,
     "outputs": FieldClass.MUST_MATCH,
+    "stream": FieldClass.MUST_MATCH,
     "bind": FieldClass.IGNORED,
     "onDuplicate": FieldClass.IGNORED,
     "onMismatch": FieldClass.IGNORED,
@@ -113,6 +114,7 @@ def canonical(job: IdempotentJob, contents: Mapping[str, str]) -> Canonical:
     document: dict[str, JsonValue] = {
         **_unnamed(job.spec),
         **_beside_key(job.spec),
+        **_stream(job.spec),
         "template": {"apiVersion": template.api_version, "kind": template.kind, "spec": spec},
         "outputs": {output.name: _output(output) for output in job.resolved_outputs},
     }
@@ -137,6 +139,11 @@ def _beside_key(spec: JobSpec) -> dict[str, JsonValue]:
     if spec.idempotency_key is None or spec.operation is None:
         return {}
     return {"operation": spec.operation, "resource": spec.resource}
+
+
+def _stream(spec: JobSpec) -> dict[str, JsonValue]:
+    """What streams may do, if that is not the default."""
+    return {"stream": {"restart": True}} if spec.restarts_streams else {}
 
 
 def _output(output: Output) -> dict[str, JsonValue]:

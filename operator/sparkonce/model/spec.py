@@ -283,6 +283,14 @@ class Retry(ResourceModel):
     """How long to wait between attempts."""
 
 
+class Streaming(ResourceModel):
+    """What the job's streams may do (`job.stream`)."""
+
+    restart: StrictBool = False
+    """Lets a new checkpoint begin beside rows of an earlier stream of the same source, which are then there twice. Without it such a stream
+    is refused."""
+
+
 class Retention(ResourceModel):
     """How long a finalized record is remembered: after that the same key is a new job."""
 
@@ -384,6 +392,9 @@ class JobSpec(ResourceModel):
     """Follow this application, which was started without sparkonce, and launch none. May be removed, never added or changed."""
     outputs: Annotated[tuple[Output, ...], Field(max_length=32)] = ()
     """Where the effects appear. A job without outputs is opaque: see onUnknown."""
+    # Without a default in the CRD: the API server would add it to every object, and operators of earlier releases refuse unknown fields.
+    stream: Streaming | None = None
+    """What its streams may do. Part of what the job is: another value is another job."""
     on_duplicate: OnDuplicate = OnDuplicate.ATTACH
     """A duplicate of a running job waits for its result, or is refused."""
     on_mismatch: OnMismatch = OnMismatch.REJECT
@@ -439,6 +450,11 @@ class JobSpec(ResourceModel):
     def effective_revision(self) -> str | None:
         """The revision; None for an explicit key, which has no revisions."""
         return None if self.idempotency_key is not None else self.revision or DEFAULT_REVISION
+
+    @property
+    def restarts_streams(self) -> bool:
+        """Whether a stream may begin anew beside rows of an earlier one of the same source."""
+        return self.stream is not None and self.stream.restart
 
     @property
     def max_attempts(self) -> int:

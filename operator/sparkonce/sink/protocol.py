@@ -92,6 +92,45 @@ class StreamPart(StrEnum):
     """Stored in the place of the batch after the last one; nothing follows it. It is the stream's result."""
 
 
+class StreamSource(Value):
+    """What a stream reads, so that two streams of the same source are recognised (`same_source`)."""
+
+    at: str
+    """A folder as a qualified URL, a topic, a table, or a format with a digest of its options; readable, without credentials."""
+    servers: tuple[str, ...] = ()
+    """Kafka: the brokers named by the reader. Two lists with a common broker name one cluster."""
+    part: str = ""
+    """The part of it that is read, if the reader restricts it: a filter of file names, a partition. Empty: all of it."""
+
+    def __str__(self) -> str:
+        servers = f" at {','.join(self.servers)}" if self.servers else ""
+        return f"{self.at}{f' [{self.part}]' if self.part else ''}{servers}"
+
+    @property
+    def digest(self) -> str:
+        """Digest of `at` (32 hex digits): equal for all sources that may be the same."""
+        return hashlib.sha256(self.at.encode()).hexdigest()[:32]
+
+
+def same_source(a: StreamSource, b: StreamSource) -> bool:
+    """Whether two streams that read these read some of the same rows."""
+    return (
+        a.at == b.at
+        and not (a.servers and b.servers and set(a.servers).isdisjoint(b.servers))
+        and not (a.part and b.part and a.part != b.part)
+    )
+
+
+class StreamOrigin(Value):
+    """Where a stream's rows come from. Recorded in its opening; earlier releases recorded none."""
+
+    key: str
+    """The idempotency key as its owner writes it."""
+    checkpoint: str
+    """Location of the checkpoint, as Spark was given it."""
+    sources: tuple[StreamSource, ...]
+
+
 class StreamMark(Value):
     """Position of a committed slot in a stream's chain, with totals of the chain up to it (see `sparkonce.sink.stream`)."""
 
@@ -107,6 +146,13 @@ class StreamMark(Value):
     rows: int = 0
     bytes: int = 0
     files: int = 0
+    origin: StreamOrigin | None = None
+    """Of an opening only."""
+
+    @property
+    def sources(self) -> tuple[StreamSource, ...]:
+        """Sources that the opening records; empty if it records none."""
+        return () if self.origin is None else self.origin.sources
 
 
 class Slot(Value):

@@ -45,6 +45,14 @@ and an attempt could not distinguish a batch that is delivered again from anothe
 The number of a batch does not identify its rows: a checkpoint that was restored to an older state plans the number anew. So a batch
 carries the digest of the checkpoint's plan of it (`input`), and a batch that is delivered again with another plan is refused.
 
+**Two streams of one source.** A query id identifies a checkpoint, not what is read: a stream whose checkpoint was deleted begins anew
+under a new id, and would write the rows of an earlier stream again. So an opening records its sources, and a stream that begins anew looks
+for others that read them (`beside`) after its opening is committed and before its first batch is. Of two such streams that begin at once,
+the one whose opening was committed last sees the other's, whatever order their looks have, so they never both commit rows; both may be
+refused. An attempt that finds an opening without batches looks too: the attempt before may have died before it had looked. Rejected: one
+create-once object per source that the winner holds. It would have to be taken from a stream that died without rows, and nothing in the
+table shows that it will have none.
+
 A number that leaves a gap, another query id, or a batch after the end is an error for the user, never a merge. One long-lived lock per
 stream, or a fence object that each batch reads first, was rejected: a frozen writer passes a check that it made before it froze; the
 create of a slot does not.
@@ -68,7 +76,10 @@ from sparkonce.sink.protocol import (
     Slot,
     SlotState,
     StreamMark,
+    StreamOrigin,
     StreamPart,
+    StreamSource,
+    same_source,
 )
 from sparkonce.sink.slotlog import layout
 
@@ -100,6 +111,11 @@ class Linked(Protocol):
 
     async def using(self, query_id: str) -> list[Slot]:
         """Opening and newest slot of each stream, of any key, that started with this checkpoint. Errors as `Sink.find`."""
+        ...
+
+    async def reading(self, sources: Sequence[StreamSource]) -> list[Slot]:
+        """Opening and newest slot of each stream, of any key, that may read one of these. A stream whose opening was committed before this
+        call is among them. Errors as `Sink.find`."""
         ...
 
     def checkpoint(self, key: SinkKey) -> str:
@@ -157,16 +173,32 @@ def mark(slot: Slot) -> StreamMark:
     return slot.stream
 
 
+def key_of(sink_key: str) -> SinkKey | None:
+    """The key that a sink key's text names, ignoring its batch; None if the text is not a sink key."""
+    parsed = layout.lineage_of(sink_key)
+    if parsed is None:
+        return None
+    key_hash, _, output = parsed[0].partition("-")
+    return SinkKey(key_hash=key_hash, output=output, generation=parsed[1])
+
+
 def place(key: SinkKey, number: int) -> SinkKey:
     """The sink key of one batch."""
     return key.model_copy(update={"batch": number})
 
 
 def opening_of(
-    key: SinkKey, token: int, *, query_id: str, first_batch: int, fingerprint: str, on_rerun: OnRerun
+    key: SinkKey,
+    token: int,
+    *,
+    query_id: str,
+    first_batch: int,
+    fingerprint: str,
+    on_rerun: OnRerun,
+    origin: StreamOrigin | None = None,
 ) -> Slot:
-    """The slot that binds the stream to its checkpoint."""
-    position = StreamMark(part=StreamPart.OPENING, query_id=query_id, first_batch=first_batch)
+    """The slot that binds the stream to its checkpoint, and names its sources."""
+    position = StreamMark(part=StreamPart.OPENING, query_id=query_id, first_batch=first_batch, origin=origin)
     return _slot(key, token, position, fingerprint=fingerprint, on_rerun=on_rerun)
 
 
@@ -197,7 +229,7 @@ def empty_batch(chain: Chain, key: SinkKey, number: int, token: int, *, plan: st
 
 def end_of(chain: Chain, key: SinkKey, token: int, *, by: str, data_schema: str = "") -> Slot:
     """The slot that ends the stream after `chain`, with the totals and the number of the last batch."""
-    position = mark(chain.last).model_copy(update={"part": StreamPart.END})
+    position = mark(chain.last).model_copy(update={"part": StreamPart.END, "origin": None})
     first = chain.opening
     slot = _slot(place(key, chain.next), token, position, fingerprint=first.fingerprint, on_rerun=first.on_rerun)
     return slot.model_copy(update={"application": by, "data_schema": data_schema or chain.last.data_schema})
@@ -359,10 +391,65 @@ def begins_with(slots: Sequence[Slot], key: SinkKey, query_id: str) -> int:
             raise ValueError(f"it goes on after generation {generation}, whose rows a rerun replaces; give a new one")
         if not any(mark(slot).part is StreamPart.END for slot in parts):
             raise ValueError(
-                f"the stream {lineage}-g{generation} uses it and has not ended; end that one, or give a new one"
+                f"the stream {lineage}-g{generation} uses it and has not ended; end that one, or give a new one and say "
+                "`stream: {restart: true}`, which writes its rows again"
             )
         first = max(first, max(batches) + 1)
     return first
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A stream of the table that reads a source of another one, which begins anew."""
+
+    opening: Slot
+    rows: int
+    ended: bool
+    source: StreamSource
+    """The source that both read."""
+
+    @property
+    def query_id(self) -> str:
+        return mark(self.opening).query_id
+
+    def __str__(self) -> str:
+        """Names its key and checkpoint."""
+        opening, key = mark(self.opening), key_of(self.opening.sink_key)
+        origin, generation = opening.origin, 0 if key is None else key.generation
+        if origin is None:
+            return f"{self.opening.sink_key} (query {opening.query_id})"
+        return f"{origin.key} (generation {generation}, checkpoint {origin.checkpoint}, query {opening.query_id})"
+
+
+def beside(
+    slots: Sequence[Slot], key: SinkKey, *, query_id: str, sources: Sequence[StreamSource], on_rerun: OnRerun
+) -> list[Beside]:
+    """The streams whose rows a stream that begins anew, at the first batch of a new checkpoint, would write again, oldest first.
+
+    Those are the streams of other checkpoints that read one of its sources and have rows, or may yet commit some because they have not
+    ended. Left out are generations of the same key that this one replaces or that have no rows (an owner settles a generation before it
+    opens the next), and streams whose opening records no sources. Whether another generation replaced the rows since is not looked at.
+
+    slots: all committed slots of the table, or the openings and newest slots of the streams that may read these sources.
+    """
+    streams: dict[tuple[str, int], list[Slot]] = {}
+    for slot in slots:
+        of = layout.lineage_of(slot.sink_key)
+        if not of or of == (key.lineage, key.generation) or not slot.stream:
+            continue
+        if of[0] != key.lineage or on_rerun is OnRerun.APPEND:
+            streams.setdefault(of, []).append(slot)
+    found: list[Beside] = []
+    for (lineage, _), parts in streams.items():
+        opening = next((slot for slot in parts if is_opening(slot)), None)
+        if opening is None or mark(opening).query_id == query_id:
+            continue
+        common = [a for a in mark(opening).sources if any(same_source(a, b) for b in sources)]
+        rows = max(mark(slot).rows for slot in parts)
+        ended = any(mark(slot).part is StreamPart.END for slot in parts)
+        if common and (rows > 0 or not (ended or lineage == key.lineage)):
+            found.append(Beside(opening, rows, ended, common[0]))
+    return sorted(found, key=lambda each: each.opening.committed_at)
 
 
 async def replaces(sink: Sink | Places, key: SinkKey) -> bool:

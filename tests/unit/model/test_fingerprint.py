@@ -327,6 +327,16 @@ def test_tunable_arguments_leave_with_their_values() -> None:
     assert told(longer, jobs[0]) == ["spec.template.spec.arguments[5]"]
 
 
+def test_a_stream_that_may_begin_anew_is_another_job() -> None:
+    """`stream: {restart: true}` changes what is written, so it must match; written out as false, or left empty, it is as if it were
+    absent."""
+    restarting = job({("spec", "stream"): {"restart": True}})
+    for same in ({}, {"restart": False}):
+        assert fingerprint(job({("spec", "stream"): same})) == fingerprint(job())
+    assert told(job(), restarting) == ["spec.stream.restart"]
+    assert told(restarting, job()) == ["spec.stream.restart"]
+
+
 def test_an_argument_declared_tunable_no_longer_must_match() -> None:
     """Declaring `--month` tunable changes the job: the argument disappears from it."""
     declared = job({("spec", "tunableArguments"): ["--threads", "--month"]})

@@ -120,6 +120,8 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
     ({("spec", "template", "spec"): "x"}, "spec.template.spec: must be a map of fields, not 'x'"),
     # arguments
     ({("spec", "tunableArguments"): ["--thread"]}, "spec.tunableArguments[0]: is no argument of the job; its template"),
+    ({("spec", "stream"): {"restart": "yes"}}, "spec.stream.restart: must be"),
+    ({("spec", "stream"): {"begin": True}}, "spec.stream.begin"),
     ({("spec", "tunableArguments"): ["threads"]}, "spec.tunableArguments[0]: must be the name of an argument as it is"),
 ]
 

@@ -61,6 +61,7 @@ from sparkonce.sink.protocol import (
     SinkKey,
     Slot,
     SlotState,
+    StreamSource,
     Stuck,
     Swept,
     WriteOptions,
@@ -72,6 +73,8 @@ from sparkonce.sink.slotlog.layout import files_of, with_files
 from sparkonce.sink.staging import Stager, is_spark, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyarrow.parquet import FileMetaData
     from pyspark.sql import DataFrame
 
@@ -192,6 +195,10 @@ class DeltaTableSink:
     async def using(self, query_id: str) -> list[Slot]:
         """See `stream.Linked`."""
         return await delta_stream.using(self._objects, await self._log.load(), query_id)
+
+    async def reading(self, sources: Sequence[StreamSource]) -> list[Slot]:
+        """See `stream.Linked`."""
+        return await delta_stream.reading(self._objects, await self._log.load(), sources)
 
     def checkpoint(self, key: SinkKey) -> str:
         """See `stream.Linked`. The underscore hides it from VACUUM."""

@@ -3,15 +3,16 @@
 The protocol is the chain of `sparkonce.sink.stream`: each place is a sink key of its own, decided by one entry of the log. All answers come
 from one loaded version and from the slots that it names.
 
-    _sparkonce/_queries/<query id>/<sink key>.json    put before an opening is committed
+    _sparkonce/_queries/<query id>/<sink key>.json            put before an opening is committed
+    _sparkonce/_sources/<digest of a source>/<sink key>.json  the same, for each source that the opening records
 
-These names are hints: only the log shows whether an opening is committed. They make it one listing to find out whether a checkpoint has
-served another key, however many keys the table has. They are never deleted.
+These names are hints: only the log shows whether an opening is committed. They make it one listing to find out whether a checkpoint, or a
+source, has served another key, however many keys the table has. They are never deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sparkonce.sink import stream
 from sparkonce.sink.delta import evidence
@@ -19,10 +20,10 @@ from sparkonce.sink.delta.inventory import STAGING
 from sparkonce.sink.delta.log import slot_number
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import SinkKey, Slot
-from sparkonce.sink.slotlog import layout
+from sparkonce.sink.protocol import SinkKey, Slot, StreamSource
 
 QUERIES = f"{evidence.EVIDENCE}/_queries"
+SOURCES = f"{evidence.EVIDENCE}/_sources"
 
 
 class DeltaPlaces:
@@ -60,20 +61,33 @@ async def recorded(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, sl
 
 
 async def note(objects: TableObjects, slot: Slot) -> None:
-    """Notes the query of an opening before its commit; durable when this returns."""
-    path = f"{QUERIES}/{stream.mark(slot).query_id}/{slot.sink_key}.json"
-    if not await objects.create(path, b"{}"):
-        await objects.persist([path])
+    """Notes the query and the sources of an opening before its commit; durable when this returns."""
+    opening = stream.mark(slot)
+    folders = [f"{QUERIES}/{opening.query_id}", *(f"{SOURCES}/{source.digest}" for source in opening.sources)]
+    for path in dict.fromkeys(f"{folder}/{slot.sink_key}.json" for folder in folders):
+        if not await objects.create(path, b"{}"):
+            await objects.persist([path])
 
 
 async def using(objects: TableObjects, table: DeltaSnapshot | None, query_id: str) -> list[Slot]:
     """See `stream.Linked.using`. Errors as `DeltaPlaces.find`."""
+    return await _noted(objects, table, [f"{QUERIES}/{query_id}"])
+
+
+async def reading(objects: TableObjects, table: DeltaSnapshot | None, sources: Sequence[StreamSource]) -> list[Slot]:
+    """See `stream.Linked.reading`. Errors as `DeltaPlaces.find`."""
+    return await _noted(objects, table, [f"{SOURCES}/{source.digest}" for source in sources])
+
+
+async def _noted(objects: TableObjects, table: DeltaSnapshot | None, folders: Sequence[str]) -> list[Slot]:
+    """Opening and newest slot of each stream that is noted in one of the folders and opened in this version of the table."""
     found: list[Slot] = []
     if table is None:
         return found
     at = _places(objects, table)
-    for each in await objects.list(f"{QUERIES}/{query_id}"):
-        key = _key(each.path.rpartition("/")[2].removesuffix(".json"))
+    names = [each.path.rpartition("/")[2] for folder in dict.fromkeys(folders) for each in await objects.list(folder)]
+    for name in dict.fromkeys(names):
+        key = stream.key_of(name.removesuffix(".json"))
         opening = None if key is None else await at.find(key)
         if key is not None and opening is not None and opening.stream is not None:
             found += [opening, (await stream.walk(at, key, opening)).last]
@@ -91,14 +105,6 @@ async def swept(objects: TableObjects, key: SinkKey, slot: Slot | None) -> Itera
 def before(key: SinkKey) -> SinkKey | None:
     """The previous batch's key; None for the first batch and for keys without a batch."""
     return None if not key.batch else stream.place(key, key.batch - 1)
-
-
-def _key(sink_key: str) -> SinkKey | None:
-    parsed = layout.lineage_of(sink_key)
-    if parsed is None:
-        return None
-    key_hash, _, output = parsed[0].partition("-")
-    return SinkKey(key_hash=key_hash, output=output, generation=parsed[1])
 
 
 def _places(objects: TableObjects, table: DeltaSnapshot) -> stream.Places:

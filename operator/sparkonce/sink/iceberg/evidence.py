@@ -76,6 +76,8 @@ class Mark:
     """Id of the snapshot with the evidence."""
     query_id: str = ""
     """Query id of a stream's checkpoint; empty for batch jobs."""
+    sources: tuple[str, ...] = ()
+    """Digests of the sources that a stream's opening records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +159,7 @@ def expiring(metadata: TableMetadata) -> str | None:
 
 def summary_of(slot: Slot, *, location: str, path: str, digest: str, replaces: bool) -> dict[str, str]:
     """Summary of both snapshots of a commit."""
+    read = slot.stream.sources if slot.stream is not None else ()
     fields = {
         "sink-key": slot.sink_key,
         "token": str(slot.token),
@@ -167,6 +170,7 @@ def summary_of(slot: Slot, *, location: str, path: str, digest: str, replaces: b
         "slot-digest": digest,
         "replaces": str(replaces).lower(),
         **({"query-id": slot.stream.query_id} if slot.stream is not None else {}),
+        **({"sources": " ".join(source.digest for source in read)} if read else {}),
     }
     return {f"{_PREFIX}{name}": value for name, value in fields.items()}
 
@@ -256,6 +260,7 @@ def _mark(metadata: TableMetadata, sink_key: str, snapshots: Mapping[int, Snapsh
             snapshot=int(fields["snapshot"]),
             at=at,
             query_id=fields.get("query-id", ""),
+            sources=tuple(fields.get("sources", "").split()),
         )
     except (KeyError, ValueError):
         raise _corrupt(metadata, name) from None

@@ -62,6 +62,7 @@ from sparkonce.sink.protocol import (
     SinkKey,
     Slot,
     SlotState,
+    StreamSource,
     Stuck,
     Swept,
     WriteOptions,
@@ -216,6 +217,11 @@ class IcebergTableSink:
         """See `stream.Linked`."""
         view = self._view()
         return [] if view is None else table_stream.using(view, query_id)
+
+    async def reading(self, sources: Sequence[StreamSource]) -> list[Slot]:
+        """See `stream.Linked`."""
+        view = self._view()
+        return [] if view is None else table_stream.reading(view, sources)
 
     def checkpoint(self, key: SinkKey) -> str:
         """See `stream.Linked`. The leading underscore hides it from Iceberg's removal of orphan files."""

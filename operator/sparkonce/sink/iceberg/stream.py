@@ -6,12 +6,12 @@ is answered from loaded metadata; slots are read only when their content is need
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from sparkonce.sink import stream
 from sparkonce.sink.iceberg.evidence import DATA, MARK, Mark, evidence_of, marks
 from sparkonce.sink.iceberg.snapshot import TableView
-from sparkonce.sink.protocol import SinkKey, Slot
+from sparkonce.sink.protocol import SinkKey, Slot, StreamSource
 from sparkonce.sink.slotlog import layout
 
 
@@ -54,13 +54,24 @@ def using(view: TableView, query_id: str) -> list[Slot]:
     Raises:
         OutputCorrupt: evidence of a stream cannot be read.
     """
+    return _streams(view, lambda opening: opening.query_id == query_id)
+
+
+def reading(view: TableView, sources: Sequence[StreamSource]) -> list[Slot]:
+    """See `stream.Linked.reading`. Errors as `using`."""
+    digests = {source.digest for source in sources}
+    return _streams(view, lambda opening: not digests.isdisjoint(opening.sources))
+
+
+def _streams(view: TableView, wanted: Callable[[Mark], bool]) -> list[Slot]:
+    """Opening and newest slot of each stream whose opening is wanted."""
     found: list[Slot] = []
     for mark in marks(view.table.metadata, lambda sink_key: layout.batch_of(sink_key) is None):
         if not isinstance(mark, Mark):
             raise mark
-        if mark.query_id == query_id:
-            key = _key(mark.sink_key)
-            found += [view.slot_of(mark), *(view.slot_of(each) for each in recorded(view, key)[-1:])]
+        if mark.query_id and wanted(mark):
+            key = stream.key_of(mark.sink_key)
+            found += [view.slot_of(mark), *(view.slot_of(each) for each in (recorded(view, key) if key else [])[-1:])]
     return found
 
 
@@ -71,9 +82,3 @@ async def swept(view: TableView, key: SinkKey) -> Iterable[SinkKey]:
         return (key,)
     names = [folder.rpartition("/")[2] for folder in await view.objects.folders(DATA)]
     return (key, *stream.places(key, [name.removeprefix(MARK) for name in names if name.startswith(MARK)]))
-
-
-def _key(sink_key: str) -> SinkKey:
-    lineage, generation = layout.lineage_of(sink_key) or (sink_key, 0)
-    key_hash, _, output = lineage.partition("-")
-    return SinkKey(key_hash=key_hash, output=output, generation=generation)

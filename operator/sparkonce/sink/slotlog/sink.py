@@ -37,6 +37,7 @@ from sparkonce.sink.protocol import (
     SinkKey,
     Slot,
     SlotState,
+    StreamSource,
     Swept,
     WriteOptions,
     abort_of,
@@ -49,6 +50,8 @@ from sparkonce.sink.slotlog.snapshot import committed_slots, missing_files, writ
 from sparkonce.sink.staging import Stager, is_spark, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
 
 RESEND_AFTER = (0.02, 0.1, 0.3)
@@ -267,13 +270,20 @@ class SlotLogSink:
         with contextlib.suppress(SparkonceError):
             await write_snapshot(self._objects)
 
-    async def committed(self) -> list[Slot]:
-        """The committed slots of all keys.
+    async def using(self, query_id: str) -> list[Slot]:
+        """As `stream.Linked.using`, with all committed slots of those streams.
 
         Raises:
             SparkonceError: as for `snapshot.decided`.
         """
-        return await committed_slots(self._objects)
+        return [
+            slot for slot in await committed_slots(self._objects) if slot.stream and slot.stream.query_id == query_id
+        ]
+
+    async def reading(self, sources: Sequence[StreamSource]) -> list[Slot]:
+        """As `stream.Linked.reading`, with the committed slots of all streams: batches name no sources. Errors as `using`."""
+        del sources
+        return [slot for slot in await committed_slots(self._objects) if slot.stream]
 
     def checkpoint(self, key: SinkKey) -> str:
         """Default location of a stream's checkpoint, as a URL for Hadoop's file systems."""
