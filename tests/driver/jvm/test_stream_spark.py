@@ -17,9 +17,11 @@ from driver.streamed import Dies, next_attempt, settled
 from driver.test_stream_kills import STEPS, one_commit_per_place, rows
 from harness.patience import until_ended
 from harness.spark import spark
+from sparkonce.driver.source import sources_of
 from sparkonce.errors import StreamBroken
 from sparkonce.model.record import Verdict
 from sparkonce.sink.open import sinks_of
+from sparkonce.sink.protocol import StreamSource
 from sparkonce.sink.slotlog.reader import read
 from sparkonce.sink.stream import mark
 
@@ -99,6 +101,45 @@ def test_a_stream_of_files_and_what_its_checkpoint_delivers_again(spark: SparkSe
     assert numbers(spark, tmp_path / "orders") == list(range(4 * ROWS))
     assert Counter(row.day for row in read(spark, tmp_path / "orders").collect()) == {0: 14, 1: 14}
     assert settled(attempt).verdict is Verdict.ALL
+
+
+def test_a_checkpoint_that_was_deleted_between_two_keys_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """One folder, one checkpoint, two keys: the second stream would read all files again. With the restart it does, and a third key goes
+    on with its checkpoint."""
+    source, checkpoint = files_in(tmp_path / "in", 2), tmp_path / "checkpoint"
+    keys = [granted(tmp_path, "orders", idempotencyKey=day) for day in ("monday", "tuesday", "wednesday")]
+    stream_of(keys[0], streaming(spark, source)).write("orders", checkpoint=str(checkpoint))
+    shutil.rmtree(checkpoint)
+    files_in(source, 1, start=2)
+
+    with pytest.raises(
+        StreamBroken,
+        match=rf"the stream of tuesday .*, where the stream of monday .* committed 14 rows of the same source, file:{source}: ",
+    ):
+        stream_of(keys[1], streaming(spark, source)).write("orders", checkpoint=str(checkpoint))
+    assert numbers(spark, tmp_path / "orders") == list(range(2 * ROWS))
+
+    stream_of(keys[1], streaming(spark, source)).write("orders", checkpoint=str(checkpoint), restart=True)
+    files_in(source, 1, start=3)
+    stream_of(keys[2], streaming(spark, source)).write("orders", checkpoint=str(checkpoint))
+
+    assert numbers(spark, tmp_path / "orders") == sorted([*range(2 * ROWS), *range(4 * ROWS)])
+
+
+def test_a_plan_names_what_a_stream_reads(spark: SparkSession, tmp_path: Path) -> None:
+    """Folders as Spark qualifies them, whatever is done with the rows; each source of a union; options where there is no folder."""
+    folder = files_in(tmp_path / "a b", 1)
+    plain = streaming(spark, folder)
+    read = StreamSource(at=f"file:{folder}")
+    assert sources_of(plain) == (read,)
+    assert sources_of(streaming(spark, Path(f"{folder}//../a b/"))) == (read,)
+    other = spark.readStream.schema("value string").option("pathGlobFilter", "*.json").text(str(folder))
+    static = spark.range(3).withColumnRenamed("id", "n")
+    both = plain.join(static, "n").select("n").union(other.selectExpr("length(value) AS n")).union(plain.select("n"))
+    assert sources_of(both) == (read, StreamSource(at=f"file:{folder}", part="*.json"))
+    rates = [spark.readStream.format("rate").option("rowsPerSecond", n).load() for n in (1, 1, 2)]
+    one, same, faster = (sources_of(each) for each in rates)
+    assert one == same != faster
 
 
 def test_the_default_checkpoint_lies_beside_the_table(spark: SparkSession, tmp_path: Path) -> None:

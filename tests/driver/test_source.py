@@ -1,0 +1,74 @@
+"""Which streams read the same source: from the options of their readers, without a JVM (tests/driver/jvm has the plans)."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkonce.driver.source import BROKERS, file_source, other_sources
+from sparkonce.sink.protocol import StreamSource, same_source
+
+
+def kafka(brokers: str, **options: str) -> list[StreamSource]:
+    return other_sources("kafka", {BROKERS: brokers, **options})
+
+
+def share(a: list[StreamSource], b: list[StreamSource]) -> bool:
+    return any(same_source(one, other) for one, other in product(a, b))
+
+
+def test_a_folder_is_the_same_source_however_it_is_filtered_in_part() -> None:
+    """A reader of all files repeats what a reader of some has; two filters are two parts."""
+    whole, some, others = (
+        [file_source("file:/landing", options)]
+        for options in ({}, {"pathglobfilter": "*.json"}, {"pathglobfilter": "*.csv"})
+    )
+    assert share(whole, some)
+    assert not share(some, others)
+    assert not share(whole, [file_source("file:/landing/eu", {})])
+
+
+def test_a_topic_is_the_same_source_on_the_same_cluster() -> None:
+    """One common broker names one cluster, in any order and case; a topic of that name on another cluster is another source."""
+    orders = kafka("B1:9092, b2:9092", subscribe="orders,returns")
+    assert share(orders, kafka("b2:9092,b3:9092", subscribe="orders"))
+    assert share(orders, kafka("b1:9092", subscribe="returns", startingoffsets="latest"))
+    assert not share(orders, kafka("c1:9092", subscribe="orders"))
+    assert not share(orders, kafka("b1:9092", subscribe="refunds"))
+
+
+def test_partitions_of_a_topic_are_parts_of_it() -> None:
+    """`assign`: another partition is another part, and all of the topic has each of them."""
+    some, others = (kafka("b:9092", assign=text) for text in ('{"orders": [0, 1]}', '{"orders": [2]}'))
+    assert not share(some, others)
+    assert share(some, kafka("b:9092", assign='{"orders": [1, 2]}'))
+    assert share(some, kafka("b:9092", subscribe="orders"))
+    assert share(kafka("b:9092", subscribepattern="o.*"), kafka("b:9092", subscribepattern="o.*"))
+
+
+def test_a_table_is_known_by_its_name_and_a_path_by_itself() -> None:
+    """Whatever else the reader says; by name and by path they are not known to be one."""
+    named = other_sources("iceberg", {"stream-from-timestamp": "1"}, table="lake.sales.orders")
+    assert share(named, other_sources("iceberg", {"path": "lake.sales.orders"}))
+    assert share(
+        other_sources("delta", {"path": "s3a://lake/a"}),
+        other_sources("delta", {"path": "s3a://lake/a", "startingversion": "0"}),
+    )
+    assert not share(named, other_sources("iceberg", {"path": "s3a://lake/orders"}))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["maxOffsetsPerTrigger", "startingOffsets", "failOnDataLoss", "password", "sasl.jaas.config"]),
+        st.text(max_size=5),
+    )
+)
+def test_other_sources_are_known_by_the_options_that_say_what_is_read(extra: dict[str, str]) -> None:
+    """Rates, starting points and credentials do not count, and are not recorded in any form."""
+    plain = other_sources("queue", {"name": "orders"})
+    assert other_sources("queue", {"name": "orders", **extra}) == plain
+    assert not share(plain, other_sources("queue", {"name": "returns"}))
+    assert not share(plain, other_sources("log", {"name": "orders"}))
+    assert "orders" not in str(plain[0])

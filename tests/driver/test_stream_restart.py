@@ -1,0 +1,385 @@
+"""A stream that begins anew, with a new checkpoint, beside rows of another stream of the same source: refused before any of its rows is
+visible, whichever process died or began at the same time, unless the job says `restart`. Each remedy is done where it is named."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driver.granted import Granted
+from driver.streamed import (
+    BATCHES,
+    LIVES,
+    begin,
+    checkpoint_of,
+    checkpoints,
+    dying,
+    kind,
+    next_attempt,
+    rows,
+    settled,
+    source,
+)
+from sparkonce import failpoints
+from sparkonce.blocking import run
+from sparkonce.driver.stream import StreamOutput
+from sparkonce.errors import StreamBroken
+from sparkonce.failpoints import FailpointError
+from sparkonce.sink import stream
+from sparkonce.sink.protocol import StreamSource
+
+__all__ = ["begin", "checkpoints", "kind"]
+
+ALL = [n for batch in BATCHES for n in batch]
+LATER = [*BATCHES, [7]]
+RESTART = r"say `stream: \{restart: true\}` in the spec, or restart=True in the call, to write them again"
+
+
+def write(attempt: Granted, *batches: list[int], reads: str = "file:/landing", **given: Any) -> Any:
+    """A whole stream of one attempt."""
+    given.setdefault("checkpoint", checkpoint_of(attempt))
+    return attempt.job(channel=LIVES).stream(source(*batches, reads=reads)).write("orders", **given)
+
+
+def refused(attempt: Granted, *batches: list[int], **given: Any) -> str:
+    """The sentence; the stream left nothing in the table, not even its opening."""
+    before = rows(attempt)
+    with pytest.raises(StreamBroken) as told:
+        write(attempt, *batches, **given)
+    assert rows(attempt) == before
+    assert attempt.committed("orders") is None
+    assert not list(attempt.folder.glob(f"**/*{attempt.key('orders')}*/**/*.parquet"))
+    return str(told.value)
+
+
+@pytest.fixture
+def monday(begin: Callable[..., Granted]) -> Granted:
+    """Its stream has ended."""
+    attempt = begin(idempotencyKey="monday")
+    write(attempt)
+    return attempt
+
+
+@pytest.fixture
+def tuesday(monday: Granted, begin: Callable[..., Granted]) -> Granted:
+    """The next key; the checkpoint of both was deleted meanwhile, and is kept elsewhere."""
+    checkpoint = Path(checkpoint_of(monday))
+    checkpoint.rename(checkpoint.with_name("kept"))
+    return begin(idempotencyKey="tuesday")
+
+
+def test_a_checkpoint_that_was_deleted_between_two_keys_is_refused_and_both_are_named(tuesday: Granted) -> None:
+    """Keys, generations, checkpoints and the source are in the sentence."""
+    told = refused(tuesday, *LATER)
+
+    at = checkpoint_of(tuesday)
+    assert f"the stream of tuesday (generation 1, checkpoint {at}, query " in told
+    assert f"the stream of monday (generation 1, checkpoint {at}, query " in told
+    assert "committed 6 rows of the same source, file:/landing: they would be there twice" in told
+    assert rows(tuesday) == ALL
+
+
+def test_with_its_checkpoint_restored_it_goes_on(tuesday: Granted) -> None:
+    """The remedy for a checkpoint that was deleted."""
+    assert "; restore its checkpoint to go on after it, or say" in refused(tuesday, *LATER)
+    checkpoint = Path(checkpoint_of(tuesday))
+    shutil.rmtree(checkpoint)
+    checkpoint.with_name("kept").rename(checkpoint)
+
+    write(tuesday, *LATER)
+
+    assert rows(tuesday) == [*ALL, 7]
+
+
+def test_another_checkpoint_of_the_same_source_is_refused_and_the_first_one_goes_on(
+    monday: Granted, begin: Callable[..., Granted]
+) -> None:
+    """The default checkpoint is new for each key. The remedy: the checkpoint of the stream before."""
+    tuesday = begin(idempotencyKey="tuesday")
+    assert "; use its checkpoint to go on after it, or say" in refused(tuesday, *LATER, checkpoint=None)
+
+    write(tuesday, *LATER, checkpoint=checkpoint_of(monday))
+
+    assert rows(tuesday) == [*ALL, 7]
+
+
+@pytest.mark.parametrize("where", ["call", "spec"])
+def test_a_restart_that_the_job_asks_for_writes_the_rows_again(
+    tuesday: Granted, begin: Callable[..., Granted], where: str
+) -> None:
+    """In the call or in the spec. The next key goes on with the new checkpoint and needs no permission."""
+    assert re.search(f"{RESTART}$", refused(tuesday, *LATER))
+    again = begin(idempotencyKey="tuesday", **({"stream": {"restart": True}} if where == "spec" else {}))
+
+    write(again, *LATER, **({"restart": True} if where == "call" else {}))
+    write(begin(idempotencyKey="wednesday"), *LATER, [8])
+
+    assert rows(again) == sorted([*ALL, *ALL, 7, 8])
+
+
+def test_streams_of_different_sources_share_a_table(tuesday: Granted) -> None:
+    """Another folder is never mistaken for the first."""
+    write(tuesday, [10], [11], reads="file:/landing/eu")
+    assert rows(tuesday) == [*ALL, 10, 11]
+
+
+def test_a_stream_that_shares_one_of_its_sources_is_refused(tuesday: Granted) -> None:
+    """A union of two folders, one of which was read before."""
+    both: Any = source(*LATER)
+    both.sources = (StreamSource(at="file:/returns"), StreamSource(at="file:/landing"))
+    with pytest.raises(StreamBroken, match="of the same source, file:/landing: they would be there twice"):
+        tuesday.job().stream(both).write("orders", checkpoint=checkpoint_of(tuesday))
+    assert rows(tuesday) == ALL
+
+
+def test_a_stream_that_ended_without_rows_is_in_no_way(begin: Callable[..., Granted]) -> None:
+    """There is nothing that could be there twice."""
+    empty: Any = source()
+    empty.batches = []
+    begin(idempotencyKey="monday").job().stream(empty).write("orders")
+    tuesday = begin(idempotencyKey="tuesday")
+    write(tuesday)
+    assert rows(tuesday) == ALL
+
+
+def test_a_stream_whose_first_batch_failed_is_in_no_way(begin: Callable[..., Granted]) -> None:
+    """It is opened with its first commit: a function that raises before leaves nothing that another key would have to mind."""
+    monday = begin(idempotencyKey="monday")
+    dying(monday, 0)
+    tuesday = begin(idempotencyKey="tuesday")
+    write(tuesday)
+    assert rows(tuesday) == ALL
+
+
+def test_a_stream_that_has_not_ended_is_waited_for(begin: Callable[..., Granted]) -> None:
+    """The remedy while it runs: its end, then its checkpoint."""
+    monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
+    dying(monday, 1, committed=True, checkpoint=str(monday.folder / "first"))
+    told = refused(tuesday, *LATER)
+    assert "committed 5 rows" in told
+    assert "; wait for its end (or cancel it) and then use its checkpoint, or say" in told
+    settled(monday, end=True)
+
+    write(tuesday, *LATER, checkpoint=str(monday.folder / "first"))
+
+    assert rows(tuesday) == [*ALL, 7]
+
+
+def test_a_new_checkpoint_beside_a_stream_that_has_not_ended_needs_the_restart(begin: Callable[..., Granted]) -> None:
+    """On the checkpoint of a running stream the sentence names a new one with a restart: that is what it needs."""
+    monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
+    dying(monday, 1, committed=True, checkpoint=checkpoint_of(monday))
+    with pytest.raises(
+        StreamBroken, match=r"has not ended; end that one, or give a new one and say `stream: \{restart: true\}`"
+    ):
+        write(tuesday)
+    assert rows(tuesday) == [1, 2, 3, 4, 5]
+
+    write(tuesday, checkpoint=None, restart=True)
+
+    assert rows(tuesday) == sorted([1, 2, 3, 4, 5, *ALL])
+
+
+def test_rows_that_a_rerun_replaced_are_in_no_way(begin: Callable[..., Granted]) -> None:
+    """The first generation's rows came from this source, and those that took their place from another."""
+    monday = begin(idempotencyKey="monday")
+    write(monday)
+    monday.record = monday.record.changed(generation=2)
+    write(monday, [10], reads="file:/corrected", checkpoint=None)
+    tuesday = begin(idempotencyKey="tuesday")
+
+    write(tuesday, checkpoint=None)
+
+    assert rows(tuesday) == [*ALL, 10]
+
+
+def test_a_rerun_that_replaces_its_rows_begins_anew(monday: Granted) -> None:
+    """Nothing is there twice."""
+    monday.record = monday.record.changed(generation=2)
+    write(monday, *LATER, checkpoint=None)
+    assert rows(monday) == [*ALL, 7]
+
+
+def test_a_rerun_that_keeps_its_rows_begins_anew_only_with_a_restart(begin: Callable[..., Granted]) -> None:
+    """`onRerun: Append` with a new checkpoint writes every row a second time; with the old one it goes on."""
+    attempt = begin(on_rerun="Append")
+    write(attempt)
+    attempt.record = attempt.record.changed(generation=2)
+    told = refused(attempt, *LATER, checkpoint=None)
+    assert "the stream of load-may (generation 2, " in told
+    assert "the stream of load-may (generation 1, " in told
+    assert "; use its checkpoint to go on after it, or say" in told
+
+    write(attempt, *LATER)
+    assert rows(attempt) == [*ALL, 7]
+    attempt.record = attempt.record.changed(generation=3)
+    write(attempt, *LATER, checkpoint=None, restart=True)
+    assert rows(attempt) == sorted([*ALL, 7, *ALL, 7])
+
+
+def test_a_rerun_of_one_day_does_not_repeat_the_next_days_rows(monday: Granted, begin: Callable[..., Granted]) -> None:
+    """It replaces its own rows, and those of the day after would be there twice. It cannot use the checkpoint of the rows that it
+    replaces, so the sentence names the restart alone."""
+    write(begin(idempotencyKey="tuesday"), *LATER)
+    monday.record = monday.record.changed(generation=2)
+    told = refused(monday, *LATER, checkpoint=None)
+    assert "the stream of tuesday (generation 1, " in told
+    assert "they would be there twice; say `stream: {restart: true}`" in told
+
+    write(monday, *LATER, checkpoint=None, restart=True)
+
+    assert rows(monday) == sorted([*ALL, 7, 7])
+
+
+@pytest.mark.parametrize("kind", ["slotLog"], indirect=True)
+def test_the_remedies_for_a_reset_checkpoint_when_a_rerun_keeps_the_rows(begin: Callable[..., Granted]) -> None:
+    """`onRerun: Append`: the rerun that the sentence names needs the restart, which it says."""
+    attempt = begin(on_rerun="Append")
+    dying(attempt, 1, checkpoint=checkpoint_of(attempt))
+    next_attempt(attempt)
+    shutil.rmtree(checkpoint_of(attempt))
+    with pytest.raises(StreamBroken, match=r"`sparkonce rerun` the job with a new one and `stream: \{restart: true\}`"):
+        write(attempt)
+    settled(attempt, end=True)
+    again = begin(on_rerun="Append", stream={"restart": True})
+    again.record = again.record.changed(generation=2)
+
+    write(again)
+
+    assert rows(again) == sorted([1, 2, *ALL])
+
+
+# --- processes that die, and two that begin at once -------------------------------------------------------------------------
+
+
+def test_an_attempt_that_died_after_its_opening_is_looked_at_by_others_and_goes_on(
+    begin: Callable[..., Granted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened and without rows: it may yet commit them, so another stream of the source is refused. Its own next attempt goes on."""
+    monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
+    with monkeypatch.context() as dies:
+        dies.setenv("SPARKONCE_FAILPOINTS", "driver.stream.opened=raise")
+        failpoints.reset()
+        with pytest.raises(FailpointError):
+            write(monday)
+    failpoints.reset()
+    told = refused(tuesday, checkpoint=None)
+    assert "has begun and may yet commit rows of the same source" in told
+    next_attempt(monday)
+
+    write(monday)
+
+    assert rows(monday) == ALL
+
+
+def test_a_stream_that_opened_while_another_one_prepared_its_rows_goes_first(begin: Callable[..., Granted]) -> None:
+    """Both had looked and seen nothing. The one that opens last is refused before its rows are visible, and they are deleted; so is its
+    next attempt, until it is told to restart."""
+    monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
+
+    def overtaken(batch: Any, frame: Any) -> None:
+        if batch.number == 0:
+            write(tuesday, checkpoint=None)
+        batch.write(frame, "orders")
+
+    with pytest.raises(StreamBroken, match=r"the stream of tuesday .* committed 6 rows of the same source"):
+        monday.job().stream(source()).foreach_batch(overtaken, checkpoint=checkpoint_of(monday))
+    assert rows(monday) == ALL
+    assert not list(monday.folder.glob(f"**/*{monday.key('orders')}-b0/**/*.parquet"))
+    next_attempt(monday)
+    with pytest.raises(StreamBroken, match=f"they would be there twice; {RESTART}"):
+        write(monday)
+    assert rows(monday) == ALL
+
+    write(monday, restart=True)
+
+    assert rows(monday) == sorted([*ALL, *ALL])
+
+
+def test_of_two_streams_that_opened_at_once_at_most_one_commits_rows(
+    begin: Callable[..., Granted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both openings are committed before either looks: neither has rows, and a restart of one ends the wait."""
+    monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
+    opened = StreamOutput._open
+    refusals: list[str] = []
+
+    def open_both(self: StreamOutput) -> Any:
+        chain = opened(self)
+        if self._job.key == "monday":
+            with pytest.raises(StreamBroken) as told:
+                write(tuesday, checkpoint=None)
+            refusals.append(str(told.value))
+        return chain
+
+    looked = StreamOutput._refuse_beside
+
+    def look(self: StreamOutput) -> None:
+        if self._job.key == "monday" or self._chain is not None:  # tuesday looks once more after its opening alone
+            looked(self)
+
+    monkeypatch.setattr(StreamOutput, "_open", open_both)
+    monkeypatch.setattr(StreamOutput, "_refuse_beside", look)
+    with pytest.raises(StreamBroken, match=f"stream of tuesday .* has begun and may yet commit rows .*; {RESTART}"):
+        write(monday)
+    assert "the stream of monday " in refusals[0]
+    assert rows(monday) == []
+    monkeypatch.setattr(StreamOutput, "_open", opened)
+    monkeypatch.setattr(StreamOutput, "_refuse_beside", looked)
+    next_attempt(monday)
+    with pytest.raises(StreamBroken, match=RESTART):
+        write(monday)
+
+    write(monday, restart=True)
+
+    assert rows(monday) == ALL
+
+
+def test_no_output_has_the_batch_when_another_one_is_refused(begin: Callable[..., Granted]) -> None:
+    """All outputs of a stream are opened before the first of them has rows."""
+    monday = begin("orders", "totals", idempotencyKey="monday")
+    tuesday = begin("totals", idempotencyKey="tuesday")
+
+    def overtaken(batch: Any, frame: Any) -> None:
+        if batch.number == 0:
+            tuesday.job().stream(source()).write("totals")
+        batch.write(frame, "orders")
+        batch.write(frame, "totals")
+
+    with pytest.raises(StreamBroken, match="in output totals, where the stream of tuesday"):
+        monday.job().stream(source()).foreach_batch(overtaken)
+
+    assert (rows(monday), rows(monday, "totals")) == ([], ALL)
+
+
+def test_a_stream_that_an_earlier_release_opened_is_carried_on_and_not_compared(
+    begin: Callable[..., Granted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its opening names no source: its next attempt goes on, and another stream of the table is not refused for it."""
+    monday = begin(idempotencyKey="monday")
+    with monkeypatch.context() as earlier:
+        opening_of = stream.opening_of
+        earlier.setattr(stream, "opening_of", lambda *key, **given: opening_of(*key, **{**given, "origin": None}))
+        dying(monday, 1, checkpoint=checkpoint_of(monday))
+    assert run(monday.sinks()["orders"].find(monday.key("orders"))).stream.origin is None  # type: ignore[union-attr]
+    next_attempt(monday)
+    write(monday)
+    tuesday = begin(idempotencyKey="tuesday")
+
+    write(tuesday, [10], checkpoint=None)
+
+    assert rows(tuesday) == [*ALL, 10]
+
+
+def test_the_end_of_a_stream_does_not_repeat_what_its_opening_names(monday: Granted) -> None:
+    """Origins are in openings alone; the slots of batches and ends have the bytes that earlier releases gave them."""
+    sink: Any = monday.sinks()["orders"]
+    opening = run(sink.find(monday.key("orders")))
+    chain = run(stream.walk(sink, monday.key("orders"), opening))
+    assert stream.mark(opening).origin is not None
+    assert "origin" not in chain.last.dump()["stream"]
