@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkonce.driver.source import BROKERS, file_source, other_sources
+from sparkonce.driver.source import BROKERS, file_source, other_sources, without_password
 from sparkonce.sink.protocol import StreamSource, same_source
 
 
@@ -72,3 +72,11 @@ def test_other_sources_are_known_by_the_options_that_say_what_is_read(extra: dic
     assert not share(plain, other_sources("queue", {"name": "returns"}))
     assert not share(plain, other_sources("log", {"name": "orders"}))
     assert "orders" not in str(plain[0])
+
+
+def test_a_password_in_a_url_is_not_recorded() -> None:
+    """Neither of a folder nor of a table; a container before an @ is part of the name."""
+    assert file_source("s3a://reader:secret@lake/landing", {}).at == "s3a://reader@lake/landing"
+    assert other_sources("delta", {"path": "s3a://reader:secret@lake/a"})[0].at == "s3a://reader@lake/a"
+    for kept in ("abfss://raw@lake.dfs.core.windows.net/a", "hdfs://name:8020/a@b", "file:/a:b@c", "/a"):
+        assert without_password(kept) == kept

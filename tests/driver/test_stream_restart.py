@@ -114,9 +114,10 @@ def test_a_restart_that_the_job_asks_for_writes_the_rows_again(
 ) -> None:
     """In the call or in the spec. The next key goes on with the new checkpoint and needs no permission."""
     assert re.search(f"{RESTART}$", refused(tuesday, *LATER))
-    again = begin(idempotencyKey="tuesday", **({"stream": {"restart": True}} if where == "spec" else {}))
+    spec: dict[str, Any] = {"stream": {"restart": True}} if where == "spec" else {}
+    again = begin(idempotencyKey="tuesday", **spec)
 
-    write(again, *LATER, **({"restart": True} if where == "call" else {}))
+    write(again, *LATER, restart=where == "call")
     write(begin(idempotencyKey="wednesday"), *LATER, [8])
 
     assert rows(again) == sorted([*ALL, *ALL, 7, 8])

@@ -11,7 +11,7 @@ format, the schema, filters, rates and starting points do not count, because a r
     anything else   the format, with a digest of the options
 
 Not recognised as the same: one folder under two paths (a link, a pattern beside the folder itself), one cluster under brokers of which
-none is common, one table by name and by path. Credentials among the options are never looked at.
+none is common, one table by name and by path. Credentials, among the options or in a URL, are not recorded.
 """
 
 from __future__ import annotations
@@ -33,6 +33,14 @@ _NOT_IDENTITY = re.compile(
     r"^(max|min|starting|ending|failon)|secret|password|token|access[._]?key|credential|jaas", re.IGNORECASE
 )
 """Options that say how fast, from where or as whom a source is read, as Spark's sources and its redaction name them."""
+
+
+_PASSWORD = re.compile(r"(://[^/@:]*):[^/@]*@")
+
+
+def without_password(url: str) -> str:
+    """The URL without the password of a user in it, for what is recorded in a table."""
+    return _PASSWORD.sub(r"\1@", url)
 
 
 def sources_of(frame: DataFrame) -> tuple[StreamSource, ...]:
@@ -69,7 +77,7 @@ def sources_of(frame: DataFrame) -> tuple[StreamSource, ...]:
 
 def file_source(url: str, options: Mapping[str, str]) -> StreamSource:
     """Files of a folder. options: names in lower case, here and below."""
-    return StreamSource(at=url, part=options.get("pathglobfilter", ""))
+    return StreamSource(at=without_password(url), part=options.get("pathglobfilter", ""))
 
 
 def other_sources(format_: str, options: Mapping[str, str], *, table: str | None = None) -> list[StreamSource]:
@@ -79,7 +87,7 @@ def other_sources(format_: str, options: Mapping[str, str], *, table: str | None
     if table is not None:
         return [StreamSource(at=table)]
     if path := options.get("path"):
-        return [StreamSource(at=path)]
+        return [StreamSource(at=without_password(path))]
     kept = {name: value for name, value in options.items() if not _NOT_IDENTITY.search(name)}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
     return [StreamSource(at=f"{format_} with options {digest}")]

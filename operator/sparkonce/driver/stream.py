@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.driver.channel import Written
-from sparkonce.driver.source import sources_of
+from sparkonce.driver.source import sources_of, without_password
 from sparkonce.errors import (
     AttemptEnded,
     Fenced,
@@ -70,7 +70,7 @@ from sparkonce.sink.protocol import (
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.sink.slotlog.snapshot import SNAPSHOT_AFTER
 from sparkonce.sink.staging import refuse_connect
-from sparkonce.sink.stream import Beside, Chain, Linked, mark
+from sparkonce.sink.stream import Chain, Linked, OtherStream, mark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -417,7 +417,7 @@ class StreamOutput:
             if of is None or run(sink.probe(of, None)) is not Evidence.REPLACED:
                 raise StreamBroken(self._repeats(other))
 
-    def _repeats(self, other: Beside) -> str:
+    def _repeats(self, other: OtherStream) -> str:
         """The sentence for a stream that would repeat the rows of another one, with what can be done about it."""
         has = f"committed {other.rows} rows" if other.rows else "has begun and may yet commit rows"
         go_on = "" if self._chain is not None else self._to_go_on(other)
@@ -427,14 +427,14 @@ class StreamOutput:
             f"would be there twice; {go_on}say `stream: {{restart: true}}` in the spec, or restart=True in the call, to write them again"
         )
 
-    def _to_go_on(self, other: Beside) -> str:
+    def _to_go_on(self, other: OtherStream) -> str:
         """How to go on after the other stream: part of a sentence, empty where its checkpoint cannot be used here."""
         try:
             stream.begins_with(run(self._sink.using(other.query_id)), self._key, other.query_id)
         except ValueError:
             return "" if other.ended else "wait for its end (or cancel it) and then use its checkpoint, or "
         restored = mark(other.opening).origin
-        same_place = restored is not None and restored.checkpoint == self._checkpoint
+        same_place = restored is not None and restored.checkpoint == without_password(self._checkpoint)
         return (
             "restore its checkpoint to go on after it, or "
             if same_place
@@ -452,7 +452,9 @@ class StreamOutput:
 
     def _open(self) -> Chain:
         failpoints.hit("driver.stream.open.before")
-        origin = StreamOrigin(key=self._job.key, checkpoint=self._checkpoint, sources=self._read_sources())
+        origin = StreamOrigin(
+            key=self._job.key, checkpoint=without_password(self._checkpoint), sources=self._read_sources()
+        )
         opening = stream.opening_of(
             self._key,
             self._job.attempt,

@@ -399,7 +399,7 @@ def begins_with(slots: Sequence[Slot], key: SinkKey, query_id: str) -> int:
 
 
 @dataclass(frozen=True)
-class Beside:
+class OtherStream:
     """A stream of the table that reads a source of another one, which begins anew."""
 
     opening: Slot
@@ -423,7 +423,7 @@ class Beside:
 
 def beside(
     slots: Sequence[Slot], key: SinkKey, *, query_id: str, sources: Sequence[StreamSource], on_rerun: OnRerun
-) -> list[Beside]:
+) -> list[OtherStream]:
     """The streams whose rows a stream that begins anew, at the first batch of a new checkpoint, would write again, oldest first.
 
     Those are the streams of other checkpoints that read one of its sources and have rows, or may yet commit some because they have not
@@ -439,7 +439,7 @@ def beside(
             continue
         if of[0] != key.lineage or on_rerun is OnRerun.APPEND:
             streams.setdefault(of, []).append(slot)
-    found: list[Beside] = []
+    found: list[OtherStream] = []
     for (lineage, _), parts in streams.items():
         opening = next((slot for slot in parts if is_opening(slot)), None)
         if opening is None or mark(opening).query_id == query_id:
@@ -448,7 +448,7 @@ def beside(
         rows = max(mark(slot).rows for slot in parts)
         ended = any(mark(slot).part is StreamPart.END for slot in parts)
         if common and (rows > 0 or not (ended or lineage == key.lineage)):
-            found.append(Beside(opening, rows, ended, common[0]))
+            found.append(OtherStream(opening, rows, ended, common[0]))
     return sorted(found, key=lambda each: each.opening.committed_at)
 
 
