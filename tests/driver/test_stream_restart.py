@@ -15,6 +15,7 @@ from driver.granted import Granted
 from driver.streamed import (
     BATCHES,
     LIVES,
+    Dies,
     begin,
     checkpoint_of,
     checkpoints,
@@ -237,22 +238,86 @@ def test_a_rerun_of_one_day_does_not_repeat_the_next_days_rows(monday: Granted, 
     assert rows(monday) == sorted([*ALL, 7, 7])
 
 
-@pytest.mark.parametrize("kind", ["slotLog"], indirect=True)
-def test_the_remedies_for_a_reset_checkpoint_when_a_rerun_keeps_the_rows(begin: Callable[..., Granted]) -> None:
-    """`onRerun: Append`: the rerun that the sentence names needs the restart, which it says."""
-    attempt = begin(on_rerun="Append")
+def reset(checkpoint: Path) -> None:
+    """Deleted: the next query begins a new one."""
+    shutil.rmtree(checkpoint)
+
+
+def put_back(checkpoint: Path) -> None:
+    """To the state before its last batch, which is then planned anew."""
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder / "0").unlink()
+
+
+def run_elsewhere(checkpoint: Path) -> None:
+    """Something else took a batch."""
+    (checkpoint / "commits" / "1").touch()
+
+
+@pytest.mark.parametrize("on_rerun", ["Replace", "Append"])
+@pytest.mark.parametrize("harm", [reset, put_back, run_elsewhere])
+def test_the_rerun_that_is_named_for_a_harmed_checkpoint_writes_the_stream_anew(
+    begin: Callable[..., Granted], harm: Callable[[Path], None], on_rerun: str
+) -> None:
+    """With a new checkpoint; where a rerun keeps the rows, with the restart, which the sentence then names."""
+    attempt = begin(on_rerun=on_rerun)
     dying(attempt, 1, checkpoint=checkpoint_of(attempt))
     next_attempt(attempt)
-    shutil.rmtree(checkpoint_of(attempt))
-    with pytest.raises(StreamBroken, match=r"`sparkonce rerun` the job with a new one and `stream: \{restart: true\}`"):
+    harm(Path(checkpoint_of(attempt)))
+    keeps = on_rerun == "Append"
+    named = (
+        r"`sparkonce rerun` the job with a new .*`stream: \{restart: true\}`"
+        if keeps
+        else "`sparkonce rerun load-may` with a new"
+    )
+    with pytest.raises(StreamBroken, match=named):
         write(attempt)
     settled(attempt, end=True)
-    again = begin(on_rerun="Append", stream={"restart": True})
+    again = begin(on_rerun=on_rerun, **({"stream": {"restart": True}} if keeps else {}))
     again.record = again.record.changed(generation=2)
 
-    write(again)
+    write(again, checkpoint=None)
 
-    assert rows(again) == sorted([1, 2, *ALL])
+    assert rows(again) == (sorted([1, 2, *ALL]) if keeps else ALL)
+
+
+@pytest.mark.parametrize("on_rerun", ["Replace", "Append"])
+def test_the_rerun_that_is_named_for_outputs_that_ended_apart_writes_both_anew(
+    begin: Callable[..., Granted], on_rerun: str
+) -> None:
+    """The owner died after it had ended the output that was a batch ahead."""
+    attempt = begin("orders", "totals", on_rerun=on_rerun)
+
+    def both(batch: Any, frame: Any) -> None:
+        batch.write(frame, "orders")
+        if batch.number == 1:
+            raise Dies
+        batch.write(frame, "totals")
+
+    with pytest.raises(Dies):
+        attempt.job().stream(source()).foreach_batch(both)
+    sink, key = attempt.sinks()["orders"], attempt.key("orders")
+    opening = run(sink.find(key))
+    assert opening is not None
+    run(stream.settled(sink, key, opening, 1, fingerprint=attempt.record.fingerprint, by="owner", end=True))
+    attempt.update(attempt=2, nonce="nonce-2")
+    keeps = on_rerun == "Append"
+    named = (
+        r"rerun` the job with a new checkpoint and `stream: \{restart: true\}`"
+        if keeps
+        else r"rerun load-may` with a new checkp"
+    )
+    with pytest.raises(StreamBroken, match=f"{named}.* writes all of them anew"):
+        attempt.job().stream(source()).foreach_batch(both)
+    again = begin("orders", "totals", on_rerun=on_rerun, **({"stream": {"restart": True}} if keeps else {}))
+    again.record = again.record.changed(generation=2)
+
+    again.job(channel=LIVES).stream(source()).foreach_batch(
+        lambda batch, frame: [batch.write(frame, name) for name in ("orders", "totals")]
+    )
+
+    assert rows(again) == (sorted([1, 2, 3, 4, 5, *ALL]) if keeps else ALL)
+    assert rows(again, "totals") == (sorted([1, 2, *ALL]) if keeps else ALL)
 
 
 # --- processes that die, and two that begin at once -------------------------------------------------------------------------

@@ -251,6 +251,10 @@ class StreamOutput:
     def last_batch(self) -> int | None:
         return self._chain.last_batch if self._chain else None
 
+    @property
+    def on_rerun(self) -> OnRerun:
+        return OnRerun(self._sink.on_rerun)
+
     def read_chain(self) -> None:
         """Bars all earlier attempts and reads the chain that they committed.
 
@@ -278,7 +282,7 @@ class StreamOutput:
         if self._chain is not None and self._chain.query_id != query_id:
             raise StreamBroken(
                 f"output {self._sink.name} started with another checkpoint (query {self._chain.query_id}) than {checkpoint} "
-                f"(query {query_id}), which would deliver its rows again; use the old checkpoint, or {self._anew('a new one')}"
+                f"(query {query_id}), which would deliver its rows again; use the old checkpoint, or {self.anew('a new one')}"
             )
 
     def begin(self, number: int, plan: str) -> bool:
@@ -441,9 +445,9 @@ class StreamOutput:
             else "use its checkpoint to go on after it, or "
         )
 
-    def _anew(self, checkpoint: str) -> str:
+    def anew(self, checkpoint: str) -> str:
         """How to write the stream anew, with the checkpoint that it then needs: part of a sentence."""
-        if self._sink.on_rerun is OnRerun.REPLACE:
+        if self.on_rerun is OnRerun.REPLACE:
             return f"`sparkonce rerun {self._job.key}` with {checkpoint}"
         return (
             f"`sparkonce rerun` the job with {checkpoint} and `stream: {{restart: true}}` (onRerun: Append keeps the rows that are there, "
@@ -518,13 +522,13 @@ class StreamOutput:
         if found.part is not StreamPart.BATCH or (found.query_id, found.input) != (self._query_id, plan):
             raise StreamBroken(
                 f"the checkpoint {self._checkpoint} plans batch {number} with other rows than those that are committed to output "
-                f"{self._sink.name}: it was restored to an older state; restore the newest one, or {self._anew('a new one')}"
+                f"{self._sink.name}: it was restored to an older state; restore the newest one, or {self.anew('a new one')}"
             )
 
     def _gap(self, number: int, expected: int) -> StreamBroken:
         return StreamBroken(
             f"the checkpoint {self._checkpoint} delivers batch {number}, and output {self._sink.name} expects batch {expected}: the "
-            f"batches between would be lost; {self._anew('a new checkpoint')}, and let nothing else use it"
+            f"batches between would be lost; {self.anew('a new checkpoint')}, and let nothing else use it"
         )
 
     def _barred(self, decision: CommitOutcome) -> Fenced | KeyConflict | OutputChanged:
@@ -645,9 +649,10 @@ class _Run:
         if all(place.ended for place in places):
             return self._end(fresh=False)
         if len({place.last_batch for place in places}) > 1:
+            keeps = next((place for place in places if place.on_rerun is OnRerun.APPEND), places[0])
             raise StreamBroken(
                 f"the stream of {self._job.key} was ended while its outputs ({', '.join(self._places)}) did not have the same batches; "
-                f"`sparkonce rerun {self._job.key}` writes all of them anew"
+                f"{keeps.anew('a new checkpoint')} writes all of them anew"
             )
         query_id = next(place.query_id for place in places if place.ended)
         for place in places:
