@@ -52,6 +52,16 @@ def template(**spec: Any) -> dict[str, Any]:
             {"template": {"metadata": {"labels": {"sparkonce.dev/key": "forged"}}}},
             'spec.template.metadata.labels["sparkonce.dev/key"]: must be absent',
         ),
+        (
+            "number",
+            template(arguments=["--month", 8]),
+            "spec.template.spec.arguments[1]: must be text, not 8; put it in quotes",
+        ),
+        (
+            "boolean",
+            template(sparkConf={"spark.speculation": True}),
+            'spec.template.spec.sparkConf["spark.speculation"]: must be text, not true; put it in quotes',
+        ),
         ("kind", {"template": {"kind": "FlinkDeployment"}}, "spec.template.kind"),
         ("tunable", {"tunableArguments": ["--threads"]}, "spec.tunableArguments[0]"),
         ("backoff", {"retry": {"backoff": {"initial": "1h", "max": "1s"}}}, "spec.retry.backoff.initial"),

@@ -125,8 +125,8 @@ spec:
       %(template)s
 """
 NUL, EQUALS = "which has a NUL character in it", "must not contain"
-DIGITS, LONG = "is a number of more than 308 digits", "must be at most 36500d"
-HEX = "0x" + "f" * 5000  # more digits than Python writes out
+DIGITS, LONG = "is a number that Kubernetes does not keep digit by digit; put it in quotes", "must be at most 36500d"
+HEX = "0x" + "f" * 5000  # more digits than Python writes out: text for kubectl
 FORMS = {
     # what stands in the template: the path of the field, and what is said of it
     "arguments: [!!timestamp 2013-01-01]": ("arguments[0]", "has the YAML tag"),
@@ -137,17 +137,18 @@ FORMS = {
     "arguments: [!!int abc]": ("arguments[0]", "is 'abc', which is no int"),
     "arguments: [!!float '']": ("arguments[0]", "is '', which is no float"),
     "arguments: [!!bool abc]": ("arguments[0]", "is 'abc', which is no bool"),
-    "arguments: [0b_]": ("arguments[0]", "is '0b_', which is no int"),
+    "arguments: [08]": ("arguments[0]", "must be text, not 8; put it in quotes"),
+    "hadoopConf: {a: true}": ("hadoopConf.a", "must be text, not true; put it in quotes"),
+    "driver: {env: [{name: a, value: }]}": ("driver.env[0].value", "must be text, not empty; put it in quotes"),
     "sparkConf: {<<: 1}": ('sparkConf["<<"]', "must be a map, or a list of maps"),
     "sparkConf: &a {<<: *a}": ('sparkConf["<<"]', "refers to itself"),
     "volumes: &a [*a]": ("volumes[0]", "refers to itself"),
     "sparkConf: {true: a}": ("sparkConf", "has the key true, which YAML does not read as text"),
     "sparkConf: {[a]: b}": ("sparkConf", "has a key that is no text"),
-    "arguments: [" + "9" * 5000 + "]": ("arguments[0]", DIGITS),
-    "executor: {instances: " + "9" * 400 + "}": ("executor.instances", DIGITS),
-    f"sparkConf: {{a: {HEX}}}": ("sparkConf.a", DIGITS),
-    f"driver: {{env: [{{name: a, value: {HEX}}}]}}": ("driver.env[0].value", DIGITS),
-    "arguments: [1e999]": ("arguments[0]", "is 1e999, which is no JSON number"),
+    "arguments: [" + "9" * 300 + "]": ("arguments[0]", DIGITS),
+    "executor: {instances: " + "9" * 300 + "}": ("executor.instances", DIGITS),
+    "sparkConf: {a: 0xffffffffffffffff}": ("sparkConf.a", DIGITS),
+    "arguments: [9007199254740993.0]": ("arguments[0]", DIGITS),
     "arguments: [.nan]": ("arguments[0]", "is .nan, which is no JSON number"),
     r'arguments: ["\ud800"]': ("arguments[0]", "is not readable as YAML"),
     r'sparkConf: {"\ud800": x}': ("sparkConf", "is not readable as YAML"),
@@ -175,18 +176,20 @@ FORMS = {
 }
 JOB_FORMS = {
     # the same of spec
-    f"stopTimeoutSeconds: {HEX}": ("stopTimeoutSeconds", DIGITS),
+    f"stopTimeoutSeconds: {HEX}": ("stopTimeoutSeconds", "must be a whole number, not '0xfff"),
+    "stopTimeoutSeconds: 1e30": ("stopTimeoutSeconds", DIGITS),
     "retention: {succeeded: " + "9" * 31 + "d}": ("retention.succeeded", LONG),
     "retry: {backoff: {max: 36501d}}": ("retry.backoff.max", LONG),
     "applicationTTL: {failed: 99999999d}": ("applicationTTL.failed", LONG),
-    "outputs: [{name: n, slotLog: {path: o}, expect: {minRows: 9223372036854775808}}]": (
+    "outputs: [{name: no1, slotLog: {path: o}, expect: {minRows: 9223372036854775808}}]": (
         "outputs[0].expect.minRows",
-        "must be at most 9223372036854775807",
+        DIGITS,
     ),
-    "outputs: [{name: n, slotLog: {path: 'file://[x'}}]": ("outputs[n].slotLog.path", "file://[x is no URL"),
-    r'outputs: [{name: n, slotLog: {path: "a\0"}}]': ("outputs[0].slotLog.path", NUL),
+    "outputs: [{name: n, slotLog: {path: o}}]": ("outputs[0].name", "must be text, not false; put it in quotes"),
+    "outputs: [{name: no1, slotLog: {path: 'file://[x'}}]": ("outputs[no1].slotLog.path", "file://[x is no URL"),
+    r'outputs: [{name: no1, slotLog: {path: "a\0"}}]': ("outputs[0].slotLog.path", NUL),
     r'outputs: [{name: "a\0", slotLog: {path: a}}]': ("outputs[0].name", NUL),
-    r'outputs: [{name: n, slotLog: {path: o}, expect: {columns: ["a\0"]}}]': ("outputs[0].expect.columns[0]", NUL),
+    r'outputs: [{name: no1, slotLog: {path: o}, expect: {columns: ["a\0"]}}]': ("outputs[0].expect.columns[0]", NUL),
     r'tunableArguments: ["--a\0"]': ("tunableArguments[0]", NUL),
 }
 
@@ -288,7 +291,8 @@ def test_a_job_file_without_end(desk: Desk) -> None:
     command = f"yes '#' | exec {sys.executable} -m sparkonce plan -"
     done = completed(["sh", "-c", command], PATIENCE)
     assert done.returncode == ExitCode.INVALID
-    assert done.stderr.splitlines()[-1] == "sparkonce: standard input: is larger than 1 MiB, which no manifest is"
+    sentence = "standard input is larger than 8 MiB, which no job file is; name a YAML file"
+    assert done.stderr.splitlines()[-1] == f"sparkonce: {sentence}"
 
 
 def test_files_that_are_not_there(desk: Desk) -> None:
@@ -308,8 +312,13 @@ def test_files_that_are_not_there(desk: Desk) -> None:
 
 def test_a_text_that_is_no_text(desk: Desk) -> None:
     """A job file in another encoding is reported as such."""
-    (desk.folder / "job.yaml").write_bytes(b"\xff\xfe\x00")
-    assert "not text in UTF-8" in refused(desk, "run", "job.yaml").err
+    for data, told in (
+        (b"a: \xe9", "job.yaml is not text in UTF-8 (byte 3)"),
+        (b"\xff\xfe\x00", "job.yaml is not text in UTF-16 (byte 2)"),
+        (b"\xff\xfe\x00\x00a\x00\x00\x00", "job.yaml is UTF-32, which kubectl does not read; save it as UTF-8"),
+    ):
+        (desk.folder / "job.yaml").write_bytes(data)
+        assert told in refused(desk, "run", "job.yaml").err
 
 
 def test_an_output_that_cannot_be_written(desk: Desk) -> None:

@@ -39,6 +39,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "steps of three kinds": (3, 1, 1),  # every nth step of a transaction over three kinds of table is killed
     "race streams": (100, 100, 300),  # percent of 25 streams of a slot log, 20 of a Delta table, 10 of an Iceberg table
     "plan documents": (110, 330, 10000),  # mutated examples, and documents of the CRD's schema
+    "documents for kubectl": (100, 2000, 20000),  # job files that kubectl and our reader read
     "acts of a random tenant": (
         20,
         200,

@@ -22,7 +22,7 @@ from sparkonce.errors import InvalidInput
 
 if TYPE_CHECKING:
     from sparkonce.model.convert import ConvertOptions
-    from sparkonce.model.manifest import Tree
+    from sparkonce.model.document import Tree
 
 Operation = Annotated[
     str | None, typer.Option(metavar="TEXT", help='What is done; default: "run".', show_default=False)
@@ -171,11 +171,10 @@ LIST = 8
 
 def _documents(text: str, source: str) -> Iterator[tuple[str, Tree, Mapping[str, Any]]]:
     """Each document, and each item of a List as `kubectl get -o yaml` prints it."""
-    from sparkonce.model.convert_text import documents
-    from sparkonce.model.manifest import Tree, read
+    from sparkonce.model.document import Tree, read_all
 
-    for part in documents(text):
-        tree = read(part, source=source, manifests=LIST)
+    for document in read_all(text, source=source, manifests=LIST):
+        part, tree = document.text, document.tree
         if not isinstance(tree.data, dict):
             raise InvalidInput(f"{source} is not a Kubernetes manifest; name the file of a SparkApplication")
         if str(tree.data.get("kind")).endswith("List") and isinstance(items := tree.data.get("items"), list):

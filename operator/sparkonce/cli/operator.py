@@ -167,17 +167,17 @@ def _gateway(url: str | None, ca: Path | None) -> GatewayAddress | None:
 
 
 def _allowed(file: Path | None) -> AllowedOutputs | None:
-    import yaml
-
+    from sparkonce.model.document import decoded, read
     from sparkonce.sink.allowed import AllowedOutputs
 
     if file is None:
         return None
     try:
-        listed = yaml.safe_load(file.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as problem:
-        first = (str(problem).splitlines() or [type(problem).__name__])[0]
-        raise InvalidInput(f"--outputs-allowed {file} cannot be read ({first}); name a YAML file") from None
+        listed = read(decoded(file.read_bytes(), source=str(file)), source=str(file)).data
+    except OSError as problem:
+        raise InvalidInput(f"--outputs-allowed {file} cannot be read ({problem.strerror}); name a YAML file") from None
+    except InvalidInput as problem:
+        raise InvalidInput(f"--outputs-allowed {problem}") from None
     try:
         return AllowedOutputs.of(listed)
     except InvalidInput as wrong:

@@ -154,14 +154,16 @@ class JobArguments:
         return str(Path.cwd() if self.file == STANDARD_INPUT else (Path.cwd() / self.file).resolve().parent)
 
     def text(self) -> str:
-        """Read up to a byte more than any job file may have: the reader of YAML refuses what is longer."""
+        """Raises: InvalidInput: there is no such file, or it is no text."""
         from sparkonce.local.files import NotRegular, regular
+        from sparkonce.model.document import decoded
 
         try:
             if self.file == STANDARD_INPUT:
-                return _decoded(sys.stdin.buffer.read(MOST + 1))
-            with regular(self.file) as file:
-                return _decoded(file.read(MOST + 1))
+                data = sys.stdin.buffer.read(MOST + 1)
+            else:
+                with regular(self.file) as file:
+                    data = file.read(MOST + 1)
         except NotRegular as refused:
             what = (
                 "name the job file in it" if refused.what == "a folder" else "name a YAML file, or - for standard input"
@@ -171,10 +173,11 @@ class JobArguments:
             raise InvalidInput(
                 f"the job file {self.file} does not exist; name a YAML file, or - for standard input"
             ) from None
-        except UnicodeDecodeError as problem:
-            raise InvalidInput(f"{self.source} is not text in UTF-8 (byte {problem.start}); name a YAML file") from None
         except OSError as problem:
             raise InvalidInput(f"the job file {self.source} cannot be read ({problem.strerror})") from None
+        if len(data) > MOST:
+            raise InvalidInput(f"{self.source} is larger than {MOST >> 20} MiB, which no job file is; name a YAML file")
+        return decoded(data, source=self.source)
 
     def job(self) -> IdempotentJob:
         """Raises: InvalidJob: names every problem with its path and line."""
@@ -186,11 +189,6 @@ class JobArguments:
         from sparkonce.local.prepare import prepare
 
         return prepare(self.job(), base=self.base, application=self.application)
-
-
-def _decoded(data: bytes) -> str:
-    """Raises: UnicodeDecodeError, but not for a character that the limit cut in two."""
-    return data.decode(errors="ignore") if len(data) > MOST else data.decode()
 
 
 def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

@@ -11,37 +11,18 @@ send it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sparkonce.model.convert import TICK, TICK_NAME, Converted, Schedule
-from sparkonce.model.manifest import dump, read, render
+from sparkonce.model.document import read
+from sparkonce.model.manifest import dump, render
 from sparkonce.model.spec import API_VERSION
 from sparkonce.model.validation import InvalidJob, Loc
 
 INDENT = 6
 """Columns of a field of `spec.template.spec`."""
-_MARK = re.compile(r"---(?=\s|$)|\.\.\.(?=\s|$)")
 _IDLE = re.compile(r"\s*(#.*)?$")
-
-
-def documents(text: str) -> Iterator[str]:
-    """Yields each document of a text, preceded by blank lines so that line numbers are those of the file."""
-    part: list[str] = []
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        if _MARK.match(line):
-            if _says_something(part):
-                yield "\n".join(part) + "\n"
-            part = [*[""] * number, "   " + line[3:]]
-        else:
-            part.append(line)
-    if _says_something(part):
-        yield "\n".join(part) + "\n"
-
-
-def _says_something(part: list[str]) -> bool:
-    return any(not _IDLE.match(line) and not line.startswith("%") for line in part)
 
 
 def written(converted: Converted, text: str, *, lines: Mapping[Loc, int], source: str) -> tuple[str, bool]:

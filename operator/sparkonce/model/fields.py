@@ -24,7 +24,7 @@ from importlib.metadata import entry_points
 
 from pydantic import JsonValue
 
-from sparkonce.model import reserved
+from sparkonce.model import reserved, text_fields
 from sparkonce.model.application import expansion, utf8
 from sparkonce.model.validation import Loc
 
@@ -186,6 +186,7 @@ def check_spark_application(spec: Spec) -> Problems:
 
 def check_new_spark_application(spec: Spec) -> Problems:
     """Problems of a new job's SparkApplication: what contradicts its attempt, and text that would not arrive as it is written."""
+    yield from text_fields.not_text(spec)
     yield from reserved.contradictions(spec)
     yield from expansion.garbled(spec)
     yield from utf8.problems(spec)
@@ -228,7 +229,10 @@ def _command(spec: Spec) -> Problems:
     if kind is not None and kind not in TYPES:
         yield ("type",), f"must be {', '.join(TYPES[:-1])} or {TYPES[-1]}"
     for name in ("mainApplicationFile", "mainClass"):
-        if not isinstance(spec.get(name), str | None):
+        value = spec.get(name)
+        if isinstance(value, bool | int | float):
+            yield (name,), text_fields.sentence(value)
+        elif not isinstance(value, str | None):
             yield (name,), "must be text"
     yield from _scalars(("arguments",), spec.get("arguments"))
     deps = spec.get("deps")
@@ -245,7 +249,9 @@ def _scalars(loc: Loc, entries: JsonValue) -> Problems:
         yield loc, "must be a list"
         return
     for index, each in enumerate(entries):
-        if each is None or isinstance(each, dict | list):
+        if each is None:
+            yield (*loc, index), text_fields.sentence(each)
+        elif isinstance(each, dict | list):
             yield (*loc, index), "must be text; put it in quotes"
 
 

@@ -13,7 +13,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from harness.manifests import changed, document, job, template
-from sparkonce.model import fingerprint_v1, manifest
+from sparkonce.model import fingerprint_v1
+from sparkonce.model.document import read
 from sparkonce.model.identity import UnknownFingerprintVersion, differing, fingerprint, fingerprints, path_digests
 from sparkonce.model.spec import IdempotentJob, JobSpec, Output
 from sparkonce.model.validation import Loc, path_text
@@ -139,8 +140,10 @@ def test_golden_fingerprints_never_change(golden: dict[str, Any]) -> None:
     """They are what ledgers already hold: a changed value here would refuse every honest repetition. A job without lineage settings has
     the same digest under both versions."""
     text = (GOLDEN / golden["of"]).read_text()
-    job = manifest.load(text, params=golden["params"], source=golden["of"])
-    made = fingerprints(job, contents=golden["contents"])
+    for name, value in golden["params"].items():
+        text = text.replace(f"${{params.{name}}}", value)
+    job_of_then = IdempotentJob.of(read(text, source=golden["of"]).data)  # with numbers that a new job may not have
+    made = fingerprints(job_of_then, contents=golden["contents"])
     assert made == {1: golden["digest"], 2: golden["digest"]}
 
 

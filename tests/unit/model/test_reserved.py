@@ -62,7 +62,7 @@ ATTACKS: list[tuple[Loc, Any]] = [
         )
     ),
     (conf("spark.kubernetes.namespace"), ""),
-    (conf("spark.kubernetes.submission.waitAppCompletion"), True),
+    (conf("spark.kubernetes.submission.waitAppCompletion"), "true"),
     (conf("spark.kubernetes.executor.decommissionLabel"), "sparkoperator.k8s.io/app-name"),
     (template("driver", "kubernetesMaster"), "https://elsewhere:6443"),
     (template("driver", "labels", "sparkonce.dev/key"), OTHER),
@@ -101,8 +101,7 @@ PASSING: list[tuple[Loc, Any]] = [
     (conf("spark.kubernetes.driver.master"), "local[2]"),
     (conf("spark.kubernetes.driver.master"), "local[*]"),
     (template("driver", "kubernetesMaster"), "local"),
-    (conf("spark.kubernetes.submission.waitAppCompletion"), False),
-    (conf("spark.kubernetes.namespace"), None),
+    (conf("spark.kubernetes.submission.waitAppCompletion"), "false"),
     (conf("spark.kubernetes.driver.label.team"), "air"),
     (conf("spark.kubernetes.executor.decommissionLabel"), "leaving"),
     (conf("spark.kubernetes.driver.volumes.hostPath.x.options.path"), "/"),

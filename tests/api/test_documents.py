@@ -1,0 +1,135 @@
+"""The real kubectl is the oracle of our reader of documents: drawn files are one job in both, or refused in both.
+
+kubectl is lenient in a few ways that lose something of a file, or read it in two ways. Those are refused here, and listed in
+docs/templates.md; a refusal that is not in the list is a defect, as is any file that kubectl refuses and we read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from harness.apiserver import Cluster, yaml_document
+from harness.binaries import component, or_skip, spark_operator_crds
+from harness.documents import draw
+from harness.effort import seed, size
+from harness.kube_api import ApiError
+from harness.kubectl_oracle import read_by_kubectl
+from harness.manifests import changed, document
+from sparkonce.errors import InvalidInput
+from sparkonce.launch.kubernetes import JOBS
+from sparkonce.model import entrance, text_fields
+from sparkonce.model.document import decoded, read
+from sparkonce.model.manifest import dump
+from sparkonce.model.validation import InvalidJob, Loc
+
+pytestmark = pytest.mark.operator
+
+CAMPAIGN = "documents for kubectl"
+REFUSED = "refused"
+LENIENT = (
+    "duplicate key, first on line",
+    "which YAML does not read as text",
+    "which stands above it, and kubectl takes the merged value",
+    "does not keep digit by digit",
+    "has the YAML tag",
+    "has a key with the YAML tag",
+    "documents; keep one IdempotentJob per file",
+    "where kubectl stops reading",
+    "is not text in UTF-",
+    "no valid Unicode text",
+    "has a byte order mark within the file",
+    # libyaml refuses what kubectl's older copy of it reads
+    "while scanning a plain scalar found unexpected ':'",
+    "while scanning a tag",
+    "while parsing a tag",
+)
+"""What is refused although kubectl reads it: parts of the sentences."""
+
+
+def ours(data: bytes) -> Any:
+    """What our reader makes of a file, or the sentence of its refusal."""
+    try:
+        return read(decoded(data, source="job.yaml"), source="job.yaml").data
+    except InvalidInput as problem:
+        return str(problem)
+
+
+def test_a_file_is_one_job_for_kubectl_and_for_us() -> None:
+    """Files of every kind, number by number and text by text; also that kubectl reads half of them, or nothing would be compared."""
+    files = dict(draw(seed(CAMPAIGN), size(CAMPAIGN)))
+    theirs = read_by_kubectl(component("kubectl"), files)
+    counted: Counter[str] = Counter()
+    wrong: list[str] = []
+    for name, data in files.items():
+        found, other = ours(data), theirs.get(name, REFUSED)
+        if isinstance(found, str):
+            lenient = next((each for each in LENIENT if each in found), "")
+            counted["refused here alone" if other != REFUSED else "refused in both"] += 1
+            if other != REFUSED and not lenient:
+                wrong.append(f"{data!r}: kubectl reads {other}, and we say {found}")
+        elif json.dumps(found, sort_keys=True) != json.dumps(other, sort_keys=True):
+            wrong.append(f"{data!r}: kubectl reads {other}, and we read {found}")
+        else:
+            counted["the same"] += 1
+    print(f"{len(files)} files: {dict(counted)}")
+    assert not wrong, "\n".join(wrong[:5])
+    assert counted["the same"] > len(files) / 4
+
+
+def test_kubectl_reads_what_we_write() -> None:
+    """`render` and `convert` write YAML for kubectl: every document that was read is written, and is the same again."""
+    read_here = {
+        name: found for name, data in draw(seed(CAMPAIGN), size(CAMPAIGN)) if isinstance(found := ours(data), dict)
+    }
+    files = {name: dump(found).encode() for name, found in read_here.items()}
+    theirs = read_by_kubectl(component("kubectl"), files)
+    wrong = [f"{files[name]!r}: {theirs.get(name)}" for name, found in read_here.items() if theirs.get(name) != found]
+    assert not wrong, "\n".join(wrong[:5])
+
+
+def texts_of(schema: dict[str, Any], above: str) -> set[str]:
+    """Paths of what must be text in a schema, as `text_fields.paths` writes them."""
+    if schema.get("type") == "string":
+        return {above}
+    if schema.get("type") == "array":
+        return texts_of(schema["items"], f"{above}[]")
+    if isinstance(more := schema.get("additionalProperties"), dict):
+        return texts_of(more, f"{above}{{}}")
+    fields = schema.get("properties", {})
+    return set().union(*(texts_of(each, f"{above}.{name}" if above else name) for name, each in fields.items()))
+
+
+@pytest.mark.parametrize(
+    "loc",
+    [
+        ("spec", "resource"),
+        ("spec", "outputs", 0, "slotLog", "path"),
+        ("spec", "template", "metadata", "labels", "team"),
+        ("spec", "template", "metadata", "annotations", "release"),
+    ],
+)
+@pytest.mark.parametrize("value", [8, 1.1, True])
+def test_the_api_server_refuses_what_is_no_text(cluster: Cluster, namespace: str, loc: Loc, value: object) -> None:
+    """As the laptop does, with the same field: nothing is turned into text."""
+    made = changed(document(), {loc: value, ("metadata", "namespace"): namespace})
+    with pytest.raises(ApiError) as refused:
+        cluster.api.create(JOBS, made, namespace)
+    assert refused.value.code == 422
+    assert "must be of type string" in refused.value.message
+    shown = json.dumps(value)
+    with pytest.raises(InvalidJob, match=f"must be text, not {shown}; put it in quotes") as ours_refused:
+        entrance.admit(made)
+    assert ours_refused.value.problems[0].path.replace("[0]", "") in refused.value.message.replace("[0]", "")
+
+
+def test_the_text_fields_are_those_of_the_spark_operators_crd() -> None:
+    """No field that its schema wants text in is missing, and none is text for us alone but in the pod template that it leaves open."""
+    (path,) = (each for each in or_skip(spark_operator_crds) if each.name.endswith("_sparkapplications.yaml"))
+    crd = yaml_document(path)
+    theirs = texts_of(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], "")
+    known = {each for each in text_fields.paths() if not each.startswith(("driver.template.", "executor.template."))}
+    assert known == theirs
