@@ -22,7 +22,7 @@ from harness.manifests import changed, document
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.kubernetes import JOBS
 from sparkonce.model import entrance, text_fields
-from sparkonce.model.document import decoded, read
+from sparkonce.model.document.reader import decoded, read
 from sparkonce.model.manifest import dump
 from sparkonce.model.validation import InvalidJob, Loc
 

@@ -22,7 +22,7 @@ from sparkonce.errors import InvalidInput
 
 if TYPE_CHECKING:
     from sparkonce.model.convert import ConvertOptions
-    from sparkonce.model.document import Tree
+    from sparkonce.model.document.reader import Tree
 
 Operation = Annotated[
     str | None, typer.Option(metavar="TEXT", help='What is done; default: "run".', show_default=False)
@@ -171,7 +171,7 @@ LIST = 8
 
 def _documents(text: str, source: str) -> Iterator[tuple[str, Tree, Mapping[str, Any]]]:
     """Each document, and each item of a List as `kubectl get -o yaml` prints it."""
-    from sparkonce.model.document import Tree, read_all
+    from sparkonce.model.document.reader import Tree, read_all
 
     for document in read_all(text, source=source, manifests=LIST):
         part, tree = document.text, document.tree

@@ -167,7 +167,7 @@ def _gateway(url: str | None, ca: Path | None) -> GatewayAddress | None:
 
 
 def _allowed(file: Path | None) -> AllowedOutputs | None:
-    from sparkonce.model.document import decoded, read
+    from sparkonce.model.document.reader import decoded, read
     from sparkonce.sink.allowed import AllowedOutputs
 
     if file is None:

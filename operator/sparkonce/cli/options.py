@@ -156,7 +156,7 @@ class JobArguments:
     def text(self) -> str:
         """Raises: InvalidInput: there is no such file, or it is no text."""
         from sparkonce.local.files import NotRegular, regular
-        from sparkonce.model.document import decoded
+        from sparkonce.model.document.reader import decoded
 
         try:
             if self.file == STANDARD_INPUT:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkonce.model.convert import TICK, TICK_NAME, Converted, Schedule
-from sparkonce.model.document import read
+from sparkonce.model.document.reader import read
 from sparkonce.model.manifest import dump, render
 from sparkonce.model.spec import API_VERSION
 from sparkonce.model.validation import InvalidJob, Loc

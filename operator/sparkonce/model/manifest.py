@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from sparkonce.model import entrance
-from sparkonce.model.document import Tree, read
+from sparkonce.model.document.reader import Tree, read
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.model.validation import InvalidJob, Loc, did_you_mean, line_of, path_text
 

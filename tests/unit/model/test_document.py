@@ -10,8 +10,8 @@ import pytest
 
 from harness.documents import draw
 from sparkonce.errors import InvalidInput
-from sparkonce.model import yaml_reader
-from sparkonce.model.document import decoded, read, read_all
+from sparkonce.model.document import yaml_reader
+from sparkonce.model.document.reader import decoded, read, read_all
 from sparkonce.model.validation import InvalidJob
 
 KUBECTL: Sequence[tuple[str, object]] = (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness.manifests import changed, document, job, template
 from sparkonce.model import fingerprint_v1
-from sparkonce.model.document import read
+from sparkonce.model.document.reader import read
 from sparkonce.model.identity import UnknownFingerprintVersion, differing, fingerprint, fingerprints, path_digests
 from sparkonce.model.spec import IdempotentJob, JobSpec, Output
 from sparkonce.model.validation import Loc, path_text

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.patience import promised
 from sparkonce.model import manifest
-from sparkonce.model.document import read
+from sparkonce.model.document.reader import read
 from sparkonce.model.identity import fingerprint
 from sparkonce.model.manifest import dump
 from sparkonce.model.spec import IdempotentJob

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkonce.errors import InvalidInput
-from sparkonce.model import yaml_reader
-from sparkonce.model.json_reader import JsonReader, NotJson
+from sparkonce.model.document import yaml_reader
+from sparkonce.model.document.json_reader import JsonReader, NotJson
+from sparkonce.model.document.yaml_reader import refused
 from sparkonce.model.validation import InvalidJob, Loc
-from sparkonce.model.yaml_reader import refused
 
 SIZE_LIMIT = 1 << 20
 """Bytes of a text. A ledger keeps 256 KiB of a job; the rest is room for comments."""

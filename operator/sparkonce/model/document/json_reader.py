@@ -14,8 +14,8 @@ import re
 from json.decoder import scanstring  # type: ignore[attr-defined] # typeshed does not know it
 from typing import Any
 
+from sparkonce.model.document.yaml_reader import DEPTH, LARGE, lone_surrogate, number, refused
 from sparkonce.model.validation import Loc, path_text
-from sparkonce.model.yaml_reader import DEPTH, LARGE, lone_surrogate, number, refused
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][-+]?[0-9]+)?")
