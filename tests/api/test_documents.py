@@ -41,9 +41,11 @@ LENIENT = (
     "where kubectl stops reading",
     "is not text in UTF-",
     "no valid Unicode text",
+    "is a YAML directive",
     "has a byte order mark within the file",
     # libyaml refuses what kubectl's older copy of it reads
     "while scanning a plain scalar found unexpected ':'",
+    "found unknown escape character",
     "while scanning a tag",
     "while parsing a tag",
 )

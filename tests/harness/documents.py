@@ -22,8 +22,8 @@ NOTABLE = (
     "2024-05-01T10:00:00Z", "2024-5-1", "2001-12-14 21:59:43.10", "2024-13-45", "y", "Y", "n", "N", "yes", "Yes", "YES", "yEs", "no",
     "NO", "on", "On", "ON", "off", "OFF", "true", "True", "TRUE", "tRUE", "false", "~", "null", "Null", "NULL", "nULL", "", ".inf",
     "-.INF", "+.Inf", ".nan", ".NaN", ".NAN", "-.nan", "inf", "nan", "Infinity", "=", "<<", "- a", "-", "?", ":", "a:b", "a: b",
-    "http://x/y", "#a", "a #b", "a#b", "%a", "@a", "`a", "!", "&", "*", "|", ">", "'", '"', "Zürich", "東京", "🚚", "\u0085", "\u2028",
-    "\ufeff", "\u00a0", "\u007f", "\u200b", "a\tb", " a", "a ", "1,000", "1.2.3", "4.1", "0.1.", "0x1p-2",
+    "http://x/y", "http://x/y?z=1", "?a", "a?", "#a", "a #b", "a#b", "%a", "@a", "`a", "!", "&", "*", "|", ">", "'", '"', "Zürich",
+    "東京", "🚚", "\u0085", "\u2028", "\ufeff", "\u00a0", "\u007f", "\u200b", "a\tb", " a", "a ", "1,000", "1.2.3", "4.1", "0.1.", "0x1p-2",
 )  # fmt: skip
 """Texts that YAML 1.1, YAML 1.2, Python and Go see differently, or whose neighbours do."""
 _DIGITS = "00112345678999_+-.eExXobB:"

@@ -96,9 +96,11 @@ def read_all(text: str, *, source: str, manifests: int = 1) -> list[Document]:
     try:
         return found + list(_of_yaml(text, at, source=source, most=nodes))
     except InvalidJob as refusal:
-        if broken and f"{yaml_reader.UNREADABLE}: " in str(refusal):
-            raise refused(f"is not readable as JSON: {broken}", source, None) from None
-        raise
+        begins_with, told = f"{yaml_reader.UNREADABLE}: ", refusal.problems[0].message
+        if not broken or not told.startswith(begins_with):
+            raise
+        both = f"is not readable as JSON: {broken}; nor as YAML: {told.removeprefix(begins_with)}"
+        raise refused(both, source, None) from None
 
 
 def _of_yaml(text: str, at: int, *, source: str, most: int) -> Iterator[Document]:
@@ -113,15 +115,21 @@ def _of_yaml(text: str, at: int, *, source: str, most: int) -> Iterator[Document
             if after and not after.startswith("#"):
                 told = f"has {line[:60]!r}, which kubectl refuses as the separator of documents; begin the document in the next line"
                 raise refused(told, source, above + number + 1)
-            parts.append((above + began, lines[began:number]))
-            began = number + 1
+            if number > began:  # as kubectl, which leaves a separator in a document that it would begin
+                parts.append((above + began, lines[began:number]))
+                began = number + 1
     parts.append((above + began, lines[began:]))
     for above_it, part in parts:
-        if not all(_IDLE.fullmatch(line) for line in part):
-            part_text = "\n".join(part) + "\n"
-            nodes, counted = yaml_reader.documents(part_text, source=source, most=most, above=above_it, counted=counted)
-            for node in nodes:
-                yield Document(Tree(*yaml_reader.values(node, source)), "\n" * above_it + part_text)
+        first = next((index for index, line in enumerate(part) if not _IDLE.fullmatch(line)), None)
+        if first is None:
+            continue
+        if part[first].startswith("%"):
+            told = "is a YAML directive, which kubectl does not read; remove it"
+            raise refused(told, source, above_it + first + 1)
+        part_text = "\n".join(part) + "\n"
+        nodes, counted = yaml_reader.documents(part_text, source=source, most=most, above=above_it, counted=counted)
+        for node in nodes:
+            yield Document(Tree(*yaml_reader.values(node, source)), "\n" * above_it + part_text)
 
 
 def _spaced(text: str, at: int) -> int:

@@ -248,10 +248,6 @@ class _Composer:
     def _take(self, event: yaml.Event) -> None:
         match event:
             case yaml.DocumentStartEvent():
-                if event.version or event.tags:
-                    raise self._refused(
-                        "has a YAML directive, which kubectl refuses; remove the line that begins with %"
-                    )
                 self._known = {}
             case yaml.ScalarEvent():
                 self._scalar(event)
@@ -271,9 +267,8 @@ class _Composer:
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
                 ended = self._open.pop()
                 self.nodes -= ended.nodes  # counted one by one
-                if (
-                    ended.anchor is not None and self._known[ended.anchor][0] is ended.node
-                ):  # not given to a node below it
+                # Unless a node below it has taken the anchor: the nearest one above an alias counts.
+                if ended.anchor is not None and self._known[ended.anchor][0] is ended.node:
                     self._known[ended.anchor] = (ended.node, ended.nodes, ended.depth)
                 self._add(ended.node, None, ended.nodes, ended.depth)
 
@@ -284,6 +279,9 @@ class _Composer:
         if event.tag in (None, "!") and _NONSPECIFIC.match(written):
             raise self._refused("has the YAML tag !; a manifest is plain JSON, so put text in quotes", self._loc())
         bare = event.style not in ("'", '"', "|", ">")
+        if bare and "?" in event.value and self._open and self._open[-1].flow:
+            told = "has a ? within braces or brackets, where kubectl takes it for the mark of a key; put it in quotes"
+            raise self._refused(told, self._loc())
         self._add(Node("scalar", self._line, event.tag, event.value, plain=bare), event.anchor, 1, 1)
 
     def _add(self, node: Node, anchor: str | None, nodes: int, depth: int) -> None:
