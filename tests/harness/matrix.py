@@ -33,7 +33,7 @@ from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.iceberg.schema import schema_of
 from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import Committed, Sink, SinkKey, WriteOptions
+from sparkonce.sink.protocol import GROUPED_SCHEMA, Committed, Sink, SinkKey, WriteOptions
 from sparkonce.sink.slotlog.reader import files, read
 
 if TYPE_CHECKING:
@@ -235,6 +235,8 @@ def play(case: Case, spark: SparkSession, folder: Path) -> Verdict:
                 verdict.wrong.append(f"refused and left files: {refused}")
             return verdict
         decided = run(sink.commit(key, slot))
+    if case.partition and case.kind != "slotLog" and slot.schema_ != GROUPED_SCHEMA:
+        verdict.wrong.append(f"a release that knows no groups would take the slot: schema {slot.schema_}")
     if not isinstance(decided, Committed):
         verdict.wrong.append(f"not committed: {decided}")
         return verdict

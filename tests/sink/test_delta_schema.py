@@ -451,3 +451,14 @@ def test_a_commit_says_who_made_it(delta: DeltaTableSink, key: SinkKey, table: P
     assert slot is not None
     told = json.loads(DeltaTable(str(table)).history(1)[0]["userMetadata"])
     assert told == {"sparkonce": {"sinkKey": str(key), "token": 1, "nonce": slot.nonce, "fingerprint": "f"}}
+
+
+def test_folders_that_name_no_value_are_stuck(delta: DeltaTableSink, key: SinkKey) -> None:
+    """A slot that was sealed with such names is one sentence, and no error that comes back for ever."""
+    frame: Any = pa.table({"d": ["a"], "n": [1]})
+    slot = delta.stage(frame, key, 1, fingerprint="f", options=WriteOptions(partition_by=("d",)))
+    forged = [each.model_copy(update={"path": each.path.replace("/d=a/", "/so-group-d=_xFF/")}) for each in slot.files]
+    decision = run(delta.commit(key, slot.model_copy(update={"files": tuple(forged)})))
+    assert isinstance(decision, Stuck)
+    assert "so-group-d=_xFF" in decision.why
+    assert "name no partition; run it again" in decision.why

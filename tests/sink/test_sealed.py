@@ -18,7 +18,7 @@ from harness.forged import file_of, forgeries
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, SpecBody, Verdict
-from sparkonce.sink.protocol import SinkKey, Slot
+from sparkonce.sink.protocol import GROUPED_SCHEMA, SinkKey, Slot
 from sparkonce.sink.sealed import FOLDERS, outputs_of, sealed_slots
 from sparkonce.sink.transaction import intent_of, settle
 from sparkonce.store.open import open_store
@@ -57,6 +57,22 @@ def test_a_sound_intent_is_read_as_it_was_sealed(kind: str) -> None:
     intent = Intent(token=1, slots={"orders": sound(kind)})
     slots = parsed(intent, kind)
     assert {name: slot.dump() for name, slot in slots.items()} == intent.slots
+
+
+@pytest.mark.parametrize(
+    ("name", "sound_"), [("north", True), ("_x4E", True), ("_s" + "0" * 64, True), ("_xZZ", False), ("_xFF", False)]
+)
+def test_names_of_partitions_stand_for_values(name: str, sound_: bool) -> None:
+    """A commit reads partition values from them; one that stands for none is refused by its path."""
+    file = file_of(f"{folder_of('delta')}/so-group-day={name}")
+    slot = {**sound("delta"), "files": [file], "schema": GROUPED_SCHEMA, "partitionBy": ["day"]}
+    if sound_:
+        assert parsed(Intent(token=1, slots={"orders": slot}), "delta")["orders"].files[0].path == file["path"]
+        return
+    with pytest.raises(
+        InvalidInput, match=r"^the transaction's slots\.orders\.files\.0\.path: .* is no name of a partition's value$"
+    ):
+        parsed(Intent(token=1, slots={"orders": slot}), "delta")
 
 
 @pytest.mark.parametrize("name", FORGERIES)

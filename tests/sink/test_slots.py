@@ -333,9 +333,9 @@ def test_a_slot_that_does_not_parse_is_not_empty(objects: TableObjects, key: Sin
 
 def test_a_slot_of_a_later_version_asks_for_an_upgrade(objects: TableObjects, key: SinkKey) -> None:
     """A slot of a later schema is left alone, whatever its other fields contain."""
-    body = committing(key, 1).dump() | {"schema": 4, "state": "delegated"}
+    body = committing(key, 1).dump() | {"schema": 5, "state": "delegated"}
     run(objects.create(layout.slot_path(key, 1), json.dumps(body).encode()))
-    with pytest.raises(OutputCorrupt, match="has schema 4 and this version reads up to 3; upgrade sparkonce"):
+    with pytest.raises(OutputCorrupt, match="has schema 5 and this version reads up to 4; upgrade sparkonce"):
         run(log_on(objects).fence(key, 2, fingerprint="f", by="settle"))
 
 

@@ -15,11 +15,12 @@ A folder therefore holds the rows of one tuple of values, and a name stands for 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from sparkonce.errors import InvalidInput
+from sparkonce.sink.protocol import GROUPED_SCHEMA, DataFile, Slot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -110,6 +111,13 @@ def named(path: str) -> dict[str, str]:
     """The names of a file's folders by helper (column name or number), in their order; empty if the file lies in no such folder."""
     parts = (part.partition("=") for part in path.split("/")[:-1] if part.startswith(HELPER))
     return {unquote(helper.removeprefix(HELPER)): unquote(name) for helper, _, name in parts}
+
+
+def as_grouped(slot: Slot, files: Iterable[DataFile]) -> Slot:
+    """The slot of a Delta or Iceberg table, marked for releases that do not know these names if its files lie in such folders."""
+    if any(named(file.path) for file in files):
+        return slot.model_copy(update={"schema_": GROUPED_SCHEMA})
+    return slot
 
 
 def value_of(name: str) -> str | None:

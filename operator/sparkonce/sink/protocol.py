@@ -33,6 +33,10 @@ LISTED_SCHEMA = 2
 """Schema of a slot whose files are in a separate list: a reader of schema 1 must refuse it, not read it as empty."""
 STREAM_SCHEMA = 3
 """Schema of a slot in a stream's chain, which is meaningless without the other slots."""
+GROUPED_SCHEMA = 4
+"""Schema of a slot whose commit to a Delta or Iceberg table takes partition values from the names of `sink.groups`: a release that does not
+know them would roll it forward with nulls. Its files may be in a separate list."""
+NEWEST_SCHEMA = GROUPED_SCHEMA
 FILES_IN_SLOT = 32
 """Maximum number of files named in the slot itself: the ledger, whose values are small, and a table's commit hold whole slots."""
 

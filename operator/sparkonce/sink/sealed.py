@@ -19,7 +19,8 @@ from pydantic import ValidationError
 
 from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, SpecBody
-from sparkonce.sink.protocol import FILES_IN_SLOT, LISTED_SCHEMA, SLOT_SCHEMA, SinkKey, Slot, SlotState
+from sparkonce.sink import groups
+from sparkonce.sink.protocol import FILES_IN_SLOT, GROUPED_SCHEMA, LISTED_SCHEMA, SLOT_SCHEMA, SinkKey, Slot, SlotState
 
 NUMBER_LIMIT = 2**53 - 1
 """The largest count that every JSON reader keeps exactly (RFC 7493, section 2.2)."""
@@ -101,9 +102,7 @@ def _check_identity(slot: Slot, where: str, key: SinkKey, *, token: int, fingerp
     ):
         if found != expected:
             raise _invalid(f"{where}.{name}", f"it is {_shown(str(found))} and must be {_shown(str(expected))}")
-    if slot.schema_ not in (SLOT_SCHEMA, LISTED_SCHEMA) or (slot.schema_ == LISTED_SCHEMA) != (
-        slot.listing is not None
-    ):
+    if slot.schema_ not in (SLOT_SCHEMA if slot.listing is None else LISTED_SCHEMA, GROUPED_SCHEMA):
         raise _invalid(f"{where}.schema", f"{slot.schema_} is not the schema of such a slot")
     if slot.stream is not None:
         raise _invalid(f"{where}.stream", "a transaction contains no stream")
@@ -137,6 +136,7 @@ def _check_files(slot: Slot, where: str, folder: str) -> None:
     for number, file in enumerate(slot.files):
         at = f"{where}.files.{number}"
         _check_path(f"{at}.path", file.path, folder)
+        _check_groups(f"{at}.path", file.path)
         _check_number(f"{at}.rows", file.rows)
         _check_number(f"{at}.bytes", file.bytes)
         if not _DIGEST.fullmatch(file.digest):
@@ -161,6 +161,17 @@ def _check_path(where: str, path: str, folder: str) -> None:
         raise _invalid(where, f"{_shown(path)} is not in {folder}, the folder of this write")
     if len(path) > PATH_LIMIT or _CONTROL.search(path):
         raise _invalid(where, f"it has more than {PATH_LIMIT} characters, or control characters")
+
+
+def _check_groups(where: str, path: str) -> None:
+    """Checks that folders named after partition values (`groups`) have names that stand for values."""
+    for name in groups.named(path).values():
+        try:
+            groups.value_of(name)
+        except groups.TooLong:
+            continue
+        except ValueError:
+            raise _invalid(where, f"{_shown(name)} is no name of a partition's value") from None
 
 
 def _check_number(where: str, number: int) -> None:

@@ -80,9 +80,20 @@ async def staged(objects: TableObjects, slot: Slot) -> tuple[DataFile, ...] | st
         files = await files_of(objects, slot)
     except OutputCorrupt as error:
         return str(error)
+    if nameless := [file.path for file in files if not _has_values(file.path, slot)]:
+        return f"the folders of {nameless[0]} name no partition; run it again"
     if gone := await missing(objects, files):
         return f"{len(gone)} staged file(s) are gone, the first is {gone[0]}; run it again"
     return files
+
+
+def _has_values(path: str, slot: Slot) -> bool:
+    """Whether the names of a file's folders stand for partition values."""
+    try:
+        delta_log.partition_values(path, slot.partition_by or ())
+    except ValueError:
+        return False
+    return True
 
 
 async def older(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, on_rerun: OnRerun) -> list[DataFile] | str:

@@ -47,6 +47,7 @@ from sparkonce.sink.delta import widths as delta_widths
 from sparkonce.sink.delta.inventory import inventory, is_opening, is_replaced, missing, staging_folder
 from sparkonce.sink.delta.partitions import laid_out
 from sparkonce.sink.delta.snapshot import DeltaSnapshot, Log
+from sparkonce.sink.groups import as_grouped
 from sparkonce.sink.objects.protocol import TableObjects, refuse_unless_absent
 from sparkonce.sink.protocol import (
     PLAIN,
@@ -183,7 +184,8 @@ class DeltaTableSink:
                 application=written.application,
                 committed_at=time.time(),
             )
-            return blocking.run(with_files(self._objects, slot, evidence.write_folder(key, token, nonce), files))
+            slot = blocking.run(with_files(self._objects, slot, evidence.write_folder(key, token, nonce), files))
+            return as_grouped(slot, files)
 
     async def commit(self, key: SinkKey, slot: Slot) -> CommitOutcome:
         return await self._commit(key, slot, after=None)

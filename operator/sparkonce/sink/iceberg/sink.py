@@ -31,6 +31,7 @@ from sparkonce.errors import (
 )
 from sparkonce.failpoints import hit
 from sparkonce.model.spec import OnRerun
+from sparkonce.sink.groups import as_grouped
 from sparkonce.sink.iceberg import commit as table_commit
 from sparkonce.sink.iceberg import stream as table_stream
 from sparkonce.sink.iceberg.arrow import ArrowStager, needs_arrow
@@ -202,7 +203,7 @@ class IcebergTableSink:
                 application=written.application,
                 committed_at=time.time(),
             )
-            slot = blocking.run(with_files(objects, slot, folder, files))
+            slot = as_grouped(blocking.run(with_files(objects, slot, folder, files)), files)
             hit("sink.iceberg.staged")
             return slot
 

@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sparkonce.errors import OutputCorrupt, OutputUnavailable
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import FILES_IN_SLOT, LISTED_SCHEMA, STREAM_SCHEMA, DataFile, Listing, SinkKey, Slot
+from sparkonce.sink.protocol import FILES_IN_SLOT, LISTED_SCHEMA, NEWEST_SCHEMA, DataFile, Listing, SinkKey, Slot
 
 SLOTS = "_idem"
 DATA = "_data"
@@ -119,9 +119,9 @@ def decode(data: bytes, *, where: str, sink_key: str, token: int) -> Slot:
         schema = None
     if not isinstance(schema, int):
         raise _corrupt(where, "it is not the JSON of a slot")
-    if schema > STREAM_SCHEMA:
+    if schema > NEWEST_SCHEMA:
         raise OutputCorrupt(
-            f"the slot {where} has schema {schema} and this version reads up to {STREAM_SCHEMA}; upgrade sparkonce"
+            f"the slot {where} has schema {schema} and this version reads up to {NEWEST_SCHEMA}; upgrade sparkonce"
         )
     try:
         slot = Slot.model_validate_json(data)
