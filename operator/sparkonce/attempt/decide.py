@@ -78,7 +78,7 @@ class Policy:
             active_deadline=spec.active_deadline_seconds,
             heartbeat_timeout=spec.heartbeat_timeout(heartbeat_timeout),
             stop_timeout=spec.stop_timeout_seconds,
-            linger=spec.linger_seconds,
+            linger=spec.linger_seconds or cls.linger,
             retention_succeeded=spec.retention.succeeded,
             retention_failed=spec.retention.failed,
             suspend=spec.suspend,

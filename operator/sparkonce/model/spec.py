@@ -416,9 +416,10 @@ class JobSpec(ResourceModel):
     """Silence of a driver that ends its attempt; 120 where outputs are declared."""
     stop_timeout_seconds: Seconds = 120
     """How long an attempt may take to stop."""
-    linger_seconds: Seconds = 60
+    # Without a default in the CRD, as `stream`: operators of earlier releases refuse a field that they do not know.
+    linger_seconds: Seconds | None = None
     """How long a driver may stay after its program has ended and every output is committed; then the job has succeeded and the driver is
-    stopped. A thread that does more than that needs more time."""
+    stopped. 60 if absent. A thread that does more than that needs more time."""
     retention: Retention = Retention()
     """How long the key is remembered once the job is finalized."""
     # "TTL" would become "Ttl" by rule.
