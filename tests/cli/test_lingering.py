@@ -16,7 +16,7 @@ STAYS = """
 
     def stay():
         while not Path("go").exists():
-            time.sleep(0.02)
+            time.sleep(0.02)  # polls until the test ends
 
     threading.Thread(target=stay).start()
 """
@@ -26,7 +26,7 @@ ENDS_LATER = """
     from pathlib import Path
 
     def end():
-        time.sleep(4)
+        time.sleep(4)  # longer than its lingerSeconds, 1
         Path("ended").touch()
 
     threading.Thread(target=end).start()
@@ -34,7 +34,7 @@ ENDS_LATER = """
 GOES_ON = """
     import time
 
-    time.sleep(3)
+    time.sleep(3)  # longer than its lingerSeconds, 1
     job.result(last="word")
 """
 REPORTS = """
@@ -43,10 +43,10 @@ REPORTS = """
 
     def report():
         for number in range(20):
-            time.sleep(0.2)
+            time.sleep(0.2)  # 20 times is twice its lingerSeconds, 2
             job.result(number=number)
         while not Path("go").exists():
-            time.sleep(0.02)
+            time.sleep(0.02)  # polls until the test ends
 
     threading.Thread(target=report).start()
 """

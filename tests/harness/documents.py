@@ -225,23 +225,7 @@ class _Draw:
             case 1:
                 return json.dumps(text, ensure_ascii=self._maybe(0.5))
             case 2:
-                escape = self._dice.choice(
-                    [
-                        "\\x41",
-                        "\\u00e9",
-                        "\\U0001f69a",
-                        "\\0",
-                        "\\e",
-                        "\\N",
-                        "\\_",
-                        "\\L",
-                        "\\/",
-                        "\\ud83d",
-                        "\\ ",
-                        "\\q",
-                        "\\\t",
-                    ]
-                )
+                escape = self._dice.choice(_ESCAPES)
                 return f'"a{escape}b"'
             case 3:
                 pad = "  " * indent

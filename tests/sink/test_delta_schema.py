@@ -14,6 +14,7 @@ from deltalake.schema import PrimitiveType
 
 from harness.delta_stage import entries, rows_in
 from harness.delta_tables import later, sink_on
+from harness.spark_types import array, mapped, struct
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.model.spec import OnRerun
@@ -236,23 +237,6 @@ def test_columns_that_no_table_can_have(columns: list[tuple[str, Any]], why: str
 
 
 # --- nested columns ----------------------------------------------------------------------------------------------------------
-
-
-def struct(**types: Any) -> dict[str, Any]:
-    """Spark's JSON of a struct; a name that ends in `_` is a field without nulls."""
-    fields = [
-        {"name": name.rstrip("_"), "type": kind, "nullable": not name.endswith("_"), "metadata": {}}
-        for name, kind in types.items()
-    ]
-    return {"type": "struct", "fields": fields}
-
-
-def array(element: Any, *, nulls: bool = True) -> dict[str, Any]:
-    return {"type": "array", "elementType": element, "containsNull": nulls}
-
-
-def mapped(key: Any, value: Any, *, nulls: bool = True) -> dict[str, Any]:
-    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": nulls}
 
 
 def fitted(table: Any, rows: Any, *, merge: bool = False, **features: bool) -> delta_fit.RowLayout | str:

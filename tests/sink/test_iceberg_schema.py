@@ -11,25 +11,9 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import MapType, StructType
 
 from harness import iceberg_tables
+from harness.spark_types import array, mapped, struct
 from sparkonce.sink.iceberg.schema import fit, optional, schema_of
 from sparkonce.sink.iceberg.sink import IcebergTableSink
-
-
-def struct(**types: Any) -> dict[str, Any]:
-    """Spark's JSON of a struct; a name that ends in `_` is a field without nulls."""
-    fields = [
-        {"name": name.rstrip("_"), "type": kind, "nullable": not name.endswith("_"), "metadata": {}}
-        for name, kind in types.items()
-    ]
-    return {"type": "struct", "fields": fields}
-
-
-def array(element: Any, *, nulls: bool = True) -> dict[str, Any]:
-    return {"type": "array", "elementType": element, "containsNull": nulls}
-
-
-def mapped(key: Any, value: Any) -> dict[str, Any]:
-    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
 
 
 def schema(**columns: Any) -> Schema:

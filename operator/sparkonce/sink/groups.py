@@ -141,14 +141,6 @@ def is_plain(name: str) -> bool:
     return re.fullmatch(_PLAIN, name) is not None
 
 
-def refuse_long(column: Column, name: str, where: str) -> Column:
-    """The text, or an error in place of one of more than `LONGEST` bytes, for tables whose files do not hold the column."""
-    from pyspark.sql import functions as F
-
-    why = f"column {name} partitions {where} and holds a value of more than {LONGEST} bytes; partition by something shorter"
-    return refuse(F.octet_length(column) > LONGEST, why, column)
-
-
 def refuse(unfit: Column, why: str, otherwise: Column) -> Column:
     """The column, or an error where a row is unfit."""
     from pyspark.sql import functions as F

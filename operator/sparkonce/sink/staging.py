@@ -66,8 +66,8 @@ class StagedRows:
 
     rows: int
     """Counted while writing, not read back from the files."""
-    data_schema: str
-    """Spark's JSON schema."""
+    data_schema: str = ""
+    """Spark's JSON schema of rows that are not Spark's (`columns_of`)."""
     application: str = ""
     files: tuple[str, ...] | None = None
     """The files that belong to the write, relative to its folder; None if all in the folder do."""
@@ -98,7 +98,6 @@ def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) 
         writer.parquet(folder, partitionBy=list(partition_by) or None)
     return StagedRows(
         rows=counted.get["rows"],
-        data_schema=frame.schema.json(),
         application=frame.sparkSession.sparkContext.applicationId,
     )
 
@@ -119,6 +118,11 @@ def translated() -> Iterator[None]:
 def is_spark(frame: Any) -> bool:
     """Whether the frame is a DataFrame of Spark; tests stage other objects."""
     return hasattr(frame, "sparkSession")
+
+
+def columns_of(frame: Any, written: StagedRows) -> str:
+    """Spark's JSON schema of the rows that a job wrote, without what was added to lay them out."""
+    return str(frame.schema.json()) if is_spark(frame) else written.data_schema
 
 
 def refuse_connect(frame: Any) -> None:

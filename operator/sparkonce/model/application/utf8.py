@@ -1,4 +1,4 @@
-"""UTF-8 for every process of a job, whoever sends it and wherever it runs.
+"""UTF-8 for every process of a job, on a laptop and in pods, whatever locale its sender has.
 
 A JVM takes the encoding of arguments and file names from its locale and replaces what that does not have: with `LC_ALL=C` an argument
 `Zürich` arrives as `Z??rich`. `-Dsun.jnu.encoding` on a command line does not repair it (tried with Java 17), so the locale itself is set.

@@ -40,29 +40,22 @@ def _held(text: Column, name: str, kind: DataType, table: str) -> Column:
     from pyspark.sql import functions as F
     from pyspark.sql.types import DateType, DecimalType, StringType, TimestampNTZType
 
+    unfit: list[tuple[Column, str]] = []
     if isinstance(kind, DateType | TimestampNTZType):
-        return groups.refuse(
-            ~text.rlike(r"^[0-9]{4}-") | text.startswith("0000"),
-            f"column {name} partitions {table} and holds a year outside of 1 to 9999, which readers of the log take for others; clean it",
-            text,
-        )
-    if isinstance(kind, DecimalType):
-        why = f"column {name} partitions {table} and holds a value between -1 and 0, which delta-rs cannot read as a partition; clean it"
-        return groups.refuse(text.startswith("-0"), why, text)
-    if isinstance(kind, StringType):
-        held = groups.refuse_long(text, name, table)
-        held = groups.refuse(
-            text == groups.NULL,
-            f"column {name} partitions {table} and holds {groups.NULL}, which stands for null in it; clean it",
-            held,
-        )
-        held = groups.refuse(
-            ~F.is_valid_utf8(text), f"column {name} partitions {table} and holds text that is not UTF-8; clean it", held
-        )
-        return groups.refuse(
-            F.octet_length(text) == 0,
-            f"column {name} partitions {table} and holds an empty text, which its log cannot tell from null; write null or another text "
-            "there",
-            held,
-        )
+        years = ~text.rlike(r"^[0-9]{4}-") | text.startswith("0000")
+        unfit = [(years, "a year outside of 1 to 9999, which readers of the log take for others; clean it")]
+    elif isinstance(kind, DecimalType):
+        why = "a value between -1 and 0, which delta-rs cannot read as a partition; clean it"
+        unfit = [(text.startswith("-0"), why)]
+    elif isinstance(kind, StringType):
+        long = f"a value of more than {groups.LONGEST} bytes; partition by something shorter"
+        null = "an empty text, which its log cannot tell from null; write null or another text there"
+        unfit = [
+            (F.octet_length(text) > groups.LONGEST, long),
+            (text == groups.NULL, f"{groups.NULL}, which stands for null in it; clean it"),
+            (~F.is_valid_utf8(text), "text that is not UTF-8; clean it"),
+            (F.octet_length(text) == 0, null),
+        ]
+    for where, what in unfit:
+        text = groups.refuse(where, f"column {name} partitions {table} and holds {what}", text)
     return text

@@ -71,7 +71,7 @@ from sparkonce.sink.protocol import (
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of, with_files
-from sparkonce.sink.staging import Stager, is_spark, stage_with_spark, staged_files, undone_unless_staged
+from sparkonce.sink.staging import Stager, columns_of, is_spark, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,14 +154,12 @@ class DeltaTableSink:
         nonce = secrets.token_hex(16)
         folder = staging_folder(key, token, nonce)
         with undone_unless_staged(key, token, delete=lambda: self._delete(key, token, nonce), barred=self._is_barred):
-            staged, folders = (
-                delta_widths.checked(frame, limits, f"output {self.name} does not fit the Delta table {self.uri}"),
-                partition_by,
-            )
+            staged, folders = frame, partition_by
             if is_spark(frame):
-                staged, folders = laid_out(staged, partition_by, self.uri)
+                unfit = f"output {self.name} does not fit the Delta table {self.uri}"
+                staged, folders = laid_out(delta_widths.checked(frame, limits, unfit), partition_by, self.uri)
             written = self._stage(staged, self._objects.where(folder), folders)
-            data_schema = frame.schema.json() if is_spark(frame) else written.data_schema
+            data_schema = columns_of(frame, written)
             rows, stats = json.loads(data_schema), dict[str, str]()
 
             def seen(path: str, footer: FileMetaData) -> None:

@@ -16,7 +16,6 @@ Tables whose declarations cannot be parsed, or contradict the column, are refuse
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -147,7 +146,7 @@ def checked(frame: DataFrame, limits: Sequence[Width], what: str) -> DataFrame:
     `what`."""
     from pyspark.sql import functions as F
 
-    kinds = {each["name"]: each["type"] for each in json.loads(frame.schema.json())["fields"]} if limits else {}
+    kinds = {each["name"]: each["type"] for each in frame.schema.jsonValue()["fields"]} if limits else {}
     columns: dict[str, Column] = {}
     for each in limits:
         name, *inner = each.steps

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from sparkonce.errors import OutputUnsupported
 from sparkonce.sink.groups import HELPER, NULL, quoted
+from sparkonce.sink.iceberg.entries import FIELD_ID
 from sparkonce.sink.staging import StagedRows, translated
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ Codec = Literal["none", "snappy", "gzip", "zstd"]
 
 ROW_GROUP_BYTES = 128 * 1024 * 1024
 """Bytes of Arrow data that become one row group; a task holds as many in memory."""
-FIELD_ID = b"PARQUET:field_id"
 _CODECS: Mapping[str, Codec] = {
     "none": "none",
     "uncompressed": "none",
@@ -78,7 +78,6 @@ class ArrowStager:
             reported = rows.mapInArrow(task.write, "path string").collect()
         return StagedRows(
             rows=counted.get["rows"],
-            data_schema="",
             application=frame.sparkSession.sparkContext.applicationId,
             files=tuple(row["path"] for row in reported),
         )

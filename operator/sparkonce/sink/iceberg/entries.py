@@ -19,6 +19,7 @@ from pyiceberg.typedef import Record
 
 from sparkonce.sink.groups import TooLong
 from sparkonce.sink.iceberg.staging import partition_of
+from sparkonce.sink.staging import FOOTER_THREADS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-FOOTER_THREADS = 8
-"""Concurrent reads of footers, as in staging."""
 FIELD_ID = b"PARQUET:field_id"
 """Arrow's metadata of a field that has an id in its Parquet file."""
 
@@ -70,23 +69,20 @@ def data_files(metadata: TableMetadata, files: Sequence[Staged]) -> list[DataFil
     Raises:
         ValueError: a file does not fit the table; says why.
     """
-    return [_data_file(metadata, file) for file in files]
+    from pyiceberg.io.pyarrow import compute_statistics_plan, parquet_path_to_id_mapping  # imports pandas
+
+    ids = parquet_path_to_id_mapping(metadata.schema())
+    plan = compute_statistics_plan(metadata.schema(), metadata.properties)
+    return [_data_file(metadata, file, plan, ids) for file in files]
 
 
-def _data_file(metadata: TableMetadata, file: Staged) -> DataFile:
-    from pyiceberg.io.pyarrow import (  # imports pandas
-        _check_pyarrow_schema_compatible,
-        compute_statistics_plan,
-        data_file_statistics_from_parquet_metadata,
-        parquet_path_to_id_mapping,
-    )
+def _data_file(metadata: TableMetadata, file: Staged, plan: dict[int, Any], ids: dict[str, int]) -> DataFile:
+    from pyiceberg.io.pyarrow import _check_pyarrow_schema_compatible, data_file_statistics_from_parquet_metadata
 
-    schema, spec = metadata.schema(), metadata.spec()
+    schema, spec, columns = metadata.schema(), metadata.spec(), file.schema
     if file.has_ids:
-        check_ids(file.schema, schema)
-    _check_pyarrow_schema_compatible(schema, file.schema, format_version=metadata.format_version)
-    ids = parquet_path_to_id_mapping(schema)
-    plan = compute_statistics_plan(schema, metadata.properties)
+        check_ids(columns, schema)
+    _check_pyarrow_schema_compatible(schema, columns, format_version=metadata.format_version)
     statistics = data_file_statistics_from_parquet_metadata(file.footer, plan | _counted(file.footer, plan, ids), ids)
     try:
         values = partition_of(file.path, spec, schema)

@@ -37,7 +37,7 @@ from sparkonce.sink.iceberg import stream as table_stream
 from sparkonce.sink.iceberg.arrow import ArrowStager, needs_arrow
 from sparkonce.sink.iceberg.catalog import CatalogTable, first_line, is_absolute
 from sparkonce.sink.iceberg.commit import SENT_COMMIT, SENT_FENCE, Misfit, Sending, TableChange, with_columns
-from sparkonce.sink.iceberg.entries import data_files, staged
+from sparkonce.sink.iceberg.entries import Staged, data_files
 from sparkonce.sink.iceberg.evidence import (
     KeyEvidence,
     Mark,
@@ -51,7 +51,7 @@ from sparkonce.sink.iceberg.evidence import (
 )
 from sparkonce.sink.iceberg.files import live, replaced_by, rewritten
 from sparkonce.sink.iceberg.inventory import inventory
-from sparkonce.sink.iceberg.schema import SchemaChange, fit, identity_columns, reused, schema_of, unmapped, unwritable
+from sparkonce.sink.iceberg.schema import fit, identity_columns, reused, schema_of, unmapped, unwritable
 from sparkonce.sink.iceberg.snapshot import PreparedCommit, TableView, closed
 from sparkonce.sink.iceberg.staging import identified, laid_out
 from sparkonce.sink.protocol import (
@@ -71,12 +71,21 @@ from sparkonce.sink.protocol import (
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import with_files
-from sparkonce.sink.staging import StagedRows, Stager, is_spark, stage_with_spark, staged_files, undone_unless_staged
+from sparkonce.sink.staging import (
+    StagedRows,
+    Stager,
+    columns_of,
+    is_spark,
+    stage_with_spark,
+    staged_files,
+    undone_unless_staged,
+)
 from sparkonce.sink.stream import is_opening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pyarrow.parquet import FileMetaData
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import DataFrame
@@ -178,16 +187,21 @@ class IcebergTableSink:
         view = self._rooted(Sending(self._place, "the first snapshot"))
         self._check_writable(view.table)
         self._check_layout(view, key, options, named=not is_spark(frame))
-        write, data_schema = self._prepared(frame, view, options)
+        wider = self._wider(view.table, frame.schema.json(), options) if is_spark(frame) else None
+        write = self._writer(frame, view, wider)
         nonce = secrets.token_hex(16)
         folder, objects = staging_folder(key, token, nonce), view.objects
         with undone_unless_staged(key, token, delete=lambda: objects.delete_folder(folder), barred=self._is_barred):
             written = write(folder)
-            data_schema = data_schema or written.data_schema
-            change = self._change_of_schema(view.table, data_schema, options)
-            files = blocking.run(staged_files(objects, folder, written))
-            paths = [f"{view.table.location()}/{file.path}" for file in files if file.rows]
-            self._check_files(view.table, paths, change, options)
+            data_schema = columns_of(frame, written)
+            footers: dict[str, FileMetaData] = {}
+            files = blocking.run(staged_files(objects, folder, written, seen=footers.__setitem__))
+            found = [
+                Staged(f"{view.table.location()}/{file.path}", footers[file.path], file.bytes)
+                for file in files
+                if file.rows
+            ]
+            self._check_files(wider or self._wider(view.table, data_schema, options), found)
             slot = Slot(
                 state=SlotState.COMMITTED,
                 sink_key=str(key),
@@ -398,8 +412,8 @@ class IcebergTableSink:
         if self.on_rerun is OnRerun.REPLACE and isinstance(why := view.removed(key), str):
             raise InvalidInput(why)
 
-    def _change_of_schema(self, table: Table, data_schema: str, options: WriteOptions) -> SchemaChange:
-        """The columns that rows add to the table.
+    def _wider(self, table: Table, data_schema: str, options: WriteOptions) -> TableMetadata:
+        """The table as it will be with the rows' columns.
 
         Raises:
             InvalidInput: the rows do not fit the table.
@@ -412,43 +426,34 @@ class IcebergTableSink:
             raise InvalidInput(f"the rows do not fit the table {self.uri}: {why}")
         if missing := [name for name in options.partition_by if first and rows.find_type(name) is None]:
             raise InvalidInput(f"partition_by names {', '.join(missing)}, which the rows do not have")
-        return change
-
-    def _prepared(self, frame: Any, view: TableView, options: WriteOptions) -> tuple[Callable[[str], StagedRows], str]:
-        """What writes the rows into a folder, with the ids of the table's columns and split by partition; and the rows' schema as JSON. A
-        frame that is not Spark's is left as it is, and has no schema yet.
-
-        Raises:
-            InvalidInput: the rows do not fit the table.
-        """
-        where = view.objects.where
-        if not is_spark(frame):
-            return (lambda folder: self._stage(frame, where(folder), ())), ""
-        data_schema = frame.schema.json()
-        wider = self._wider(view.table, self._change_of_schema(view.table, data_schema, options), options)
-        if needs_arrow(schema_of(data_schema)):
-            rows, helpers = laid_out(frame, wider.spec(), wider.schema())
-            arrow = ArrowStager(view.table, wider.schema())
-            return (lambda folder: arrow.stage(rows, folder, helpers)), data_schema
-        rows, helpers = laid_out(identified(frame, wider.schema()), wider.spec(), wider.schema())
-        return (lambda folder: self._stage(rows, where(folder), helpers)), data_schema
-
-    def _wider(self, table: Table, change: SchemaChange, options: WriteOptions) -> TableMetadata:
-        """The table as it will be with the rows' columns."""
         try:
             return with_columns(table, change, options.partition_by, mapped=False).table_metadata
         except ValueError as error:
             raise InvalidInput(f"the rows do not fit the table {self.uri}: {first_line(error)}") from error
 
-    def _check_files(self, table: Table, paths: list[str], change: SchemaChange, options: WriteOptions) -> None:
+    def _writer(self, frame: Any, view: TableView, wider: TableMetadata | None) -> Callable[[str], StagedRows]:
+        """What writes the rows into a folder, with the ids of the table's columns and split by partition.
+
+        wider: None for a frame that is not Spark's, which is left as it is."""
+        where = view.objects.where
+        if wider is None:
+            return lambda folder: self._stage(frame, where(folder), ())
+        schema, spec = wider.schema(), wider.spec()
+        if needs_arrow(schema_of(frame.schema.json())):
+            rows, helpers = laid_out(frame, spec, schema)
+            arrow = ArrowStager(view.table, schema)
+            return lambda folder: arrow.stage(rows, folder, helpers)
+        rows, helpers = laid_out(identified(frame, schema), spec, schema)
+        return lambda folder: self._stage(rows, where(folder), helpers)
+
+    def _check_files(self, wider: TableMetadata, files: Sequence[Staged]) -> None:
         """Checks that each file fits the table and belongs to one partition.
 
         Raises:
             InvalidInput: one does not.
         """
-        wider = self._wider(table, change, options)
         try:
-            data_files(wider, staged(table, paths))
+            data_files(wider, files)
         except ValueError as error:
             raise InvalidInput(f"the rows cannot be filed in the table {self.uri}: {first_line(error)}") from error
 

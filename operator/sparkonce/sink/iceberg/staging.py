@@ -65,7 +65,7 @@ def identified(frame: DataFrame, schema: Schema) -> DataFrame:
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
     from pyspark.sql.types import StructType as SparkStruct
 
-    numbered = _numbered(json.loads(frame.schema.json()), schema.as_struct())
+    numbered = _numbered(frame.schema.jsonValue(), schema.as_struct())
     struct = SparkStruct.fromJson(numbered)
     columns = [F.col(groups.quoted(each.name)).alias(each.name, metadata=each.metadata) for each in struct.fields]
     rows = frame.to(struct).select(*columns)  # `to` reaches the fields of structs

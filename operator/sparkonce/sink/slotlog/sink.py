@@ -47,7 +47,7 @@ from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.inventory import inventory, recorded
 from sparkonce.sink.slotlog.layout import with_files
 from sparkonce.sink.slotlog.snapshot import committed_slots, missing_files, write_snapshot
-from sparkonce.sink.staging import Stager, is_spark, stage_with_spark, staged_files, undone_unless_staged
+from sparkonce.sink.staging import Stager, columns_of, is_spark, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +131,7 @@ class SlotLogSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
-                data_schema=frame.schema.json() if is_spark(frame) else written.data_schema,
+                data_schema=columns_of(frame, written),
                 partition_by=options.partition_by or None,
                 application=written.application,
                 committed_at=time.time(),
