@@ -50,9 +50,9 @@ chaos: ready ## faults on a real cluster, ours beside plain SparkApplications (h
 test: check ## lint, types, layers, then the quick tests; TIER=operator, TIER=all (CI=true: none may be skipped), TESTS=tests/store
 	@sh scripts/setup --quiet --tests
 ifeq ($(TIER)$(TESTS),all)
-	@EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=quick
-	@sh scripts/cluster-parts || [ "$$CI" != true ] # a laptop skips what it cannot build
-	@EFFORT=$(EFFORT) $(PYTEST) $(FULL_WORKERS) --tier=full
+	@red=0; EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=quick || red=1; \
+	sh scripts/cluster-parts || [ "$$CI" != true ] || exit 1; \
+	EFFORT=$(EFFORT) $(PYTEST) $(FULL_WORKERS) --tier=full || red=1; exit $$red # both, so that one run shows all failures; a laptop skips what it cannot build
 else
 ifeq ($(TIER),operator)
 	@sh scripts/cluster-parts --operator || [ "$$CI" != true ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from driver.granted import Granted, granted
+from harness.granted import Granted, granted
 from harness.memory_store import MemoryStore
 from sparkonce.attempt.drive import Drive, Ended, NotOurs
 from sparkonce.blocking import run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.granted import Granted, granted
+from harness.granted import Granted, granted
 from harness.memory_store import MemoryStore
 from sparkonce.attempt.observe import PLACING, UNPLACED, as_queued, observe_heartbeats, receivable_through, unstarted
 from sparkonce.blocking import run

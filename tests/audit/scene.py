@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from driver.granted import Granted, granted
 from harness.arrow_stage import table_of
+from harness.granted import Granted, granted
 from sparkonce.attempt.decide import Finalize, Observation
 from sparkonce.attempt.outcome import failed, succeeded
 from sparkonce.audit.files import with_threads

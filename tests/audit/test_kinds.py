@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from audit.scene import WEEK, Scene, kinds, only, scene
-from driver.granted import Granted
 from harness.arrow_stage import table_of
+from harness.granted import Granted
 from sparkonce.attempt.decide import Finalize, Observation
 from sparkonce.attempt.outcome import failed, succeeded
 from sparkonce.audit.cleanup import sweep

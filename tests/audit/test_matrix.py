@@ -18,9 +18,9 @@ import pytest
 from pyarrow import parquet
 
 from audit.scene import Scene, kinds, scene
-from driver.granted import Granted
 from harness import store_servers
 from harness.arrow_stage import table_of
+from harness.granted import Granted
 from harness.store_servers import StoreServer
 from sparkonce.audit.findings import Finding, Kind
 from sparkonce.audit.places import open_place

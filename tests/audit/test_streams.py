@@ -6,8 +6,8 @@ import shutil
 from typing import Any
 
 from audit.scene import Scene, kinds, only
-from driver.granted import Granted
 from harness.arrow_stage import table_of
+from harness.granted import Granted
 from sparkonce.audit.findings import Kind
 from sparkonce.blocking import run
 from sparkonce.model.record import Outcome

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from attempt.owned import Applications, Driver, Owner, owner
-from driver.granted import Granted, prepared
 from harness.arrow_stage import table_of
+from harness.granted import Granted, prepared
 from sparkonce.commands import operate
 from sparkonce.commands.operate import Explanation, How
 from sparkonce.launch.protocol import Phase

@@ -11,7 +11,7 @@ import pytest
 
 from attempt.owned import Lossy, owner
 from commands.person import Desk, desk, partial, succeeded, unknown, writes
-from driver.granted import document, prepared
+from harness.granted import document, prepared
 from harness.memory_store import MemoryStore
 from sparkonce.attempt.request import Answer
 from sparkonce.blocking import run

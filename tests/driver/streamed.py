@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from driver.granted import Granted, granted
 from harness import iceberg_tables
 from harness.delta_stage import numbers_in
+from harness.granted import Granted, granted
 from harness.stream_source import Source, installed
 from sparkonce.blocking import run
 from sparkonce.model.record import Settling, Why

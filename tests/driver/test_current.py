@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import sparkonce
-from driver.granted import Granted, granted
 from harness.arrow_stage import arrow_stage, table_of
+from harness.granted import Granted, granted
 from sparkonce.driver import current as module
 from sparkonce.driver.context import Job
 from sparkonce.driver.current import from_environment

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from driver.granted import Granted, granted
 from harness.arrow_stage import arrow_stage, table_of
+from harness.granted import Granted, granted
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from driver.granted import Granted, granted
 from harness.arrow_stage import table_of
 from harness.eventually import assert_eventually
+from harness.granted import Granted, granted
 from harness.patience import stretched
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from driver.granted import Granted, granted
+from harness.granted import Granted, granted
 from sparkonce.attempt.outcome import values_of
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from driver.granted import Granted, granted
 from driver.streamed import dying, settled
 from harness.arrow_stage import table_of
+from harness.granted import Granted, granted
 from harness.stream_source import installed
 from sparkonce.blocking import run
 from sparkonce.model.record import ENVIRONMENT, Intent, Report, Verdict, Why

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from driver.granted import Granted, granted
 from driver.streamed import (
     BATCHES,
     COMMITS,
@@ -28,6 +27,7 @@ from driver.streamed import (
 )
 from harness import iceberg_tables
 from harness.arrow_stage import table_of
+from harness.granted import Granted, granted
 from harness.stream_source import Source
 from sparkonce import failpoints
 from sparkonce.attempt.decide import Finalize

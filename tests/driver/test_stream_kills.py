@@ -18,10 +18,10 @@ import pytest
 from pyarrow import parquet
 
 from crash.scene import HERE, Scene
-from driver.granted import granted
 from driver.streamed import Dies, settled
 from harness.child import frozen
 from harness.eventually import assert_eventually
+from harness.granted import granted
 from harness.patience import output_of, until_ended
 from harness.stream_source import Source, installed
 from sparkonce.model.record import ENVIRONMENT, Settling, Verdict, Why

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from driver.granted import Granted, granted
 from driver.streamed import (
     BATCHES,
     LIVES,
@@ -25,6 +24,7 @@ from driver.streamed import (
     source,
 )
 from harness.arrow_stage import table_of
+from harness.granted import Granted, granted
 from sparkonce.blocking import run
 from sparkonce.driver.stream import Streamed
 from sparkonce.errors import InvalidInput, OutputChanged, OutputUnsupported, StreamBroken, UndeclaredOutput

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from driver.granted import Granted
 from driver.streamed import (
     BATCHES,
     LIVES,
@@ -26,6 +25,7 @@ from driver.streamed import (
     settled,
     source,
 )
+from harness.granted import Granted
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.driver.stream import StreamOutput

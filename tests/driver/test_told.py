@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from driver.granted import Granted, granted
 from driver.streamed import begin, checkpoints, kind, settled, source
 from driver.test_report import Lossy, reports
 from harness.arrow_stage import table_of
+from harness.granted import Granted, granted
 from sparkonce.attempt.settle_runs import driver_reported
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import COURTESY, Job

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from driver.granted import granted, silent
 from harness.arrow_stage import table_of
+from harness.granted import granted, silent
 from sparkonce.blocking import run
 from sparkonce.errors import AttemptEnded, Fenced, InvalidInput, KeyConflict, OutputUnavailable, UndeclaredOutput
 from sparkonce.sink.protocol import Slot

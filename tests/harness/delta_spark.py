@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from deltalake import DeltaTable
 
 from sparkonce.blocking import run
 from sparkonce.model.spec import OnRerun
+from sparkonce.sink.delta import log as delta_log
+from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import Sink, SinkKey, WriteOptions
 
@@ -146,6 +149,17 @@ def play(spark: SparkSession, table: Path, facts: dict[str, Any]) -> None:
             facts["too long"].append(str(error))
     widths.sql("UPDATE {t} SET code = 'B' WHERE n < 5")  # rewrites the job's file, which checks each of its texts again
     facts["rewritten under widths"] = widths.numbers()
+
+    blank = Play(spark, table.with_name("blank"))
+    log = blank.table / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_bytes(
+        delta_log.new_table(delta_fit.BLANK, (), protocol=delta_fit.new_protocol(()), now=0)
+    )
+    noon = datetime(2024, 5, 1, 12)  # noqa: DTZ001 - of no zone
+    facts["into a table without columns"] = blank.job(key_of("bb"), [(1, noon)], "n long, at timestamp_ntz")
+    blank.sql("INSERT INTO {t} VALUES (2, TIMESTAMP_NTZ '2024-05-01 12:00:00')")
+    facts["noons"] = [str(row["at"]) for row in blank.sql("SELECT at FROM {t}")]
 
 
 def main() -> None:

@@ -26,13 +26,15 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pyiceberg import expressions
 
+import sparkonce
 from harness import iceberg_tables
+from harness.granted import granted
 from harness.tasks_spark import HOSTILE
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.iceberg.schema import schema_of
-from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.open import Declared, open_sink, sinks_of
 from sparkonce.sink.protocol import GROUPED_SCHEMA, Committed, Sink, SinkKey, WriteOptions
 from sparkonce.sink.slotlog.reader import files, read
 
@@ -40,7 +42,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KINDS = ("slotLog", "delta", "iceberg")
+WRITERS = {"slotLog": ("job", "stream", "notebook"), "delta": ("job", "stream"), "iceberg": ("job", "stream")}
+"""Who writes: a job's `write`, a job's `stream`, or a notebook's block, which has slot logs alone."""
 TABLE = ("sales", "matrix")
+KEY = SinkKey(key_hash="matrix", output="values", generation=1)
 
 Filters: Any = expressions  # pyiceberg's annotations know fewer ways than its documentation
 
@@ -119,11 +124,13 @@ class Case:
     """Of that column, in an Iceberg table."""
     hostile: bool
     """Whether the session has the settings of jobs that write for older readers, too."""
+    writer: str = "job"
+    """One of `WRITERS`. A stream's columns are nullable: Spark's file sources say so."""
 
     def __str__(self) -> str:
         shown = "; ".join(f"{c.name} {c.type}{'' if c.nullable else ' not null'} {c.values!r}" for c in self.columns)
         by = f" by {self.transform}({self.partition})" if self.partition else ""
-        return f"{self.kind}{by}{' under hostile settings' if self.hostile else ''}: {shown}"
+        return f"{self.kind} by a {self.writer}{by}{' under hostile settings' if self.hostile else ''}: {shown}"
 
 
 @dataclass
@@ -169,9 +176,10 @@ TRANSFORMS = {
 def cases(draw: st.DrawFn, kind: str, rows: int = 5) -> Case:
     """A table of up to four columns beside the rows' numbers."""
     columns = []
+    writer = draw(st.sampled_from(WRITERS[kind]))
     for number in range(draw(st.integers(1, 4))):
         of, values = draw(_nested(0 if number == 0 else draw(st.integers(0, 3))))
-        nullable = draw(st.booleans())
+        nullable = writer == "stream" or draw(st.booleans())
         drawn = draw(st.lists(values | st.none() if nullable else values, min_size=rows, max_size=rows))
         columns.append(Column(f"c{number}", of, drawn, nullable))
     partition, transform = None, "identity"
@@ -181,7 +189,7 @@ def cases(draw: st.DrawFn, kind: str, rows: int = 5) -> Case:
         offered = TRANSFORMS.get(named[0] if named else "", ())
         if kind == "iceberg" and offered and draw(st.booleans()):
             transform = draw(st.sampled_from(offered))
-    return Case(kind, tuple(columns), partition, transform, draw(st.booleans()))
+    return Case(kind, tuple(columns), partition, transform, draw(st.booleans()), writer)
 
 
 def known(kind: str) -> list[Case]:
@@ -214,32 +222,11 @@ def known(kind: str) -> list[Case]:
 
 
 def play(case: Case, spark: SparkSession, folder: Path) -> Verdict:
-    """Writes the case into a new table below a folder, and reads it. A SQL catalog must be in use (`iceberg_tables.use`)."""
-    verdict = Verdict(str(case))
-    source = arrow(case)
-    parquet.write_table(source, folder / "source.parquet", store_schema=False)
-    frame = framed(spark, case, folder / "source.parquet")
-    sink = sink_of(case.kind, folder)
-    key = SinkKey(key_hash="matrix", output="values", generation=1)
-    if case.kind == "iceberg" and case.transform != "identity":
-        _make_table(case, frame)
-    with settings(spark, HOSTILE if case.hostile else {}):
-        partition_by = (case.partition,) if case.partition and case.transform == "identity" else ()
-        try:
-            slot = sink.stage(frame, key, 1, fingerprint="f", options=WriteOptions(partition_by=partition_by))
-        except (InvalidInput, OutputUnsupported) as refused:
-            verdict.refused = re.sub(r"\bc\d\b|/\S+|\d+", "_", str(refused))
-            if not re.search(r"\bc\d\b", str(refused)):
-                verdict.wrong.append(f"refused without naming a column: {refused}")
-            if run(sink.find(key)) is not None or list(folder.glob("*/**/*.parquet")):
-                verdict.wrong.append(f"refused and left files: {refused}")
-            return verdict
-        decided = run(sink.commit(key, slot))
-    if case.partition and case.kind != "slotLog" and slot.schema_ != GROUPED_SCHEMA:
-        verdict.wrong.append(f"a release that knows no groups would take the slot: schema {slot.schema_}")
-    if not isinstance(decided, Committed):
-        verdict.wrong.append(f"not committed: {decided}")
+    """Writes the case as `write` does, and reads it."""
+    verdict = write(case, spark, folder)
+    if verdict.refused or verdict.wrong:
         return verdict
+    source = arrow(case)
     written = rows_of(source)
     for name, found in readings(case, spark, folder):
         expected = written if name != "pyiceberg" else [_as_pyiceberg(source.schema, row) for row in written]
@@ -248,6 +235,53 @@ def play(case: Case, spark: SparkSession, folder: Path) -> Verdict:
             verdict.wrong.append(f"{name} finds {len(found)} rows; written and found: {differing[:2]}")
     verdict.wrong += _filtered(case, spark, folder)
     return verdict
+
+
+def write(case: Case, spark: SparkSession, folder: Path) -> Verdict:
+    """Writes the case into a new table below a folder, beside source.parquet with the same rows. A SQL catalog must be in use
+    (`iceberg_tables.use`)."""
+    verdict = Verdict(str(case))
+    source = arrow(case)
+    parquet.write_table(source, folder / "source.parquet", store_schema=False)
+    frame = framed(spark, case, folder / "source.parquet")
+    if case.kind == "iceberg" and case.transform != "identity":
+        _make_table(case, frame)
+    with settings(spark, HOSTILE if case.hostile else {}):
+        try:
+            verdict.wrong += _write(case, spark, frame, folder)
+        except (InvalidInput, OutputUnsupported) as refused:
+            verdict.refused = re.sub(r"\bc\d\b|/\S+|\d+", "_", str(refused))
+            if not re.search(r"\bc\d\b", str(refused)):
+                verdict.wrong.append(f"refused without naming a column: {refused}")
+            if run(sink_of(case.kind, folder).find(KEY)) is not None or list(folder.glob("*/**/*.parquet")):
+                verdict.wrong.append(f"refused and left files: {refused}")
+            return verdict
+    return verdict
+
+
+def _write(case: Case, spark: SparkSession, frame: DataFrame, folder: Path) -> list[str]:
+    """Writes the rows as the case's writer does; what is wrong with the commit. Raises as that writer does."""
+    by = (case.partition,) if case.partition and case.transform == "identity" else ()
+    if case.writer == "stream":
+        outputs = [{"name": KEY.output, "onRerun": "Append", case.kind: _declared(case.kind, folder)}]
+        attempt = granted(folder, outputs=outputs)
+        job = attempt.job(sinks=sinks_of(attempt.prepared.job, str(folder)))
+        with settings(spark, {"spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED"}):
+            landing = spark.readStream.schema(frame.schema).parquet(f"file://{folder}/*.parquet")
+            streamed = job.stream(landing).write(KEY.output, partition_by=by)
+        return [] if streamed.rows == len(case.columns[0].values) else [f"streamed {streamed}"]
+    if case.writer == "notebook":
+        places = {KEY.output: str(folder / case.kind)}
+        with sparkonce.job("matrix", outputs=places, store=str(folder / "ledger.db")) as block:
+            block.write(frame, KEY.output, partition_by=by)
+        return []
+    sink = sink_of(case.kind, folder)
+    slot = sink.stage(frame, KEY, 1, fingerprint="f", options=WriteOptions(partition_by=by))
+    decided = run(sink.commit(KEY, slot))
+    wrong = [] if isinstance(decided, Committed) else [f"not committed: {decided}"]
+    if case.partition and case.kind != "slotLog" and slot.schema_ != GROUPED_SCHEMA:
+        wrong.append(f"a release that knows no groups would take the slot: schema {slot.schema_}")
+    return wrong
 
 
 def arrow(case: Case) -> pa.Table:
@@ -285,10 +319,18 @@ def settings(spark: SparkSession, wanted: dict[str, str]) -> Iterator[None]:
 
 
 def sink_of(kind: str, folder: Path) -> Sink:
-    location = str(folder / kind) if kind != "iceberg" else ".".join((iceberg_tables.CATALOG, *TABLE))
+    declared = _declared(kind, folder)
+    location = declared["path"] if "path" in declared else ".".join((declared["catalog"], declared["table"]))
     return open_sink(
-        Declared(name="values", kind=kind, location=location, on_rerun=OnRerun.APPEND), base=None, durable=False
+        Declared(name=KEY.output, kind=kind, location=location, on_rerun=OnRerun.APPEND), base=None, durable=False
     )
+
+
+def _declared(kind: str, folder: Path) -> dict[str, str]:
+    """The output's place, as a job's spec has it."""
+    if kind == "iceberg":
+        return {"catalog": iceberg_tables.CATALOG, "table": ".".join(TABLE)}
+    return {"path": str(folder / kind)}
 
 
 def _make_table(case: Case, frame: DataFrame) -> None:

@@ -1,8 +1,7 @@
-"""The operator of the commit before this one: its wheel, built from git and unpacked outside the checkout.
+"""The operator that is in use before this one: its wheel, built from git and unpacked outside the checkout.
 
-It is a wheel and not an installation: its dependencies are installed anyway, and `PYTHONPATH` puts it before the checkout. If the history
-has no earlier operator (at the first commit that has one, or in a clone without history), the newest commit is used: two processes of one
-version.
+It is a wheel and not an installation: its dependencies are installed anyway, and `PYTHONPATH` puts it before the checkout. A clone without
+history has no earlier commit: the newest is used, two processes of one version.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = "operator/sparkonce"
-OPERATOR = f"{PACKAGE}/kube/operator.py"
+IN_USE = "121ac6d12cd3364d761184ca73388c2e1ea57b55"
+"""The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
+commit before the last would be one of the series itself, which no one runs."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,11 @@ def previous(folder: Path) -> Version:
 
 
 def _commit() -> str:
-    """The last commit but one that changed the package, if it has an operator."""
-    changed = _git("log", "--format=%H", "--", PACKAGE).decode().split()
-    for commit in changed[1:]:
-        if _git("ls-tree", "--name-only", commit, "--", OPERATOR):
-            return commit
-        break
-    return changed[0]
+    """`IN_USE`, or the newest commit if the clone does not have it."""
+    known = subprocess.run(
+        ["git", "cat-file", "-e", f"{IN_USE}^{{commit}}"], cwd=ROOT, capture_output=True, check=False
+    )
+    return IN_USE if known.returncode == 0 else _git("rev-parse", "HEAD").decode().strip()
 
 
 def _git(*arguments: str) -> bytes:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from driver.granted import document
+from harness.granted import document
 from sparkonce.launch.kubeflow.spec import Wanting, application, placeholder
 from sparkonce.model.record import Application, Assignment, SpecBody
 from sparkonce.model.spec import IdempotentJob, OnDelete

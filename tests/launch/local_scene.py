@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from driver.granted import granted
+from harness.granted import granted
 from sparkonce.launch.local import Command, LocalLauncher, _environment, _processes
 from sparkonce.launch.protocol import ENDED, ApplicationState, StillThere, Stopped
 from sparkonce.model.record import NONCE_ENVIRONMENT, Assignment

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import harness.fake_submit as fake
-from driver.granted import granted
+from harness.granted import granted
 from harness.manifests import job
 from sparkonce.errors import InvalidInput
 from sparkonce.launch import submit

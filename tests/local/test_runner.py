@@ -15,8 +15,8 @@ import pytest
 
 from attempt.owned import Applications
 from commands.person import desk, writes
-from driver.granted import prepared
 from harness.eventually import assert_eventually
+from harness.granted import prepared
 from harness.patience import promised, stretched
 from sparkonce.attempt.request import Answer
 from sparkonce.blocking import run

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, QueryBuilder, write_deltalake
+from deltalake import DeltaTable, Field, QueryBuilder, TableFeatures, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from harness.delta_stage import entries, rows_in
@@ -185,8 +185,68 @@ def test_local_timestamps_get_their_feature(delta: DeltaTableSink, key: SinkKey,
     assert len(rows_in(table)) == 1
     other = sink_on(table.with_name("other"))
     write_deltalake(str(table.with_name("other")), pa.table({"n": [0]}))
-    with pytest.raises(InvalidInput, match="needs the table feature timestampNtz"):
+    with pytest.raises(
+        InvalidInput, match=r"new column at holds timestamp_ntz, .*; enable that feature first, or cast"
+    ):
         other.stage(frame, key, 1, fingerprint="f", options=WriteOptions(merge_schema=True))
+    cast: Any = frame.set_column(1, "at", frame["at"].cast(pa.timestamp("us", "UTC")))
+    assert other.stage(cast, key, 1, fingerprint="f", options=WriteOptions(merge_schema=True)).rows == 1
+    found = DeltaTable(str(table.with_name("other")))
+    found.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
+    enabled = other.stage(frame, key, 1, fingerprint="f", options=WriteOptions(merge_schema=True))
+    assert isinstance(run(other.commit(key, enabled)), Committed)
+
+
+def test_a_table_without_columns_gets_the_feature_with_its_first_rows(
+    delta: DeltaTableSink, key: SinkKey, table: Path
+) -> None:
+    """Rows without columns or a stream's opening made it, with the lowest protocol: the entry of the rows raises that and keeps what
+    it implied."""
+    nothing, first = pa.table({}), SinkKey(key_hash="c3", output="orders", generation=1)
+    assert isinstance(run(delta.commit(first, delta.stage(nothing, first, 1, fingerprint="f"))), Committed)  # type: ignore[arg-type]  # as a DataFrame
+    assert DeltaTable(str(table)).protocol().min_writer_version == 2
+    frame: Any = pa.table({"n": [1], "at": pa.array([[0]], pa.list_(pa.timestamp("us")))})
+    assert isinstance(run(delta.commit(key, delta.stage(frame, key, 1, fingerprint="f"))), Committed)
+    protocol = DeltaTable(str(table)).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (3, 7)
+    assert protocol.reader_features == ["timestampNtz"]
+    assert set(protocol.writer_features or ()) == {"appendOnly", "invariants", "timestampNtz"}
+    write_deltalake(str(table), frame, mode="append")
+    assert len(rows_in(table)) == 2
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "expected"),
+    [
+        (1, 2, (["x"], ["appendOnly", "invariants", "x"])),
+        (2, 5, (
+            ["columnMapping", "x"],
+            ["appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "generatedColumns", "invariants", "x"],
+        )),
+        (3, 7, (["r", "x"], ["r", "w", "x"])),
+        (1, 7, (["r", "x"], ["r", "w", "x"])),
+    ],
+)  # fmt: skip
+def test_a_raised_protocol_names_what_was_implied(
+    reader: int, writer: int, expected: tuple[list[str], list[str]]
+) -> None:
+    """A table of a version without a list of features has those of its version; a list is kept."""
+    listed = frozenset({"r"}) if writer == 7 else frozenset[str]()
+    raised = delta_fit.raised_protocol(
+        reader=reader,
+        writer=writer,
+        reader_features=listed,
+        features=listed | ({"w"} if writer == 7 else set()),
+        enables=frozenset({"x"}),
+    )
+    assert (raised["minReaderVersion"], raised["minWriterVersion"]) == (3, 7)
+    assert (raised["readerFeatures"], raised["writerFeatures"]) == expected
+
+
+def test_a_column_called_like_a_type_needs_no_feature() -> None:
+    """The type decides, not the name."""
+    assert delta_fit.needed_features(struct(timestamp_ntz="long")) == set()
+    assert delta_fit.needed_features(struct(m=mapped("string", "timestamp_ntz"))) == {"timestampNtz"}
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.binary()])
@@ -298,7 +358,9 @@ def test_new_fields_of_structs_need_merge_schema(delta: DeltaTableSink, key: Sin
 def test_a_new_field_needs_its_features_too() -> None:
     """A nested `timestamp_ntz` is a demand on readers like one of a column."""
     added = fitted(struct(a="long"), struct(a="long", at="timestamp_ntz"), merge=True)
-    assert added == "a new column needs the table feature timestampNtz; enable it first"
+    assert str(added).startswith(
+        "its new column at holds timestamp_ntz, which needs the table feature timestampNtz; enable that"
+    )
     assert isinstance(
         fitted(struct(a="long"), struct(a="long", at="timestamp_ntz"), merge=True, timestampNtz=True),
         delta_fit.RowLayout,

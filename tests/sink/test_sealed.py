@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driver.granted import Granted, granted
 from harness import delta_tables, iceberg_tables
 from harness.arrow_stage import table_of
 from harness.forged import file_of, forgeries
+from harness.granted import Granted, granted
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, SpecBody, Verdict

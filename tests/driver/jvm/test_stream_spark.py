@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from crash.scene import HERE, Scene
-from driver.granted import Granted, granted
 from driver.streamed import Dies, next_attempt, settled
 from driver.test_stream_kills import STEPS, one_commit_per_place, rows
+from harness.granted import Granted, granted
 from harness.patience import until_ended
 from harness.spark import spark
 from sparkonce.driver.source import sources_of

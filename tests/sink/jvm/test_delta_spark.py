@@ -72,3 +72,9 @@ def test_texts_are_stored_as_the_engine_stores_them_under_widths(facts: dict[str
     ):
         assert f"its column {column}, and a row has a text of " in said
     assert facts["rewritten under widths"] == [0, 1]
+
+
+def test_the_engine_goes_on_with_a_table_that_was_given_a_feature(facts: dict[str, Any]) -> None:
+    """It had no columns, and its first rows have local times: the engine reads them and adds its own."""
+    assert facts["into a table without columns"] == "Committed"
+    assert facts["noons"] == ["2024-05-01 12:00:00"] * 2

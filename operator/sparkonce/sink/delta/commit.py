@@ -139,6 +139,15 @@ async def commit_entry(
         delta_log.txn(delta_log.idem(key), delta_log.slot_number(slot), now=now),
         delta_log.txn(delta_log.fence(key), max(slot.token, table.fenced(key)), now=now),
     ]
+    if fits.enables:
+        upgraded = delta_fit.raised_protocol(
+            reader=table.min_reader,
+            writer=table.min_writer,
+            reader_features=table.reader_features,
+            features=table.features,
+            enables=fits.enables,
+        )
+        actions.append({"protocol": upgraded})
     if fits.schema is not None:
         actions.append(
             delta_log.meta_data(
@@ -176,9 +185,11 @@ def table_entry(slot: Slot) -> bytes | str:
     schema = delta_fit.new_schema(_rows(slot), partition_by)
     if isinstance(schema, str):
         return schema
-    features = sorted(delta_fit.needed_features(schema))
     return delta_log.new_table(
-        schema if schema["fields"] else delta_fit.BLANK, partition_by, features=features, now=_now()
+        schema if schema["fields"] else delta_fit.BLANK,
+        partition_by,
+        protocol=delta_fit.new_protocol(delta_fit.needed_features(schema)),
+        now=_now(),
     )
 
 

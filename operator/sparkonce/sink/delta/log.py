@@ -132,12 +132,8 @@ def remove(live: Live, values: Mapping[str, str | None], *, now: int) -> Action:
     }
 
 
-def new_table(schema: Mapping[str, Any], partition_by: Sequence[str], *, features: Sequence[str], now: int) -> bytes:
-    """Version 0 of a table without rows. features: table features that its types need."""
-    protocol: Action = {"minReaderVersion": 1, "minWriterVersion": 2}
-    if features:
-        named = sorted(features)
-        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": named, "writerFeatures": named}
+def new_table(schema: Mapping[str, Any], partition_by: Sequence[str], *, protocol: Action, now: int) -> bytes:
+    """Version 0 of a table without rows. protocol: the body of its action."""
     table = meta_data(
         identity=str(uuid.uuid4()), schema=schema, partition_by=partition_by, configuration={}, created=now
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,13 @@ _PRIMITIVE = re.compile(
 )
 _COLLATION = re.compile(rf'"{COLLATIONS}": \{{"[^"]*": "([^"]*)"')
 """The first collation in a column's declaration, as `json.dumps` writes it."""
+_LOCAL_TIME = re.compile(r'"(?:type|elementType|keyType|valueType)": "timestamp_ntz"')
+"""In a declaration as `json.dumps` writes it."""
+_IMPLIED = {
+    "appendOnly": 2, "invariants": 2, "checkConstraints": 3, "changeDataFeed": 4, "generatedColumns": 4, "columnMapping": 5,
+    "identityColumns": 6,
+}  # fmt: skip
+"""The writer version since which a table without a list of features has each of these."""
 _BAD_NAME = re.compile(r"[ ,;{}()\n\t=]")
 _NOT_FOLDERS = ("binary", "timestamp", "struct", "array", "map")
 """Types without a canonical text: Spark names folders of a `timestamp` in the session's time zone."""
@@ -65,6 +72,8 @@ class RowLayout:
     """The table's own partition columns; the rows' where the table had no columns."""
     staged_by: tuple[str, ...]
     """Those of them that the rows have, by which staging partitions."""
+    enables: frozenset[str] = frozenset()
+    """Table features that come with the rows, into a table whose columns were not defined before."""
 
 
 def unwritable(
@@ -118,9 +127,8 @@ def fit(
         first = new_schema(rows, asked)
         if isinstance(first, str):
             return first
-        if lacking_features := needed_features(first) - features:
-            return f"a column needs the table feature {', '.join(sorted(lacking_features))}; enable it first"
-        return RowLayout(first if first["fields"] else None, tuple(asked), tuple(asked))
+        enables = frozenset(needed_features(first)) - features
+        return RowLayout(first if first["fields"] else None, tuple(asked), tuple(asked), enables)
     if asked and tuple(asked) != tuple(partition_by):
         own = ", ".join(partition_by) or "no column"
         return f"it is partitioned by {own}, not by {', '.join(asked)}; leave partition_by out"
@@ -147,8 +155,12 @@ def fit(
             )
     if why := _unkept(added):
         return why
-    if lacking_features := needed_features({"fields": added}) - features:
-        return f"a new column needs the table feature {', '.join(sorted(lacking_features))}; enable it first"
+    for column in added:
+        for feature in needed_features(column) - features:
+            return (
+                f"its new column {column['name']} holds timestamp_ntz, which needs the table feature {feature}; enable that feature "
+                "first, or cast the column to timestamp"
+            )
     schema = {**table, "fields": merged} if added else None
     return RowLayout(schema, tuple(partition_by), tuple(name for name in partition_by if name in kinds))
 
@@ -271,7 +283,31 @@ def is_blank(table: Field) -> bool:
 
 def needed_features(schema: Mapping[str, Any]) -> set[str]:
     """Table features that the types of some columns need."""
-    return {"timestampNtz"} if '"timestamp_ntz"' in json.dumps(schema) else set()
+    return {"timestampNtz"} if _LOCAL_TIME.search(json.dumps(schema)) else set()
+
+
+def new_protocol(features: Collection[str]) -> Field:
+    """The body of the `protocol` action of a new table, the lowest that has these features of readers and writers."""
+    if not features:
+        return {"minReaderVersion": 1, "minWriterVersion": 2}
+    named = sorted(features)
+    return {"minReaderVersion": READER, "minWriterVersion": WRITER, "readerFeatures": named, "writerFeatures": named}
+
+
+def raised_protocol(
+    *, reader: int, writer: int, reader_features: frozenset[str], features: frozenset[str], enables: frozenset[str]
+) -> Field:
+    """The body of the `protocol` action of a table that keeps its features and enables others, of readers and writers.
+
+    Raising a version names the features that the version before implied (Delta's protocol, section *Table features*)."""
+    implied = {name for name, since in _IMPLIED.items() if since <= writer < WRITER}
+    mapped = {"columnMapping"} if reader == READER - 1 else set()
+    return {
+        "minReaderVersion": READER,
+        "minWriterVersion": WRITER,
+        "readerFeatures": sorted(reader_features | mapped | enables),
+        "writerFeatures": sorted(features | implied | enables),
+    }
 
 
 def nullable(column: Field) -> Field:

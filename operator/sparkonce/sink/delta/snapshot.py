@@ -47,7 +47,8 @@ class DeltaSnapshot:
         self.schema: dict[str, Any] = json.loads(table.schema().to_json())
         protocol = table.protocol()
         self.min_reader, self.min_writer = protocol.min_reader_version, protocol.min_writer_version
-        self.features = frozenset(protocol.writer_features or ()) | frozenset(protocol.reader_features or ())
+        self.reader_features = frozenset(protocol.reader_features or ())
+        self.features = frozenset(protocol.writer_features or ()) | self.reader_features
 
     def committed(self, key: SinkKey | str) -> int | None:
         """Number of a key's committed slot (`log.slot_number`); None when there is none."""
