@@ -42,7 +42,8 @@ def repaired(scene: Scene, failpoints: str = "") -> int:
 def test_a_damaged_record_in_progress_is_settled_by_its_outputs(
     tmpfs_path: Path, shape: str, point: str, attempts: int
 ) -> None:
-    """All die at this point. What was committed stays and is found; what was not is written by the next attempt, with the next token."""
+    """All die at this point. What was committed stays and is found, and no other attempt is made. What was not is written by a later
+    attempt, with its own token: the next one, unless a busy machine lets that one miss its heartbeat of two seconds."""
     scene = Scene(tmpfs_path, shape=shape)
     try:
         runner = scene.run(f"{point}=1*kill")
@@ -54,7 +55,9 @@ def test_a_damaged_record_in_progress_is_settled_by_its_outputs(
         )  # unavailable, with the remedy that test_repair.py of cli/ follows
         assert repaired(scene) == 0
         said = scene.finish(tries=1)
-        assert (said["phase"], said["result"]["attempts"]) == ("Succeeded", attempts)
+        assert said["phase"] == "Succeeded"
+        made = said["result"]["attempts"]
+        assert made == 1 if attempts == 1 else made >= attempts
         scene.check()
     finally:
         scene.clear()
@@ -78,7 +81,7 @@ def test_a_driver_of_before_commits_nothing_after_the_repair(tmpfs_path: Path) -
         zombies = [pid for pid in scene.attempts() if frozen(pid)]
         damage(scene)
         assert repaired(scene) == 0
-        assert scene.finish(tries=1)["result"]["attempts"] == 2
+        assert scene.finish(tries=1)["result"]["attempts"] >= 2
         for pid in zombies:
             if frozen(pid):
                 os.kill(pid, signal.SIGCONT)

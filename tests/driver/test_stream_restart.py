@@ -28,7 +28,7 @@ from driver.streamed import (
 from harness.granted import Granted
 from sparkonce import failpoints
 from sparkonce.blocking import run
-from sparkonce.driver.stream import StreamOutput
+from sparkonce.driver.stream_output import StreamOutput
 from sparkonce.errors import StreamBroken
 from sparkonce.failpoints import FailpointError
 from sparkonce.sink import stream

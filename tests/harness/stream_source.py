@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from harness.arrow_stage import table_of
-from sparkonce.driver import stream
+from sparkonce.driver import stream, stream_output
 from sparkonce.sink.protocol import StreamSource
 
 
@@ -140,5 +140,5 @@ def plan_of(_: object, checkpoint: str, number: int) -> str:
 def installed(patch: pytest.MonkeyPatch) -> None:
     """Makes streams read these checkpoints instead of Spark's from here on."""
     patch.setattr(stream, "plan_of", plan_of)
-    patch.setattr(stream, "sources_of", lambda source: source.sources)
+    patch.setattr(stream_output, "sources_of", lambda source: source.sources)
     patch.setattr(stream, "stopped", lambda _: False)

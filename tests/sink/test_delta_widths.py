@@ -17,7 +17,6 @@ from sparkonce.blocking import run
 from sparkonce.errors import OutputUnsupported
 from sparkonce.sink.delta.widths import (
     CHECKED,
-    COLLATIONS,
     DECLARED,
     Width,
     of_rows,
@@ -26,6 +25,7 @@ from sparkonce.sink.delta.widths import (
     unchecked,
     widths,
 )
+from sparkonce.sink.groups import COLLATIONS
 from sparkonce.sink.protocol import Committed, SinkKey, Slot, Stuck
 
 STRINGS: dict[str, Any] = {

@@ -117,9 +117,9 @@ def plan(
     local_only(store, APPLY)
     try:
         prepared = _prepared(file, param, output, application)
-    except NotHere as unread:
+    except NotHere as elsewhere:
         asked = JobArguments.of(file, params=param, outputs=output)
-        return _not_checked(unread_key(asked.job(), base=asked.base), str(unread), store, as_json=as_json)
+        return _not_checked(unread_key(asked.job(), base=asked.base), elsewhere, store, as_json=as_json)
     with session(store) as opened:
         embedded = opened.embedded
         view, said, evidence = blocking(embedded.look(prepared))
@@ -138,11 +138,10 @@ def plan(
         return code
 
 
-def _not_checked(key: Key | None, why: str, store: str | None, *, as_json: bool) -> ExitCode:
+def _not_checked(key: Key | None, why: NotHere, store: str | None, *, as_json: bool) -> ExitCode:
     """What `plan` says of a job for a cluster: the file is right, and what a request for it would get is unknown here."""
-    what, _, locally = why.partition("; ")
-    reason = f"{what}, so whether it is the job that was sent under this key is not known here"
-    unblock = f"{APPLY}; to run it here, {locally}"
+    reason = f"{why.what}, so whether it is the job that was sent under this key is not known here"
+    unblock = f"{APPLY}; to run it here, {why.remedy}"
     with session(store) as opened:
         if as_json:
             ending = Ending(Answer.NEW, None, reason=reason, unblock=unblock)

@@ -32,7 +32,7 @@ from sparkonce.controller.objects import Fate, Json, ObjectRef, ObjectView
 from sparkonce.controller.rewind_guard import Witness
 from sparkonce.kube.events import EventRecorder, Level
 from sparkonce.kube.status import StatusStored, StatusWriter
-from sparkonce.launch.kubernetes import JOBS, NAMESPACES, Kubernetes, Resource
+from sparkonce.launch.kubernetes import JOBS, NAMESPACES, Kubernetes, Resource, time_of
 from sparkonce.model.record import Address, Record
 
 DEFINITIONS = Resource(
@@ -107,7 +107,9 @@ class KnownJobs:
                 oldest[phase] = min(_since(body["metadata"], status), oldest.get(phase, "9"))
         at = now or datetime.now(UTC)
         return {
-            phase: max(0.0, (at - begun).total_seconds()) for phase, since in oldest.items() if (begun := _time(since))
+            phase: max(0.0, (at - begun).total_seconds())
+            for phase, since in oldest.items()
+            if (begun := time_of(since))
         }
 
     def addresses(self) -> Sequence[Address]:
@@ -246,15 +248,6 @@ def _since(metadata: Json, status: Json) -> str:
 
 def _changed(condition: Json) -> str:
     return str(condition.get("lastTransitionTime") or "")
-
-
-def _time(text: str) -> datetime | None:
-    """The time, in UTC unless it says otherwise; None if it is none."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def _intent(body: Json) -> tuple[object, bool]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from sparkonce.errors import SparkonceError
@@ -155,3 +156,17 @@ class Watched(Protocol):
         ...
 
     def labelled(self, namespace: str, label: str, value: str) -> Sequence[Json]: ...
+
+
+def time_of(value: object) -> datetime | None:
+    """Parses a timestamp of an object, RFC 3339 with a zone, into UTC; None if invalid, or if the year is outside the range of safe
+    arithmetic."""
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None or not 1970 <= moment.year <= 9000:
+        return None
+    return moment.astimezone(UTC)

@@ -28,7 +28,7 @@ from pydantic import JsonValue
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.local import Command
 from sparkonce.model.application import utf8
-from sparkonce.model.application.expansion import FORWARDING, expand, expands
+from sparkonce.model.application.expansion import FORWARDING, env_entries, expand, expands, template_env_entries
 from sparkonce.model.fields import argument_texts, as_text
 from sparkonce.model.record import Assignment
 from sparkonce.model.spec import IdempotentJob, Template
@@ -154,11 +154,6 @@ def _of_cluster(name: str) -> bool:
     return name.startswith(_CLUSTER_CONF[0]) or name in _CLUSTER_CONF
 
 
-def _entries(pod: Mapping[str, JsonValue]) -> list[dict[str, JsonValue]]:
-    env = pod.get("env")
-    return [entry for entry in env if isinstance(entry, dict)] if isinstance(env, list) else []
-
-
 _OF_A_POD = re.compile(
     r"SPARK_\w+|SPARKONCE_\w+|LC_ALL|LC_CTYPE|PYTHONUTF8|\w+_SERVICE_(HOST|PORT\w*)|\w+_PORT(_\d+_\w+)?"
 )
@@ -183,7 +178,7 @@ class Environment:
         made, pod = cls(), _map(spec.get(role))
         made._any_name = f"{role}.envFrom" if pod.get("envFrom") else ""
         made._elsewhere = {str(name): f"{role}.envSecretKeyRefs" for name in _map(pod.get("envSecretKeyRefs"))}
-        made._elsewhere |= {str(entry.get("name")): f"{role}.template" for entry in _template_entries(pod)}
+        made._elsewhere |= {str(entry.get("name")): f"{role}.template" for entry in template_env_entries(pod)}
         prefix = FORWARDING[role]
         unordered: dict[str, tuple[Loc, JsonValue]] = {}
         for name, value in _given(spec, "sparkConf"):
@@ -194,7 +189,7 @@ class Environment:
         made._elsewhere = own | dict.fromkeys(unordered, f"variables without an order (write it under {role}.env)")
         made.values = {name: made.expanded(loc, as_text(value)) for name, (loc, value) in unordered.items()}
         made._elsewhere = own
-        for index, entry in enumerate(_entries(pod)):
+        for index, entry in enumerate(env_entries(pod)):
             made._add((role, "env", index, "value"), entry)
         return made
 
@@ -223,12 +218,6 @@ class Environment:
         return expand(text, value_of)
 
 
-def _template_entries(pod: Mapping[str, JsonValue]) -> list[dict[str, JsonValue]]:
-    containers = _map(_map(pod.get("template")).get("spec")).get("containers")
-    found = containers if isinstance(containers, list) else []
-    return [entry for each in found for entry in _entries(_map(each))]
-
-
 def _skipped(template: Template) -> list[tuple[str, ...]]:
     spec = template.spec
     paths: list[tuple[str, ...]] = []
@@ -240,8 +229,8 @@ def _skipped(template: Template) -> list[tuple[str, ...]]:
     conf = (name for name, _ in _given(spec, "sparkConf") if not name.startswith(FORWARDING["driver"]))
     paths += [("sparkConf", name) for name in conf if _of_cluster(name)]
     for role in ("driver", "executor"):
-        entries = _entries(_map(spec.get(role)))
-        paths += [(role, "env", str(entry["name"])) for entry in entries if entry.get("valueFrom") is not None]
+        given = env_entries(_map(spec.get(role)))
+        paths += [(role, "env", str(entry["name"])) for entry in given if entry.get("valueFrom") is not None]
     return paths
 
 

@@ -35,7 +35,14 @@ _CHUNK = 1 << 20
 
 class NotHere(InvalidInput):
     """The job's application is not a file of this machine, so its content is unknown. Where the job runs on a cluster that is as it
-    should be."""
+    should be. The message is both attributes."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what = what
+        """The field, and where its file is."""
+        self.remedy = remedy
+        """What to do to run the job here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +148,8 @@ def contents_of(job: IdempotentJob, *, base: str, application: str | None = None
     if "://" in main:
         where = "inside an image" if main.startswith("local:") else "not a file of this machine"
         raise NotHere(
-            f"spec.template.spec.mainApplicationFile is {template.main_file}, which is {where}; "
-            "say where it is on this machine with --application FILE"
+            f"spec.template.spec.mainApplicationFile is {template.main_file}, which is {where}",
+            "say where it is on this machine with --application FILE",
         )
     contents = {
         f"application file {Path(template.main_file).name}": _digest(main, "spec.template.spec.mainApplicationFile")

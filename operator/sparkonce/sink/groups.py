@@ -30,6 +30,8 @@ HELPER = "so-group-"
 """Prefix of helper columns. It has no leading underscore, because staging skips such folders as a committer's own."""
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """Spark's name for the folder of rows whose partition value is null."""
+COLLATIONS = "__COLLATIONS"
+"""Spark's key in the metadata of a text column whose values are not compared byte by byte."""
 LONGEST = 100
 """Bytes of UTF-8 that a name can hold: in hexadecimal and with the column's name they fit into the 255 bytes of a file name."""
 
@@ -134,6 +136,20 @@ def value_of(name: str) -> str | None:
     if name.startswith(_HEX):
         return bytes.fromhex(name.removeprefix(_HEX)).decode()
     return name
+
+
+def nameless(names: Iterable[str], *, hashes: bool) -> str | None:
+    """The first of the folders' names that stands for no value; None if each stands for one. hashes: whether a hash does, because the
+    files hold its value."""
+    for name in names:
+        try:
+            value_of(name)
+        except TooLong:
+            if not hashes:
+                return name
+        except ValueError:
+            return name
+    return None
 
 
 def is_plain(name: str) -> bool:

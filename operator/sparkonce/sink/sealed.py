@@ -136,7 +136,8 @@ def _check_files(slot: Slot, where: str, folder: str) -> None:
     for number, file in enumerate(slot.files):
         at = f"{where}.files.{number}"
         _check_path(f"{at}.path", file.path, folder)
-        _check_groups(f"{at}.path", file.path)
+        if (name := groups.nameless(groups.named(file.path).values(), hashes=True)) is not None:
+            raise _invalid(f"{at}.path", f"{_shown(name)} is no name of a partition's value")
         _check_number(f"{at}.rows", file.rows)
         _check_number(f"{at}.bytes", file.bytes)
         if not _DIGEST.fullmatch(file.digest):
@@ -161,17 +162,6 @@ def _check_path(where: str, path: str, folder: str) -> None:
         raise _invalid(where, f"{_shown(path)} is not in {folder}, the folder of this write")
     if len(path) > PATH_LIMIT or _CONTROL.search(path):
         raise _invalid(where, f"it has more than {PATH_LIMIT} characters, or control characters")
-
-
-def _check_groups(where: str, path: str) -> None:
-    """Checks that folders named after partition values (`groups`) have names that stand for values."""
-    for name in groups.named(path).values():
-        try:
-            groups.value_of(name)
-        except groups.TooLong:
-            continue
-        except ValueError:
-            raise _invalid(where, f"{_shown(name)} is no name of a partition's value") from None
 
 
 def _check_number(where: str, number: int) -> None:

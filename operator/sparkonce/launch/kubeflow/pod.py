@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sparkonce.launch.kubeflow.labels import (
@@ -29,6 +28,7 @@ from sparkonce.launch.kubeflow.labels import (
     number_of,
     text_of,
 )
+from sparkonce.launch.kubernetes import time_of
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import Assignment
 
@@ -338,14 +338,3 @@ def _because(reason: object) -> str:
 
 def _detail(message: object) -> str:
     return f": {text_of(message)[:MESSAGE]}" if text_of(message) else ""
-
-
-def time_of(value: object) -> datetime | None:
-    """Parses RFC 3339 with a zone; None if invalid, or if the year is outside the range of safe arithmetic."""
-    try:
-        moment = datetime.fromisoformat(text_of(value))
-    except ValueError:
-        return None
-    if moment.tzinfo is None or not 1970 <= moment.year <= 9000:
-        return None
-    return moment.astimezone(UTC)

@@ -37,11 +37,10 @@ from sparkonce.launch.kubeflow.labels import (
     identity_of,
     labels_of,
     opaque,
-    text_of,
 )
 from sparkonce.model.application import utf8
 from sparkonce.model.application.deployers import on_applications
-from sparkonce.model.application.expansion import FORWARDING
+from sparkonce.model.application.expansion import FORWARDING, variable_names
 from sparkonce.model.fields import as_text
 from sparkonce.model.record import (
     ENVIRONMENT,
@@ -250,16 +249,11 @@ def _for_the_driver(job: Mapping[str, Any]) -> Document:
 
 def _locale(spec: Mapping[str, Any], *roles: str) -> dict[str, str]:
     """Spark configuration that makes text UTF-8 in pods of these roles, whatever their image says, except for what the job itself sets."""
-    made: dict[str, str] = {}
-    for role in roles:
-        prefix = FORWARDING[role]
-        pod, conf = as_map(spec.get(role)), as_map(spec.get("sparkConf"))
-        containers = as_list(as_map(as_map(pod.get("template")).get("spec")).get("containers"))
-        entries = [*as_list(pod.get("env")), *(each for one in containers for each in as_list(as_map(one).get("env")))]
-        names = {text_of(as_map(each).get("name")) for each in entries} | set(as_map(pod.get("envVars")))
-        names |= {name.removeprefix(prefix) for name in conf if name.startswith(prefix)}
-        made |= {f"{prefix}{name}": value for name, value in utf8.pinned(names).items()}
-    return made
+    return {
+        f"{FORWARDING[role]}{name}": value
+        for role in roles
+        for name, value in utf8.pinned(variable_names(spec, role)).items()
+    }
 
 
 def _told(assignment: Assignment) -> dict[str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -72,6 +73,31 @@ def environment_texts(spec: Mapping[str, JsonValue], role: str) -> Iterator[tupl
     for name, value in conf.items() if isinstance(conf, dict) else ():
         if name.startswith(FORWARDING[role]) and isinstance(value, str):
             yield ("sparkConf", name), value
+
+
+def variable_names(spec: Mapping[str, Any], role: str) -> set[str]:
+    """Names of the variables that a spec gives to a role, whatever the field; not those of `envFrom`, which only a cluster can look up."""
+    pod, conf, prefix = _map(spec.get(role)), _map(spec.get("sparkConf")), FORWARDING[role]
+    found = {str(entry.get("name")) for entry in (*env_entries(pod), *template_env_entries(pod))} | set(
+        _map(pod.get("envVars"))
+    )
+    return found | {name.removeprefix(prefix) for name in conf if name.startswith(prefix)}
+
+
+def template_env_entries(pod: Mapping[str, Any]) -> list[dict[str, JsonValue]]:
+    """Entries of `env` in all containers of a role's pod template."""
+    containers = _map(_map(pod.get("template")).get("spec")).get("containers")
+    return [entry for each in (containers if isinstance(containers, list) else ()) for entry in env_entries(_map(each))]
+
+
+def env_entries(container: Mapping[str, Any]) -> list[dict[str, JsonValue]]:
+    """Entries of `env` of a role or a container."""
+    env = container.get("env")
+    return [entry for entry in env if isinstance(entry, dict)] if isinstance(env, list) else []
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 FORWARDING: Mapping[str, str] = {"driver": "spark.kubernetes.driverEnv.", "executor": "spark.executorEnv."}

@@ -13,6 +13,7 @@ from typing import Any
 
 from sparkonce.errors import OutputCorrupt
 from sparkonce.model.spec import OnRerun
+from sparkonce.sink import groups
 from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.delta import stream as delta_stream
@@ -80,20 +81,13 @@ async def staged(objects: TableObjects, slot: Slot) -> tuple[DataFile, ...] | st
         files = await files_of(objects, slot)
     except OutputCorrupt as error:
         return str(error)
-    if nameless := [file.path for file in files if not _has_values(file.path, slot)]:
-        return f"the folders of {nameless[0]} name no partition; run it again"
+    for file in files:
+        names = (name for column, name in groups.named(file.path).items() if column in (slot.partition_by or ()))
+        if groups.nameless(names, hashes=False) is not None:
+            return f"the folders of {file.path} name no partition; run it again"
     if gone := await missing(objects, files):
         return f"{len(gone)} staged file(s) are gone, the first is {gone[0]}; run it again"
     return files
-
-
-def _has_values(path: str, slot: Slot) -> bool:
-    """Whether the names of a file's folders stand for partition values."""
-    try:
-        delta_log.partition_values(path, slot.partition_by or ())
-    except ValueError:
-        return False
-    return True
 
 
 async def older(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, on_rerun: OnRerun) -> list[DataFile] | str:

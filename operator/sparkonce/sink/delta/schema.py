@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkonce.sink.delta.widths import COLLATIONS, DECLARED, widths
+from sparkonce.sink.delta.widths import DECLARED, widths
+from sparkonce.sink.groups import COLLATIONS
 
 READER, WRITER = 3, 7
 """The highest protocol versions; from there on tables name their features one by one."""

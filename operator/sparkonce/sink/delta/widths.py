@@ -22,15 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sparkonce.sink.groups import quoted, refusal
+from sparkonce.sink.groups import COLLATIONS, quoted, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 """Spark's key of a column's metadata."""
-COLLATIONS = "__COLLATIONS"
-"""Spark's key of the metadata of text that is not compared byte by byte."""
 CHECKED = "sparkonce.widths"
 """Our key, in the schema of staged rows only: an object of paths inside the column and the widths for which they were checked."""
 

@@ -29,7 +29,7 @@ from urllib.parse import unquote
 
 from sparkonce import blocking
 from sparkonce.errors import FilesMissing, InvalidInput, NothingCommitted
-from sparkonce.sink.groups import HELPER, NULL, is_plain, named, quoted
+from sparkonce.sink.groups import COLLATIONS, HELPER, NULL, is_plain, named, quoted
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import DataFile, Slot
 from sparkonce.sink.slotlog import layout
@@ -100,7 +100,7 @@ def partitioning(file: DataFile, types: Mapping[str, Any]) -> Partitioning:
 
 def _told_by_folder(name: str, field: Mapping[str, Any] | None) -> bool:
     """Whether Spark's cast of a folder's name to the column's type is the value that the files hold."""
-    if field is None or not isinstance(field["type"], str) or "__COLLATIONS" in field.get("metadata", {}):
+    if field is None or not isinstance(field["type"], str) or COLLATIONS in field.get("metadata", {}):
         return False
     return bool(_CAST.match(field["type"])) and (name == NULL or is_plain(name))
 
