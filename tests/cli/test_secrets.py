@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import http.client
+import signal
 from pathlib import Path
 
 import pytest
 
 from harness import planted
-from harness.desk import Desk
+from harness.child import free_port
+from harness.desk import PATIENCE, Desk
+from harness.eventually import assert_eventually
+from harness.gateways import ask
 
 PASSWORD = "planted-password-90ee41"
 
@@ -74,6 +80,36 @@ def test_a_password_in_the_address_of_a_ledger_is_never_told(
     assert said.code != 0
     assert said.err + said.out
     assert planted.leaks() == []
+
+
+@pytest.mark.parametrize("command", ["gateway", "operator"])
+def test_a_process_of_a_cluster_tells_no_password_of_its_ledger(desk: Desk, command: str) -> None:
+    """Whether it ends because there is no ledger, or serves while ledger and API server do not answer: neither its log nor /readyz and
+    /metrics have a password, a key of an object store, or the token that it is sent."""
+    planted.secret(PASSWORD)
+    given = {"SPARKONCE_INSTALL": "i", "SPARKONCE_NAMESPACES": "a", "KUBECONFIG": str(desk.folder / "none")}
+    ended = desk.start(command, SPARKONCE_STORE=f"postgresql://ann:{PASSWORD}@127.0.0.1:1/ledger", **given).end()
+    assert (ended.code, ended.err.count("\n")) == (3, 1)
+    address = f"127.0.0.1:{free_port()}"
+    listen = ("--listen", address, "--drain-seconds", "0") if command == "gateway" else ("--http", address)
+    given |= {"SPARKONCE_STORE": "etcd://127.0.0.1:1?user=ann", "SPARKONCE_ETCD_PASSWORD": PASSWORD}
+    serving = desk.start(command, *listen, **given)
+    paths = ["/readyz", "/metrics", *(["/v1/namespaces/a/keys"] if command == "gateway" else [])]
+    assert_eventually(
+        lambda: all(asked(address, path) for path in paths) or serving.process.poll() is not None, PATIENCE
+    )
+    assert serving.process.poll() is None
+    serving.interrupt(signal.SIGTERM)
+    assert serving.end().err
+    assert planted.leaks() == []
+
+
+def asked(address: str, path: str) -> bool:
+    """Whether it answers, whatever it says."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        ask(address, "GET", path, token="eyJhbGciOiJSUzI1NiJ9.eyJzdWIi.c2ln")
+        return True
+    return False
 
 
 TELLS = """

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError
 
 from harness import iceberg_tables
-from harness.arrow_stage import table_of
+from harness.arrow_stage import arrow_stage, table_of
 from harness.delta_tables import sink_on
 from sparkonce.blocking import run
 from sparkonce.errors import OutputCorrupt, OutputUnavailable
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.iceberg.sink import IcebergTableSink
-from sparkonce.sink.protocol import Committed, Evidence, FencedOff, Sink, SinkKey, Slot
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.protocol import Committed, Evidence, FencedOff, Sink, SinkKey, Slot, Swept
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog import sink as slot_log
 from sparkonce.sink.slotlog.sink import SlotLogSink
@@ -144,6 +147,15 @@ def test_a_delta_slot_that_cannot_be_read_is_not_absent(key: SinkKey, table: Pat
     assert loaded.fenced(key) == 1  # there is no token below it
 
 
+def test_a_delta_result_whose_slot_cannot_be_read_is_not_gone(key: SinkKey, table: Path) -> None:
+    """A probe of a slot that does not parse raises OutputCorrupt: the rows may all be there."""
+    sink = sink_on(table)
+    path = table / evidence.slot_path(staged_twice(sink, key))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(OutputCorrupt, match="cannot be read"):
+        run(sink.probe(key, None))
+
+
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("unread", ["get", "list"])
 def test_delta_evidence_that_is_not_answered_is_not_absent(key: SinkKey, table: Path, verb: str, unread: str) -> None:
@@ -175,23 +187,122 @@ def test_a_delta_fence_note_that_cannot_be_listed_is_not_absent(key: SinkKey, ta
     assert isinstance(run(sink.commit(key, slot)), FencedOff)
 
 
+# --- a short outage
+
+
+class Outage:
+    """Wraps a place: of all requests those from number `first` on, `length` of them, are lost."""
+
+    def __init__(self, objects: Any, first: int, length: int) -> None:
+        self._objects, self._first, self._length = objects, first, length
+        self.requests = 0
+
+    def __getattr__(self, verb: str) -> Any:
+        real = getattr(self._objects, verb)
+        if verb not in ("create", "get", "tail", "list", "folders"):
+            return real
+
+        async def asked(path: str, *more: Any) -> Any:
+            self.requests += 1
+            if self._first < self.requests <= self._first + self._length:
+                raise OutputUnavailable(f"cannot {verb} {path}: no answer")
+            return await real(path, *more)
+
+        return asked
+
+
+def during(sink: Any, outage: Outage, ask: Callable[[], object]) -> Any:
+    """The answer of a verb during the outage; "no answer" if it raises OutputUnavailable."""
+    objects = sink._objects
+    holders = [(sink, "_objects"), *([(sink._log, "objects")] if sink.kind == "delta" else [])]
+    for holder, name in holders:
+        setattr(holder, name, outage)
+    try:
+        return ask()
+    except OutputUnavailable:
+        return "no answer"
+    finally:
+        for holder, name in holders:
+            setattr(holder, name, objects)
+
+
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "slotLog": lambda table: SlotLogSink(FolderObjects(table, durable=False), name="orders", stage=arrow_stage),
+    "delta": sink_on,
+}
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_outage_during_a_verb_changes_no_answer(
+    key: SinkKey, tmp_path: Path, kind: str, verb: str, length: int
+) -> None:
+    """Wherever it begins and ends, with rows that are staged only: OutputUnavailable, or what is so. A fence that answers has barred the
+    attempt; no other verb has, and no sweep has deleted its files."""
+    for first in count():
+        sink = KINDS[kind](tmp_path / str(first))
+        slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
+        outage = Outage(sink._objects, first, length)
+        answer = during(sink, outage, verbs(sink, key)[verb])
+        assert answer in ("no answer", {"probe": Evidence.GONE, "sweep": Swept(0, 0)}.get(verb)), first
+        committed = run(sink.commit(key, slot))
+        if verb == "fence" and answer is None:
+            assert isinstance(committed, FencedOff), first
+        elif verb != "fence":
+            assert committed == Committed(slot), first
+        if outage.requests <= first:  # it ended before the outage began
+            assert answer != "no answer"
+            assert first > 0
+            return
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_outage_during_a_verb_hides_no_commit(
+    key: SinkKey, tmp_path: Path, kind: str, verb: str, length: int
+) -> None:
+    """As above, with a committed write: the answer, if there is one, has it, and its files stay."""
+    for first in count():
+        sink = KINDS[kind](tmp_path / str(first))
+        slot = staged_twice(sink, key)
+        outage = Outage(sink._objects, first, length)
+        answer = during(sink, outage, verbs(sink, key)[verb])
+        right = {"find": slot, "fence": slot, "probe": Evidence.PRESENT}
+        if verb == "sweep":
+            assert answer == "no answer" or answer.folders == 1, first
+        else:
+            assert answer in ("no answer", right[verb]), first
+        assert run(sink.find(key)) == slot
+        assert run(sink.probe(key, None)) is Evidence.PRESENT
+        if outage.requests <= first:  # it ended before the outage began
+            assert answer != "no answer"
+            assert first > 0
+            return
+
+
 # --- Iceberg
 
 
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "error",
+    [ServiceUnavailableError("no answer"), ForbiddenError("no"), FileNotFoundError("v1.metadata.json"), OSError("cut")],
+    ids=lambda error: type(error).__name__,
+)
 def test_an_iceberg_catalog_that_does_not_answer_is_not_an_empty_one(
-    sql_sink: IcebergTableSink, key: SinkKey, verb: str, monkeypatch: pytest.MonkeyPatch
+    sql_sink: IcebergTableSink, key: SinkKey, verb: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OutputUnavailable: a table that cannot be loaded is not a table that does not exist."""
     slot = staged_twice(sql_sink, key)
+
+    def silent(*_: object) -> None:
+        raise error
+
     with monkeypatch.context() as patch:
-
-        def silent(*_: object) -> None:
-            raise OutputUnavailable("the catalog lake: no answer")
-
-        patch.setattr(type(sql_sink._place), "load", silent)
-        patch.setattr(type(sql_sink._place), "make", silent)
-        with pytest.raises(OutputUnavailable, match="no answer"):
+        patch.setattr(sql_sink._place.catalog, "load_table", silent)
+        with pytest.raises(OutputUnavailable, match="cannot load the table"):
             verbs(sql_sink, key)[verb]()
     assert run(sql_sink.find(key)) == slot
 
