@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class StreamOutput:
-    """One output of a stream in one attempt: its chain, whether a batch may follow, and the commit. Not thread-safe."""
+    """The chain of one output. Not thread-safe."""
 
     def __init__(self, job: Job, name: str, frame: DataFrame, *, restart: bool) -> None:
         sink, self._key = job._sink(name)
