@@ -101,8 +101,11 @@ class LocalTemplate:
             drivers.expanded(("arguments", index), text)
             for index, text in enumerate(argument_texts(spec.get("arguments")))
         ]
-        here = [("mainApplicationFile",)] if expands(main_file) else []
-        unexpanded = [(at, "is expanded on a cluster; name the file without '$(' and '$$'") for at in here]
+        unknown = [*drivers.unknown, *executors.unknown]
+        if "$" in main_file and expands(main_file):
+            unknown.insert(
+                0, (("mainApplicationFile",), "is expanded on a cluster; name the file without '$(' and '$$'")
+            )
         return cls(
             type=kind if isinstance(kind, str) else "Python" if main_file.endswith(".py") else "Java",
             main_file=main_file,
@@ -118,7 +121,7 @@ class LocalTemplate:
             exclude_packages=_texts(deps, "excludePackages"),
             repositories=_texts(deps, "repositories"),
             skipped=tuple(_path(path) for path in _skipped(job.spec.template)),
-            unknown=tuple((_path(loc), said) for loc, said in (*unexpanded, *drivers.unknown, *executors.unknown)),
+            unknown=tuple((_path(loc), said) for loc, said in unknown),
         )
 
 
@@ -309,8 +312,12 @@ def check_text(job: IdempotentJob, *, application: str | None) -> None:
     main = _path(("mainApplicationFile",))
     if unknown := [each for each in template.unknown if application is None or each[0] != main]:
         raise InvalidJob(unknown)
-    if _ascii(template):
-        return
+    if not _ascii(template):
+        _check_locale(template)
+
+
+def _check_locale(template: LocalTemplate) -> None:
+    """Raises: InvalidInput: this machine lacks the locale that carries text beyond ASCII to the template's processes."""
     environment = {name: value for name, value in os.environ.items() if not utf8.about_text(name)}
     environment |= {**utf8.pinned(template.env), **template.env}
     try:

@@ -13,11 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from pydantic import JsonValue
-
 from sparkonce.model.fields import field_classes
 from sparkonce.model.spec import DAY, IdempotentJob, JobSpec, Template
-from sparkonce.model.validation import InvalidJob, Loc, line_of, path_text
+from sparkonce.model.validation import InvalidJob, Loc, line_of, path_text, value_at
 
 DIGITS_LIMIT = 308
 """Decimal digits of a number, as many as a ledger keeps."""
@@ -112,12 +110,12 @@ def _names(template: Template) -> Iterator[tuple[Loc, str]]:
     classes = field_classes(template.api_version, template.kind)
     above: Loc = ("spec", "template", "spec")
     for path in sorted(classes.conf):
-        entries = _at(template.spec, path)
+        entries = value_at(template.spec, path)
         for name in entries if isinstance(entries, dict) else ():
             if told := _unfit_name(name):
                 yield (*above, *path.split("."), name), told
     for path in sorted(classes.environment):
-        entries = _at(template.spec, path)
+        entries = value_at(template.spec, path)
         for index, entry in enumerate(entries if isinstance(entries, list) else ()):
             given = entry.get("name") if isinstance(entry, dict) else None
             if isinstance(given, str) and (told := _unfit_name(given)):
@@ -128,10 +126,3 @@ def _unfit_name(name: str) -> str:
     if not name:
         return "must have a name that is not empty"
     return "must not contain `=`, which ends a name where it is passed on; write the name alone" if "=" in name else ""
-
-
-def _at(spec: Mapping[str, JsonValue], path: str) -> JsonValue:
-    here: JsonValue = dict(spec)
-    for step in path.split("."):
-        here = here.get(step) if isinstance(here, dict) else None
-    return here

@@ -13,12 +13,10 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pydantic import JsonValue
-
 from sparkonce.model import fingerprint_v1
 from sparkonce.model.application import lineage
 from sparkonce.model.application.expansion import FORWARDING
-from sparkonce.model.fields import FieldClasses, field_classes
+from sparkonce.model.fields import field_classes
 from sparkonce.model.fingerprint_v1 import Canonical
 from sparkonce.model.spec import IdempotentJob
 
@@ -27,21 +25,21 @@ VERSION = 2
 
 def canonical(job: IdempotentJob, contents: Mapping[str, str]) -> Canonical:
     """The must-match part of a job. Raises: UnknownTemplateKind: no field classes are registered."""
+    written = json.dumps(job.spec.template.spec, ensure_ascii=False)
+    if any(name in written for name in (*lineage.CONF, *lineage.ENVIRONMENT, *job.spec.ignored_conf)):
+        job = _without_caller(job, written)
+    return fingerprint_v1.canonical(job, contents)
+
+
+def _without_caller(job: IdempotentJob, written: str) -> IdempotentJob:
+    """The job without what says who asks for it. written: its template's spec."""
     template = job.spec.template
     classes = field_classes(template.api_version, template.kind, version=fingerprint_v1.VERSION)
-    spec = _without_caller(template.spec, classes, job.spec.ignored_conf)
-    kept = job.spec.model_copy(update={"template": template.model_copy(update={"spec": spec})})
-    return fingerprint_v1.canonical(job.model_copy(update={"spec": kept}), contents)
-
-
-def _without_caller(
-    spec: Mapping[str, JsonValue], classes: FieldClasses, ignored: Collection[str]
-) -> dict[str, JsonValue]:
-    said = json.dumps(spec, ensure_ascii=False)
-    variables = {name for name in lineage.ENVIRONMENT if f"$({name})" not in said}
-    settings = {*lineage.CONF, *ignored, *(f"{prefix}{name}" for prefix in FORWARDING.values() for name in variables)}
-    settings = {name for name in settings if f"${{{name}}}" not in said}
-    kept: dict[str, Any] = dict(spec)
+    variables = {name for name in lineage.ENVIRONMENT if f"$({name})" not in written}
+    settings = {*lineage.CONF, *job.spec.ignored_conf}
+    settings |= {f"{prefix}{name}" for prefix in FORWARDING.values() for name in variables}
+    settings = {name for name in settings if f"${{{name}}}" not in written}
+    kept: dict[str, Any] = dict(template.spec)
     if classes.spark_conf:
         kept = _filtered(kept, classes.spark_conf.split("."), settings)
     for path in classes.conf:
@@ -49,7 +47,8 @@ def _without_caller(
             kept = _filtered(kept, path.split("."), variables)
     for path in classes.environment:
         kept = _filtered(kept, path.split("."), variables)
-    return kept
+    spec = job.spec.model_copy(update={"template": template.model_copy(update={"spec": kept})})
+    return job.model_copy(update={"spec": spec})
 
 
 def _filtered(fields: Mapping[str, Any], path: list[str], names: Collection[str]) -> dict[str, Any]:

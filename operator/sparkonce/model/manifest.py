@@ -82,7 +82,7 @@ def _loaded(
     filling = _Filling(params=params)
     filled = filling.value((), tree.data)
     problems = list(filling.problems)
-    if isinstance(filled, dict):  # else validation reports that it is not a manifest
+    if (params or outputs) and isinstance(filled, dict):  # else validation reports that it is not a manifest
         problems += [*_unused(params, filling.used), *_override(filled, outputs)]
     if problems:
         lines = [line_of(loc, tree.lines) if loc else None for loc, _, _ in problems]

@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from sparkonce.model.application.deployers import on_pods
-from sparkonce.model.validation import Loc
+from sparkonce.model.validation import Loc, value_at
 
 OURS = "sparkonce.dev/"
 THEIRS = "sparkoperator.k8s.io/"
@@ -174,11 +174,11 @@ def contradictions(spec: Spec) -> Problems:
         if sentence := _conf_problem(name, value):
             yield ("sparkConf", name), sentence
     for field in FIELDS:
-        value = _at(spec, field.name)
+        value = value_at(spec, field.name)
         if value not in (None, "", []) and not field.allows(value):
             yield tuple(field.name.split(".")), _sentence(field)
     for path in LABELLING_FIELDS:
-        yield from labels(tuple(path.split(".")), _at(spec, path))
+        yield from labels(tuple(path.split(".")), value_at(spec, path))
     if is_option(spec.get("mainApplicationFile")):
         yield ("mainApplicationFile",), OPTION
 
@@ -195,10 +195,10 @@ def without_reserved(spec: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(conf, dict):
         made["sparkConf"] = {name: value for name, value in conf.items() if not _removed(name, value)}
     for field in FIELDS:
-        if not field.kept and not field.allows(_at(made, field.name)):
+        if not field.kept and not field.allows(value_at(made, field.name)):
             made = _without(made, field.name.split("."))
     for path in LABELLING_FIELDS:
-        for loc, _ in list(labels(tuple(path.split(".")), _at(made, path))):
+        for loc, _ in list(labels(tuple(path.split(".")), value_at(made, path))):
             made = _without(made, [str(step) for step in loc])
     return made
 
@@ -210,7 +210,7 @@ def without_deployers(spec: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(conf, dict):
         made["sparkConf"] = {name: value for name, value in conf.items() if on_pods(_label_of(name))}
     for path in LABELLING_FIELDS:
-        given = _at(made, path)
+        given = value_at(made, path)
         for name in given if isinstance(given, dict) else ():
             if not on_pods(str(name)):
                 made = _without(made, [*path.split("."), name])
@@ -226,7 +226,7 @@ def per_attempt(spec: Spec) -> Iterator[tuple[Loc, str]]:
             yield ("sparkConf", name), found.why
     for field in FIELDS:
         *above, name = field.name.split(".")
-        if field.per_attempt and name in (_at(spec, ".".join(above)) or {}):
+        if field.per_attempt and name in (value_at(spec, ".".join(above)) or {}):
             yield (*above, name), field.why
 
 
@@ -264,13 +264,6 @@ def _labels_pods(name: str, value: object) -> bool:
     if prefix is not None and reserved_name(name.removeprefix(prefix)):
         return True
     return name in LABELLING_VALUES and isinstance(value, str) and reserved_name(value)
-
-
-def _at(spec: Mapping[str, Any], path: str) -> Any:
-    value: Any = spec
-    for step in path.split("."):
-        value = value.get(step) if isinstance(value, dict) else None
-    return value
 
 
 def _without(spec: Mapping[str, Any], path: list[str]) -> dict[str, Any]:

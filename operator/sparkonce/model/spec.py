@@ -359,8 +359,8 @@ class Template(ResourceModel):
             classes = field_classes(self.api_version, self.kind)
         except UnknownTemplateKind as unknown:
             refuse("Template", [(("kind",), str(unknown))])
-        else:
-            refuse("Template", [(("spec", *loc), sentence) for loc, sentence in classes.check(self.spec)])
+        if problems := [(("spec", *loc), sentence) for loc, sentence in classes.check(self.spec)]:
+            refuse("Template", problems)
         return self
 
 
@@ -439,7 +439,15 @@ class JobSpec(ResourceModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        refuse("JobSpec", [*_identity(self), *_outputs(self), *_tunable(self), *_ignored(self), *_bound(self)])
+        problems = [*_identity(self), *_outputs(self)]
+        if self.tunable_arguments:
+            problems += _tunable(self)
+        if self.ignored_conf:
+            problems += _ignored(self)
+        if self.bind is not None:
+            problems += _bound(self, self.bind)
+        if problems:
+            refuse("JobSpec", problems)
         return self
 
     @property
@@ -540,7 +548,9 @@ class IdempotentJob(ResourceModel):
     def resolved_outputs(self) -> tuple[Output, ...]:
         """The outputs with `{revision}` filled in: where the job writes."""
         revision = self.spec.effective_revision
-        return self.spec.outputs if revision is None else tuple(o.with_revision(revision) for o in self.spec.outputs)
+        if revision is None:
+            return self.spec.outputs
+        return tuple(o.with_revision(revision) if REVISION in o.location else o for o in self.spec.outputs)
 
     def relocated(self, locations: Mapping[str, str]) -> Self:
         """The same job with these outputs in other folders, such as relative paths made absolute."""
@@ -594,9 +604,7 @@ def _outputs(spec: JobSpec) -> list[tuple[Loc, str]]:
     return problems
 
 
-def _bound(spec: JobSpec) -> list[tuple[Loc, str]]:
-    if spec.bind is None:
-        return []
+def _bound(spec: JobSpec, bind: Bind) -> list[tuple[Loc, str]]:
     problems: list[tuple[Loc, str]] = []
     if spec.outputs:
         problems.append(
@@ -606,7 +614,7 @@ def _bound(spec: JobSpec) -> list[tuple[Loc, str]]:
         problems.append(
             (("onUnknown",), "must not be Retry beside spec.bind: an application that is followed is never run again")
         )
-    for name, text in (("application", spec.bind.application), ("uid", spec.bind.uid)):
+    for name, text in (("application", bind.application), ("uid", bind.uid)):
         if not _visible(text):
             problems.append((("bind", name), _NOT_VISIBLE))
     return problems

@@ -67,18 +67,25 @@ def path_text(loc: Iterable[str | int]) -> str:
     return text
 
 
-def refuse(title: str, problems: Sequence[tuple[Loc, str]]) -> None:
-    """For validators: raises the problems, which pydantic locates below the model's own path. Does nothing if there are none."""
-    if problems:
-        raise ValidationError.from_exception_data(
-            title,
-            [
-                InitErrorDetails(
-                    type=PydanticCustomError("sparkonce", "{sentence}", {"sentence": sentence}), loc=loc, input=None
-                )
-                for loc, sentence in problems
-            ],
-        )
+def refuse(title: str, problems: Sequence[tuple[Loc, str]]) -> NoReturn:
+    """For validators: raises the problems, which pydantic locates below the model's own path."""
+    raise ValidationError.from_exception_data(
+        title,
+        [
+            InitErrorDetails(
+                type=PydanticCustomError("sparkonce", "{sentence}", {"sentence": sentence}), loc=loc, input=None
+            )
+            for loc, sentence in problems
+        ],
+    )
+
+
+def value_at(fields: Mapping[str, Any], path: str) -> Any:
+    """The value below these fields at a dotted path; None: there is none."""
+    value: Any = fields
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -204,7 +204,14 @@ class SqlLedger(Ledger):
             transaction.rows("insert floors", of(address) | {"floor": write.floor})
         if write.drop_claim and write.record is None:
             self._bury(transaction, address, revision)
-        self._write_beside(transaction, key, address, write, revision)
+        part = of(address) | {"generation": write.generation}
+        for table, value in (("specs", write.spec), ("results", write.result), ("intents", write.intent)):
+            if value is not None:
+                transaction.rows(f"insert {table}", part | {"body": encode(value)})
+        if write.report is not None:
+            self._write_report(transaction, address, write, write.report, revision)
+        if write.beat is not None:
+            self._write_beat(transaction, key, address, write.generation, write.beat)
         if write.event is not None:
             seq = (row["events"] or 0) + 1
             transaction.rows("insert events", of(address) | {"seq": seq, "body": encode(write.event)})
@@ -220,24 +227,23 @@ class SqlLedger(Ledger):
             values = {"revision": record.revision, "state": state, "expires_at": expiry, "body": body}
             transaction.rows("insert records", of(address) | values)
 
-    def _write_beside(self, transaction: SqlReader, key: KeyRow, address: Address, write: Write, revision: int) -> None:
-        part = of(address) | {"generation": write.generation}
-        for table, value in (("specs", write.spec), ("results", write.result), ("intents", write.intent)):
-            if value is not None:
-                transaction.rows(f"insert {table}", part | {"body": encode(value)})
-        if (report := write.report) is not None:
-            entry = {"attempt": report.attempt, "reporter": report.reporter, "revision": revision}
-            transaction.rows("insert reports", part | entry | {"body": encode(report)})
-            if (told := write.reported) is not None:
-                of_attempt = {"of": write.generation, "in_attempt": report.attempt}
-                transaction.rows("remove report size", at(address) | of_attempt)
-                count = {"attempt": report.attempt, "reports": told.reports, "bytes": told.size}
-                transaction.rows("insert report sizes", part | count)
-        if (beat := write.beat) is not None:
-            whose = {"of": write.generation, "in_attempt": beat.attempt, "from_whom": beat.by}
-            entry = {"attempt": beat.attempt, "by": beat.by, "body": encode(beat), "wall": key.now}
-            transaction.rows("remove beat", at(address) | whose)
-            transaction.rows("insert beats", part | entry | self._stamp(key.row))
+    def _write_report(
+        self, transaction: SqlReader, address: Address, write: Write, report: Report, revision: int
+    ) -> None:
+        """A report, and how much its attempt has reported with it."""
+        part = of(address) | {"generation": write.generation, "attempt": report.attempt}
+        entry = {"reporter": report.reporter, "revision": revision, "body": encode(report)}
+        transaction.rows("insert reports", part | entry)
+        if (told := write.reported) is not None:
+            of_attempt = {"of": write.generation, "in_attempt": report.attempt}
+            transaction.rows("remove report size", at(address) | of_attempt)
+            transaction.rows("insert report sizes", part | {"reports": told.reports, "bytes": told.size})
+
+    def _write_beat(self, transaction: SqlReader, key: KeyRow, address: Address, generation: int, beat: Beat) -> None:
+        whose = {"of": generation, "in_attempt": beat.attempt, "from_whom": beat.by}
+        transaction.rows("remove beat", at(address) | whose)
+        part = of(address) | {"generation": generation, "attempt": beat.attempt, "by": beat.by}
+        transaction.rows("insert beats", part | {"body": encode(beat), "wall": key.now} | self._stamp(key.row))
 
     def _bury(self, transaction: SqlReader, address: Address, revision: int) -> None:
         """Notes for `watch` that this key lost its record or claim. The oldest notes are dropped and `meta.gap` raised."""

@@ -79,8 +79,15 @@ def read_all(text: str, *, source: str, manifests: int = 1) -> list[Document]:
     if len(text) > most or len(text.encode(errors="surrogatepass")) > most:
         raise refused(f"is larger than {most >> 20} MiB, which no manifest is", source, None)
     nodes = manifests * _NODES
+    if text.startswith("{", _spaced(text, 0)):
+        return _of_json(text, source=source, most=nodes)
+    return list(_of_yaml(text, 0, source=source, most=nodes))
+
+
+def _of_json(text: str, *, source: str, most: int) -> list[Document]:
+    """The documents of a text that begins as JSON does; from the first that is no JSON on they are read as YAML."""
     found: list[Document] = []
-    reader, at, broken = JsonReader(text, source=source, most=nodes), 0, ""
+    reader, at, broken = JsonReader(text, source=source, most=most), 0, ""
     while text.startswith("{", begins := _spaced(text, at)):
         try:
             value, end = reader.value(at)
@@ -94,7 +101,7 @@ def read_all(text: str, *, source: str, manifests: int = 1) -> list[Document]:
     if found and _spaced(text, at) > at:  # JSON's own blanks are read
         raise refused("has blanks after its end that JSON does not know; remove them", source, None)
     try:
-        return found + list(_of_yaml(text, at, source=source, most=nodes))
+        return found + list(_of_yaml(text, at, source=source, most=most))
     except InvalidJob as refusal:
         begins_with, told = f"{yaml_reader.UNREADABLE}: ", refusal.problems[0].message
         if not broken or not told.startswith(begins_with):
@@ -129,6 +136,8 @@ def _of_yaml(text: str, at: int, *, source: str, most: int) -> Iterator[Document
         part_text = "\n".join(part) + "\n"
         nodes, counted = yaml_reader.documents(part_text, source=source, most=most, above=above_it, counted=counted)
         for node in nodes:
+            if "*" in part_text:
+                yaml_reader.check_aliases(node, source)
             yield Document(Tree(*yaml_reader.values(node, source)), "\n" * above_it + part_text)
 
 

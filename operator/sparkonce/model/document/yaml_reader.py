@@ -99,10 +99,14 @@ def documents(text: str, *, source: str, most: int, above: int = 0, counted: int
     return composer.documents(), composer.nodes
 
 
+def check_aliases(node: Node, source: str) -> None:
+    """Raises: InvalidJob: too many values of a document come from aliases. Nothing to check where none stands (`*name`)."""
+    _Decodes(source).count(node)
+
+
 def values(node: Node, source: str) -> tuple[Any, dict[Loc, int]]:
     """JSON values of a document, and the line of each key and entry. Raises: InvalidJob: a value that JSON does not have, or that is read
     in two ways."""
-    _Decodes(source).count(node)
     builder = _Builder(source)
     return builder.value((), node), builder.lines
 
