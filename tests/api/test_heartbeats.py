@@ -24,7 +24,7 @@ from harness.kubeflow.script import Code
 from harness.stage import Stage, rows, staged
 from sparkonce.attempt.decide import LINGERING
 from sparkonce.blocking import run
-from sparkonce.controller.status import EVERY
+from sparkonce.controller.drive_tasks import EVERY
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.model.record import LINGERS
 from sparkonce.store.open import open_blocking

@@ -12,7 +12,7 @@ from harness.granted import Granted, granted
 from harness.memory_store import MemoryStore
 from sparkonce.attempt.observe import PLACING, UNPLACED, as_queued, observe_heartbeats, receivable_through, unstarted
 from sparkonce.blocking import run
-from sparkonce.controller.status import EVERY, ShownProgress
+from sparkonce.controller.drive_tasks import EVERY, ShownProgress
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model.record import Report, Why

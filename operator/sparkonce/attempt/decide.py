@@ -242,11 +242,11 @@ def decide(record: Record, observation: Observation, policy: Policy, now: float)
             "the store is older than the applications it started",
             "look at `sparkonce doctor`",
         )
-    return (
-        _begun(record, observation)
-        or _contradicted(record, observation, policy, now)
-        or _said(record, observation, policy, now)
-    )
+    if begun := _begun(record, observation):
+        return begun
+    if observation.seen is None:
+        return _absent(record, policy, now)
+    return _contradicted(record, observation.seen) or _said(record, observation, observation.seen, policy, now)
 
 
 def ended(record: Record) -> Decision:
@@ -285,27 +285,25 @@ def _begun(record: Record, observation: Observation) -> Decision | None:
     return None
 
 
-def _contradicted(record: Record, observation: Observation, policy: Policy, now: float) -> Decision | None:
-    """Rows for an application that is missing, or is not the one in the record."""
-    seen, noted = observation.seen, record.application
-    if seen is None:
-        if noted is not None:
-            return _settle(
-                record, Why.LOST, "the application vanished", f"application {noted.name} is not there any more"
-            )
-        if policy.suspend:
-            return Decision(Wait(), "suspended", "spec.suspend is true", "set spec.suspend to false")
-        if overdue := _overdue(record, policy, now):  # an attempt launched now would be stopped in the next step
-            return overdue
-        if record.not_before is not None and record.not_before > now:
-            return Decision(
-                Wait(record.not_before),
-                "backoff",
-                f"attempt {record.attempt} starts in {record.not_before - now:.0f} s",
-            )
-        return Decision(
-            Launch(record.attempt), "granted and not launched", f"attempt {record.attempt} has no application yet"
-        )
+def _absent(record: Record, policy: Policy, now: float) -> Decision:
+    """Rows for an attempt without an application: it has vanished, or is still to be launched."""
+    if (noted := record.application) is not None:
+        return _settle(record, Why.LOST, "the application vanished", f"application {noted.name} is not there any more")
+    if policy.suspend:
+        return Decision(Wait(), "suspended", "spec.suspend is true", "set spec.suspend to false")
+    if overdue := _overdue(record, policy, now):  # an attempt launched now would be stopped in the next step
+        return overdue
+    if record.not_before is not None and record.not_before > now:
+        waits = f"attempt {record.attempt} starts in {record.not_before - now:.0f} s"
+        return Decision(Wait(record.not_before), "backoff", waits)
+    return Decision(
+        Launch(record.attempt), "granted and not launched", f"attempt {record.attempt} has no application yet"
+    )
+
+
+def _contradicted(record: Record, seen: ApplicationState) -> Decision | None:
+    """Rows for an application that is not the one in the record."""
+    noted = record.application
     if noted is not None and (noted.uid != seen.uid or seen.nonce != record.nonce):
         # Our application existed and may have taken effect: the attempt counts, and an opaque job's outcome is unknown.
         return _settle(
@@ -325,10 +323,8 @@ def _contradicted(record: Record, observation: Observation, policy: Policy, now:
     return None
 
 
-def _said(record: Record, observation: Observation, policy: Policy, now: float) -> Decision:
+def _said(record: Record, observation: Observation, seen: ApplicationState, policy: Policy, now: float) -> Decision:
     """Rows for what the application and its driver report; timeouts last."""
-    seen = observation.seen
-    assert seen is not None  # _contradicted decides for None
     if observation.permanent_error is not None:
         said = observation.permanent_error or "the driver reported a permanent error"
         return _settle(record, observation.permanent_why, "permanent error", said)

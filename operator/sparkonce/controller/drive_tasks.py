@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from sparkonce.attempt.decide import Decision, Observation
 from sparkonce.attempt.drive import Drive, Ended, NotOurs, until_set
 from sparkonce.controller.lease_guard import LeaseGuard, NotOwner
-from sparkonce.controller.status import ShownProgress
 from sparkonce.errors import (
     InvalidInput,
     LaunchUnavailable,
@@ -44,6 +44,8 @@ QUIET = 60.0
 """Seconds without errors after which the next error counts as new: it is logged, and retried soon."""
 REFUSED_MAX = 30.0
 """The longest wait that an API server may ask for."""
+EVERY = 10.0
+"""Seconds between two statuses that differ in their progress alone: each is a write that every watcher gets."""
 _LONGEST: dict[type[Exception], float] = {
     LaunchUnavailable: LAUNCH_MAX,
     OutputUnavailable: OUTPUT_MAX,
@@ -52,6 +54,21 @@ _LONGEST: dict[type[Exception], float] = {
     OutputUnsafe: OUTPUT_MAX,
     InvalidInput: OUTPUT_MAX,
 }
+
+
+@dataclass
+class ShownProgress:
+    """The progress of one attempt as statuses show it, updated at most every EVERY seconds."""
+
+    shown: Mapping[str, Any] | None = None
+    _since: float = -inf
+
+    def moved(self, progress: Mapping[str, Any], now: float) -> bool:
+        """Takes the progress of a heartbeat. True: it is to be shown now. `now`: monotonic seconds."""
+        if not progress or progress == self.shown or now - self._since < EVERY:
+            return False
+        self.shown, self._since = dict(progress), now
+        return True
 
 
 @dataclass(kw_only=True)

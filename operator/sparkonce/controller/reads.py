@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sparkonce.attempt.decide import Policy
-from sparkonce.attempt.drive import DrivenJob
+from sparkonce.attempt.drive import DrivenJob, Ended
 from sparkonce.attempt.limits import OutputLimits
 from sparkonce.attempt.probe import probe
 from sparkonce.attempt.settle import Offload, inline
@@ -18,8 +18,24 @@ from sparkonce.controller.objects import Fate, JobObjects, Json, ObjectRef, Obje
 from sparkonce.controller.plan import leader_of
 from sparkonce.errors import OutputUnavailable
 from sparkonce.model.record import Outcome, Record, Result, SpecBody, State
+from sparkonce.model.spec import OnDelete
 from sparkonce.sink.protocol import Evidence, Sink
 from sparkonce.store.protocol import IdempotencyStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedJob:
+    """What is known of a recorded generation beside its record. The defaults are those of a key without one."""
+
+    spec: SpecBody | None = None
+    """None: nothing depends on it, or a live object has the same."""
+    policy: Policy | None = None
+    """None: unknown."""
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    """Of its outputs, where they were probed."""
+    gone: frozenset[str] = frozenset()
+    """UIDs of objects that the record names and that are proved to be gone."""
+    on_delete: OnDelete = OnDelete.STOP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,36 +79,43 @@ class KeyReader:
         """Reads what the limits depend on, of the namespaces of these objects. Raises: ApiUnavailable, ApiRefused."""
         await self.limits.look_up({ObjectRef.of(body).namespace for body in bodies})
 
-    async def spec_if(self, record: Record | None, views: Sequence[ObjectView]) -> SpecBody | None:
+    async def recorded(
+        self, record: Record, ended: Ended | None, views: Sequence[ObjectView], desired: Mapping[str, Desired]
+    ) -> RecordedJob:
+        """Reads what depends on the record. ended: the end of its generation, where it is finalized."""
+        spec = ended.spec if ended is not None else None
+        spec = spec or await self.spec_if(record, views)
+        policy = self.policy(record, spec, desired)
+        on_delete = policy.on_delete if policy is not None else OnDelete.STOP
+        return RecordedJob(
+            spec=spec,
+            policy=policy,
+            evidence=await self.evidence(record, ended.result if ended is not None else None, spec, views),
+            gone=await self.gone(record, policy, views),
+            # sparkonce never stops an application that it did not start
+            on_delete=on_delete if record.bound is None else OnDelete.DETACH,
+        )
+
+    async def spec_if(self, record: Record, views: Sequence[ObjectView]) -> SpecBody | None:
         """The recorded spec, if a status or policy depends on it and no live object has the same; else None."""
-        if record is None:
-            return None
         leader = leader_of(record)
         led = any(v.uid == leader and v.same(record) for v in views)
         if record.state is not State.FINALIZED and led and not any(_unreported(v, record) for v in views):
             return None
         return await self.store.spec(record.address, record.generation)
 
-    def policy(self, record: Record | None, spec: SpecBody | None, desired: Mapping[str, Desired]) -> Policy | None:
+    def policy(self, record: Record, spec: SpecBody | None, desired: Mapping[str, Desired]) -> Policy | None:
         """The policies of the record's generation: of its leading object as it is now, else as recorded; None: unknown."""
-        if record is None:
-            return None
         leader = desired.get(leader_of(record) or "")
         if leader is not None and leader.same(record):
             return leader.policy
         return None if spec is None else describe(record, spec, None).policy
 
     async def evidence(
-        self, record: Record | None, result: Result | None, spec: SpecBody | None, views: Sequence[ObjectView]
+        self, record: Record, result: Result | None, spec: SpecBody | None, views: Sequence[ObjectView]
     ) -> dict[str, Evidence]:
         """Probes the outputs of a recorded result, if some object is about to get that result for the first time."""
-        if (
-            record is None
-            or result is None
-            or record.outcome is not Outcome.SUCCEEDED
-            or spec is None
-            or not result.outputs
-        ):
+        if result is None or record.outcome is not Outcome.SUCCEEDED or spec is None or not result.outputs:
             return {}
         late = [v for v in views if not v.wanting(record) and v.status.get("ledgerRevision") != record.revision]
         if not late:
@@ -103,14 +126,14 @@ class KeyReader:
         except OutputUnavailable:
             return {sink.name: Evidence.NOT_CHECKED for sink in sinks}
 
-    async def gone(self, record: Record | None, policy: Policy | None, views: Sequence[ObjectView]) -> set[str]:
+    async def gone(self, record: Record, policy: Policy | None, views: Sequence[ObjectView]) -> frozenset[str]:
         """UIDs that the record names and live reads prove to be gone. Reads only when the cache holds none of them."""
-        if record is None or record.state is not State.IN_PROGRESS or policy is None:
-            return set()
+        if record.state is not State.IN_PROGRESS or policy is None:
+            return frozenset()
         named = uids(record)
         seen = {v.uid for v in views if not v.deleting}
         if not named or seen & set(named) or record.stop_wanted is not None:
-            return set()
+            return frozenset()
         fates: dict[str, Fate] = {}
         for entry in record.objects:
             ref = ObjectRef.parse(entry)
@@ -118,7 +141,7 @@ class KeyReader:
             if fates[ref.uid] is Fate.THERE:
                 break  # one existing object keeps the generation wanted
         withdrawn = Fate.GONE in fates.values()  # deletion with its CRD alone is not a user's withdrawal
-        return {uid for uid, fate in fates.items() if withdrawn and fate is not Fate.THERE}
+        return frozenset(uid for uid, fate in fates.items() if withdrawn and fate is not Fate.THERE)
 
     def leader(self, record: Record) -> Desired | None:
         """The leading object as cached; None: gone, or invalid."""

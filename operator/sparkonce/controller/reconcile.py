@@ -28,7 +28,7 @@ from sparkonce.controller.garbage_collection import GarbageCollection
 from sparkonce.controller.lease_guard import LeaseGuard
 from sparkonce.controller.objects import JobObjects, Json, ObjectView
 from sparkonce.controller.plan import Plan, Relation, plan
-from sparkonce.controller.reads import KeyReader
+from sparkonce.controller.reads import KeyReader, RecordedJob
 from sparkonce.controller.rewind_guard import RewindGuard, Witness, implausible
 from sparkonce.controller.status_writer import JobStatusWriter, KeyReading
 from sparkonce.controller.workqueue import Permits
@@ -36,7 +36,6 @@ from sparkonce.errors import RecordTooNew, RecordUnreadable, StoreUnavailable, S
 from sparkonce.launch.protocol import Follows, Launcher
 from sparkonce.model.identity import UnknownFingerprintVersion
 from sparkonce.model.record import Address, GatewayAddress, Record, SpecBody, State, StopWanted, Why
-from sparkonce.model.spec import OnDelete
 from sparkonce.observe.meter import Meter
 from sparkonce.store.protocol import Attached, IdempotencyStore, Owned, View
 
@@ -276,18 +275,12 @@ class Reconciler:
         views: Sequence[ObjectView],
         desired: dict[str, Desired],
     ) -> float | None:
-        record, result = view.record, ended.result if ended is not None else None
+        record, job = view.record, RecordedJob()
         if record is None and not views:
             return None
-        spec = ended.spec if ended is not None else None
-        spec = spec or await self.reads.spec_if(record, views)
-        policy = self.reads.policy(record, spec, desired)
-        evidence = await self.reads.evidence(record, result, spec, views)
-        gone = await self.reads.gone(record, policy, views)
-        on_delete = policy.on_delete if policy is not None else OnDelete.STOP
-        if record is not None and record.bound is not None:
-            on_delete = OnDelete.DETACH  # sparkonce never stops an application that it did not start
-        todo = plan(view, views, leader=policy, evidence=evidence, gone=gone, on_delete=on_delete)
+        if record is not None:
+            job = await self.reads.recorded(record, ended, views, desired)
+        todo = plan(view, views, leader=job.policy, evidence=job.evidence, gone=job.gone, on_delete=job.on_delete)
         if record is not None and await self._act_on(record, todo, desired):
             return MOVED
         again: float | None = None
@@ -301,10 +294,10 @@ class Reconciler:
         reading = KeyReading(
             view=view,
             plan=todo,
-            result=result,
-            evidence=evidence,
-            spec=spec,
-            policy=policy,
+            result=ended.result if ended is not None else None,
+            evidence=job.evidence,
+            spec=job.spec,
+            policy=job.policy,
             trouble=self._trouble(address),
             progress=self._progress(address),
         )

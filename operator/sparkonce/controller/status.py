@@ -283,25 +283,6 @@ def kept(stored: Mapping[str, Any], kind: str) -> dict[str, Fact]:
     return {kind: Fact(TRUE, str(was.get("reason", "")), str(was.get("message", "")))}
 
 
-EVERY = 10.0
-"""Seconds between two statuses that differ in their progress alone: each is a write that every watcher gets."""
-
-
-@dataclass
-class ShownProgress:
-    """The progress of one attempt as statuses show it, updated at most every EVERY seconds."""
-
-    shown: Mapping[str, Any] | None = None
-    _since: float = -math.inf
-
-    def moved(self, progress: Mapping[str, Any], now: float) -> bool:
-        """Takes the progress of a heartbeat. True: it is to be shown now. `now`: monotonic seconds."""
-        if not progress or progress == self.shown or now - self._since < EVERY:
-            return False
-        self.shown, self._since = dict(progress), now
-        return True
-
-
 def rounded(progress: Mapping[str, Any], *, digits: int) -> Json:
     """Rounds every number towards zero to `digits` significant digits, so that rising progress is never shown falling. NaN and infinity are
     left out.

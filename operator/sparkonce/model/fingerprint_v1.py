@@ -108,7 +108,7 @@ def canonical(job: IdempotentJob, contents: Mapping[str, str]) -> Canonical:
     template = job.spec.template
     classes = field_classes(template.api_version, template.kind, version=VERSION)
     texts = argument_texts(template.spec.get(classes.arguments))
-    tunable = tunable_positions(texts, job.spec.tunable_arguments) if job.spec.tunable_arguments else set()
+    tunable = tunable_positions(texts, job.spec.tunable_arguments)
     kept = tuple(index for index in range(len(texts)) if index not in tunable)
     spec = _template_spec(template.spec, classes, [texts[index] for index in kept])
     document: dict[str, JsonValue] = {

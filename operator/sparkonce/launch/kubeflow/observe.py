@@ -107,7 +107,7 @@ def observe(
     fields = _read(application, assignment)
     if fields.nonce != assignment.nonce:
         return replace(_as_reported(fields), rewound=rewound(fields.nonce, assignment), exit_code=None)
-    drivers = drivers_of(pods or (), assignment, name=fields.name, uid=fields.uid)
+    drivers = drivers_of(pods, assignment, name=fields.name, uid=fields.uid) if pods else []
     known = noted.driver if noted is not None and noted.uid == fields.uid else None
     other = [each for each in drivers if each.uid != known]
     pod = other[0] if other else drivers[0] if drivers else None
