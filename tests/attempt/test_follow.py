@@ -13,8 +13,8 @@ from attempt.owned import Lossy, Owner, owner
 from harness.followed import BOUND, NOTED, RECORD, SEEN, followed
 from harness.memory_store import MemoryStore
 from sparkonce.attempt.decide import Done, Finalize, Hold, Note, Observation, Policy, Wait
-from sparkonce.attempt.drive import Drive, Ended, NotOurs
-from sparkonce.attempt.follow import follow, next_of
+from sparkonce.attempt.drive import Drive, Ended, NotOurs, next_of
+from sparkonce.attempt.follow import follow
 from sparkonce.blocking import run
 from sparkonce.errors import LaunchUnavailable, StoreUnavailable
 from sparkonce.launch.protocol import ApplicationState, Phase

@@ -14,6 +14,7 @@ from harness.patience import within
 from sparkonce.controller import reconcile
 from sparkonce.controller import rewind_guard as rewinding
 from sparkonce.controller.desired import NO_REALM
+from sparkonce.controller.drive_tasks import DriveBuilder
 from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.reconcile import Reconciler
 from sparkonce.controller.rewind_guard import OUTSIDE, RewindGuard, Witness
@@ -337,7 +338,6 @@ def reconciler(objects: Any, *, version: int | None) -> Reconciler:
     untouched: Any = None
     return Reconciler(
         store=untouched,
-        launcher=untouched,
         objects=objects,
         lease_guard=untouched,
         reader=untouched,
@@ -345,8 +345,8 @@ def reconciler(objects: Any, *, version: int | None) -> Reconciler:
         rewind_guard=untouched,
         meter=NoMeter(),
         permits=Permits(1),
-        install="east",
         owner="test",
+        builder=DriveBuilder(store=untouched, launcher=untouched, lease_guard=untouched, install="east", owner="test"),
         garbage=untouched,
         enqueue=lambda _: None,
     )

@@ -109,8 +109,6 @@ PODS = [
 
 
 def seen(
-    application: Mapping[str, Any] | None, pods: list[Any] | None = None, noted: Application | None = NOTED
+    application: Mapping[str, Any], pods: list[Any] | None = None, noted: Application | None = NOTED
 ) -> ApplicationState:
-    made = observe(application, pods, ASSIGNMENT, noted)
-    assert made is not None
-    return made
+    return observe(application, pods, ASSIGNMENT, noted)

@@ -24,17 +24,11 @@ from launch.kubeflow_tables import (
 )
 from sparkonce.launch.driver_log import LOG_TAIL
 from sparkonce.launch.kubeflow.labels import rewound
-from sparkonce.launch.kubeflow.observe import observe, of_others, submission_over
+from sparkonce.launch.kubeflow.observe import of_others, submission_over
 from sparkonce.launch.kubeflow.pod import TERMINATION
 from sparkonce.launch.kubeflow.spec import settle_run, stub_pod
 from sparkonce.launch.protocol import ENDED, Phase
 from sparkonce.model.record import Application
-
-
-def test_no_application_is_none() -> None:
-    """Even when a pod of it is still there: the protocol's `None` is about the application."""
-    assert observe(None, [pod("Running")], ASSIGNMENT, NOTED) is None
-
 
 # --- status alone: no pod is there ---
 

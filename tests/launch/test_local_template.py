@@ -167,7 +167,8 @@ def test_references_among_variables_without_an_order_are_named() -> None:
     assert local.env["C"] == "1"
 
 
-def test_a_main_file_is_expanded_on_a_cluster_alone() -> None:
+@pytest.mark.parametrize("file", ["$(DIR)/job.py", "a$$b.py"])
+def test_a_main_file_is_expanded_on_a_cluster_alone(file: str) -> None:
     """Its name is an argument of the container there; here the file is looked up, so it must be named without references."""
-    (unknown,) = local_with(mainApplicationFile="$(DIR)/job.py").unknown
+    (unknown,) = local_with(mainApplicationFile=file).unknown
     assert unknown[0] == "spec.template.spec.mainApplicationFile"

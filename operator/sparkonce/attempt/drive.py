@@ -19,8 +19,8 @@ from functools import partial
 
 from sparkonce import failpoints
 from sparkonce.attempt import decide as rows
-from sparkonce.attempt.decide import Decision, Observation, Policy, conclude
-from sparkonce.attempt.follow import next_of
+from sparkonce.attempt.decide import Decision, Observation, Policy, conclude, decide
+from sparkonce.attempt.follow import follow
 from sparkonce.attempt.observe import as_queued, observe_heartbeats, opaque_verdict, unstarted, without_secrets
 from sparkonce.attempt.outcome import failed, never_ran, succeeded
 from sparkonce.attempt.settle import Offload, Settler, inline
@@ -79,6 +79,13 @@ class NotOurs:
     """This process owns the key no more: another process claimed it, or the record was forgotten or reopened."""
 
     why: str
+
+
+def next_of(record: Record, observation: Observation, policy: Policy, now: float) -> Decision:
+    """The next action for the owner of this record: from the table of bound generations (`follow`) or of all others (`decide`)."""
+    if record.bound is not None:
+        return follow(record, observation, policy)
+    return decide(record, observation, policy, now)
 
 
 @dataclass(kw_only=True)

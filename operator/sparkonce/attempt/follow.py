@@ -22,7 +22,6 @@ from sparkonce.attempt.decide import (
     Observation,
     Policy,
     Wait,
-    decide,
     ended,
     goes_back,
     stop_request_text,
@@ -32,19 +31,12 @@ from sparkonce.model.record import Bound, HeldReason, Outcome, Record, State, Wh
 from sparkonce.model.spec import OnUnknown
 
 
-def next_of(record: Record, observation: Observation, policy: Policy, now: float) -> Decision:
-    """Returns `follow`'s decision for a bound generation, else `decide`'s."""
-    if record.bound is not None:
-        return follow(record, observation, policy)
-    return decide(record, observation, policy, now)
-
-
 def follow(record: Record, observation: Observation, policy: Policy) -> Decision:
     """Returns the next action for the owner of this bound record."""
     if record.state is not State.IN_PROGRESS:
         return ended(record)
     bound, seen = record.bound, observation.seen
-    assert bound is not None  # `next_of` calls this for bound records only
+    assert bound is not None  # of a bound record
     if seen is None or seen.uid != bound.uid:
         return _unknown(record, policy, _missing(record, bound, seen))
     if record.application is None:

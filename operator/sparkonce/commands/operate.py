@@ -15,8 +15,7 @@ from typing import Literal
 
 from sparkonce import settings
 from sparkonce.attempt.decide import Finalize, Observation, Policy
-from sparkonce.attempt.drive import DrivenJob, Ended
-from sparkonce.attempt.follow import next_of
+from sparkonce.attempt.drive import DrivenJob, Ended, next_of
 from sparkonce.attempt.probe import probe
 from sparkonce.attempt.request import Answer, answer
 from sparkonce.attempt.settle import Settler, Settles, out_of_reach, settles_as, within_reach

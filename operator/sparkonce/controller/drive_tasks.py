@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from sparkonce.attempt.decide import Decision, Observation
-from sparkonce.attempt.drive import Drive, Ended, NotOurs, until_set
+from sparkonce.attempt.drive import Drive, DrivenJob, Ended, NotOurs, until_set
+from sparkonce.attempt.observe import receivable_through
+from sparkonce.attempt.settle import DelegatedSettler
 from sparkonce.controller.lease_guard import LeaseGuard, NotOwner
 from sparkonce.errors import (
     InvalidInput,
@@ -27,8 +30,9 @@ from sparkonce.errors import (
     OutputUnsupported,
     SparkonceError,
 )
-from sparkonce.model.record import Address, Record, SpecBody
-from sparkonce.store.protocol import Claim, Owned
+from sparkonce.launch.protocol import Follows, Launcher
+from sparkonce.model.record import Address, GatewayAddress, Record, SpecBody
+from sparkonce.store.protocol import Claim, IdempotencyStore, Owned
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +162,63 @@ class OwnedKey:
         end = time.monotonic() + seconds
         while self._reported <= self._read and (left := end - time.monotonic()) > 0:
             await self.rest(left)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriveBuilder:
+    """Makes the drives of one operator process from what they have in common."""
+
+    store: IdempotencyStore
+    launcher: Launcher
+    lease_guard: LeaseGuard
+    install: str
+    owner: str
+    follows: Follows | None = None
+    """Observes applications that sparkonce did not start."""
+    settlers: DelegatedSettler = field(default_factory=DelegatedSettler)
+    """Makes each key's settler."""
+    serving: Callable[[], Awaitable[float | None]] | None = None
+    """Seconds that gateways have served without a gap; see `observe.receivable_through`. None: drivers write to the store itself."""
+    gateway: GatewayAddress | None = None
+    """How drivers reach the ledger; None: they cannot."""
+    new_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
+
+    def build(
+        self,
+        running: OwnedKey,
+        *,
+        describe: Callable[[Record, SpecBody], DrivenJob],
+        edition: Callable[[Record], object],
+        on_decision: Callable[[Record, Decision, Observation], None],
+        on_record: Callable[[Record], None],
+    ) -> Drive:
+        """The drive of an owned key; the arguments as `Drive` has them."""
+        receivable = None
+        if self.serving is not None:
+            receivable = receivable_through(self.serving, lambda: time.monotonic() - running.since)
+        drive = Drive(
+            store=self.store,
+            launcher=self.launcher,
+            describe=describe,
+            wait=running.wait,
+            new_nonce=self.new_nonce,
+            install=self.install,
+            store_url="",
+            follows=self.follows,
+            gateway=self.gateway,
+            owner=self.owner,
+            edition=edition,
+            on_decision=on_decision,
+            on_record=on_record,
+            guard=self.lease_guard.guard,
+            settler=self.settlers.settler(self.store, self.owner),
+            offload=self.settlers.offload,
+            receivable=receivable,
+            polled=False,
+        )
+        if running.opened is not None:
+            drive.opened(running.record, running.opened)
+        return drive
 
 
 class DriveTasks:

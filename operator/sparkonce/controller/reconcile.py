@@ -11,19 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkonce import failpoints
 from sparkonce.attempt.decide import Alarm, Decision, Observation
 from sparkonce.attempt.drive import Drive, Ended, NotOurs
 from sparkonce.attempt.limits import OutputLimits
-from sparkonce.attempt.observe import receivable_through
-from sparkonce.attempt.settle import DelegatedSettler, Offload, inline
+from sparkonce.attempt.settle import Offload, inline
 from sparkonce.controller.admission import Admission
 from sparkonce.controller.desired import NO_REALM, Desired, DesiredReader
-from sparkonce.controller.drive_tasks import DriveTasks, OwnedKey
+from sparkonce.controller.drive_tasks import DriveBuilder, DriveTasks, OwnedKey
 from sparkonce.controller.garbage_collection import GarbageCollection
 from sparkonce.controller.lease_guard import LeaseGuard
 from sparkonce.controller.objects import JobObjects, Json, ObjectView
@@ -33,9 +31,8 @@ from sparkonce.controller.rewind_guard import RewindGuard, Witness, implausible
 from sparkonce.controller.status_writer import JobStatusWriter, KeyReading
 from sparkonce.controller.workqueue import Permits
 from sparkonce.errors import RecordTooNew, RecordUnreadable, StoreUnavailable, StoreUnusable
-from sparkonce.launch.protocol import Follows, Launcher
 from sparkonce.model.identity import UnknownFingerprintVersion
-from sparkonce.model.record import Address, GatewayAddress, Record, SpecBody, State, StopWanted, Why
+from sparkonce.model.record import Address, Record, SpecBody, State, StopWanted, Why
 from sparkonce.observe.meter import Meter
 from sparkonce.store.protocol import Attached, IdempotencyStore, Owned, View
 
@@ -55,7 +52,6 @@ class Reconciler:
     """Implements `controller.KeyReconciler`; one per process."""
 
     store: IdempotencyStore
-    launcher: Launcher
     objects: JobObjects
     lease_guard: LeaseGuard
     reader: DesiredReader
@@ -64,24 +60,16 @@ class Reconciler:
     meter: Meter
     admission: Admission = field(init=False)
     permits: Permits
-    install: str
     owner: str
     garbage: GarbageCollection
     enqueue: Callable[[Address], None]
     """Enqueues a key, due at once."""
-    follows: Follows | None = None
-    """Observes applications that sparkonce did not start."""
-    settlers: DelegatedSettler = field(default_factory=DelegatedSettler)
-    """Makes each key's settler."""
+    builder: DriveBuilder
+    """Makes each key's drive."""
     probes: Offload = inline
     """Where the outputs of recorded results are probed; its callers are the controller's few workers."""
     limits: OutputLimits = field(default_factory=OutputLimits)
     """What this process may do at outputs."""
-    serving: Callable[[], Awaitable[float | None]] | None = None
-    """Seconds that gateways have served without a gap; see `observe.receivable_through`. None: drivers write to the store itself."""
-    gateway: GatewayAddress | None = None
-    """How drivers reach the ledger; None: they cannot."""
-    new_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
     drives: DriveTasks = field(init=False)
     reads: KeyReader = field(init=False)
     _ended: dict[Address, Ended] = field(default_factory=dict)
@@ -93,7 +81,7 @@ class Reconciler:
             store=self.store,
             objects=self.objects,
             reader=self.reader,
-            reaches=self.settlers.reaches,
+            reaches=self.builder.settlers.reaches,
             offload=self.probes,
             limits=self.limits,
         )
@@ -110,7 +98,7 @@ class Reconciler:
             reader=self.reader,
             meter=self.meter,
             permits=self.permits,
-            new_nonce=self.new_nonce,
+            new_nonce=self.builder.new_nonce,
             on_owned=self._on_owned,
             on_full=self.status_writer.refused,
             enqueue=self.enqueue,
@@ -251,7 +239,7 @@ class Reconciler:
             owned = Owned(record, view.claim)  # our claim, without a drive
         else:
             failpoints.hit("replica.take-over.before")
-            reply = await self.store.take_over(record, lease=lease, nonce=self.new_nonce())
+            reply = await self.store.take_over(record, lease=lease, nonce=self.builder.new_nonce())
             if not isinstance(reply, Owned):
                 self.enqueue(record.address)
                 return None
@@ -360,31 +348,13 @@ class Reconciler:
             if running.progress.moved(observation.progress, time.monotonic()):
                 self.enqueue(address)
 
-        drive = Drive(
-            store=self.store,
-            launcher=self.launcher,
+        return self.builder.build(
+            running,
             describe=self.reads.describe,
-            wait=running.wait,
-            new_nonce=self.new_nonce,
-            install=self.install,
-            store_url="",
-            follows=self.follows,
-            gateway=self.gateway,
-            owner=self.owner,
             edition=self.reads.edition,
             on_decision=on_decision,
             on_record=on_record,
-            guard=self.lease_guard.guard,
-            settler=self.settlers.settler(self.store, self.owner),
-            offload=self.settlers.offload,
-            receivable=None
-            if self.serving is None
-            else receivable_through(self.serving, lambda: time.monotonic() - running.since),
-            polled=False,
         )
-        if running.opened is not None:
-            drive.opened(running.record, running.opened)
-        return drive
 
     def _on_owned(self, owned: Owned, opened: SpecBody | None) -> None:
         address = owned.record.address

@@ -24,6 +24,7 @@ from sparkonce.attempt.limits import SEVERAL, OutputLimits
 from sparkonce.attempt.settle import DelegatedSettler, Settles
 from sparkonce.controller.controller import Controller, ControllerSettings
 from sparkonce.controller.desired import Desired, DesiredReader
+from sparkonce.controller.drive_tasks import DriveBuilder
 from sparkonce.controller.garbage_collection import GarbageCollection
 from sparkonce.controller.output_threads import OutputThreads
 from sparkonce.controller.reconcile import Reconciler
@@ -148,8 +149,6 @@ class Operator:
         )
         self.reconciler = Reconciler(
             store=self.store,
-            launcher=self.launcher,
-            follows=self.launcher,
             objects=self.jobs,
             lease_guard=self.replica.lease_guard,
             reader=self.reader,
@@ -157,18 +156,25 @@ class Operator:
             rewind_guard=self.rewind_guard,
             meter=self.meter,
             permits=Permits(settings.replica.slots, shared=settings.namespaces is None or len(settings.namespaces) > 1),
-            gateway=settings.gateway,
-            install=settings.install,
             owner=self.owner,
-            settlers=DelegatedSettler(
-                settles=settings.settles,
-                runs=self.launcher,
-                patience=settings.settle_after,
-                offload=OutputThreads(seconds=settings.output_seconds, per_realm=SETTLING),
+            builder=DriveBuilder(
+                store=self.store,
+                launcher=self.launcher,
+                lease_guard=self.replica.lease_guard,
+                install=settings.install,
+                owner=self.owner,
+                follows=self.launcher,
+                settlers=DelegatedSettler(
+                    settles=settings.settles,
+                    runs=self.launcher,
+                    patience=settings.settle_after,
+                    offload=OutputThreads(seconds=settings.output_seconds, per_realm=SETTLING),
+                ),
+                serving=cast("Gateways", self.store).gateways_serving_for,
+                gateway=settings.gateway,
             ),
             probes=OutputThreads(seconds=min(PROBE, settings.output_seconds), per_realm=PROBING, queues=False),
             limits=self.limits,
-            serving=cast("Gateways", self.store).gateways_serving_for,
             enqueue=lambda address: self.replica.enqueue(address, at_once=True),
             garbage=GarbageCollection(
                 store=self.store,

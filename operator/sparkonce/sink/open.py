@@ -18,6 +18,7 @@ from sparkonce.errors import InvalidInput, LibraryMissing, OutputUnavailable, Ou
 from sparkonce.model.spec import IdempotentJob, OnRerun
 from sparkonce.sink.objects.cloud import parse
 from sparkonce.sink.objects.location import objects_at, on_store
+from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import PLAIN, CommitOutcome, Evidence, Inventory, Sink, SinkKey, Slot, Swept, WriteOptions
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.sink.staging import Stager
@@ -72,30 +73,38 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
             f"spec.outputs[{output.name}].name becomes part of paths; use letters, digits, `-`, `_` and `.`, a letter or digit first"
         )
     if output.kind == ICEBERG:
-        try:
-            from sparkonce.sink.iceberg.sink import open_iceberg
-        except ModuleNotFoundError:
-            raise LibraryMissing(
-                f"{output.field}: the package pyiceberg is not installed; run `pip install sparkonce[iceberg]`"
-            ) from None
-        return open_iceberg(
-            output.location,
-            name=output.name,
-            field=output.field,
-            on_rerun=output.on_rerun,
-            stage=stage,
-            durable=durable,
-        )
+        return _iceberg(output, stage=stage, durable=durable)
     objects = objects_at(output.location, base=base, field=f"{output.field}.path", durable=durable)
     if output.kind == DELTA:
-        try:
-            from sparkonce.sink.delta.sink import open_delta
-        except ModuleNotFoundError:
-            raise LibraryMissing(
-                f"{output.field}: the package deltalake is not installed; run `pip install sparkonce[delta]`"
-            ) from None
-        return open_delta(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
+        return _delta(output, objects, stage=stage)
     return SlotLogSink(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
+
+
+def _iceberg(output: Declared, *, stage: Stager | None, durable: bool) -> Sink:
+    try:
+        from sparkonce.sink.iceberg.sink import open_iceberg
+    except ModuleNotFoundError:
+        raise LibraryMissing(
+            f"{output.field}: the package pyiceberg is not installed; run `pip install sparkonce[iceberg]`"
+        ) from None
+    return open_iceberg(
+        output.location,
+        name=output.name,
+        field=output.field,
+        on_rerun=output.on_rerun,
+        stage=stage,
+        durable=durable,
+    )
+
+
+def _delta(output: Declared, objects: TableObjects, *, stage: Stager | None) -> Sink:
+    try:
+        from sparkonce.sink.delta.sink import open_delta
+    except ModuleNotFoundError:
+        raise LibraryMissing(
+            f"{output.field}: the package deltalake is not installed; run `pip install sparkonce[delta]`"
+        ) from None
+    return open_delta(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
 
 
 class Absent:

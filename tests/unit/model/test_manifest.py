@@ -190,6 +190,13 @@ def test_a_small_text_takes_no_time(text: str) -> None:
     assert time.process_time() - began < promised(1.0)
 
 
+def test_an_output_is_placed_without_any_parameter() -> None:
+    """A manifest without parameters takes the folder of an output all the same, and refuses an output that it does not declare."""
+    text = manifest.render(FLIGHTS, params=PARAMS, source="job.yaml")
+    assert load(text, {}, flights="/x") == load(flights="/x")
+    assert "--output fligths: is no output of this job; did you mean flights?" in refusal(text, {}, fligths="/x")
+
+
 def test_a_rendered_manifest_is_the_same_job() -> None:
     """The manifest for the cluster is the job that ran here: same fingerprint, nothing added, nothing left to fill in."""
     text = manifest.render(FLIGHTS, params=PARAMS, outputs={"flights": "/x"}, source="job.yaml")

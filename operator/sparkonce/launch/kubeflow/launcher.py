@@ -46,16 +46,11 @@ AT_ONCE = 5
 """Maximum passes without a pause: more than any order of events needs; keeps contradictory answers from becoming a busy loop."""
 
 
-async def _as_granted(assignment: Assignment) -> IdempotentJob:
-    return IdempotentJob.of(assignment.spec.job)
-
-
 class KubeflowLauncher:
     """A `Launcher`, with `Follows` and `SettleRuns`, for SparkApplications.
 
     namespace_of: namespace of an attempt's application.
     objects_of: all live objects of the key, read from the API server (`spec` decides which of them own the application).
-    job_of: the job to launch, with tunable edits made since; by default as granted.
     now: monotonic seconds. sleep: may return early.
     read_log: reads the log of a failed driver; without it no log is kept.
     """
@@ -72,11 +67,10 @@ class KubeflowLauncher:
         objects_of: Callable[[Assignment], Awaitable[Sequence[Wanting]]],
         now: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
-        job_of: Callable[[Assignment], Awaitable[IdempotentJob]] = _as_granted,
         read_log: ReadLog | None = None,
     ) -> None:
         self.kubernetes, self.applications, self.pods = kubernetes, applications, pods
-        self.namespace_of, self.objects_of, self.job_of = namespace_of, objects_of, job_of
+        self.namespace_of, self.objects_of = namespace_of, objects_of
         self.now, self.sleep = now, sleep
         self.logs = LogTails(read_log)
 
@@ -87,7 +81,7 @@ class KubeflowLauncher:
             LaunchRefused: the application is invalid; this call created nothing.
             LaunchUnavailable: not created, or unknown.
         """
-        job = await self._job(assignment)
+        job = _job(assignment)
         namespace = self.namespace_of(assignment)
         since = self.pods.version(namespace) if self.pods is not None and opaque(assignment) else None
         objects = await self.objects_of(assignment)
@@ -96,16 +90,10 @@ class KubeflowLauncher:
 
     async def settle(self, assignment: Assignment) -> ApplicationState:
         """As `launch`, for a settle run."""
-        job = await self._job(assignment)
+        job = _job(assignment)
         namespace = self.namespace_of(assignment)
         body = settle_run(assignment, job, namespace=namespace, objects=await self.objects_of(assignment))
         return await self._create(assignment, assignment.settle_run_name, body)
-
-    async def _job(self, assignment: Assignment) -> IdempotentJob:
-        try:
-            return await self.job_of(assignment)
-        except InvalidInput as problem:
-            raise LaunchRefused(f"the job of {assignment.key} cannot be launched: {problem}") from problem
 
     async def _create(self, assignment: Assignment, name: str, body: Json) -> ApplicationState:
         namespace = self.namespace_of(assignment)
@@ -123,7 +111,7 @@ class KubeflowLauncher:
             if refused.invalid:
                 raise invalid(f"the API server refuses application {name} of {assignment.key}", refused) from refused
             raise not_now(what, refused) from refused
-        return _certain(observe(made, None, assignment))
+        return observe(made, None, assignment)
 
     async def _existing(self, assignment: Assignment, name: str) -> ApplicationState:
         namespace = self.namespace_of(assignment)
@@ -133,7 +121,7 @@ class KubeflowLauncher:
             raise LaunchUnavailable(
                 f"an application had the name {name} in namespace {namespace} and is gone; the same call again creates ours"
             )
-        return _certain(observe(found, None, assignment))
+        return observe(found, None, assignment)
 
     async def observe(self, assignment: Assignment, noted: Application | None = None) -> ApplicationState | None:
         """See `Launcher.observe`.
@@ -164,7 +152,7 @@ class KubeflowLauncher:
         cached, driver = self._cached(assignment, name)
         if cached is not None:
             seen = observe(cached, [driver] if driver is not None else [], assignment, noted)
-            if seen is not None and _conclusive(seen, assignment, noted, driver):
+            if _conclusive(seen, assignment, noted, driver):
                 return seen
         return await self._read(assignment, name, noted, driver)
 
@@ -250,6 +238,8 @@ def _same(pod: Json, other: Json) -> bool:
     return text_of(as_map(pod.get("metadata")).get("uid")) == text_of(as_map(other.get("metadata")).get("uid"))
 
 
-def _certain(seen: ApplicationState | None) -> ApplicationState:
-    assert seen is not None  # `observe` returns None only without an application
-    return seen
+def _job(assignment: Assignment) -> IdempotentJob:
+    try:
+        return IdempotentJob.of(assignment.spec.job)
+    except InvalidInput as problem:
+        raise LaunchRefused(f"the job of {assignment.key} cannot be launched: {problem}") from problem

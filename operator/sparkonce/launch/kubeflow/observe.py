@@ -93,17 +93,15 @@ class _Fields:
 
 
 def observe(
-    application: Mapping[str, Any] | None,
+    application: Mapping[str, Any],
     pods: Sequence[Any] | None,
     assignment: Assignment,
     noted: Application | None = None,
-) -> ApplicationState | None:
-    """State of an application; None if there is none.
+) -> ApplicationState:
+    """State of an application.
 
     pods: the pods with the driver pod's name; None if they were not read. noted: the application as recorded.
     """
-    if application is None:
-        return None
     fields = _read(application, assignment)
     if fields.nonce != assignment.nonce:
         return replace(_as_reported(fields), rewound=rewound(fields.nonce, assignment), exit_code=None)

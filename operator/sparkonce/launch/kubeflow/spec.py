@@ -121,7 +121,8 @@ def application(
     _defaults(spec, conf)
     for role in ("driver", "executor"):
         spec[role]["annotations"] = {**as_map(spec[role].get("annotations")), NONCE: assignment.nonce}
-    _give_token(spec["driver"], assignment)
+    if assignment.gateway:
+        _give_token(spec["driver"], assignment)
     metadata = _metadata(assignment, assignment.name, namespace, objects, job=job)
     if pods_since:
         metadata["annotations"][PODS_SINCE] = pods_since
@@ -167,7 +168,8 @@ def settle_run(
     annotations = {**as_map(driver.get("annotations")), NONCE: assignment.nonce}
     template = _with_command(driver.get("template"))
     driver.update(cores=1, memory="512m", annotations=annotations, template=template)
-    _give_token(driver, assignment)
+    if assignment.gateway:
+        _give_token(driver, assignment)
     spec["executor"] = {
         "cores": 1,
         "memory": "512m",
@@ -413,8 +415,6 @@ def _give_token(driver: Document, assignment: Assignment) -> None:
     Variable and volume come together: a Spark operator that drops the template leaves a pod that has neither, and its driver then uses
     the pod's own token, which the gateway accepts from such pods alone.
     """
-    if not assignment.gateway:
-        return
     template: Document = dict(as_map(driver.get("template")))
     pod = template["spec"] = dict(as_map(template.get("spec")))
     token = {"audience": gateway_audience(assignment.install), "expirationSeconds": TOKEN_SECONDS, "path": TOKEN_NAME}

@@ -103,7 +103,6 @@ def found_of(application: Mapping[str, Any], install: str) -> FoundApplication |
         spec=SpecBody(job={}),
     )
     seen = observe(application, [], assignment)
-    assert seen is not None  # there is an application
     return FoundApplication(
         namespace=text_of(metadata.get("namespace")),
         name=name,

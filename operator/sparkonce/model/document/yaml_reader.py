@@ -411,13 +411,7 @@ class _Builder:
                 if merges is not None:
                     raise self._refuse((*loc, "<<"), key, f"duplicate key, first on line {merges.line}")
                 merges = key
-                merged = self._merged((*loc, "<<"), each)
-                if twice := [name for name in merged if name in own]:
-                    told = (
-                        f"brings {twice[0]}, which stands above it, and kubectl takes the merged value; write << first"
-                    )
-                    raise self._refuse((*loc, "<<"), key, told)
-                entries |= merged
+                entries |= self._merged_below((*loc, "<<"), key, each, own)
                 continue
             name = self._key(loc, key)
             if name in own:
@@ -425,6 +419,14 @@ class _Builder:
             own[name] = (key, each)
             entries[name] = (key, each)
         return entries
+
+    def _merged_below(self, loc: Loc, key: Node, node: Node, own: Entries) -> Entries:
+        """What `<<` brings. own: the entries above it, of which it may bring none."""
+        merged = self._merged(loc, node)
+        if twice := [name for name in merged if name in own]:
+            told = f"brings {twice[0]}, which stands above it, and kubectl takes the merged value; write << first"
+            raise self._refuse(loc, key, told)
+        return merged
 
     def _merged(self, loc: Loc, node: Node) -> Entries:
         if node.kind == "list":
