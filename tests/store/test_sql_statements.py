@@ -26,7 +26,7 @@ def parameters(statement: str) -> set[str]:
 
 
 def test_statements_of_one_name_take_the_same_parameters() -> None:
-    """`store.sql` runs a statement by its name in either store, so both give it the same parameters."""
+    """`store.ledger` runs a statement by its name in either store, so both give it the same parameters."""
     assert sqlite.STATEMENTS.keys() - postgres.STATEMENTS.keys() == ONLY_SQLITE
     shared = (sqlite.STATEMENTS.keys() & postgres.STATEMENTS.keys()) - {
         "has meta"

@@ -17,8 +17,8 @@ import pytest
 from sparkonce.blocking import run
 from sparkonce.errors import SparkonceError, StoreUnavailable, StoreUnusable
 from sparkonce.model.record import Record, Report
+from sparkonce.store.ledger import at
 from sparkonce.store.protocol import Lease
-from sparkonce.store.sql import at
 from sparkonce.store.sqlite import database as sqlite
 from sparkonce.store.sqlite import schema
 from sparkonce.store.sqlite.database import SqliteDatabase

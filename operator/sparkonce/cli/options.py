@@ -155,7 +155,7 @@ class JobArguments:
 
     def text(self) -> str:
         """Raises: InvalidInput: there is no such file, or it is no text."""
-        from sparkonce.local.files import NotRegular, regular
+        from sparkonce.local.prepare import NotRegular, regular
         from sparkonce.model.document.reader import decoded
 
         try:

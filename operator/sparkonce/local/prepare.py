@@ -1,22 +1,28 @@
 """Prepares a request from a manifest: key, fingerprints, content digests, absolute paths, sinks. Reads files, writes nothing.
 
 In local mode the contents of the script and its --py-files are must-match: a changed script is another job, not a replay.
+
+Files that a user names are read if they are regular, and nothing blocks: opening a FIFO waits for a writer, and reading a device may never
+end. So a file is opened without waiting and looked at before it is read; the type is taken from the open descriptor, because the name may
+mean another file by then.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 from sparkonce.attempt.decide import Policy
 from sparkonce.attempt.drive import DrivenJob
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.submit import LocalTemplate, absolute, check_paths
-from sparkonce.local.files import NotRegular, regular
 from sparkonce.model import identity
 from sparkonce.model.identity import Key, derive
 from sparkonce.model.record import Address, Opener, Record, SpecBody
@@ -31,6 +37,21 @@ REALM = "local"
 HEARTBEAT_TIMEOUT = 30
 """Seconds; local default of heartbeatTimeoutSeconds, shorter than on a cluster because no network delays heartbeats."""
 _CHUNK = 1 << 20
+_TYPES = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class NotRegular(InvalidInput):
+    """The name is a folder, FIFO, socket or device; `what` says which."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"{path} is {what}; name a regular file")
+        self.what = what
 
 
 class NotHere(InvalidInput):
@@ -174,6 +195,25 @@ def _digest(path: str, field: str) -> str:
             f"{field}: {path} cannot be read ({problem.strerror}); the path is relative to the job file"
         ) from None
     return digest.hexdigest()
+
+
+def regular(path: str) -> IO[bytes]:
+    """The file, open for reading. Raises: NotRegular. OSError: it cannot be opened."""
+    _check(path, os.stat(path).st_mode)  # noqa: PTH116 - a socket cannot be opened, so it is looked at by name first
+    # O_NOCTTY: a terminal must not become ours; O_NONBLOCK: it may have become a FIFO since.
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    file = os.fdopen(number, "rb")
+    try:
+        _check(path, os.fstat(number).st_mode)
+    except NotRegular:
+        file.close()
+        raise
+    return file
+
+
+def _check(path: str, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise NotRegular(path, next((what for test, what in _TYPES if test(mode)), "no regular file"))
 
 
 def unread(job: IdempotentJob, *, base: str) -> Key | None:

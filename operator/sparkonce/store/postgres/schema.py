@@ -1,4 +1,4 @@
-"""Tables and statements of the PostgreSQL store, in psycopg's parameter style. `store.sql` runs those it shares with SQLite by name.
+"""Tables and statements of the PostgreSQL store, in psycopg's parameter style. `store.ledger` runs those it shares with SQLite by name.
 
 The tables are those of `store.sqlite.schema`, which explains them, plus leases and replicas. Names are COLLATE "C": they compare and sort
 by their bytes, as in every other store, so that a page of a listing continues exactly where the last one ended.

@@ -28,7 +28,21 @@ from typing import Any, TypeVar
 from sparkonce import settings
 from sparkonce.errors import StoreUnavailable, StoreUnusable
 from sparkonce.model.record import Address
-from sparkonce.store.ledger import LIVE_KEYS, POLL, REPORT_BYTES, TOMBSTONES, Beside, Changes, HeldLease, held
+from sparkonce.store.ledger import (
+    LIVE_KEYS,
+    POLL,
+    REPORT_BYTES,
+    TOMBSTONES,
+    Beside,
+    Changes,
+    HeldLease,
+    KeyRow,
+    Row,
+    SqlLedger,
+    SqlReader,
+    at,
+    held,
+)
 from sparkonce.store.postgres.address import parsed, schema_of
 from sparkonce.store.postgres.database import PostgresDatabase, PostgresTransaction, RolledBack
 from sparkonce.store.postgres.lease import PostgresLease
@@ -36,7 +50,6 @@ from sparkonce.store.protocol import Claim, Lease, LostOwnership
 from sparkonce.store.restore import NewestAttempt, rebuild
 from sparkonce.store.roster import Gateway, GatewayUptime, Replica, gateway_of, replica_of
 from sparkonce.store.rules import KeyState, VerbOutcome
-from sparkonce.store.sql import KeyRow, Row, SqlLedger, SqlReader, at
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Tables and statements of the SQLite ledger. `store.sql` runs the statements by name; PostgreSQL's are in `store.postgres.schema`.
+"""Tables and statements of the SQLite ledger. `store.ledger` runs the statements by name; PostgreSQL's are in `store.postgres.schema`.
 
 Bodies are JSON text that only `codec` parses; a column beside a body exists only where a statement finds rows by it. The one row of `meta`
 holds the store-wide revision. Every change raises it in its own transaction, so revisions follow commit order and are never reused.

@@ -1,7 +1,7 @@
 """The durable store of a laptop: records in SQLite, leases as file locks beside the ledger.
 
 One step is one write transaction that begins with the only write lock, so "read, decide, write" needs no further compare. Opening
-and locking the file is in `database`, tables and statements in `schema`, what both SQL stores do alike in `store.sql`, every decision in
+and locking the file is in `database`, tables and statements in `schema`, what both SQL stores do alike in `store.ledger`, every decision in
 `rules`.
 
 Ages (of claims and of an attempt's touches) come from the monotonic clock and the boot id: a laptop that slept, or a clock that was set,
@@ -17,10 +17,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparkonce.model.record import Address
-from sparkonce.store.ledger import LIVE_KEYS, POLL, REPORT_BYTES, TOMBSTONES, Beside, HeldLease
+from sparkonce.store.ledger import (
+    LIVE_KEYS,
+    POLL,
+    REPORT_BYTES,
+    TOMBSTONES,
+    Beside,
+    HeldLease,
+    KeyRow,
+    Row,
+    SqlLedger,
+    SqlReader,
+    at,
+)
 from sparkonce.store.protocol import Claim
 from sparkonce.store.rules import KeyState, VerbOutcome
-from sparkonce.store.sql import KeyRow, Row, SqlLedger, SqlReader, at
 from sparkonce.store.sqlite.database import SqliteDatabase
 from sparkonce.store.sqlite.lease import FileLease, LeaseFiles
 
