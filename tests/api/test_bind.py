@@ -185,7 +185,7 @@ def test_what_is_not_there_is_held_and_a_person_decides(stage: Stage, capsys: py
     stage.send("absent-later", "absent")
     stage.until("absent-later", "Held")
     looked = stage.cli("keys", "resolve", "absent", "--retry", "--reason", "look", "--yes")
-    assert "looks at application absent once more" in looked.stdout + looked.stderr
+    assert "reads application absent once more" in looked.stdout + looked.stderr
     stage.until_record("absent", phase="Held")
     assert stage.applications("absent") == stage.applications("absent", placeholders=True) == []
     stage.cli("keys", "resolve", "absent", "--failed", "--reason", "it wrote nothing", "--yes")

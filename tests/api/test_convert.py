@@ -171,7 +171,7 @@ def test_another_job_of_that_name_is_not_taken_for_it(tick: TickPod) -> None:
     body["spec"]["resource"] = "other"
     made = tick.cluster.api.create(JOBS, body, tick.namespace)
     code, said = tick.run(f"hourly-{TICK}")
-    assert (code, f"another job is IdempotentJob hourly-{TICK} of namespace" in said) == (2, True), said
+    assert (code, f"IdempotentJob hourly-{TICK} of namespace" in said and "is another job" in said) == (2, True), said
     assert tick.cluster.api.get(JOBS, f"hourly-{TICK}", tick.namespace) == made
 
 

@@ -33,14 +33,14 @@ REFUSED = "refused"
 LENIENT = (
     "duplicate key, first on line",
     "which YAML does not read as text",
-    "which stands above it, and kubectl takes the merged value",
+    "which is also set above it, and kubectl takes the merged value",
     "does not keep digit by digit",
     "has the YAML tag",
     "has a key with the YAML tag",
     "documents; keep one IdempotentJob per file",
     "where kubectl stops reading",
     "is not text in UTF-",
-    "no valid Unicode text",
+    "not valid Unicode text",
     "is a YAML directive",
     "has a byte order mark within the file",
     # libyaml refuses what kubectl's older copy of it reads

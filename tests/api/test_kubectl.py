@@ -413,7 +413,7 @@ def test_what_goes_wrong_is_one_sentence(desk: Desk, cluster: Cluster) -> None:
         "does not answer": desk.say("list", "--gateway-url", "http://127.0.0.1:1"),
         "there is no service account": desk.say("list", "--service-account", "missing"),
         "write NAME or NAMESPACE/NAME": desk.say("list", "--service-account", "a/b/c"),
-        "is no gateway's audience": desk.say("list", "--gateway-url", desk.gateway.url, "--audience", "vault"),
+        "is not a gateway's audience": desk.say("list", "--gateway-url", desk.gateway.url, "--audience", "vault"),
     }
     stranger = cluster.kubeconfig_for(cluster.url, token=STRANGER)
     cases["no token for the gateway can be made"] = desk.say(

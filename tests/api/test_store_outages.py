@@ -155,7 +155,7 @@ def test_an_object_that_comes_during_an_outage_says_why_it_waits(
             status = fleet.witness.jobs[name]["status"]
             assert reserved(status) == ("Unknown", "StoreUnavailable")
             assert status["message"].startswith(
-                "the ledger does not answer, so nothing is started; the job goes on by itself"
+                "the ledger does not answer, so nothing is started; the job continues by itself"
             )
             assert status["keyHash"]
         assert_eventually(lambda: time.monotonic() - told_at > 5.0, 60)

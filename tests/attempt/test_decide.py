@@ -74,7 +74,7 @@ TABLE: list[tuple[str, type, Record, Observation, Policy]] = [
     ("settling has begun", Settle, RECORD.changed(settling=SETTLING), NOTHING, POLICY),
     ("a stop is wanted", Settle, RECORD.changed(stop_wanted=StopWanted(why=Why.CANCELLED, by="ann")), NOTHING, POLICY),
     ("superseded", Settle, RECORD, Observation(seen=None, superseded=True), POLICY),
-    ("nobody wants it", Settle, RECORD, Observation(seen=None, gone=True), POLICY),
+    ("no object left", Settle, RECORD, Observation(seen=None, gone=True), POLICY),
     ("the application vanished", Settle, running(), NOTHING, POLICY),
     ("suspended", Wait, RECORD, NOTHING, replace(POLICY, suspend=True)),
     ("deadline", Settle, RECORD, NOTHING, LATE),

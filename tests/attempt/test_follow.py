@@ -83,7 +83,7 @@ def test_only_bound_records_are_followed() -> None:
     ("noted", "seen", "words"),
     [
         (False, None, "application nightly of UID u1 is not in the job's namespace"),
-        (True, None, "application nightly is not there any more"),
+        (True, None, "application nightly no longer exists"),
         (True, replace(SEEN, uid="u2"), "application nightly was deleted, and another one has its name"),
         (True, replace(SEEN, phase=Phase.UNKNOWN, message="the Spark operator says FAILED"), "says FAILED"),
     ],
@@ -222,7 +222,7 @@ def test_an_api_server_that_does_not_answer_says_nothing(following: Following) -
 
 def test_a_process_that_cannot_look_raises(following: Following) -> None:
     """A drive without a way to look at others' applications concludes nothing."""
-    with pytest.raises(LaunchUnavailable, match="its operator goes on with it"):
+    with pytest.raises(LaunchUnavailable, match="its operator drives it"):
         following.made.run()
     assert following.record.state is State.IN_PROGRESS
 

@@ -107,7 +107,7 @@ def test_the_third_lost_run_is_for_a_person(intent: int | None) -> None:
     told = decision.action.settlement
     assert (decision.row, told.verdict) == ("the settle runs were lost", Verdict.CANNOT_SETTLE)
     assert "exit code 75" in told.note and "no volume" in told.note
-    assert ("half done" in told.note) == (intent is not None)
+    assert ("half committed" in told.note) == (intent is not None)
 
 
 def test_in_every_case_one_run_at_a_time_and_each_counted_before_it_is_sent() -> None:

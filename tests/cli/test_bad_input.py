@@ -95,7 +95,7 @@ def test_a_field_that_is_wrong(desk: Desk, change: dict[str, object], told: list
         (["--output", "orders=x"], "--output orders"),
         (["--output", "numbers"], "--output NAME=DIR"),
         (["--store", "redis://here"], "redis://here"),
-        (["--store", "redis://[here"], "the address of a store that is no URL"),
+        (["--store", "redis://[here"], "the address of a store that is not a URL"),
         (["--store", "mysql://user:hidden@here/db"], "mysql://here/db"),
         (["--wrong"], "`sparkonce run --help` shows how"),
     ],
@@ -134,9 +134,9 @@ FORMS = {
     "sparkConf: !!set {a, b}": ("sparkConf", "has the YAML tag"),
     "sparkConf: !!omap [a: 1]": ("sparkConf", "has the YAML tag"),
     "sparkConf: !!python/object:os.system {a: 1}": ("sparkConf", "has the YAML tag"),
-    "arguments: [!!int abc]": ("arguments[0]", "is 'abc', which is no int"),
-    "arguments: [!!float '']": ("arguments[0]", "is '', which is no float"),
-    "arguments: [!!bool abc]": ("arguments[0]", "is 'abc', which is no bool"),
+    "arguments: [!!int abc]": ("arguments[0]", "is 'abc', which is not of type int"),
+    "arguments: [!!float '']": ("arguments[0]", "is '', which is not of type float"),
+    "arguments: [!!bool abc]": ("arguments[0]", "is 'abc', which is not of type bool"),
     "arguments: [08]": ("arguments[0]", "must be text, not 8; put it in quotes"),
     "hadoopConf: {a: true}": ("hadoopConf.a", "must be text, not true; put it in quotes"),
     "driver: {env: [{name: a, value: }]}": ("driver.env[0].value", "must be text, not empty; put it in quotes"),
@@ -144,12 +144,12 @@ FORMS = {
     "sparkConf: &a {<<: *a}": ('sparkConf["<<"]', "refers to itself"),
     "volumes: &a [*a]": ("volumes[0]", "refers to itself"),
     "sparkConf: {true: a}": ("sparkConf", "has the key true, which YAML does not read as text"),
-    "sparkConf: {[a]: b}": ("sparkConf", "has a key that is no text"),
+    "sparkConf: {[a]: b}": ("sparkConf", "has a key that is not text"),
     "arguments: [" + "9" * 300 + "]": ("arguments[0]", DIGITS),
     "executor: {instances: " + "9" * 300 + "}": ("executor.instances", DIGITS),
     "sparkConf: {a: 0xffffffffffffffff}": ("sparkConf.a", DIGITS),
     "arguments: [9007199254740993.0]": ("arguments[0]", DIGITS),
-    "arguments: [.nan]": ("arguments[0]", "is .nan, which is no JSON number"),
+    "arguments: [.nan]": ("arguments[0]", "is .nan, which is not a JSON number"),
     r'arguments: ["\ud800"]': ("arguments[0]", "is not readable as YAML"),
     r'sparkConf: {"\ud800": x}': ("sparkConf", "is not readable as YAML"),
     r'arguments: ["\U00110000"]': ("arguments[0]", "is not readable as YAML"),
@@ -171,8 +171,8 @@ FORMS = {
     'executor: {env: [{name: "a=b", value: x}]}': ("executor.env[0].name", EQUALS),
     'driver: {env: [{name: "", value: x}]}': ("driver.env[0].name", "must have a name that is not empty"),
     'sparkConf: {"": x}': ('sparkConf[""]', "must have a name that is not empty"),
-    'deps: {jars: ["file://[x"]}': ("deps.jars[0]", "is 'file://[x', which is no path and no URL"),
-    'deps: {pyFiles: ["file:/a%00b"]}': ("deps.pyFiles[0]", "is 'file:/a%00b', which is no path and no URL"),
+    'deps: {jars: ["file://[x"]}': ("deps.jars[0]", "is 'file://[x', which is neither a path nor a URL"),
+    'deps: {pyFiles: ["file:/a%00b"]}': ("deps.pyFiles[0]", "is 'file:/a%00b', which is neither a path nor a URL"),
 }
 JOB_FORMS = {
     # the same of spec
@@ -186,7 +186,7 @@ JOB_FORMS = {
         DIGITS,
     ),
     "outputs: [{name: n, slotLog: {path: o}}]": ("outputs[0].name", "must be text, not false; put it in quotes"),
-    "outputs: [{name: no1, slotLog: {path: 'file://[x'}}]": ("outputs[no1].slotLog.path", "file://[x is no URL"),
+    "outputs: [{name: no1, slotLog: {path: 'file://[x'}}]": ("outputs[no1].slotLog.path", "file://[x is not a URL"),
     r'outputs: [{name: no1, slotLog: {path: "a\0"}}]': ("outputs[0].slotLog.path", NUL),
     r'outputs: [{name: "a\0", slotLog: {path: a}}]': ("outputs[0].name", NUL),
     r'outputs: [{name: no1, slotLog: {path: o}, expect: {columns: ["a\0"]}}]': ("outputs[0].expect.columns[0]", NUL),
@@ -291,7 +291,7 @@ def test_a_job_file_without_end(desk: Desk) -> None:
     command = f"yes '#' | exec {sys.executable} -m sparkonce plan -"
     done = completed(["sh", "-c", command], PATIENCE)
     assert done.returncode == ExitCode.INVALID
-    sentence = "standard input is larger than 8 MiB, which no job file is; name a YAML file"
+    sentence = "standard input is larger than 8 MiB, the limit for a job file; name a YAML file"
     assert done.stderr.splitlines()[-1] == f"sparkonce: {sentence}"
 
 

@@ -258,8 +258,8 @@ def test_an_output_has_a_kind(desk: Desk, place: str) -> None:
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        ("parquet:s3a://x", "parquet is no kind of output; write slotLog:PATH, delta:PATH or iceberg:CATALOG.TABLE"),
-        ("Delta:/x", "Delta is no kind of output"),
+        ("parquet:s3a://x", "parquet is not a kind of output; write slotLog:PATH, delta:PATH or iceberg:CATALOG.TABLE"),
+        ("Delta:/x", "Delta is not a kind of output"),
         ("delta:", "the path is missing; write delta:PATH"),
         ("iceberg:orders", "an Iceberg table has a catalog; write iceberg:CATALOG.TABLE"),
     ],
@@ -370,7 +370,7 @@ REFUSED = {
     "a lifetime that is none": ("timeToLiveSeconds: 3600", "timeToLiveSeconds: 1h", "spec.timeToLiveSeconds: must be"),
     "an older version": ("v1beta2", "v1beta1", "app.yaml:1: apiVersion: is sparkoperator.k8s.io/v1beta1"),
     "made by sparkonce": ("team: billing", "sparkonce.dev/key: a", "metadata: was made by sparkonce"),
-    "a new name each time": ("name: nightly", "generateName: nightly-", "say --resource or --key"),
+    "a new name each time": ("name: nightly", "generateName: nightly-", "give --resource or --key"),
     "another kind": (
         "kind: SparkApplication",
         "kind: Deployment",

@@ -182,7 +182,7 @@ def test_a_key_in_progress_elsewhere(desk: Desk) -> None:
         desk.job(onDuplicate="Attach")
         said = desk.here("run", "job.yaml", "--no-follow")
         assert said.code == ExitCode.DETACHED
-        assert said.first.startswith("detached: write/numbers@1 runs on: ")
+        assert said.first.startswith("detached: write/numbers@1 continues: ")
     assert desk.attempts() == 0
 
 

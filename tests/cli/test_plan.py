@@ -16,7 +16,7 @@ def test_plan_before_and_after_a_run(desk: Desk) -> None:
     """New, replay, mismatch and gone: the plan names each, with the exit code that the run would have."""
     desk.job()
     new = desk.here("plan", "job.yaml")
-    assert (new.code, new.first) == (0, "would run: write/numbers@1: nobody has asked for it")
+    assert (new.code, new.first) == (0, "would run: write/numbers@1: no job has used this key")
     assert desk.here("plan", "job.yaml", "--json").told["plan"] == "New"
     assert desk.attempts() == 0
     assert desk.here("keys", "list", "--json").told["keys"] == []
@@ -59,7 +59,7 @@ def test_plan_while_it_runs_elsewhere(desk: Desk) -> None:
         assert rejected.first.startswith("would be refused: in progress: ")
     stale = desk.here("plan", "job.yaml")
     assert stale.code == 0
-    assert stale.first.startswith("would go on with it: write/numbers@1: generation 1, attempt 1: nobody owns it")
+    assert stale.first.startswith("would continue it: write/numbers@1: generation 1, attempt 1 has no owner")
 
 
 def test_plan_of_a_held_key(desk: Desk) -> None:
@@ -128,7 +128,7 @@ def test_plan_of_a_job_for_a_cluster(desk: Desk, file: str, where: str) -> None:
     assert where in told["reason"]
     (desk.folder / "job.py").write_text("pass")
     checked = desk.here("plan", "job.yaml", "--application", "job.py")
-    assert (checked.code, checked.first) == (0, "would run: run/nightly@1: nobody has asked for it")
+    assert (checked.code, checked.first) == (0, "would run: run/nightly@1: no job has used this key")
     assert desk.here("run", "job.yaml").code == ExitCode.INVALID
 
 

@@ -54,7 +54,7 @@ def test_an_error_of_the_script_ends_the_job(desk: Desk, script: str, cause: str
     desk.job(script, retry=THREE)
     failure = desk.here("run", "job.yaml", "--json").told["result"]["failure"]
     assert (failure["class"], desk.attempts()) == ("Permanent", 1)
-    assert failure["message"].startswith("every attempt of this script would fail alike: ")
+    assert failure["message"].startswith("every attempt of this script would fail the same way: ")
     assert cause in failure["message"]
     again = desk.here("run", "job.yaml")
     assert (again.code, desk.attempts()) == (ExitCode.FAILED, 1)

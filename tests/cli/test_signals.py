@@ -107,7 +107,7 @@ def test_a_follower_only_detaches(desk: Desk) -> None:
     follower.interrupt()
     said = follower.end()
     assert said.code == ExitCode.DETACHED
-    assert said.first.startswith(f"detached: {KEY} runs on: ")
+    assert said.first.startswith(f"detached: {KEY} continues: ")
     assert "Traceback" not in said.out + said.err
     desk.go()
     assert leader.end().code == 0
@@ -126,7 +126,7 @@ def test_a_leader_hands_over_to_a_terminal_that_waits(desk: Desk, number: signal
     leader.interrupt(number)
     said = leader.end()
     assert said.code == ExitCode.DETACHED, said
-    assert "another terminal waits for this job and goes on with it" in said.err
+    assert "another terminal waits for this job and continues it" in said.err
     assert "another terminal waits for this job" in said.first
     desk.go()
     told = [each.end() for each in waits]

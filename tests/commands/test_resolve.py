@@ -23,9 +23,11 @@ from sparkonce.model.record import Assignment, HeldReason, Outcome, State
 def test_partial_is_never_called_failed_or_succeeded(tmp_path: Path) -> None:
     """One output is committed: both decisions are refused with what is committed and the remedy; the key stays held and unowned."""
     made = partial(tmp_path)
-    with pytest.raises(InvalidInput, match="cannot be called failed: a is committed; --retry writes what is missing"):
+    with pytest.raises(
+        InvalidInput, match="cannot be resolved as failed: a is committed; --retry writes what is missing"
+    ):
         made.resolve("failed")
-    with pytest.raises(InvalidInput, match="cannot be called succeeded: not committed: b; --retry"):
+    with pytest.raises(InvalidInput, match="cannot be resolved as succeeded: not committed: b; --retry"):
         made.resolve("succeeded")
     view = run(made.owner.store.load(made.record.address))
     assert (made.record.held, view.claim) == (HeldReason.PARTIAL, None)
@@ -114,7 +116,7 @@ def test_a_conflict_may_be_failed_when_nothing_is_ours(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="another attempt of load-may would be held again, for KeyConflict"):
         made.resolve("retry")
     with pytest.raises(
-        InvalidInput, match="cannot be called succeeded: output b holds a commit of this key for another"
+        InvalidInput, match="cannot be resolved as succeeded: output b holds a commit of this key for another"
     ):
         made.resolve("succeeded")
 
@@ -157,7 +159,7 @@ def test_a_sealed_transaction_that_meets_a_conflict_is_fenced_before_it_is_calle
 def test_a_conflict_is_not_failed_when_something_is_ours(tmp_path: Path) -> None:
     """Failed says that no effect exists: `a` is one."""
     made = conflicting(tmp_path, "a")
-    with pytest.raises(InvalidInput, match=r"cannot be called failed: a is committed$"):
+    with pytest.raises(InvalidInput, match=r"cannot be resolved as failed: a is committed$"):
         made.resolve("failed")
 
 
@@ -189,5 +191,5 @@ def test_only_a_held_key_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "held").mkdir()
     held = unknown(tmp_path / "held")
     held.owner.take_over("of somebody else")
-    with pytest.raises(InvalidInput, match="somebody else is resolving load-may"):
+    with pytest.raises(InvalidInput, match="another process is resolving load-may"):
         held.resolve("failed")

@@ -102,7 +102,7 @@ NOT_SEEN: dict[str, Any] = {"application": None, "phase": None}
 WISH = StopWanted(why=Why.CANCELLED, by="ann", reason="too slow")
 COMPLETED = Settling(attempt=1, why=Why.COMPLETED)
 GRANTED: dict[str, Any] = {"attempt": 2, "settling": LOST, "application": None, "phase": None}
-NO_OWNER = "attempt 1 has no owner; the next operator process goes on where it stands"
+NO_OWNER = "attempt 1 has no owner; the next operator process continues it"
 AGAIN = "attempt 1 ended: the pod vanished; attempt 2 is"
 RUNS: list[tuple[str, str, str, View]] = [
     ("granted", "Pending", "attempt 1 is about to be launched", view(record(**NOT_SEEN))),

@@ -62,7 +62,7 @@ def test_what_is_no_proof_is_held(scene: Scene, fields: dict[str, Any]) -> None:
     assert until_ended(scene.run(f"{PLACED}=kill"), PATIENCE) == -9
     edit_identity(scene, **fields)
     assert until_ended(scene.run(), PATIENCE) == 5, scene.last_output()
-    assert "nobody can tell whether attempt 1 took effect" in scene.last_output()
+    assert "it is unknown whether attempt 1 took effect" in scene.last_output()
     assert effects(scene) == 0
 
 

@@ -223,7 +223,7 @@ def test_a_stream_whose_attempts_are_used_up_is_a_persons_to_end(tmpfs_path: Pat
 
         failed = ("keys", "resolve", "crash-test", "--failed", "--yes", "--reason", "x")
         assert until_ended(scene.run(command=failed), LONG) != 0
-        assert "cannot be called failed: a is committed" in scene.last_output()
+        assert "cannot be resolved as failed: a is committed" in scene.last_output()
         succeeded = ("keys", "resolve", "crash-test", "--succeeded", "--yes", "--reason", "x")
         assert until_ended(scene.run(command=succeeded), LONG) == 0, scene.last_output()
 

@@ -147,7 +147,7 @@ def test_a_table_that_was_dropped_under_a_stream_takes_no_batch(begin: Callable[
                 other.job().write(table_of(99), "orders")
         batch.write(frame, "orders")
 
-    with pytest.raises(OutputChanged, match=r"dropped|made anew"):
+    with pytest.raises(OutputChanged, match=r"dropped|recreated"):
         attempt.job().stream(source()).foreach_batch(write, checkpoint=checkpoint_of(attempt))
 
     assert rows(attempt) == ([99] if again else [])

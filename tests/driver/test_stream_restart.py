@@ -38,7 +38,7 @@ __all__ = ["begin", "checkpoints", "kind"]
 
 ALL = [n for batch in BATCHES for n in batch]
 LATER = [*BATCHES, [7]]
-RESTART = r"say `stream: \{restart: true\}` in the spec, or restart=True in the call, to write them again"
+RESTART = r"set `stream: \{restart: true\}` in the spec, or restart=True in the call, to write them again"
 
 
 def write(attempt: Granted, *batches: list[int], reads: str = "file:/landing", **given: Any) -> Any:
@@ -177,7 +177,7 @@ def test_a_new_checkpoint_beside_a_stream_that_has_not_ended_needs_the_restart(b
     monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
     dying(monday, 1, committed=True, checkpoint=checkpoint_of(monday))
     with pytest.raises(
-        StreamBroken, match=r"has not ended; end that one, or give a new one and say `stream: \{restart: true\}`"
+        StreamBroken, match=r"has not ended; end that one, or give a new one and set `stream: \{restart: true\}`"
     ):
         write(tuesday)
     assert rows(tuesday) == [1, 2, 3, 4, 5]
@@ -231,7 +231,7 @@ def test_a_rerun_of_one_day_does_not_repeat_the_next_days_rows(monday: Granted, 
     monday.record = monday.record.changed(generation=2)
     told = refused(monday, *LATER, checkpoint=None)
     assert "the stream of tuesday (generation 1, " in told
-    assert "they would be there twice; say `stream: {restart: true}`" in told
+    assert "they would be there twice; set `stream: {restart: true}`" in told
 
     write(monday, *LATER, checkpoint=None, restart=True)
 

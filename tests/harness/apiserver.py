@@ -1,8 +1,8 @@
 """A real Kubernetes API in about three seconds: etcd, kube-apiserver and two controllers, without a node that could run anything.
 
-Real is everything that the operator relies on: storage with one global revision, optimistic concurrency, watches, admission by schema and
-CEL, RBAC, tokens, garbage collection by owner references, and deletion of namespaces. Missing are a scheduler, a kubelet and automatic
-service accounts (a pod needs none here): `harness.kubeflow` plays the node.
+Everything that the operator relies on is real: storage with one global revision, optimistic concurrency, watches, admission by schema and
+CEL, RBAC, tokens, garbage collection by owner references, and deletion of namespaces. There is no scheduler, no kubelet and no automatic
+service account (a pod needs none here): `harness.kubeflow` plays the node.
 
 Each pytest process has its own. Sharing one between two workers would save half a gigabyte and 3 s, but tests that kill or freeze it
 would break the other worker's tests. etcd writes to memory and without fsync: nothing here outlives the test run.

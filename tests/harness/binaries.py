@@ -7,8 +7,8 @@ minute after that. `scripts/cluster-parts` builds it in advance, so that a test 
 The cache key contains the versions and the text of our module, so another checkout builds its own without disturbing this one; a lock
 makes a second process wait for the first. Cached files are complete, since they are moved into place when they are done.
 
-Downloading released binaries was not taken: a machine that runs these tests reaches package registries through their ordinary
-clients, and nothing else. Neither was a checked-in go.sum: our go.mod pins every version that can be chosen, and go verifies its
+Downloading released binaries was rejected: a machine that runs these tests reaches package registries through their ordinary
+clients, and nothing else. So was a checked-in go.sum: our go.mod pins every version that can be chosen, and go verifies its
 downloads against the public checksums.
 """
 

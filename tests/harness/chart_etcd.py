@@ -55,7 +55,7 @@ class ChartMember:
         self._child: Child | None = None
 
     def start(self, objects: Sequence[dict[str, Any]]) -> None:
-        """Starts it as these objects say; whether it serves is `until_ready`'s."""
+        """Starts it as these objects say; `until_ready` waits until it serves."""
         if any(each["kind"] == "Secret" and each["metadata"]["name"].endswith("-members") for each in objects):
             secret_files(objects, "-members", self.folder / "members")
         words = self.words(objects)
@@ -65,7 +65,7 @@ class ChartMember:
         self._child.start()
 
     def words(self, objects: Sequence[dict[str, Any]]) -> dict[str, str]:
-        """By word of the chart, this member's: its name, folders and addresses on loopback."""
+        """Word of the chart -> this member's: its name, folders and addresses on loopback."""
         etcd = one(objects, "StatefulSet", "etcd")
         name = f"{etcd['metadata']['name']}-{self.number}"
         host = f"{etcd['spec']['serviceName']}.{NAMESPACE}.svc"
@@ -78,7 +78,7 @@ class ChartMember:
         return words
 
     def environment(self, objects: Sequence[dict[str, Any]]) -> dict[str, str]:
-        """What a program started in this member's container finds, as `kubectl exec` starts it."""
+        """Environment of a program that `kubectl exec` starts in this member's container."""
         words = self.words(objects)
         return {each["name"]: translated(each["value"], words) for each in container(objects)["env"] if "value" in each}
 

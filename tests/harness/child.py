@@ -27,7 +27,7 @@ LAST_LINES = 15
 
 
 PORTS = range(20_000, 30_000)
-"""Of servers that tests start; Kubernetes gives its node ports from 30,000 on."""
+"""Ports of servers that tests start; Kubernetes' node ports begin at 30,000."""
 
 
 def free_port() -> int:

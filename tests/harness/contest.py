@@ -75,7 +75,7 @@ def wake(process: ForkServerProcess) -> None:
 
 
 ROUNDS = 6 if effort.effort() is effort.Effort.SOAK else 1
-"""Of a contest, at most."""
+"""Maximum number of rounds of a contest."""
 
 
 class Contest:
@@ -123,8 +123,8 @@ class Contest:
         """Runs until each token has been tried at each key. The soak goes on with as many keys again, for `ROUNDS`, while less than `goal`
         was seen of a fault, a failpoint or an answer.
 
-        Returns what was seen less often, for the test to print. That is chance and no defect: which step a process dies at, and which
-        answer it gets, has tests of its own.
+        Returns what was seen less often, for the test to print. That is chance, not a defect: other tests cover each step at which a
+        process may die and each answer that it may get.
         """
         names, missing = list(self.keys), dict[str, int]()
         for number in range(1, ROUNDS + 1):

@@ -1,8 +1,8 @@
 """Draws job files as people and programs write them, well and badly: scalars of every look, styles, anchors and merges, JSON, encodings,
 line breaks, several documents, and texts with a few characters changed.
 
-Each file has an IdempotentJob whose name is the file's, so that what kubectl printed of many files can be told apart. `spec` is whatever
-was drawn: neither kubectl nor our reader looks into it.
+Each file has an IdempotentJob whose name is the file's, so that kubectl's output for many files can be assigned to them. `spec` is whatever
+was drawn: neither kubectl nor our reader interprets it.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _Draw:
         return [self._value(depth - 1) for _ in range(self._dice.randint(0, 3))]
 
     def _changed(self, text: str) -> str:
-        """With a few characters of `spec` changed, left out or added."""
+        """The text with a few characters of `spec` changed, left out or added."""
         first = text.find("spec") + 6
         for _ in range(self._dice.randint(1, 3)):
             at = self._dice.randint(min(first, len(text)), len(text))

@@ -2,7 +2,7 @@
 
 A campaign is a test that plays many schedules, races, storms or examples. `EFFORT=gate` is small enough for each change; `all` plays every
 kind and every failpoint at least once; `soak` plays as many as fit into a night (docs/soak.md). The first two draw from a fixed seed, so
-that a commit has one verdict; exploring is the soak's business, which draws new seeds and prints them.
+that a commit has one verdict; the soak explores: it draws new seeds and prints them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Effort(StrEnum):
 
 
 FIXED_SEED = "2026"
-"""Of checks. The number means nothing; changing it draws other schedules for every campaign."""
+"""Seed of checks. The number is arbitrary; changing it draws other schedules for every campaign."""
 
 SIZES: dict[str, tuple[int, int, int]] = {
     # campaign: gate, all, soak

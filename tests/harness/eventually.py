@@ -2,8 +2,8 @@
 
 A test of several processes cannot know *when* something becomes true, only by when it must be. `assert_eventually` polls until the fact
 holds and fails with the reason it saw last, so a slow machine costs time and not a red run (its limits stretch with the load, see
-harness/patience.py), while a fast one waits for nothing. It does not retry effects: `fn` only looks. A decorator that repeats a whole
-test was not taken, because that hides the very races these tests are for.
+harness/patience.py), while a fast one waits for nothing. It does not retry effects: `fn` only reads. A decorator that repeats a whole
+test was rejected, because that hides the very races these tests are for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.patience import Patience
 T = TypeVar("T")
 
 INTERVAL = 0.02
-"""Seconds between two looks: short beside everything we wait for, long beside what a look costs."""
+"""Seconds between two polls: short compared with everything we wait for, long compared with the cost of a poll."""
 
 
 def assert_eventually(
@@ -31,7 +31,7 @@ def assert_eventually(
 
     A fact holds when `fn` returns anything but a false value and raises nothing; a function that only asserts returns
     None, which counts as holding. `False` and an `AssertionError` mean "not yet". Any other error is a defect of the
-    test and ends the waiting at once. `fn` is looked at at least once, and once more at the deadline. `progress`: see
+    test and ends the waiting at once. `fn` is called at least once, and once more at the deadline. `progress`: see
     `Patience`.
     """
     patience = Patience(timeout, progress=progress)

@@ -5,7 +5,7 @@ that it could have had there gets a case of its own. A field that is not read ca
 the tens of millions of combinations, and no pair of values is left to chance. The loop body must read the same fields in the same order
 for the same values (it is run again with other ones), as every pure function does.
 
-A plain itertools.product was not taken: it takes a hundred times longer than a test may, which tempts people to shorten the lists.
+A plain itertools.product was rejected: it takes a hundred times longer than a test may, which tempts people to shorten the lists.
 """
 
 from __future__ import annotations

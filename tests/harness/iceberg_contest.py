@@ -19,7 +19,7 @@ POINTS = (*COMMIT_POINTS, *FENCE_POINTS, "driver.abort.closed", "sink.iceberg.sw
 
 
 class IcebergContest(Contest):
-    """Kills that leave staging, or that hit the rarer steps, are rarer, since each costs a whole write."""
+    """A contest whose kills leave staging, or hit the rarer steps, less often, since each costs a whole write."""
 
     points = (*COMMIT_POINTS[1:], *FENCE_POINTS)
     ways = ("kill", "stop", "sleep(20)", "raise")

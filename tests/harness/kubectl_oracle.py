@@ -1,7 +1,7 @@
-"""What the real kubectl reads in a file: `kubectl create --dry-run=client -o json`, of many files in one process.
+"""Reads files with the real kubectl: `kubectl create --dry-run=client -o json`, many files in one process.
 
-kubectl asks an API server which kinds exist, and for nothing else in a client-side dry run. A server of four answers says that there is
-IdempotentJob, so no etcd and no API server are started, and a thousand files take about a second.
+In a client-side dry run kubectl only asks an API server which kinds exist. A server of four answers reports IdempotentJob, so no etcd and
+no API server are started, and a thousand files take about a second.
 
 kubectl accepts a file when it prints its object; the object is found by its name, which is the file's.
 """

@@ -121,7 +121,7 @@ class Case:
     partition: str | None
     """The column that partitions the table."""
     transform: str
-    """Of that column, in an Iceberg table."""
+    """Transform of that column, in an Iceberg table."""
     hostile: bool
     """Whether the session has the settings of jobs that write for older readers, too."""
     writer: str = "job"
@@ -137,7 +137,7 @@ class Case:
 class Verdict:
     case: str
     refused: str = ""
-    """The sentence, without what differs by case."""
+    """The refusal's sentence, without the parts that differ by case."""
     wrong: list[str] = field(default_factory=list)
 
 

@@ -85,7 +85,7 @@ class _Entry:
     intents: Mapping[int, str] = field(default_factory=dict)
     reports: Mapping[tuple[int, int, str], str] = field(default_factory=dict)
     sizes: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """Of the reports, by (generation, attempt)."""
+    """Sizes of the reports, by (generation, attempt)."""
     beats: Mapping[tuple[int, int, str], _TimedBeat] = field(default_factory=dict)
     events: tuple[str, ...] = ()
 

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 
 class Metadata:
-    """One that counts its calls."""
+    """A metadata service that counts its calls."""
 
     def __init__(self, address: str) -> None:
         self.address, self.calls = address, list[str]()
 
     @property
     def variables(self) -> dict[str, str]:
-        """Those that lead the clouds' clients to it, in place of 169.254.169.254."""
+        """Environment variables that lead the clouds' clients to it, instead of 169.254.169.254."""
         url = f"http://{self.address}"
         return {
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": url,
@@ -56,7 +56,7 @@ def metadata() -> Iterator[Metadata]:
         do_GET = do_PUT = do_POST = do_HEAD = answer  # noqa: N815 - http.server's names
 
         def log_message(self, *_: object) -> None:  # type: ignore[override,unused-ignore]
-            """Quiet."""
+            """Logs nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     played = Metadata(f"127.0.0.1:{server.server_port}")

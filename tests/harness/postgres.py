@@ -5,7 +5,7 @@ root runs it as the user `postgres` or `nobody`. It runs without fsync, since pr
 a kill the server must still have everything that it acknowledged, which the kernel ensures. Each test has its own schema.
 
 If the binaries are missing, CI installs Debian's package as root; otherwise the tests are skipped with the command that installs it. An
-existing server was not taken, since these tests kill and freeze theirs.
+existing server is not used, since these tests kill and freeze theirs.
 """
 
 from __future__ import annotations

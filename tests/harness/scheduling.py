@@ -1,7 +1,7 @@
 """How tests are divided among pytest's workers: xdist's work stealing, except that one worker runs all tests on the real cluster.
 
 A machine has one cluster at a time. A worker that steals one of its tests waits for the lock of the one that has it, longer than the test's
-limit. xdist's own groups were not taken: they are for `--dist loadgroup`, which scatters the other tests, and the servers of their modules
+limit. xdist's own groups were rejected: they are for `--dist loadgroup`, which scatters the other tests, and the servers of their modules
 are then started by each worker.
 """
 
@@ -21,10 +21,10 @@ def bound(test: str) -> bool:
 
 
 class OneWorkerPerCluster(WorkStealingScheduling):  # type: ignore[misc] # xdist ships no types
-    """Work stealing which steals no bound test."""
+    """Work stealing that never steals a bound test."""
 
     def check_schedule(self) -> None:
-        """Hides those bound tests that no idle worker may have, but leaves enough for their worker not to look idle."""
+        """Hides bound tests from idle workers, but leaves enough that their own worker does not seem idle."""
         hidden = {}
         for node, pending in self.node2pending.items():
             kept = max(0, sum(map(self._bound, pending)) - MIN_PENDING)

@@ -16,8 +16,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def interruptible(say: Callable[[str], None]) -> Iterator[None]:
-    """Inside the block the first of the signals raises KeyboardInterrupt with its number; later ones only say that this is going on,
-    because one that ended the block's own clean-up would leave behind what it takes down."""
+    """Inside the block the first of the signals raises KeyboardInterrupt with its number; later ones only print that clean-up is running,
+    because one that ended the clean-up would leave parts behind."""
 
     def first(number: int, _: FrameType | None) -> None:
         for each in SIGNALS:
@@ -36,5 +36,5 @@ def interruptible(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:
-    """As a shell reports a command that this signal ended."""
+    """The exit code that a shell reports for a command ended by this signal."""
     return 128 + int(interrupt.args[0] if interrupt.args else signal.SIGINT)

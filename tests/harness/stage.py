@@ -59,7 +59,7 @@ class Stage:
     kubeflow: FakeKubeflow
     operators: list[OperatorProcess] = field(default_factory=list)
 
-    # what clients say
+    # requests of clients
 
     def hash20(self, key: str) -> str:
         return explicit(key, self.namespace).hash20
@@ -126,7 +126,7 @@ class Stage:
             stdin=subprocess.DEVNULL,
         )
 
-    # what is seen
+    # observations
 
     def object(self, name: str) -> Json | None:
         return self.cluster.api.get(JOBS, name, self.namespace)

@@ -234,9 +234,8 @@ def play_settings(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def play_columns(spark: SparkSession) -> dict[str, Any]:
-    """What readers of an Iceberg table find after another user renamed one column and put a new one in the place of another, and a job
-    wrote under the old name: by the table's number of rows, the rows as pyiceberg sees them. Once written by Spark, and once, with a
-    column more, by Arrow."""
+    """What readers of an Iceberg table find after another user renamed one column and replaced another, and a job wrote under the old name:
+    the rows as pyiceberg reads them, by the table's number of rows. Once written by Spark and once, with one more column, by Arrow."""
     facts: dict[str, Any] = {}
     for writer, more in (("Spark", []), ("Arrow", ["map('k', struct(id as a, array(id) as b)) as more"])):
         name = f"sales.columns_{writer.lower()}"

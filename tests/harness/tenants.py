@@ -58,7 +58,7 @@ def tenants(
     sweep: float = 300.0,
     install: str = "",
 ) -> Iterator[Tenants]:
-    """Each with a Spark operator and node of its own; the operators are ready. `install`: a new one by default."""
+    """Two tenants, each with its own Spark operator and node; the operators are ready. `install`: a new one by default."""
     install = install or f"i-{uuid.uuid4().hex[:10]}"
     shared: list[OperatorProcess] = []
     stages = []

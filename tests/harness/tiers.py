@@ -5,7 +5,7 @@ take minutes: API server, object stores, PostgreSQL, dozens of Spark sessions, c
 that the gate runs after quick: tests marked `operator`, one for each promise of the operator, and the chart's templates, which need one Go
 build and Helm. *all* is quick and full.
 
-Pytest's `--tier` decides during collection, so that tests of another tier do not count as skipped. Markers for all tiers were not taken: a
+Pytest's `--tier` decides during collection, so that tests of another tier do not count as skipped. Markers for all tiers were rejected: a
 path shows its tier, and a new test gets one by its location. It is `--tier=operator`: in two words pytest takes the second, which is also
 the name of a folder, for what to test.
 """
@@ -24,7 +24,7 @@ OPERATOR = "operator"
 ROOMS = frozenset({"api", "bench", "chart", "cluster"})
 """Folders of tests/ that belong to the full tier as a whole."""
 GATE_ROOMS = frozenset({"api", "chart"})
-"""Those that the operator tier looks into."""
+"""Folders that the operator tier collects from."""
 PARTS = frozenset({"campaigns", "jvm", "long", "servers"})
 """Folders inside a room that belong to the full tier: minutes of races, many Spark sessions, waits of half a minute, and servers that are
 built or slow."""

@@ -1,4 +1,4 @@
-"""What kstatus and Argo CD make of an IdempotentJob: the real library, and our health check in the real interpreter.
+"""Asks kstatus and Argo CD about an IdempotentJob: the real library, and our health check in the real interpreter.
 
 `Recorder` keeps every version of every object that the API server served; `judged` runs the program `gomodules/verdicts` over them.
 """
@@ -23,7 +23,7 @@ HEALTH = Path(__file__).resolve().parents[2] / "charts" / "sparkonce" / "files" 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """About one version of one object."""
+    """The verdicts about one version of one object."""
 
     of: Json
     kstatus: str
@@ -68,7 +68,7 @@ class Recorder(Witness):
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         super().__init__(cluster, namespace)
         self.versions: dict[str, list[Json]] = {}
-        """By name: every version, in order."""
+        """Object name -> every version, in order."""
 
     def _job(self, found: Json) -> None:
         super()._job(found)

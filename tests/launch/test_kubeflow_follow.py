@@ -69,7 +69,7 @@ def test_what_is_not_there_is_none() -> None:
 def test_no_answer_is_no_absence() -> None:
     """If the API server does not answer, nothing is known about the application."""
     launcher, _ = World().process({0: ApiUnavailable("no answer")})
-    with pytest.raises(LaunchUnavailable, match=f"application nightly in namespace {NAMESPACE} cannot be looked at"):
+    with pytest.raises(LaunchUnavailable, match=f"application nightly in namespace {NAMESPACE} cannot be read"):
         run(launcher.follow(OPAQUE, BOUND))
 
 

@@ -178,7 +178,7 @@ def test_what_cannot_be_looked_at_is_not_absent(call: int, answer: ApiRefused | 
     """Neither look may fail: half a look proves nothing."""
     world = World()
     noted = world.running(OPAQUE)
-    with pytest.raises(LaunchUnavailable, match="cannot be looked at") as told:
+    with pytest.raises(LaunchUnavailable, match="cannot be read") as told:
         run(world.process({call: answer})[0].observe(OPAQUE, noted))
     assert told.value.retry_after == (3.0 if isinstance(answer, ApiRefused) else None)
 

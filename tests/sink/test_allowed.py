@@ -152,11 +152,11 @@ def test_a_refusal_names_the_place_and_what_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("listed", "said"),
     [
-        ({"prefixes": ["s3://x"]}, "is no list"),
+        ({"prefixes": ["s3://x"]}, "is not a list"),
         ([{"prefixes": []}], "entry 1 of the list of allowed outputs: prefixes"),
         ([{"prefixes": ["ftp://x"]}], "unsupported scheme"),
         ([{"prefixes": ["s3://user:secret@lake/x"]}], "name of a bucket alone"),
-        ([{"prefixes": ["relative/x"]}], "no absolute path"),
+        ([{"prefixes": ["relative/x"]}], "not the absolute path"),
         ([{"prefixes": ["/data/../etc"]}], "`..` part"),
         ([{"prefixes": ["s3://lake/*"]}], "must not contain '*'"),
         ([{"prefixes": ["iceberg:"]}], "names no catalog"),

@@ -109,7 +109,7 @@ def test_commit_of_another_job_is_a_conflict(delta: DeltaTableSink, key: SinkKey
 
 def test_commit_under_another_key_is_refused(delta: DeltaTableSink, key: SinkKey) -> None:
     """A slot says which key it belongs to; it cannot be committed for another by mistake."""
-    with pytest.raises(ValueError, match="is no commit of a1b2-orders-g2"):
+    with pytest.raises(ValueError, match="is not a commit of a1b2-orders-g2"):
         run(delta.commit(later(key, 2), staged(delta, key, 1, 1)))
 
 

@@ -120,7 +120,7 @@ def test_a_table_that_was_dropped_is_stuck(delta: DeltaTableSink, key: SinkKey, 
     write_deltalake(str(table), table_of(7), mode="overwrite")
     decision = run(delta.commit(key, slot))
     assert isinstance(decision, Stuck)
-    assert "made anew" in decision.why
+    assert "recreated" in decision.why
     assert numbers_in(table) == [7]
 
 

@@ -85,7 +85,7 @@ def test_rows_without_a_partition_column_have_null_there(delta: DeltaTableSink, 
 def test_new_columns_need_merge_schema(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
     """Without it: refused before the rows run, naming them. With it: added in the very entry that shows the rows, older rows are null."""
     write_deltalake(str(table), pa.table({"n": [0]}), name="sales", description="of a person")
-    with pytest.raises(InvalidInput, match=r"does not have the column\(s\) a, b; say merge_schema=True"):
+    with pytest.raises(InvalidInput, match=r"does not have the column\(s\) a, b; pass merge_schema=True"):
         write(delta, key, {"n": [1], "a": ["x"], "b": [1.5]})
     assert list(table.glob("so-*")) == []
     assert isinstance(write(delta, key, {"n": [1], "a": ["x"], "b": [1.5]}, merge=True), Committed)
@@ -341,7 +341,7 @@ def test_new_fields_of_structs_need_merge_schema(delta: DeltaTableSink, key: Sin
     write_deltalake(str(table), pa.table({"n": [0], "who": [{"age": 1}], "l": [[{"x": 1}]]}))
     rows: dict[str, Any] = {"n": [1], "who": [{"name": "Ada", "age": 2}], "l": [[{"w": 2, "x": 2}]]}
     with pytest.raises(
-        InvalidInput, match=r"does not have the column\(s\) who\.name, l\.element\.w; say merge_schema=True"
+        InvalidInput, match=r"does not have the column\(s\) who\.name, l\.element\.w; pass merge_schema=True"
     ):
         write(delta, key, rows)
     assert isinstance(write(delta, key, rows, merge=True), Committed)

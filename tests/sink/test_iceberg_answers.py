@@ -64,7 +64,7 @@ def test_no_answer_at_all_is_unknown(sql_sink: IcebergTableSink, key: SinkKey) -
     slot = staged(sql_sink, key, 1, 1)
     catalog = lossy(sql_sink, times=99, lands=False)
     with pytest.raises(
-        OutputUnavailable, match=r"no answer; whether slot 1 of a1b2-orders-g1 stands in lake\S+ is unknown$"
+        OutputUnavailable, match=r"no answer; whether slot 1 of a1b2-orders-g1 is committed to lake\S+ is unknown$"
     ):
         run(sql_sink.commit(key, slot))
     assert catalog.sent == len(RESEND_AFTER) + 1
@@ -131,6 +131,29 @@ def test_what_was_sent_and_never_answered_is_not_called_stuck(sql_sink: IcebergT
 
     sql_sink._place.__dict__["catalog"] = Swept(sql_sink._place.catalog, times=0, lands=False)
     with pytest.raises(OutputUnavailable, match=r"is unknown$"):
+        run(sql_sink.commit(key, slot))
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [(False, r"gave way to 2 other commits to lake\S+ .*nothing was committed"), (True, r"no answer; .* is unknown$")],
+)
+def test_a_commit_that_is_overtaken_too_often_says_what_is_known(
+    sql_sink: IcebergTableSink, key: SinkKey, monkeypatch: pytest.MonkeyPatch, lost: bool, said: str
+) -> None:
+    """Refused each time, it committed nothing. If one reply was lost, that request may still land, so the outcome is unknown."""
+    monkeypatch.setattr(table_commit, "CONFLICTS", 2)
+    slot = staged(sql_sink, key, 1, 1)
+
+    class Busy(Lossy):
+        def commit_table(self, *arguments: Any) -> Any:
+            self.sent += 1
+            if lost and self.sent == 1:
+                raise ConnectionError("no answer")
+            raise CommitFailedException("another commit came first")
+
+    sql_sink._place.__dict__["catalog"] = Busy(sql_sink._place.catalog, times=0, lands=False)
+    with pytest.raises(OutputUnavailable, match=said):
         run(sql_sink.commit(key, slot))
 
 

@@ -34,18 +34,22 @@ def test_struct_fields_are_matched_by_name_at_any_depth() -> None:
 @pytest.mark.parametrize(
     ("table", "rows", "why"),
     [
-        (struct(age="long"), struct(age="string"), "who.age is long there and string here; cast them"),
-        (array("long"), array("string"), "who.element is long there and string here"),
-        (array(struct(x="long")), array(struct(x="double")), "who.element.x is long there and double here"),
-        (mapped("string", "long"), mapped("long", "long"), "who.key is string there and long here"),
-        (mapped("string", "long"), mapped("string", "date"), "who.value is long there and date here"),
-        (struct(age="long"), "string", "who is a struct there and string here"),
-        (array("long"), mapped("string", "long"), "who is a list there and a map here"),
-        (struct(x_="long"), struct(x="long"), "may not be null there and may be here: who.x"),
-        (struct(x_="long", y="long"), struct(y="long"), "may not be null there and may be here: who.x"),
-        (array(struct(x_="long")), array(struct(x="long")), "may not be null there and may be here: who.element.x"),
-        (mapped(struct(x_="long"), "long"), mapped(struct(x="long"), "long"), "may be here: who.key.x"),
-        (array("long", nulls=False), array("long"), "may not be null there and may be here: who.element"),
+        (struct(age="long"), struct(age="string"), "who.age is long in the table and string in the rows; cast them"),
+        (array("long"), array("string"), "who.element is long in the table and string in the rows"),
+        (array(struct(x="long")), array(struct(x="double")), "who.element.x is long in the table and double in the rows"),
+        (mapped("string", "long"), mapped("long", "long"), "who.key is string in the table and long in the rows"),
+        (mapped("string", "long"), mapped("string", "date"), "who.value is long in the table and date in the rows"),
+        (struct(age="long"), "string", "who is a struct in the table and string in the rows"),
+        (array("long"), mapped("string", "long"), "who is a list in the table and a map in the rows"),
+        (struct(x_="long"), struct(x="long"), "required there, and the rows may hold nulls in them: who.x"),
+        (struct(x_="long", y="long"), struct(y="long"), "required there, and the rows may hold nulls in them: who.x"),
+        (array(struct(x_="long")), array(struct(x="long")), "required there, and the rows may hold nulls in them: who.element.x"),
+        (
+            mapped(struct(x_="long"), "long"),
+            mapped(struct(x="long"), "long"),
+            "required there, and the rows may hold nulls in them: who.key.x",
+        ),
+        (array("long", nulls=False), array("long"), "required there, and the rows may hold nulls in them: who.element"),
     ],
 )  # fmt: skip
 def test_a_difference_is_named_by_its_path_and_both_types(table: Any, rows: Any, why: str) -> None:
@@ -66,7 +70,7 @@ def test_the_fields_of_a_key_never_change(rows: Any, named: str) -> None:
     too."""
     found = fit(schema(m=rows), schema(m=mapped(struct(a="long"), "long")))
     assert found.problem(merge=True) == (
-        f"keys of a map must have the same fields there and here, and {named} differ; cast the keys"
+        f"keys of a map must have the same fields in the table and in the rows, and {named} differ; cast the keys"
     )
 
 

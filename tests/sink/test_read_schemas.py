@@ -73,7 +73,7 @@ def test_nullability_is_no_difference() -> None:
         (
             struct(day="date"),
             struct(Day="date"),
-            "has a column day in slot 1 and Day in slot 2, which Spark takes for one",
+            "has a column day in slot 1 and Day in slot 2, which Spark treats as one",
         ),
     ],
 )

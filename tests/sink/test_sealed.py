@@ -70,7 +70,7 @@ def test_names_of_partitions_stand_for_values(name: str, sound_: bool) -> None:
         assert parsed(Intent(token=1, slots={"orders": slot}), "delta")["orders"].files[0].path == file["path"]
         return
     with pytest.raises(
-        InvalidInput, match=r"^the transaction's slots\.orders\.files\.0\.path: .* is no name of a partition's value$"
+        InvalidInput, match=r"^the transaction's slots\.orders\.files\.0\.path: .* does not name a partition's value$"
     ):
         parsed(Intent(token=1, slots={"orders": slot}), "delta")
 
@@ -90,7 +90,7 @@ def test_a_forged_slot_is_refused_by_field(name: str) -> None:
     [
         (Intent(token=0, slots={"orders": sound()}), "token: 0"),
         (Intent(token=1, slots={}), "names no output"),
-        (Intent(token=1, slots={"other": sound()}), "other is no output of the job, which declares orders"),
+        (Intent(token=1, slots={"other": sound()}), "other is not an output of the job, which declares orders"),
         (Intent(token=2, slots={"orders": sound()}), r"orders\.token: it is 1 and must be 2"),
     ],
 )

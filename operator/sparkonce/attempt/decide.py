@@ -44,14 +44,14 @@ class Policy:
     on_finalized: OnFinalized = OnFinalized.REPLAY
     on_unknown: OnUnknown = OnUnknown.HOLD
     start_timeout: float = 1800.0
-    """Until the driver's first heartbeat."""
+    """Seconds until the driver's first heartbeat."""
     active_deadline: float | None = None
-    """From the opening of the generation, for all its attempts together."""
+    """Seconds from the opening of the generation, for all its attempts together."""
     heartbeat_timeout: float | None = None
-    """None: silence never ends an attempt (opaque jobs send no heartbeats)."""
+    """Seconds. None: silence never ends an attempt (opaque jobs send no heartbeats)."""
     stop_timeout: float = 120.0
     linger: float = 60.0
-    """From the end of a driver's program, with every output committed, to its stop."""
+    """Seconds from the end of a driver's program, with every output committed, to its stop."""
     retention_succeeded: float = 30 * 86400.0
     retention_failed: float = 7 * 86400.0
     suspend: bool = False
@@ -59,7 +59,7 @@ class Policy:
     application_ttl_succeeded: float = 3600.0
     application_ttl_failed: float = 86400.0
     object_ttl: float | None = None
-    """From the end of the job to the deletion of its object (ttlSecondsAfterFinished); None: never."""
+    """Seconds from the end of the job to the deletion of its object (ttlSecondsAfterFinished); None: never."""
 
     @classmethod
     def of(cls, spec: JobSpec, *, heartbeat_timeout: int = HEARTBEAT_TIMEOUT) -> Self:
@@ -100,7 +100,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What was read about the attempt for this decision, beside its record."""
+    """What was read about the attempt for this decision, besides its record."""
 
     seen: ApplicationState | None
     """The application under the attempt's name; None: it does not exist."""
@@ -281,14 +281,14 @@ def _begun(record: Record, observation: Observation) -> Decision | None:
     if observation.superseded:
         return _settle(record, Why.SUPERSEDED, "superseded", "another request supersedes this generation")
     if observation.gone:
-        return _settle(record, Why.CANCELLED, "nobody wants it", "every object of this key was deleted")
+        return _settle(record, Why.CANCELLED, "no object left", "every object of this key was deleted")
     return None
 
 
 def _absent(record: Record, policy: Policy, now: float) -> Decision:
     """Rows for an attempt without an application: it has vanished, or is still to be launched."""
     if (noted := record.application) is not None:
-        return _settle(record, Why.LOST, "the application vanished", f"application {noted.name} is not there any more")
+        return _settle(record, Why.LOST, "the application vanished", f"application {noted.name} no longer exists")
     if policy.suspend:
         return Decision(Wait(), "suspended", "spec.suspend is true", "set spec.suspend to false")
     if overdue := _overdue(record, policy, now):  # an attempt launched now would be stopped in the next step
@@ -317,7 +317,7 @@ def _contradicted(record: Record, seen: ApplicationState) -> Decision | None:
     if another_driver or seen.repeated:
         return _settle(record, Why.LOST, "it ran twice", f"application {seen.name} ran more than one driver")
     if seen.stopping:
-        return _settle(record, Why.LOST, "it is being stopped", f"somebody began to stop application {seen.name}")
+        return _settle(record, Why.LOST, "it is being stopped", f"a stop of application {seen.name} has begun")
     if noted is None or (noted.driver is None and seen.driver is not None):
         return Decision(Note(seen), "seen and not noted", f"application {seen.name} exists")
     return None
@@ -339,20 +339,20 @@ def _said(record: Record, observation: Observation, seen: ApplicationState, poli
         if seen.script_error and policy.declared:
             # An opaque job's retries are what its author asked for; a log is no reason to take them back.
             return _settle(
-                record, Why.PERMANENT, "script error", f"every attempt of this script would fail alike: {said}"
+                record, Why.PERMANENT, "script error", f"every attempt of this script would fail the same way: {said}"
             )
         return _settle(record, Why.EXITED, "exited", said)
     if seen.phase is Phase.FAILED_INFRA:
         return _settle(record, Why.PREEMPTED, "lost with its platform", seen.message or "the platform ended it")
     if seen.phase is Phase.UNKNOWN:
-        return _settle(record, Why.LOST, "lost", seen.message or "it is gone and nobody saw how it ended")
+        return _settle(record, Why.LOST, "lost", seen.message or "it is gone, and its end was not observed")
     if seen.hopeless:
         return _settle(record, Why.STALE, "it cannot start", seen.waits or "its driver cannot start")
     if seen.phase not in (record.phase, Phase.FINISHING) and not goes_back(record, seen.phase):
         # FINISHING ends in a moment: not worth a write
         return Decision(Note(seen), "phase changed", f"application {seen.name} is {seen.phase}")
     if seen.phase is not Phase.FINISHING and _cause(note := waiting_note(record, seen)) != _cause(record.note):
-        return Decision(Note(seen), "it waits", note or f"application {seen.name} waits no longer")
+        return Decision(Note(seen), "it waits", note or f"application {seen.name} no longer waits")
     return _timed(record, observation, policy, now)
 
 
@@ -360,7 +360,7 @@ LINGERING = "every output is committed and its program has ended, but a thread k
 
 
 def waiting_note(record: Record, seen: ApplicationState) -> str:
-    """The record's note while this is what is seen: why the driver has not started, or has not ended."""
+    """The record's note in this state: why the driver has not started, or has not ended."""
     if seen.phase is Phase.RUNNING and seen.lingers is not None:
         return LINGERING
     starts = seen.phase in (Phase.ACCEPTED, Phase.STARTING, Phase.HELD) and not goes_back(record, seen.phase)
@@ -368,7 +368,7 @@ def waiting_note(record: Record, seen: ApplicationState) -> str:
 
 
 def _cause(waits: str) -> str:
-    """Without reason and details, which may change at every look: each change would be a write."""
+    """The cause without reason and details, which may change at every observation: each change would be a write."""
     return waits.partition(" (")[0]
 
 
@@ -380,7 +380,7 @@ def goes_back(record: Record, phase: Phase) -> bool:
 
 _COMPLETED = "the application completed"
 ALL_COMMITTED = "every output is committed"
-"""Beginning of the note on an attempt that has committed every output, perhaps followed by "; " and what is remarkable about its end."""
+"""Beginning of the note on an attempt that has committed every output; "; " and details of its end may follow."""
 HALF_MADE = 120.0
 """Seconds that the driver pod of a half-failed submission may wait for its mounts: a ConfigMap that was never created will not appear,
 while attaching a volume may take a minute or two. Giving up on a driver that would have started costs an attempt and no effect."""
@@ -486,7 +486,7 @@ def conclude(record: Record, verdict: Verdict, observation: Observation, policy:
     if ended is not None:
         return Decision(Finalize(ended, why, note), f"settled: {verdict}", note)
     if verdict is Verdict.UNKNOWN and policy.on_unknown is OnUnknown.HOLD:
-        said = f"nobody can tell whether attempt {record.attempt} took effect; {settling.note}"
+        said = f"it is unknown whether attempt {record.attempt} took effect; {settling.note}"
         return Decision(Hold(HeldReason.UNKNOWN, said), "outcome unknown", said)
     if verdict is Verdict.UNKNOWN and policy.on_unknown is OnUnknown.FAIL:
         return Decision(Finalize(Outcome.FAILED, why, note), "outcome unknown", note)
@@ -509,7 +509,7 @@ _HELD: dict[Verdict, tuple[HeldReason, str]] = {
     Verdict.KEY_CONFLICT: (HeldReason.KEY_CONFLICT, "an output holds a commit of this key for another job"),
     Verdict.CANNOT_SETTLE: (
         HeldReason.CANNOT_SETTLE,
-        "nobody who can reach the outputs has said whether it took effect",
+        "no process that reaches the outputs has reported whether it took effect",
     ),
     Verdict.CANNOT_PLACE: (
         HeldReason.CANNOT_PLACE,

@@ -71,12 +71,12 @@ class Ended:
     record: Record
     result: Result | None
     spec: SpecBody | None = None
-    """As recorded; None where this drive has not read it."""
+    """The recorded spec; None where this drive has not read it."""
 
 
 @dataclass(frozen=True)
 class NotOurs:
-    """This process owns the key no more: another process claimed it, or the record was forgotten or reopened."""
+    """This process no longer owns the key: another process claimed it, or the record was forgotten or reopened."""
 
     why: str
 
@@ -125,11 +125,11 @@ class Drive:
     """The record as the store last answered it; None: read it."""
     _specs: dict[int, SpecBody] = field(default_factory=dict)
     _job: tuple[object, DrivenJob] | None = None
-    """With the generation and the edition that it was described from."""
+    """The described job, and the edition that it was described from."""
     _finalized: Ended | None = None
     _opened: Record | None = None
     _just: tuple[str, ApplicationState | None] | None = None
-    """An attempt's nonce and its application as this process just left it: used once instead of observing."""
+    """An attempt's nonce and the state in which this process just left its application: used once instead of observing."""
 
     def opened(self, record: Record, spec: SpecBody) -> None:
         """Call before `run` when this process has just opened the generation with this spec: nothing has to be read, and nothing was
@@ -175,11 +175,11 @@ class Drive:
             return Ended(record, await self.store.result(record.address, record.generation))
         if view.claim != claim:
             held = record.state is State.HELD and view.claim is None
-            return Ended(record, None) if held else NotOurs("somebody else owns the key")
+            return Ended(record, None) if held else NotOurs("another process owns the key")
         return record
 
     async def step(self, record: Record, claim: Claim) -> None:
-        """One observation, one decision, one action."""
+        """Makes one observation and one decision, and performs one action."""
         job = await self.job(record)
         observation = await self.observe(record, job)
         decision = next_of(record, observation, job.policy, await self.store.now())
@@ -259,16 +259,14 @@ class Drive:
         )
 
     async def observe(self, record: Record, job: DrivenJob) -> Observation:
-        """What is observed of the attempt, without secrets of the job: it goes into results, events and logs."""
+        """Observes the attempt. Secrets of the job are hidden, because the observation goes into results, events and logs."""
         return without_secrets(await self._observed(record, job), job.spec.job)
 
     async def _observed(self, record: Record, job: DrivenJob) -> Observation:
         just, self._just = self._just, None
         if record.bound is not None:
             if self.follows is None:
-                raise LaunchUnavailable(
-                    f"{record.key} follows an application of a cluster; its operator goes on with it"
-                )
+                raise LaunchUnavailable(f"{record.key} follows an application of a cluster; its operator drives it")
             return Observation(seen=await self.follows.follow(self.assignment(record, job), record.bound))
         if just is not None and just[0] == record.nonce:
             seen = just[1]
@@ -334,7 +332,7 @@ class Drive:
     async def end_attempt(
         self, record: Record, claim: Claim, job: DrivenJob, observation: Observation, settling: Settling
     ) -> None:
-        """Writes `settling`, settles, stops, concludes. After a crash anywhere in between, the first row of the table resumes it."""
+        """Writes `settling`, settles, stops, concludes. After a crash anywhere in between, the first row of `decide`'s table resumes it."""
         written = await self.begin_settling(record, claim, settling)
         if written is None:
             return
@@ -443,9 +441,7 @@ class Drive:
                     no_effect=nothing,
                 )
             case rows.Alarm(note):
-                raise StoreUnavailable(
-                    f"{record.key}: {note}; nothing is started until `sparkonce doctor` has been asked"
-                )
+                raise StoreUnavailable(f"{record.key}: {note}; nothing is started; see `sparkonce doctor`")
             case other:
                 raise AssertionError(f"not an end: {other}")
 
@@ -460,7 +456,7 @@ class Drive:
         why: str,
         no_effect: NoEffect | None = None,
     ) -> None:
-        """`no_effect`: the proof that no attempt of the generation so far took effect."""
+        """Grants `attempt`. `no_effect`: the proof that no attempt of the generation so far took effect."""
         changed = record.changed(
             attempt=attempt,
             nonce=self.new_nonce(),
@@ -514,8 +510,8 @@ class Drive:
 
 
 async def until_set(event: asyncio.Event, seconds: float | None) -> None:
-    """Waits until the event is set, at most so many seconds. `asyncio.wait_for` would not do: before Python 3.12 it loses a cancellation
-    that arrives in the same turn of the loop as the event, so that a worker lives on and its process never ends."""
+    """Waits until the event is set, at most so many seconds. Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that
+    arrives in the same turn of the loop as the event, so that a worker lives on and its process never ends."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

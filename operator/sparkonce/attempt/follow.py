@@ -4,10 +4,10 @@ Such a generation is bound to an application's name and UID (`spec.bind`). spark
 or grants anything. How it ended therefore comes before requests to stop: a known end is the result even if the key was cancelled.
 
 Only the Spark operator's application state counts. That operator restarts such applications by itself (`restartPolicy: OnFailure`), so
-a failed or vanished driver is no end before the state is COMPLETED or FAILED. Observing driver pods, as for our own attempts, would be
-faster and wrong: we cannot know which pod is the last one.
+a failed or vanished driver does not end the application before its state is COMPLETED or FAILED. Observing driver pods, as for our own
+attempts, would be faster and wrong: we cannot know which pod is the last one.
 
-Cancelling an application that still runs holds the key (StillThere). Finalizing it as Cancelled was not taken: Cancelled is no result, so
+Cancelling an application that still runs holds the key (StillThere). Finalizing it as Cancelled was rejected: Cancelled is not a result, so
 the next object of the key would launch the job beside the running application. The same holds where its end is unknown: the Spark
 operator may report FAILED, or be gone, while the driver runs. A job that supersedes it waits for its end.
 """
@@ -57,7 +57,7 @@ def _missing(record: Record, bound: Bound, seen: ApplicationState | None) -> str
         return f"application {bound.application} was deleted, and another one has its name"
     if record.application is None:
         return f"application {bound.application} of UID {bound.uid} is not in the job's namespace"
-    return f"application {bound.application} is not there any more"
+    return f"application {bound.application} no longer exists"
 
 
 def _unknown(record: Record, policy: Policy, said: str) -> Decision:
@@ -67,7 +67,7 @@ def _unknown(record: Record, policy: Policy, said: str) -> Decision:
         note = f"outcome unknown; {said}"
         return Decision(Finalize(Outcome.FAILED, Why.LOST, note), row, note)
     first = f"{stop_request_text(record.stop_wanted)}; " if record.stop_wanted is not None else ""
-    note = f"{first}nobody can tell whether the job took effect: {said}"
+    note = f"{first}it is unknown whether the job took effect: {said}"
     return Decision(Hold(HeldReason.UNKNOWN, note), row, note)
 
 

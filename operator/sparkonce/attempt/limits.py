@@ -1,10 +1,10 @@
-"""The operator's own limit at outputs: which of them it acts on, for which namespace.
+"""Limits the outputs that an operator acts on, by namespace.
 
 An operator has credentials that its tenants lack, so a job must not make it act where its namespace may not write. Every sink that a drive,
-a probe or a sweep gets passes `limited`, which replaces one that is out of bounds by a sink that refuses everything: no check before a
-look can be forgotten, and the output counts as out of reach, for which a settle run goes with the tenant's own rights.
+a probe or a sweep gets passes `limited`, which replaces a sink that is out of bounds by one that refuses everything. So no caller can
+forget the check, and the output counts as out of reach: a settle run handles it with the tenant's own rights.
 
-Recorded jobs stay readable: the list is compared with them anew in each process, and nothing of it is recorded.
+Recorded jobs stay readable: each process compares them with the list anew, and nothing of the list is recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparkonce.sink.open import Absent, declared_of
 from sparkonce.sink.protocol import Sink
 
 FRESH = 30.0
-"""Seconds for which the labels of a namespace are kept: a change of them shows at the next look at a key after that."""
+"""Seconds for which the labels of a namespace are cached: a later reconcile of a key sees a change of them."""
 
 SEVERAL = "this operator serves several namespaces and has no list of the outputs that each of them may use (--outputs-allowed)"
 GIVE_LIST = "give it that list"
@@ -45,17 +45,17 @@ class OutputLimits:
     labels: Labels = _no_labels
     now: Callable[[], float] = time.monotonic
     version: int = 0
-    """Grows when what is known of a namespace's labels changes: jobs are described anew then."""
+    """Grows when the known labels of a namespace change: jobs are described anew then."""
     _known: dict[str, tuple[float, Mapping[str, str] | None]] = field(default_factory=dict)
 
     @classmethod
     def for_(
         cls, settles: Settles, allowed: AllowedOutputs | None, *, namespaces: Sequence[str] | None, labels: Labels
     ) -> OutputLimits:
-        """`namespaces`: those that are watched; None: all.
+        """The limits of an operator with these settings. `namespaces`: those that it watches; None: all.
 
         Without a list, an operator of several namespaces that was not told where to settle touches no output: each tenant would decide what
-        its credentials are used for. `--settle operator` is its administrator's word that this is meant."""
+        its credentials are used for. With `--settle operator` its administrator permits that."""
         nothing = ""
         if settles is Settles.RUN:
             nothing = "outputs are settled by settle runs alone (--settle run)"
@@ -115,5 +115,5 @@ class OutputLimits:
 
 
 def namespace_of(job: DrivenJob) -> str:
-    """Where the job's pods run, as recorded."""
+    """The namespace of the job's pods, as recorded."""
     return str((job.spec.job.get("metadata") or {}).get("namespace") or "default")

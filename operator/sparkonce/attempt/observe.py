@@ -1,7 +1,7 @@
-"""Observes what the store knows of an attempt beside its application: its driver's reports, its heartbeats, how long it has waited.
+"""Reads from the store what it holds of an attempt besides its application: its driver's reports, its heartbeats, how long it has waited.
 
-Reads the store, writes nothing and decides nothing. The age of the last heartbeat comes with the time during which heartbeats could have
-been received: a driver that reports through gateways is silent, too, while none of them serves, and a new owner has received none yet.
+Writes nothing and decides nothing. The age of the last heartbeat comes with the time during which heartbeats could have been received: a
+driver that reports through gateways also seems silent while none of them serves, and a new owner has received no heartbeat yet.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ async def observe_heartbeats(
     *,
     receivable: Callable[[], Awaitable[float | None]] | None = None,
 ) -> Observation:
-    """`receivable` returns the seconds during which heartbeats could have been received without interruption, or None while no gateway
-    serves; without it, drivers write to the store itself and every heartbeat arrives.
+    """Reads the attempt's heartbeats. `receivable` returns the seconds during which heartbeats could have been received without
+    interruption, or None while no gateway serves; without it, drivers write to the store itself and every heartbeat arrives.
 
     Raises: StoreUnavailable: nothing was observed."""
     reports = await store.reports(record.address, record.generation)
@@ -67,7 +67,7 @@ def _lingers(progress: Mapping[str, Any], *, silence: float) -> float | None:
 
 
 def without_secrets(observation: Observation, job: Mapping[str, Any]) -> Observation:
-    """The same with what looks like a secret of the job hidden in the texts that its driver wrote."""
+    """The observation with likely secrets of the job hidden in the texts that its driver wrote."""
     seen, error = observation.seen, observation.permanent_error
     if not error and (seen is None or not (seen.log_tail or seen.message or seen.waits)):
         return observation
@@ -106,8 +106,8 @@ async def unstarted(store: IdempotencyStore, record: Record, seen: ApplicationSt
 def as_queued(
     record: Record, seen: ApplicationState | None, waits: float | None, *, start_timeout: float
 ) -> ApplicationState | None:
-    """The same as Held where a driver has had no machine for longer than placing one takes, although no scheduler says why: its scheduler
-    may be one that says nothing, or may be down. `waits`: seconds (`unstarted`)."""
+    """The state, set to Held if the driver has had no machine for longer than placing takes. A scheduler's reason is kept; there is none if
+    the scheduler does not report, or is down. `waits`: seconds (`unstarted`)."""
     if seen is None or not seen.unplaced or seen.phase is not Phase.STARTING or waits is None:
         return seen
     if record.phase != Phase.HELD and waits <= min(PLACING, start_timeout):
@@ -134,6 +134,6 @@ def opaque_verdict(record: Record, stopped: Stopped | StillThere) -> Verdict:
 
 
 def _permanent_why(errors: Sequence[Report]) -> Why:
-    """A failure class that only a newer driver knows counts as PERMANENT."""
+    """Why the driver failed for good. A class that only a newer driver knows counts as PERMANENT."""
     said = errors[0].body.get("failure") if errors else None
     return Why.EXPECTATION if said == Why.EXPECTATION else Why.PERMANENT

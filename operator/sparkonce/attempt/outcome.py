@@ -101,7 +101,7 @@ def _of_nothing(record: Record, *, declared: bool) -> str:
 
 
 def never_ran(record: Record) -> NoEffect | None:
-    """The proof, now that the current attempt of an opaque job never ran; None if an earlier one may have."""
+    """Proof that no attempt of an opaque job ran, given that the current one did not; None if an earlier one may have."""
     before = NoEffect(generation=record.generation, attempt=record.attempt - 1)
     chained = record.attempt == 1 or record.no_effect == before
     return NoEffect(generation=record.generation, attempt=record.attempt) if chained else None

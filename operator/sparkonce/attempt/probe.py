@@ -1,6 +1,6 @@
 """Probes outputs without owning the key, before a recorded result is replayed.
 
-Writes nothing that a commit could meet. An output that does not answer is reported as not checked, never as gone: only an answer from its
+Writes nothing that could affect a commit. An output that does not answer is reported as not checked, never as gone: only an answer from its
 store may withhold a recorded result.
 """
 

@@ -1,4 +1,5 @@
-"""Decides what a request for a key gets, before anything is written. Pure; `sparkonce plan` prints it, `LocalRunner` and `plan` act on it.
+"""Decides how a request for a key is answered, before anything is written. Pure; `sparkonce plan` prints it, `LocalRunner` and `plan` act
+on it.
 
 The key is looked up first: replaying, following and refusing need no ownership. Only an unknown key, one without an owner, and one whose
 end allows a new generation lead to a write, and each such write is conditional on what was read here.
@@ -18,7 +19,7 @@ from sparkonce.store.protocol import View
 
 
 class Answer(StrEnum):
-    """What a request gets."""
+    """The kind of answer to a request."""
 
     NEW = "New"
     """The key is unknown: reserve and run."""
@@ -73,7 +74,7 @@ def answer(
     record = view.record
     if record is None:
         known = (
-            f"generation {view.floor + 1} (earlier ones were forgotten)" if view.floor else "nobody has asked for it"
+            f"generation {view.floor + 1} (earlier ones were forgotten)" if view.floor else "no job has used this key"
         )
         return Answered(Answer.NEW, "unknown key", known)
     if not same:
@@ -108,7 +109,7 @@ def _mismatch(record: Record, policy: Policy, key: str, *, opened: bool) -> Answ
 
 
 def replaces(record: Record, policy: Policy) -> str:
-    """What the history says of the job with this policy that opens the next generation in place of another job's."""
+    """The sentence for the history when the job with this policy opens the next generation in place of another job's."""
     why = "onMismatch: Supersede" if policy.on_mismatch is OnMismatch.SUPERSEDE else "which took no effect"
     return f"takes the place of generation {record.generation} ({why})"
 
@@ -119,7 +120,7 @@ def _finalized(record: Record, policy: Policy, outputs: Mapping[str, Evidence], 
     match record.outcome:
         case Outcome.CANCELLED if not opened:
             return Answered(
-                Answer.REOPEN, "cancelled", f"generation {record.generation} was cancelled, which is no result"
+                Answer.REOPEN, "cancelled", f"generation {record.generation} was cancelled, which is not a result"
             )
         case Outcome.FAILED if not opened and policy.on_finalized is OnFinalized.RERUN_IF_FAILED:
             return Answered(
@@ -137,8 +138,8 @@ def _finalized(record: Record, policy: Policy, outputs: Mapping[str, Evidence], 
 
 def _in_progress(view: View, record: Record, policy: Policy, key: str) -> Answered:
     if view.claim is None:
-        said = f"generation {record.generation}, attempt {record.attempt}: nobody owns it (its owner ended)"
-        return Answered(Answer.TAKE_OVER, "stale owner", said, "send the job again: it goes on where it stands")
+        said = f"generation {record.generation}, attempt {record.attempt} has no owner (it ended)"
+        return Answered(Answer.TAKE_OVER, "stale owner", said, "send the job again to continue it")
     said = f"generation {record.generation}, attempt {record.attempt} is owned by {view.claim.owner}"
     if policy.on_duplicate is OnDuplicate.REJECT:
         wait = "wait until it ends; onDuplicate: Attach would follow it"

@@ -8,11 +8,11 @@ says why that is harmless.
 Reports are read after the settle run's application was observed: a settle run reports before it ends, so one that was seen ended without
 a report will never have one.
 
-Local paths are the trap. In the operator's pod a path names another disk than in the driver's pod, unless both mount the same volume;
+Local paths need care. In the operator's pod a path names another disk than in the driver's pod, unless both mount the same volume;
 settling there would find nothing, close slots on the wrong disk and call a committed job failed. So a local folder counts as reachable
 only if it contains the table itself. That the folder exists is not enough: `/tmp` and `/data` exist in many images. An administrator who
-mounts every volume says so by `--settle operator`. Object stores and catalogs are the same place for every process; whether one answers
-is known when it is asked.
+mounts every volume sets `--settle operator`. Object stores and catalogs are the same place for every process; whether one answers shows
+when it is asked.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _folder(sink: Sink) -> Path:
 
 
 def refuse_links(sinks: Sequence[Sink]) -> None:
-    """Checks that no local table, and none of its own folders, is a symbolic link by now. A sink's path was free of links when it was
+    """Checks that no local table, and none of its own folders, has become a symbolic link. A sink's path was free of links when it was
     opened, so a writer has made the link since, and it may lead to another team's table.
 
     Raises: OutputUnavailable: one is; nothing was read through it."""
@@ -122,12 +122,12 @@ class Offload(Protocol):
 
 
 async def inline(_: Address, work: Callable[[], Coroutine[Any, Any, T]], /) -> T:
-    """Runs it in this thread: for a process that drives one key."""
+    """Runs the call in this thread: for a process that drives one key."""
     return await work()
 
 
 class SettleContext(Protocol):
-    """What settling needs of a generation's job."""
+    """The parts of a generation's job that settling needs."""
 
     @property
     def policy(self) -> Policy: ...

@@ -8,7 +8,7 @@ outputs is unknown, and a sealed transaction may be half committed.
 Any number of settle runs, of any attempt and however late, is harmless. Each only bars tokens up to its own attempt's (which is settled,
 or being settled, and never commits again) and only rolls forward what was sealed before `settling` barred the seal. It holds no token, so
 it cannot commit anything else, and a slot never changes. Reports may be late or repeated for the same reason: "all committed" holds for
-the generation whichever run reports it; any other verdict counts for the attempt it names alone.
+the generation whichever run reports it; any other verdict counts only for the attempt that it names.
 
 A driver reports its last commit (`COMMITTED`), which makes a settle run unnecessary: a commit is final, so "all committed" is evidence
 from any driver. A driver's silence, or a negative report, is not.
@@ -46,21 +46,21 @@ class Runs:
     """What is known of an attempt's settle runs. Times in seconds, measured by this process: they restart after a takeover."""
 
     reported: Settlement | None
-    """By settle runs."""
+    """The verdict that settle runs reported."""
     driver: Settlement | None = None
-    """Reported by drivers of the generation about their own commits."""
+    """The verdict that drivers of the generation reported about their own commits."""
     seen: ApplicationState | None
     """The application of the settle run that was counted last; None: it does not exist."""
     age: float = 0.0
-    """Since this process first observed it."""
+    """Seconds since this process first observed it."""
     lost_for: float = 0.0
-    """Since this process first observed that it is lost."""
+    """Seconds since this process first observed that it is lost."""
     half_made_for: float = 0.0
-    """Since this process first observed that its submission failed half-way."""
+    """Seconds since this process first observed that its submission failed half-way."""
     start_timeout: float = 1800.0
-    """How long it may wait for its driver."""
+    """Seconds for which it may wait for its driver."""
     pause: float = 30.0
-    """Between a lost settle run and the next."""
+    """Seconds between a lost settle run and the next."""
     why: str = ""
     """One sentence: why the owner does not settle by itself."""
 
@@ -87,7 +87,7 @@ def next_settle_run(record: Record, runs: Runs, now: float) -> Decision:
         )
         return Decision(Wait(now + max(0.0, _left(runs))), "a settle run is under way", said)
     if number % LOST_RUNS == 0:
-        half = "; a sealed transaction may stand half done" if record.intent is not None else ""
+        half = "; a sealed transaction may be half committed" if record.intent is not None else ""
         said = f"{LOST_RUNS} settle runs {of} were lost, the last because {lost}{half}"
         return Decision(Believe(Settlement(Verdict.CANNOT_SETTLE, {}, said)), "the settle runs were lost", said)
     if runs.lost_for < runs.pause:
@@ -160,7 +160,7 @@ def _open(settlement: Settlement) -> bool:
 
 
 def _verdict(record: Record, outputs: Sequence[str], report: Report) -> Settlement | None:
-    """None: not a settle run's verdict on this attempt or an earlier one, or inconsistent."""
+    """The settlement in a report; None: not a settle run's verdict on this attempt or an earlier one, or inconsistent."""
     if report.kind != "verdict" or not report.reporter.startswith(REPORTER) or report.attempt > record.attempt:
         return None
     body = report.body
@@ -177,7 +177,7 @@ def _verdict(record: Record, outputs: Sequence[str], report: Report) -> Settleme
 
 
 def _slots(record: Record, outputs: Sequence[str], given: object) -> dict[str, Slot | None] | None:
-    """None: not a mapping from these outputs to their committed slots."""
+    """The slots in a report by output; None: it does not map exactly these outputs to their committed slots."""
     if not isinstance(given, Mapping):
         return None
     slots: dict[str, Slot | None] = {}

@@ -21,16 +21,21 @@ if TYPE_CHECKING:
 
 def adopt(
     *,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Of the applications.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the applications.")],
     selector: Annotated[
         str,
-        typer.Option("--selector", "-l", metavar="NAME=VALUE,...", help="Their labels; default: all of the namespace."),
+        typer.Option(
+            "--selector",
+            "-l",
+            metavar="NAME=VALUE,...",
+            help="Labels of the applications; default: all of the namespace.",
+        ),
     ] = "",
     operation: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help='What they do, as part of their keys; default: "run".', show_default=False),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be bound; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be bound; write nothing.")] = False,
     kubeconfig: Annotated[Path | None, typer.Option(envvar="SPARKONCE_KUBECONFIG", help="As kubectl's.")] = None,
 ) -> ExitCode:
     """Bind every plain SparkApplication of a namespace that has not ended, as `sparkonce bind` does one.

@@ -2,7 +2,7 @@
 
 Commands print no errors. Every exception ends here: as one sentence on standard error, with `--json` also as one object on standard output,
 and as an exit code. Tracebacks are for developers of sparkonce and go to a file that the sentence names. typer's error boxes were rejected:
-they take several lines and look unlike our own refusals.
+they take several lines and do not look like our own refusals.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class AttemptFolder:
 
 
 def attempt_folders(opened: Session) -> Iterator[AttemptFolder]:
-    """Skips a folder that vanishes meanwhile. Raises: SparkonceError when the ledger cannot be read."""
+    """The folders of all attempts; skips one that vanishes meanwhile. Raises: SparkonceError when the ledger cannot be read."""
     try:
         names = sorted(path.name for path in opened.attempts.iterdir())
     except OSError:

@@ -196,7 +196,7 @@ def summary(report: AuditReport) -> str:
     return said
 
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")]
 
 
 def sweep(

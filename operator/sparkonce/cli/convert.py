@@ -1,6 +1,6 @@
 """`sparkonce convert` writes the IdempotentJob that runs a plain SparkApplication; `sparkonce bind` writes the one that follows it.
 
-Of a ScheduledSparkApplication, which no job that runs once can stand for, `convert` writes a CronJob and exits as after a refusal.
+For a ScheduledSparkApplication, which one job cannot replace, `convert` writes a CronJob and exits as after a refusal.
 
 Neither applies anything. Each application of a file becomes a job of its own. Documents of other kinds are left out and named on standard
 error: a ConfigMap beside the application must still be applied from its own file.
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from sparkonce.model.document.reader import Tree
 
 Operation = Annotated[
-    str | None, typer.Option(metavar="TEXT", help='What is done; default: "run".', show_default=False)
+    str | None, typer.Option(metavar="TEXT", help='The operation; default: "run".', show_default=False)
 ]
 Resource = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="What it is done to; default: the application's name.", show_default=False),
+    typer.Option(metavar="TEXT", help="The resource; default: the application's name.", show_default=False),
 ]
 Key = Annotated[
     str | None,
@@ -71,7 +71,7 @@ def convert(
     """Write the IdempotentJob that runs a plain SparkApplication once.
 
     The template keeps the application's fields. Every change and omission is named, in comments and on standard error. A
-    ScheduledSparkApplication is no job that runs once: it exits with 2 and writes a CronJob, which sends a job for each tick.
+    ScheduledSparkApplication cannot become one job: the command writes a CronJob that sends a job for each tick, and exits with 2.
 
     Example: sparkonce convert app.yaml --operation load --resource flights/2013-01
     """
@@ -117,7 +117,7 @@ def bind(
 
 
 def _wish(operation: str | None, resource: str | None, key: str | None, **more: Any) -> ConvertOptions:
-    """Raises: InvalidInput when the arguments name two keys."""
+    """The options as one value. Raises: InvalidInput when the arguments name two keys."""
     from sparkonce.model.convert import ConvertOptions
 
     if key is not None and (operation is not None or resource is not None):
@@ -138,7 +138,7 @@ def _written(file: str, wish: ConvertOptions, verb: str, *, image: str = "", sch
 
 
 def _jobs(text: str, wish: ConvertOptions, *, source: str, image: str, scheduled: list[str]) -> Iterator[str]:
-    """Raises: InvalidInput when the text holds no application."""
+    """The manifests of a text's applications. Raises: InvalidInput when it holds none."""
     from sparkonce.model.convert import convert as converted_of
     from sparkonce.model.convert_text import cron_job, written
 

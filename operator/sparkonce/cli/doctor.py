@@ -146,7 +146,7 @@ def _contents(opened: Session) -> Check:
     number = run(store.count())
     said = f"{where}: {number} key{'' if number == 1 else 's'}, not damaged"
     if unreadable:
-        todo = "`sparkonce keys list` names them, each with what mends it"
+        todo = "`sparkonce keys list` names them, each with its remedy"
         return Check(
             what="ledger", ok=False, said=f"{said}, {unreadable} cannot be read", todo=todo, code=ExitCode.UNAVAILABLE
         )

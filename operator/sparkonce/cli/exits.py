@@ -43,7 +43,7 @@ class ExitCode(IntEnum):
     BROKEN = 70
     """A defect of sparkonce: the sentence names a file with the details. Sending the job again is safe."""
     DETACHED = 130
-    """This command stopped waiting; the job runs on elsewhere."""
+    """This command stopped waiting; the job continues elsewhere."""
 
 
 _INVALID = (
@@ -57,7 +57,7 @@ _INVALID = (
 
 
 def code_of_error(error: errors.SparkonceError | OSError) -> ExitCode:
-    """Errors other than invalid input prove nothing about the request: the same command may be repeated."""
+    """The exit code for an error. Only invalid input proves something about the request: after others the command may be repeated."""
     return ExitCode.INVALID if isinstance(error, _INVALID) else ExitCode.UNAVAILABLE
 
 

@@ -61,7 +61,7 @@ def forget_key(opened: Session, record: Record, *, reason: str, as_json: bool) -
 
 
 def forgotten(key: str, floor: int) -> str:
-    """floor: the newest generation number that stays used."""
+    """The answer to `forget`. floor: the newest generation number, which stays used."""
     return (
         f"forgotten: {key}; sent again it runs as generation {floor + 1}, and its tables still hold generation {floor}"
     )
@@ -192,9 +192,9 @@ def resolve(
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> ExitCode:
-    """Decide a held key. The outputs are asked first, and what they say wins.
+    """Decide a held key. The outputs are read first, and their evidence wins.
 
-    Example: sparkonce keys resolve 3f9a --retry --reason "the disk is mended"
+    Example: sparkonce keys resolve 3f9a --retry --reason "the disk was replaced"
     """
     from sparkonce.blocking import run as blocking
     from sparkonce.cli.session import session
@@ -290,7 +290,7 @@ def purge(store: options.Store = None, install: options.Install = None, as_json:
 
 
 def chosen(*, succeeded: bool, failed: bool, retry: bool) -> How:
-    """Raises: InvalidInput unless exactly one is chosen."""
+    """The chosen way to resolve. Raises: InvalidInput unless exactly one is chosen."""
     ways: list[How] = []
     if succeeded:
         ways.append("succeeded")
@@ -314,7 +314,7 @@ def _states(texts: list[str]) -> list[State]:
 
 
 def ask(question: str, *, yes: bool) -> None:
-    """Raises: InvalidInput when there is no terminal to ask at, or the answer is no."""
+    """Asks for confirmation. Raises: InvalidInput when there is no terminal to ask at, or the answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():

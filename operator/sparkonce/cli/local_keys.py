@@ -1,6 +1,6 @@
 """Reads keys from the ledger for `sparkonce keys`: the dicts that the gateway would send, and what only this machine can add.
 
-Added are the names of declared outputs, whether a result's outputs still exist, folders of logs, the record and the ledger. Writes nothing.
+It adds the names of declared outputs, whether a result's outputs still exist, folders of logs, the record and the ledger. Writes nothing.
 A record that cannot be parsed is listed with the reason: to leave it out would claim that the key does not exist.
 """
 
@@ -118,7 +118,7 @@ def show_history(opened: Session, text: str, *, as_json: bool) -> None:
     address, name = _address(opened.store, text)
     events = run(opened.store.events(address))
     if not events:
-        raise InvalidInput(f"nothing of {text} is in {opened.store.url}; `sparkonce keys list` shows what is")
+        raise InvalidInput(f"{opened.store.url} has no history of {text}; `sparkonce keys list` shows what is")
     described = {
         "key": name,
         "keyHash": address.key_hash,
@@ -132,7 +132,7 @@ def show_history(opened: Session, text: str, *, as_json: bool) -> None:
 
 
 def _address(store: IdempotencyStore, text: str) -> tuple[Address, str | None]:
-    """Also of a key without a record, whose events are kept."""
+    """Address and name of the key that a text names; also of a key without a record, whose events are kept."""
     try:
         record = run(operate.find(store, text))
     except InvalidInput:
@@ -175,7 +175,7 @@ def _explained_file(opened: Session, prepared: prepare.Prepared) -> dict[str, An
             "phase": None,
             "row": said.row,
             "evidence": said.evidence,
-            "waitsFor": "somebody who sends it",
+            "waitsFor": "the first request",
             "unblock": "sparkonce run FILE",
             "owner": None,
             "paths": [],

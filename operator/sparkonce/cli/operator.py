@@ -56,7 +56,7 @@ def operator(
         typer.Option(envvar="SPARKONCE_LEASE_TTL", min=2, help="A dead process is replaced after so many seconds."),
     ] = 10,
     sweep_seconds: Annotated[
-        float, typer.Option(envvar="SPARKONCE_SWEEP", min=1, help="Seconds between two looks at everything.")
+        float, typer.Option(envvar="SPARKONCE_SWEEP", min=1, help="Seconds between two reads of everything.")
     ] = 120.0,
     settle: Annotated[
         str,

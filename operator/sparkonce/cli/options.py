@@ -154,7 +154,7 @@ class JobArguments:
         return str(Path.cwd() if self.file == STANDARD_INPUT else (Path.cwd() / self.file).resolve().parent)
 
     def text(self) -> str:
-        """Raises: InvalidInput: there is no such file, or it is no text."""
+        """The file's text. Raises: InvalidInput: there is no such file, or it is not text."""
         from sparkonce.local.prepare import NotRegular, regular
         from sparkonce.model.document.reader import decoded
 
@@ -176,11 +176,13 @@ class JobArguments:
         except OSError as problem:
             raise InvalidInput(f"the job file {self.source} cannot be read ({problem.strerror})") from None
         if len(data) > MOST:
-            raise InvalidInput(f"{self.source} is larger than {MOST >> 20} MiB, which no job file is; name a YAML file")
+            raise InvalidInput(
+                f"{self.source} is larger than {MOST >> 20} MiB, the limit for a job file; name a YAML file"
+            )
         return decoded(data, source=self.source)
 
     def job(self) -> IdempotentJob:
-        """Raises: InvalidJob: names every problem with its path and line."""
+        """The job, with parameters and outputs filled in. Raises: InvalidJob: names every problem with its path and line."""
         from sparkonce.model.manifest import load
 
         return load(self.text(), params=self.params, outputs=self.outputs, source=self.source)

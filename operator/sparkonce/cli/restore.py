@@ -33,7 +33,7 @@ def accept_restore(
     kubeconfig: Annotated[Path | None, typer.Option(envvar="SPARKONCE_KUBECONFIG", help="As kubectl's.")] = None,
     yes: options.Yes = False,
 ) -> ExitCode:
-    """Go on with a ledger that was restored from a backup, or is empty. Also: sparkonce doctor accept-restore.
+    """Continue with a ledger that was restored from a backup, or is empty. Also: sparkonce doctor accept-restore.
 
     Operators pause while the ledger is older than the revisions that objects have seen. This command rebuilds records from applications
     (whose attempts are adopted, not run again) and lets operators resume. Objects whose record is gone become Expired and run nothing.
@@ -44,7 +44,7 @@ def accept_restore(
         raise InvalidInput(
             "say which namespaces the operator watches: --namespace NS (repeatable), or --all-namespaces"
         )
-    if not yes and not confirm("The newer ledger cannot be used any more after this. Go on with the restored one?"):
+    if not yes and not confirm("The newer ledger cannot be used after this. Continue with the restored one?"):
         raise typer.Abort
     scopes = None if all_namespaces else namespace
     asyncio.run(_accept(store, install, scopes, kubeconfig))
@@ -83,12 +83,12 @@ async def _accept(url: str, install: str, namespaces: list[str] | None, kubeconf
         await store.close()
     number = len(done.rebuilt)
     tell(
-        f"accepted: epoch {done.epoch}, {number} record{'' if number == 1 else 's'} rebuilt, {done.kept} as they were; operators go on"
+        f"accepted: epoch {done.epoch}, {number} record{'' if number == 1 else 's'} rebuilt, {done.kept} as they were; operators continue"
     )
 
 
 def check_reported(record: Record, kubeconfig: Path | None) -> None:
-    """Raises: InvalidInput when an object does not show the record's result yet, or cannot be read."""
+    """Checks that the key's objects show its result. Raises: InvalidInput when one does not yet, or cannot be read."""
     if record.objects:
         asyncio.run(_check(record, kubeconfig))
 
@@ -107,7 +107,7 @@ async def _check(record: Record, kubeconfig: Path | None) -> None:
         await told.check_reported(record, lambda namespace, name: client.get(JOBS, namespace, name))
     except (ApiUnavailable, ApiRefused) as problem:
         raise InvalidInput(
-            f"whether the objects of {record.key} show its end cannot be seen ({problem}); say how with --kubeconfig FILE"
+            f"whether the objects of {record.key} show its end cannot be read ({problem}); name the cluster with --kubeconfig FILE"
         ) from None
     finally:
         await client.close()

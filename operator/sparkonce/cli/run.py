@@ -1,6 +1,6 @@
 """Commands about a job: run, plan, render, rerun, cancel.
 
-Each command parses its arguments, opens the ledger and prints the engine's answer; it decides nothing else. `plan` prints what `run` would
+Each command parses its arguments, opens the ledger and prints the runner's answer; it decides nothing else. `plan` prints what `run` would
 do, from the same answer.
 """
 
@@ -35,7 +35,7 @@ _WOULD = {
     Answer.NEW: "would run",
     Answer.REOPEN: "would run the next generation",
     Answer.SUPERSEDE: "would end the other job and run in its place",
-    Answer.TAKE_OVER: "would go on with it",
+    Answer.TAKE_OVER: "would continue it",
     Answer.FOLLOW: "would wait for it",
 }
 
@@ -107,10 +107,10 @@ def plan(
     application: options.Application = None,
     as_json: options.Json = False,
 ) -> ExitCode:
-    """Say what `sparkonce run` would do now, and do nothing.
+    """Print what `sparkonce run` would do now, and do nothing.
 
-    Exits with 0 when the job would run, be followed or be replayed, else with the code that the run would have. Of a job whose script is
-    inside an image it says that it is not checked, and exits with 0.
+    Exits with 0 when the job would run, be followed or be replayed, else with the code that the run would have. For a job whose script is
+    inside an image it prints that it was not checked, and exits with 0.
 
     Example: sparkonce plan job.yaml
     """
@@ -139,8 +139,8 @@ def plan(
 
 
 def _not_checked(key: Key | None, why: NotHere, store: str | None, *, as_json: bool) -> ExitCode:
-    """What `plan` says of a job for a cluster: the file is right, and what a request for it would get is unknown here."""
-    reason = f"{why.what}, so whether it is the job that was sent under this key is not known here"
+    """What `plan` prints for a job of a cluster: the file is valid, and the answer to a request for it is unknown here."""
+    reason = f"{why.what}, so it is unknown here whether it is the job that was sent under this key"
     unblock = f"{APPLY}; to run it here, {why.remedy}"
     with session(store) as opened:
         if as_json:
@@ -265,7 +265,7 @@ def _prepared(file: str, params: list[str] | None, outputs: list[str] | None, ap
 
 
 def _record(opened: Session, target: str, prepared: Prepared | None) -> Record:
-    """Raises: InvalidInput when the key has no record."""
+    """The key's record. Raises: InvalidInput when there is none."""
     if prepared is None:
         return blocking(operate.find(opened.store, target))
     record = blocking(opened.store.load(prepared.address)).record

@@ -3,9 +3,9 @@
 A ledger on etcd belongs to a cluster: operators drive its jobs on Kubernetes, so a command reads there and writes a person's decisions
 (`commands/remote.py`), but never runs a job. The install must be named, because one etcd may serve several clusters.
 
-Signals request cancellation, which the engine carries out, so nothing ends halfway. On the first one the owner of a key hands it to a
+Signals request cancellation, which the runner carries out, so nothing ends halfway. On the first one the owner of a key hands it to a
 terminal that waits for it, or else stops its attempt and settles it; a command that only waits stops waiting. Later ones print what is
-going on. The handler only passes the request to the event loop, so a signal may arrive at any moment, also before the key is reserved:
+being done. The handler only passes the request to the event loop, so a signal may arrive at any moment, also before the key is reserved:
 then the request waits until there is an attempt to stop. `loop.add_signal_handler` was rejected: removing it restores Python's own
 handler, whose KeyboardInterrupt would print a traceback from the last lines of a command.
 """
@@ -110,7 +110,7 @@ class Session:
 
     @property
     def remote(self) -> bool:
-        """The ledger belongs to a cluster."""
+        """Whether the ledger belongs to a cluster."""
         return self.embedded.remote
 
     def interruptible(self, work: Callable[[], Coroutine[Any, Any, T]], *, detachable: bool = False) -> T | None:
@@ -129,7 +129,7 @@ class Session:
 
 @contextlib.contextmanager
 def session(url: str | None, *, install: str | None = None, named: bool = True) -> Iterator[Session]:
-    """named: print which ledger it is. Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
+    """Opens a ledger for one command. named: print which one. Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
     url = default_url() if url is None else url
     remote = _remote(url)
     store = open_blocking(url, install=_install(install, remote=remote))
@@ -152,7 +152,7 @@ def session(url: str | None, *, install: str | None = None, named: bool = True) 
 
 
 def local_only(url: str | None, instead: str) -> None:
-    """Raises: InvalidInput on a cluster's ledger, with what to do there instead of this command."""
+    """Refuses a cluster's ledger. Raises: InvalidInput: names what to do there instead of this command."""
     url = default_url() if url is None else url
     if _remote(url):
         raise InvalidInput(f"{redacted(url)} is a cluster's ledger, whose jobs are run by operators; {instead}")
@@ -163,7 +163,7 @@ def _remote(url: str) -> bool:
 
 
 def _install(said: str | None, *, remote: bool) -> str:
-    """The environment names a cluster's install, never a local ledger's."""
+    """The install to use: an option, or the environment, which names a cluster's install, never a local ledger's."""
     install = said or (os.environ.get(INSTALL) if remote else "local")
     if not install:
         raise InvalidInput(f"say whose keys are meant, as the operator was told: --install ID, or {INSTALL}")

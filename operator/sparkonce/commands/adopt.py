@@ -1,8 +1,8 @@
 """Binds the applications of a namespace that run when sparkonce is installed, each to a key of its own.
 
-All that is written are IdempotentJobs with `spec.bind`, each created under its application's name. So of two that adopt at once one creates
-it, and a repetition, after a lost reply or a crash, finds it. An API server that does not know `spec.bind` must refuse the object: without
-that field the operator would launch the application's spec a second time.
+Writes only IdempotentJobs with `spec.bind`, each created under its application's name. So of two concurrent runs one creates the object,
+and a repetition, after a lost reply or a crash, finds it. An API server that does not know `spec.bind` must refuse the object: without that
+field the operator would launch the application's spec a second time.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Adoption(StrEnum):
     PLANNED = "would be bound"
     KNOWN = "already bound"
     LEFT_OUT = "left out"
-    """Nothing is to be done for it."""
+    """Outcome: nothing has to be done for the application."""
     REFUSED = "not bound"
-    """It runs and cannot be bound: a person must look."""
+    """Outcome: it runs and cannot be bound; a person must look."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ async def adopt(
     on_each: Callable[[Adopted], None],
 ) -> None:
     """Binds every plain application with these labels that has not ended, in the order of their names. `create` creates an
-    IdempotentJob and refuses fields that the API server does not know. `on_each` is told of every application.
+    IdempotentJob and refuses fields that the API server does not know. `on_each` is called with every application.
 
-    Raises: ApiUnavailable: the API server did not answer; a repetition goes on. ApiRefused: it does not let this user list."""
+    Raises: ApiUnavailable: the API server did not answer; a repetition continues. ApiRefused: it does not let this user list."""
     bound = dict(_bindings(await kubernetes.list(JOBS, namespace)))
     found = await kubernetes.list(SPARK_APPLICATIONS, namespace, labels=labels)
     for application in sorted(found, key=lambda each: str(each["metadata"]["name"])):
@@ -125,7 +125,7 @@ async def _adopt(
             if dict(_bindings([there])) == {application["metadata"]["uid"]: name}:
                 how = (
                     Adoption.BOUND if tries > 1 else Adoption.KNOWN
-                )  # our own, whose reply was lost, or of another who adopts
+                )  # our own, whose reply was lost, or made by a concurrent run
                 return Adopted(name, how, "" if tries > 1 else f"by IdempotentJob {name}", key)
             return Adopted(
                 name, Adoption.REFUSED, f"another IdempotentJob is called {name}; bind it with `sparkonce bind`"

@@ -1,4 +1,4 @@
-"""What is told of a key as plain data, by the command line's `--json` and by the gateway alike. Pure."""
+"""Describes a key as plain data, for the command line's `--json` and for the gateway. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def iso(seconds: float | None) -> str | None:
 
 
 def identity(record: Record) -> dict[str, Any]:
-    """Of a record, as every answer about one begins."""
+    """Key, hash, generation and phase of a record: the beginning of every answer about it."""
     return {
         "key": record.key,
         "keyHash": record.key_hash,
@@ -78,7 +78,7 @@ def result_object(result: Result, evidence: Mapping[str, Evidence] | None = None
 
 
 def attempts(record: Record, events: Sequence[Event]) -> list[dict[str, Any]]:
-    """Of the current generation, as far as the history goes back: when each was granted, and why it ended."""
+    """Attempts of the current generation, as far as the history goes back: when each was granted, and why it ended."""
     told = []
     for attempt in range(1, record.attempt + 1):
         mine = [e for e in events if (e.generation, e.attempt) == (record.generation, attempt)]
@@ -119,7 +119,7 @@ def phase_of_ending(ending: Ending) -> str | None:
 
 
 def ending_object(ending: Ending, *, key: str | None = None, key_hash: str | None = None) -> dict[str, Any]:
-    """What became of a request; `key` and `key_hash` where there is no record."""
+    """The outcome of a request as JSON values; `key` and `key_hash` are used if there is no record."""
     record, result = ending.record, ending.result
     return {
         "key": record.key if record else key,

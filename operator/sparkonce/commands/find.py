@@ -1,8 +1,8 @@
 """Finds the record that a person names by key text or hash, without reading the whole realm where possible.
 
 A key's hash is computed from its text, so that most texts need one lookup: an explicit key, and a key derived from operation, resource and
-revision (of whose text several splits are tried). Only a key that includes content digests (`keyFrom`) needs a scan: its text shows just
-the beginning of those digests.
+revision (several splits of its text are tried). Only a key that includes content digests (`keyFrom`) needs a scan: its text shows only the
+beginning of those digests.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def find_all(store: IdempotencyStore, realm: str, text: str) -> list[Recor
 
 
 def contains_digests(text: str) -> bool:
-    """Whether it may be the text of a key that was made from the contents of files, whose hash it does not give."""
+    """Whether it may be the text of a key made from the contents of files, whose hash cannot be computed from the text."""
     return _CONTENTS.search(text) is not None
 
 

@@ -65,7 +65,7 @@ async def find(store: IdempotencyStore, text: str) -> Record:
         if address.key_hash.startswith(text) or address.key_hash in candidates(text, address.realm):
             raise RecordUnreadable(why)
     if unreadable and not exact and contains_digests(text):
-        raise RecordUnreadable(f"no readable record is {text}, and it may be one that is not: {unreadable[0][1]}")
+        raise RecordUnreadable(f"no readable record is {text}, and it may be an unreadable one: {unreadable[0][1]}")
     if not exact:
         raise InvalidInput(f"no record of {text} is in {store.url}; `sparkonce keys list` shows what is")
     if len(exact) > 1:
@@ -79,7 +79,7 @@ async def cancel(runner: LocalRunner, record: Record, *, by: str, reason: str) -
 
     Raises: InvalidInput: the generation is over. StoreUnavailable: the request may be written; the owner then carries it out."""
     if record.state is State.HELD:
-        return _said(record, "it is held, and held is not running", f"sparkonce keys resolve {record.key} --failed")
+        return _said(record, "it is held, not running", f"sparkonce keys resolve {record.key} --failed")
     stop = StopWanted(why=Why.CANCELLED, by=by, reason=reason)
     while True:
         view = await runner.patiently(lambda: runner.store.load(record.address))
@@ -149,7 +149,7 @@ def _not_reopened(view: View, record: Record) -> Ending:
     said = f"generation {now.generation} of {now.key} is in progress, so no new one can be opened now"
     unblock = f"wait until it ends, or sparkonce cancel {now.key}"
     if view.claim is None:
-        unblock = f"nobody owns it: send the job again to finish it, or sparkonce cancel {now.key}"
+        unblock = f"it has no owner: send the job again to finish it, or sparkonce cancel {now.key}"
     return Ending(Answer.IN_PROGRESS, now, reason=said, unblock=unblock)
 
 
@@ -171,7 +171,7 @@ async def resolve(runner: LocalRunner, record: Record, how: How, *, by: str, rea
         owned = await runner.take_over(record, lease)
         if owned is None:
             raise InvalidInput(
-                f"somebody else is resolving {record.key}; look again with `sparkonce keys show {record.key}`"
+                f"another process is resolving {record.key}; look again with `sparkonce keys show {record.key}`"
             )
         try:
             return await _resolve(runner, owned.record, owned.claim, how, by=by, reason=reason)
@@ -187,20 +187,20 @@ async def _resolve(runner: LocalRunner, record: Record, claim: Claim, how: How, 
         followed = (
             record.changed(stop_wanted=None) if how == "retry" else record
         )  # sparkonce did not launch it and cannot repeat it
-        said = f"an operator looks at application {record.bound.application} once more"
+        said = f"an operator reads application {record.bound.application} once more"
         return await _freed(runner, followed, claim, word, said)
     if runner.remote and record.held is HeldReason.STILL_THERE:
-        said = "an operator tries to stop it once more; nothing can be said of an attempt that still runs"
+        said = "an operator tries to stop it once more; the outcome of an attempt that still runs is unknown"
         return await _freed(runner, record, claim, word, said)
     job = await engine.job(record)
     if runner.remote and job.policy.declared and (beyond := out_of_reach(job.sinks, _settles(runner))):
         if how != "retry":
             raise InvalidInput(
-                f"{record.key} cannot be called {how} from here: {beyond}; say it where its outputs are, or have an operator look at them: "
+                f"{record.key} cannot be resolved as {how} from here: {beyond}; do it where its outputs are, or let an operator read them: "
                 f"sparkonce keys resolve {record.key} --retry"
             )
         if record.held is not HeldReason.PARTIAL:
-            return await _freed(runner, record, claim, word, "an operator looks at its outputs once more")
+            return await _freed(runner, record, claim, word, "an operator reads its outputs once more")
         return await _retry(runner, record, claim, word, Settlement(Verdict.SOME, {}))
     if record.bound is not None:  # held as Unknown: nothing to stop, nothing to read
         observation, settlement = Observation(seen=None), Settlement(Verdict.UNKNOWN, {})
@@ -217,12 +217,12 @@ async def _resolve(runner: LocalRunner, record: Record, claim: Claim, how: How, 
         return await _retry(runner, record, claim, word, settlement)
     elif how == "succeeded":
         if job.policy.declared:
-            raise InvalidInput(f"{record.key} cannot be called succeeded: {settlement.note}{_remedy(settlement)}")
+            raise InvalidInput(f"{record.key} cannot be resolved as succeeded: {settlement.note}{_remedy(settlement)}")
         end = Finalize(Outcome.SUCCEEDED, Why.RESOLVED, word)
     else:
         if committed := await _committed(runner, record, job, settlement):
             raise InvalidInput(
-                f"{record.key} cannot be called failed: {', '.join(committed)} is committed{_remedy(settlement)}"
+                f"{record.key} cannot be resolved as failed: {', '.join(committed)} is committed{_remedy(settlement)}"
             )
         end = Finalize(Outcome.FAILED, Why.RESOLVED, word)
     await runner.patiently(
@@ -239,7 +239,7 @@ async def _resolve(runner: LocalRunner, record: Record, claim: Claim, how: How, 
 
 
 def _settles(runner: LocalRunner) -> Settles:
-    """Where attempts run on this machine, it reaches every output."""
+    """Which outputs this process may settle at: all of them if attempts run on this machine."""
     if not runner.remote:
         return Settles.OPERATOR
     return runner.settles or settles_as(settings.settle())

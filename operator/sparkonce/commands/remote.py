@@ -6,7 +6,7 @@ owner, or has ended. The record suffices for that: an attempt was settled and st
 StillThere or CannotSettle. In those two cases, and for outputs that this machine cannot reach, a person cannot state the outcome yet and
 can only request another try by an operator.
 
-An API client in the command line was not taken: permission to decide about a key need not imply permission to delete pods.
+An API client in the command line was rejected: permission to decide about a key need not imply permission to delete pods.
 """
 
 from __future__ import annotations
@@ -136,9 +136,7 @@ async def request_cancellation(store: IdempotencyStore, record: Record, *, by: s
     now = record
     while now.stop_wanted is None and now.state is not State.FINALIZED:
         if now.state is State.HELD:
-            raise InvalidInput(
-                f"{now.key} is held, and held is not running; `sparkonce keys resolve {now.key} --failed`"
-            )
+            raise InvalidInput(f"{now.key} is held, not running; `sparkonce keys resolve {now.key} --failed`")
         match await store.request_stop(now, stop):
             case NotFound():
                 raise InvalidInput(f"generation {record.generation} of {record.key} is over; look at the key again")
@@ -152,7 +150,7 @@ async def request_cancellation(store: IdempotencyStore, record: Record, *, by: s
 
 
 ENDS = frozenset({"Succeeded", "Failed", "Cancelled", "Mismatch", "Expired"})
-"""Phases of an object that waits for nothing more."""
+"""Phases of an object that waits for nothing."""
 
 
 async def check_reported(record: Record, live: Callable[[str, str], Awaitable[dict[str, Any] | None]]) -> None:

@@ -1,16 +1,16 @@
 """Repairs one record that cannot be read: rebuilds it from what the ledger keeps beside it and lets its outputs decide, or removes it.
 
 Each grant of a token adds an event in the step that writes the record, and a key keeps its newest events. So the newest event names the
-newest generation and attempt, and a rebuilt record grants no token twice. Key and fingerprint are derived from the recorded job, anew; the
-key's hash, which the record's place gives, proves that the job is its own. A recorded result makes the record finalized. Without one the
+newest generation and attempt, and a rebuilt record grants no token twice. Key and fingerprint are derived anew from the recorded job; the
+key's hash, which the record's place gives, proves that the job belongs to it. A recorded result makes the record finalized. Without one the
 attempt may have taken effect or not, and may still run: the record then says that its settling has begun, as if its owner had died there.
-From that moment the attempt can seal nothing; the next owner reads the outputs, closes or commits, and continues. So nothing is concluded
-here that a drive concludes by itself.
+From that moment the attempt can seal nothing; the next owner reads the outputs, closes or commits, and continues. This module draws no
+conclusion that a drive draws by itself.
 
 What is lost: which attempts did not count against maxAttempts (all count), and which requests opened the generation, so that an object may
 open one more after a failure.
 
-A record is removed only where none can be rebuilt: nothing could fence its attempt, and the person who removes it ends that first.
+A record is removed only where none can be rebuilt. Nothing can fence its attempt then, so the person who removes it must end it first.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Damaged:
     address: Address
     text: str
     why: str
-    """The store's sentence."""
+    """The store's error message."""
     generation: int
     attempt: int
     events: Sequence[Event]
-    """Of this generation, oldest first."""
+    """Events of this generation, oldest first."""
 
 
 async def damaged(store: IdempotencyStore, text: str) -> Damaged:
-    """The record that cannot be read and is meant by `text`: a key, or digits of its hash.
+    """Finds the unreadable record that `text` names: a key, or digits of its hash.
 
     Raises: InvalidInput: none or several; nothing of it is known. RecordTooNew, RecordUnreadable: its history cannot be read either."""
     address = await _address(store, text)
@@ -93,7 +93,7 @@ async def _address(store: IdempotencyStore, text: str) -> Address:
         )
     if unreadable and contains_digests(text):
         raise InvalidInput(
-            f"{text} is no text that gives a hash; name the record by its hash, which `sparkonce keys list` shows"
+            f"{text} is not a text that gives a hash; name the record by its hash, which `sparkonce keys list` shows"
         )
     raise InvalidInput(
         f"no record of {text} in {store.url} is unreadable; `sparkonce keys list` names those that are, by their hashes"
@@ -164,7 +164,7 @@ def _job(address: Address, spec: SpecBody) -> tuple[IdempotentJob, identity.Key]
 
 
 def _stop(events: Sequence[Event]) -> StopWanted | None:
-    """A request to stop that still stands: a person's `--retry` ends it."""
+    """The latest request to stop, unless a person's `--retry` withdrew it."""
     said = [event for event in events if event.what in ("StopWanted", "Resolved")]
     if not said or said[-1].what == "Resolved":
         return None
@@ -216,7 +216,7 @@ def describe(found: Damaged, record: Record | None, *, remote: bool) -> dict[str
     if record.outcome is not None:
         said += f"{record.outcome}, as its result says"
     elif remote:
-        said += f"in progress; an operator settles attempt {record.attempt} by its outputs and goes on"
+        said += f"in progress; an operator settles attempt {record.attempt} by its outputs and continues"
     else:
         said += f"in progress; send the job again, or sparkonce cancel {record.key}: attempt {record.attempt} is settled first"
     return {**told, "key": record.key, "state": record.state.value, "said": said}

@@ -1,7 +1,7 @@
-"""Creates one IdempotentJob in a cluster, as programs without kubectl do that send a job: the pods of a CronJob.
+"""Creates one IdempotentJob in a cluster, for senders without kubectl: the pods of a CronJob.
 
-The object is created, never changed. One that is there already under its name is the same job, sent before, after a lost reply or by a pod
-that was started twice; or it is another one, which is refused. The command does not wait for the key: the operator runs it.
+The object is created, never changed. An existing object of this name is either the same job, sent before (after a lost reply, or by a pod
+that was started twice), or another job, which is refused. The command does not wait for the key: the operator runs it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TRIES, PAUSE = 5, 1.0
 async def send(
     kubernetes: Kubernetes, create: Callable[[Json], Awaitable[Json]], job: IdempotentJob, *, namespace: str
 ) -> bool:
-    """Creates the object; False: it is there already. `create` refuses fields that the API server does not know.
+    """Creates the object; False: it exists already. `create` refuses fields that the API server does not know.
 
     Raises: InvalidInput: another job has its name, or the API server refuses it. ApiUnavailable: it may be created; send it again."""
     name = job.metadata.name
     if name is None:
-        raise InvalidInput("metadata.name is required: by it a job that is sent twice is known")
+        raise InvalidInput("metadata.name is required: it identifies a job that is sent twice")
     for tries in range(1, TRIES + 1):
         try:
             await create(job.document())
@@ -38,7 +38,7 @@ async def send(
                 continue  # deleted since
             if not _same(there, job, namespace):
                 raise InvalidInput(
-                    f"another job is IdempotentJob {name} of namespace {namespace}; give this one another metadata.name"
+                    f"IdempotentJob {name} of namespace {namespace} is another job; give this one another metadata.name"
                 ) from None
             return tries > 1  # our own, whose reply was lost
         except ApiUnavailable:

@@ -5,7 +5,7 @@ record) is unchanged. So an object that was answered, deleted and forgotten in b
 anew.
 
 A request without an answer is never given up: it may have been applied, and may still be. It is repeated with its nonce until it is
-answered, and the key is driven then; until then this process does nothing else about the key. Permits limit new generations only, never
+answered; then the key is driven. Until then this process does nothing else about the key. Permits limit new generations only, never
 takeovers.
 """
 
@@ -81,7 +81,7 @@ class Admission:
         Raises: ApiUnavailable, ApiRefused: nothing was sent to the store."""
         wanted = desired[opening.uid]
         if not self.objects.synced or not self.permits.try_take(wanted.realm):
-            return NO_PERMIT  # unsynced: a rewound store cannot be told from a current one before every status was read
+            return NO_PERMIT  # unsynced: a rewound store is not recognised before every status was read
         self._permitted.add(wanted.address)
         try:
             live = await self.objects.live(wanted.ref)

@@ -2,8 +2,8 @@
 
 Any number of controllers run beside each other on one store, without a leader. Each watches every object and every claim that ends. A
 rendezvous hash gives one of them a head start of some tens of milliseconds per key, which saves work and is never needed for correctness:
-the second one loses a compare-and-set and finds nothing left to do. No state is kept that cannot be read again: a periodic sweep enqueues
-every key, so that a lost wake-up, a restart or a defect in a watch costs one period at most.
+the second one loses a compare-and-set and finds nothing left to do. All state can be read again: a periodic sweep enqueues every key, so a
+lost wake-up, a restart or a defect in a watch costs one period at most.
 
 On SIGTERM it hands over: takes no new keys, releases its drives (their applications run on), and revokes its lease last.
 Sources: docs/design.md, sections 4, 5 and 7; level-triggered keys in one queue are client-go's controller pattern.
@@ -37,7 +37,7 @@ from sparkonce.store.roster import Roster
 log = logging.getLogger(__name__)
 
 REPORT_GRACE = 1.0
-"""Seconds that the process which ended a generation has to write the statuses of its objects, before another does."""
+"""Seconds that the process which ended a generation has to write its objects' statuses before another process does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +49,15 @@ class ControllerSettings:
     workers: int = 16
     """Keys reconciled concurrently; most of that time is spent waiting for answers."""
     head_start: float = 0.03
-    """Between two controllers in the order of the rendezvous hash: longer than a transaction, too short for a user to notice."""
+    """Seconds between two controllers in the rendezvous order: longer than a transaction, too short for a user to notice."""
     sweep: float = 120.0
-    """Between two sweeps: how late a change is found that no watch reported."""
+    """Seconds between two sweeps: how late a change is found that no watch reported."""
     announce: float = 3.0
-    """Between two entries in the roster: for so long a controller that left still delays the others by its head start."""
+    """Seconds between two entries in the roster: a controller that left delays the others by its head start for that long."""
     margin: float = 1.0
-    """Before the lease's end, when this process stops acting."""
+    """Seconds before the lease's end at which this process stops acting."""
     drain: float = 5.0
-    """For which a graceful stop waits for writes under way."""
+    """Seconds for which a graceful stop waits for writes under way."""
 
 
 class KeyReconciler(Protocol):
@@ -69,11 +69,11 @@ class KeyReconciler(Protocol):
         ...
 
     def lease_lost(self) -> None:
-        """Drop every drive."""
+        """Drops every drive."""
         ...
 
     def unreported(self, address: Address, revision: int) -> bool:
-        """Whether some object of this key does not show what the record says since this revision."""
+        """Whether some object of this key does not yet show the record as of this revision."""
         ...
 
     def claim_ended(self, address: Address) -> None:
@@ -86,7 +86,7 @@ class KeyReconciler(Protocol):
 
     @property
     def alarmed(self) -> bool:
-        """Whether the rewind alarm is raised: nothing is written then, lest the restored store seem to have caught up."""
+        """Whether the rewind alarm is raised: nothing is written then, so that the restored store does not seem to have caught up."""
         ...
 
     async def see_objects(self) -> None:
@@ -189,7 +189,7 @@ class Controller:
             except SparkonceError as problem:
                 log.warning("%s: %s; going on", what, problem)
             except Exception:
-                log.exception("%s ended; it begins anew", what)
+                log.exception("%s ended; it is restarted", what)
             pause = 0.2 if time.monotonic() - begun > 10.0 else min(2 * pause, 5.0)
             await asyncio.sleep(pause)
 

@@ -45,7 +45,7 @@ class Desired:
     key: Key
     policy: Policy
     answered: bool = False
-    """The object's status says that the ledger answered this very spec. Whoever may write the status can claim that."""
+    """The object's status says that the ledger answered this very spec. Any writer of the status can claim that."""
     _digests: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -84,8 +84,8 @@ class Desired:
 
     @cached_property
     def contradiction(self) -> str:
-        """Why this job may not open a generation: its template contradicts the attempt (`model/reserved.py`), or its status alone let it
-        past the entrance. Empty: it may. An object whose key was recorded by an earlier version keeps its answer all the same."""
+        """Why this job may not open a generation: its template contradicts the attempt (`model/reserved.py`), or only its status exempts it
+        from the checks of new jobs. Empty: it may. An object whose key was recorded by an earlier version keeps its answer."""
         try:
             if self.answered:
                 entrance.admit(self.job.document())
@@ -101,7 +101,7 @@ class Desired:
         return self._digests[version]
 
     def fingerprints(self) -> dict[int, str]:
-        """By every version of the algorithm that this process knows."""
+        """Version of the algorithm -> fingerprint, for every version that this process knows."""
         return {version: self.fingerprint(version) for version in range(1, identity.FINGERPRINT_VERSION + 1)}
 
     def same(self, record: Record) -> bool:
@@ -138,7 +138,7 @@ class Desired:
 
     def supersedes(self, record: Record) -> str:
         """The sentence for the history that names this object, which takes the place of the record's generation. The API server does not
-        tell an operator who edited an object: its own audit log does, by the object's name and generation."""
+        report who edited an object; its audit log does, by the object's name and generation."""
         said = f"IdempotentJob {self.ref.namespace}/{self.ref.name} (metadata.generation {self.generation})"
         return f"{said} {replaces(record, self.policy)}"
 

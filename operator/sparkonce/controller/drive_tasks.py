@@ -1,8 +1,8 @@
 """The drives of one operator process: one asyncio task per owned key, woken by changes and retried after errors.
 
-A drive ends when its generation ended, was held, or has another owner. Anything it raises is taken for a temporary problem and retried, as
-a rule within a second, while the lease lives: no exception may block a key for ever. When the lease is lost every drive is cancelled
-wherever it is; requests already sent may still be applied, which every step of a drive allows for.
+A drive ends when its generation ended, was held, or has another owner. Any exception counts as a temporary problem and is retried, usually
+within a second, while the lease lives: no exception may block a key for ever. When the lease is lost every drive is cancelled wherever it
+is; requests already sent may still be applied, which every step of a drive allows for.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class OwnedKey:
     since: float = field(default_factory=time.monotonic)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _stirred: bool = False
-    """Woken by a change outside the record."""
+    """Whether a change outside the record has woken the drive."""
     decision: Decision | None = None
-    """The latest, with its evidence."""
+    """The latest decision, with its evidence."""
     observation: Observation | None = None
     opened: SpecBody | None = None
     """The recorded spec, if this process has just opened the generation."""
@@ -98,9 +98,9 @@ class OwnedKey:
     troubled: float = -inf
     """When the last error occurred, monotonic seconds."""
     edition: object = None
-    """Of the leader's object when the key was last reconciled."""
+    """Edition of the leader's object when the key was last reconciled."""
     progress: ShownProgress = field(default_factory=ShownProgress)
-    """Of the attempt's driver."""
+    """Progress of the attempt's driver."""
     _read: int = 0
     """Revision of the record as the drive knows it."""
     _reported: int = 0
@@ -311,8 +311,8 @@ class DriveTasks:
         return running is not None
 
     def wake_named(self, hash20: str) -> None:
-        """Wakes by the hash in the label of applications and pods. A key of another realm with the same digits is woken too, at the cost of
-        one observation."""
+        """Wakes drives by the hash in the label of applications and pods. A key of another realm with the same digits is woken too, at the
+        cost of one observation."""
         for address in self._named.get(hash20, ()):
             self.wake(address)
 

@@ -1,8 +1,8 @@
 """Collects garbage: purges expired records and removes the applications of ended generations.
 
-Run once per sweep by the controller that is first in the rendezvous order. Two at once cost requests and nothing else, since each removal
-names exactly what was read (a record's revision, an application's UID). A finalized record is purged once it has expired by the oldest
-clock of all controllers, and not while their clocks differ by more than a minute. An application of an opaque job leaves a suspended
+Run once per sweep by the controller that is first in the rendezvous order. Two at once only cost requests, since each removal names exactly
+what was read (a record's revision, an application's UID). A finalized record is purged once it has expired by the slowest clock of all
+controllers, and not while their clocks differ by more than a minute. An application of an opaque job leaves a suspended
 placeholder under its name until its record is purged. Source: docs/design.md, sections 4 and 7.
 """
 
@@ -102,7 +102,7 @@ class GarbageCollection:
             after = page.after
 
     async def _oldest_clock(self) -> float | None:
-        """None: the clocks differ too much, and which one is right is unknown."""
+        """Unix seconds of the controllers' slowest clock. None: the clocks differ too much, and which one is right is unknown."""
         now = await self.store.now()
         clocks = [now, *(replica.clock for replica in await self.roster.replicas())]
         if max(clocks) - min(clocks) > CLOCKS_APART:

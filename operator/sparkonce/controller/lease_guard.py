@@ -26,7 +26,7 @@ OPEN_AGAIN = 0.5
 
 
 class NotOwner(SparkonceError):
-    """This process holds no lease that surely lives, so it must not act. Nothing was done."""
+    """This process holds no lease that is certain to live, so it must not act. Nothing was done."""
 
 
 class LeaseGuard:
@@ -53,19 +53,21 @@ class LeaseGuard:
 
     @property
     def lease(self) -> Lease:
-        """The lease. Raises: NotOwner: none surely lives."""
+        """The lease. Raises: NotOwner: none is certain to live."""
         self.guard()
         assert self._lease is not None  # guard raises without one
         return self._lease
 
     def alive(self, room: float = 0.0) -> bool:
-        """Whether the lease surely lives for `room` more seconds."""
+        """Whether the lease is certain to live for `room` more seconds."""
         return self._lease is not None and self._clock() + room < self._lease.deadline - self._margin
 
     def guard(self, room: float = 0.0) -> None:
-        """Raises: NotOwner: the lease may end within `room` seconds."""
+        """Checks that this process may act. Raises: NotOwner: the lease may end within `room` seconds."""
         if not self.alive(room):
-            raise NotOwner("this process has no lease on the store that surely lives; it acts again when it has one")
+            raise NotOwner(
+                "this process has no lease on the store that is certain to live; it acts again when it has one"
+            )
 
     @property
     def left(self) -> float:

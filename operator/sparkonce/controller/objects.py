@@ -94,7 +94,7 @@ class JobObjects(Protocol):
 
     async def write_status(self, ref: ObjectRef, make: Callable[[Json], Json | None]) -> None:
         """Writes the status that `make` returns for the object as it is now; None: writes nothing. `make` is called again after each
-        conflict. An object that is gone is no error.
+        conflict. An object that is gone is not an error.
 
         Raises: ApiUnavailable: the status may have been written. ApiRefused: it was not."""
         ...
@@ -132,7 +132,7 @@ class ObjectView:
 
     @classmethod
     def of(cls, body: Json, desired: Desired | None, *, record: Record | None = None) -> Self:
-        """Builds the view. `wanted`: None for an invalid spec. `record`: of its key, compared by the record's version of the algorithm.
+        """Builds the view. `desired`: None for an invalid spec. `record`: of its key, compared by the record's version of the algorithm.
 
         Raises: UnknownFingerprintVersion: this process does not know the record's version."""
         metadata = body["metadata"]
@@ -163,7 +163,7 @@ class ObjectView:
 
     @property
     def fingerprint(self) -> str:
-        """By the newest version known here, with which a generation opened for this object is recorded."""
+        """The fingerprint by the newest version known here, with which a generation opened for this object is recorded."""
         return self.fingerprints[max(self.fingerprints)]
 
     def asks(self, fingerprint: object) -> bool:
@@ -185,8 +185,8 @@ class ObjectView:
         return self.uid in uids(record)
 
     def reread(self, body: Json) -> Self | None:
-        """The same object with its current status; None: it is another one, or was edited since. It is then reconciled anew, because a
-        status must describe the spec that its writer read."""
+        """The same object with its current status. None: it is another object or was edited since, and must be reconciled anew, because
+        a status must describe the spec that its writer read."""
         metadata = body["metadata"]
         if (metadata["uid"], int(metadata.get("generation") or 1)) != (self.uid, self.generation):
             return None
@@ -199,14 +199,14 @@ class ObjectView:
 
 
 EPOCH_MOST = 2**31 - 1
-"""Of a ledger's epoch: a person raises it."""
+"""Largest plausible epoch of a ledger: a person raises it, by one each time."""
 REVISION_MOST = 2**48
-"""Of a ledger's revision: a century of a hundred thousand writes a second."""
+"""Largest plausible revision of a ledger: about a century at a hundred thousand writes a second."""
 
 
 def _status_of(body: Json) -> dict[str, Any]:
-    """A status is input: whoever may edit the object's status wrote it. Epoch and revision that no ledger can have are ignored, together,
-    so that the status counts as never written from the ledger and is written anew."""
+    """The stored status, which is input: any user with the right to edit it may have written it. If epoch or revision is impossible for a
+    ledger, both are ignored, so that the status counts as never written from the ledger and is written anew."""
     status = body.get("status") or {}
     if status == UNWRITTEN:
         return {"status": {}, "implausible": ""}

@@ -1,9 +1,8 @@
 """Runs the operator's work at outputs in threads, so that an output that does not answer costs only its own key.
 
-A blocked call cannot be ended from outside. Its key is told `OutputUnavailable` after a time limit and retries with the usual back-off;
-until the call has ended, further work of the same key is refused at once. A call that ends late has done what a zombie may do at any time:
-the sinks allow for it (docs/design.md, section 8). One namespace has a limited number of threads, which its own keys wait for, and other
-namespaces never do.
+A blocked call cannot be ended from outside. Its key gets `OutputUnavailable` after a time limit and retries with the usual back-off; until
+the call has ended, further work of the same key is refused at once. A call that ends late is like one of a process that froze, which the
+sinks allow for (docs/design.md, section 8). Each namespace has a limited number of threads, which only its own keys wait for.
 
 Threads are daemons and not a pool's: an executor joins its threads when the process ends, and would wait for a hung output.
 """
@@ -63,7 +62,7 @@ class OutputThreads:
 
     def _silent(self) -> OutputUnavailable:
         return OutputUnavailable(
-            f"this key's outputs do not answer within {self.seconds:g} s; the operator asks again until they do, and other keys go on"
+            f"this key's outputs do not answer within {self.seconds:g} s; the operator asks again until they do; other keys go on"
         )
 
     def _full(self, realm: str) -> OutputUnavailable:

@@ -3,7 +3,7 @@
 Two questions are kept apart. *What does this object ask for now?* (`asked`): requests of an object are numbered; the number grows by one
 whenever its fingerprint differs from that of its last known request, which is the newer of its status and the record's openers. A known
 request opens nothing, so two objects that would replace each other end after one generation each, and an edit that was reverted before
-any process read it is no request. *What is its relation to the record?* (`place`; `plan` for all objects of a key): the one object that
+any process read it is not a request. *What is its relation to the record?* (`place`; `plan` for all objects of a key): the one object that
 may reserve, reopen or supersede now, and which ones follow, wait, are refused or get a recorded result.
 
 `attempt.request.answer` is the decision table behind `place`, the same as for commands; this module adds what only objects have: a name in
@@ -141,7 +141,7 @@ class Plan:
     """End the running generation: every object that wanted it is gone."""
 
     def of(self, uid: str) -> Placed:
-        """Raises: KeyError: not among the objects."""
+        """The object of this UID. Raises: KeyError: not among the objects."""
         found = next((placed for placed in self.placed if placed.uid == uid), None)
         if found is None:
             raise KeyError(uid)
@@ -239,7 +239,7 @@ def place(
 
 
 def _opens(obj: ObjectView, placed: Placed) -> Placed:
-    """Refuses what would open a generation that may not be; an object of a recorded key is answered as ever."""
+    """Refuses an object that may not open a generation but would; an object of a recorded key is answered as before."""
     if obj.contradiction and placed.relation in (Relation.OPENS, Relation.SUPERSEDES):
         return replace(placed, relation=Relation.INVALID, why=obj.contradiction)
     return placed

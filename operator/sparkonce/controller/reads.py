@@ -76,7 +76,7 @@ class KeyReader:
         return self.limits.limited(describe(record, spec, self.leader(record)))
 
     async def look_up(self, bodies: Sequence[Json]) -> None:
-        """Reads what the limits depend on, of the namespaces of these objects. Raises: ApiUnavailable, ApiRefused."""
+        """Reads the labels of these objects' namespaces, as far as limits depend on them. Raises: ApiUnavailable, ApiRefused."""
         await self.limits.look_up({ObjectRef.of(body).namespace for body in bodies})
 
     async def recorded(

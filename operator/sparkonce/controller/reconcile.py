@@ -39,8 +39,8 @@ from sparkonce.store.protocol import Attached, IdempotencyStore, Owned, View
 log = logging.getLogger(__name__)
 
 NOT_SEEN = 0.2
-"""Seconds until a key is reconciled again that came up before the cache was synced or the roster was read: the statuses that may prove a
-rewound store are not all known yet, or which version of them may be written."""
+"""Seconds until a key is reconciled again that was due before the cache was synced or the roster was read: before that, statuses that may
+prove a rewound store are missing, or the version of statuses to write is unknown."""
 UNPLACED = 0.3
 """Seconds before a status reports a new generation without its application: usually that exists by then, and one write reports both."""
 MOVED = 0.01
@@ -112,7 +112,7 @@ class Reconciler:
         return self.drives.wake(address, revision=revision)
 
     def unreported(self, address: Address, revision: int) -> bool:
-        """Decided from the cache, without a request."""
+        """Whether an object of the key lacks this revision, by the cache alone: no request is sent."""
         statuses = (body.get("status") or {} for body in self.objects.of(address))
         return any(int(status.get("ledgerRevision") or 0) < revision for status in statuses)
 
@@ -172,8 +172,8 @@ class Reconciler:
             raise
 
     async def _ask_for_the_roster(self, address: Address, bodies: Sequence[Json]) -> None:
-        """Before the roster was read nothing is known of what others write into statuses, but an object without one can be told that the
-        ledger does not answer."""
+        """Before the roster was read it is unknown what other processes write into statuses, but an object without a status can already
+        report that the ledger does not answer."""
         if address.realm == NO_REALM:
             return
         try:
@@ -216,7 +216,7 @@ class Reconciler:
         return self.drives.get(address) is not None or (ended is not None and ended.result is not None)
 
     async def _view(self, address: Address) -> tuple[View, Ended | None]:
-        """The key's view: as its drive wrote it last, if driven here; else from the store. With the result of a finalized key."""
+        """The key's view: as its drive wrote it last, if driven here, else from the store; and the result, if the key is finalized."""
         running = self.drives.get(address)
         if running is not None:
             record = running.record
@@ -364,7 +364,7 @@ class Reconciler:
             self.enqueue(address)
 
     def _report_unplaced(self, address: Address) -> None:
-        """Enqueues a key that is still without an application; otherwise the application, or the error in creating it, has enqueued it."""
+        """Enqueues a key that still has no application; otherwise the application, or the error in creating it, has enqueued it."""
         running = self.drives.get(address)
         if running is not None and running.record.application is None:
             self.enqueue(address)
@@ -375,7 +375,9 @@ class Reconciler:
             record = running.record
             self.rewind_guard.raise_it(f"{record.key}: {decision.action.note}", realm=record.realm, epoch=record.epoch)
         if running.record.settling is not None:
-            self.admission.free(running.record.address)  # nothing runs any more: new keys do not wait for its outputs
+            self.admission.free(
+                running.record.address
+            )  # nothing of it runs any more: new keys do not wait for its outputs
         self.enqueue(running.record.address)
 
     def stop_drives(self, realm: str | None) -> None:

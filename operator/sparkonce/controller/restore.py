@@ -24,7 +24,7 @@ from sparkonce.store.restore import NewestAttempt, Restorable
 
 @dataclass(frozen=True)
 class Accepted:
-    """What `accept` did."""
+    """The outcome of `accept`."""
 
     epoch: int
     """The store's epoch from now on."""
@@ -72,8 +72,8 @@ async def accept(
 
 
 def _newest_epoch(bodies: Sequence[Mapping[str, Any]], epoch: int) -> int:
-    """The newest epoch that a status names, among those that a restore can explain: a status of it, true or forged, must prove nothing
-    after this. At least the store's own."""
+    """The newest epoch that a status names, among those that a restore can explain, and at least the store's own. The new epoch must be
+    above it, so that no status, true or forged, proves a rewind afterwards."""
     witnesses = (Witness.of(ObjectView.of(dict(body), None)) for body in bodies)
     known = (each.epoch for each in witnesses if each is not None and implausible(each, epoch) is None)
     return max([epoch, *known])

@@ -1,22 +1,22 @@
 """Detects a store that was rolled back, and raises the alarm of one operator process.
 
-A store restored from a backup, or emptied while statuses exist, would run finished jobs again and grant tokens twice. It looks sound from
-inside; only what was reported outside of it can disprove it. Each object's status is a witness: it names the epoch, the ledger revision
-and the generation that its object was told of. `rewound` compares the witnesses with what the store answers: a status of this epoch names
+A store restored from a backup, or emptied while statuses exist, would run finished jobs again and grant tokens twice. It is consistent in
+itself; only reports outside of it can disprove it. Each object's status is a witness: it names the epoch, the ledger revision and the
+generation that were reported to its object. `rewound` compares the witnesses with what the store answers: a status of this epoch names
 a later revision than the store has, or a later generation than the key's record and floor, or a later revision of this generation than
 its record has. A status of an older epoch proves nothing: a person has accepted a restored store since.
 
 `RewindGuard.check` reads the statuses first and the store after them, and raises the alarm only if the proof still holds after the store
 was read once more: a status written between two reads may well be ahead of the first.
 
-A status is evidence of its realm alone: whoever may edit statuses in one namespace can write any number. So a proof freezes the realm of
-its object, and all realms only while several of them have one, which the sentence of the alarm names. While a realm is frozen this process
-starts nothing and ends nothing in it: its drives are dropped, and a reconcile only reports the alarm. Numbers that no ledger can have are
-no evidence (`controller/objects.py`, `implausible`).
+A status is evidence for its own realm only: a user who may edit statuses in one namespace can write any number. So a proof freezes the
+realm of its object, and all realms only while several of them have one; the alarm names those. While a realm is frozen this process starts
+and ends nothing in it: its drives are dropped, and a reconcile only reports the alarm. Numbers that no ledger can have are not evidence
+(`controller/objects.py`, `implausible`).
 
-A person ends the alarm by `sparkonce doctor accept-restore`, which raises the store's epoch, or by bringing the newer store back; both show
-when the store is read again. A revision that has caught up does not end it, since other writers advance it as well: the newest record
-that a status names must be back. Source: docs/design.md, section 4.
+A person ends the alarm by `sparkonce doctor accept-restore`, which raises the store's epoch, or by restoring the newer store; the guard
+finds either when it reads the store again. A revision that has caught up does not end the alarm, since other writers advance it as well:
+the newest record that a status names must be back. Source: docs/design.md, section 4.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Witness:
     revision: int
     key_hash: str
     generation: int
-    """Of the record; 0: the status names none."""
+    """Generation of the record; 0: the status names none."""
     phase: str = ""
     name: str = ""
     """Namespace and name of the object, for messages."""
 
     @classmethod
     def of(cls, obj: ObjectView) -> Self | None:
-        """None: the object's status was never written from the ledger."""
+        """The witness in an object's status; None: the status was never written from the ledger."""
         status = obj.status
         if "ledgerRevision" not in status:
             return None
@@ -65,7 +65,7 @@ class Witness:
 
 
 class Proof(NamedTuple):
-    """That the store is older than it was."""
+    """Proof that the store was rolled back."""
 
     said: str
     witness: str
@@ -142,7 +142,7 @@ class _FrozenRealm:
     witness: str
     """Namespace and name of the object whose status proves it; empty: an application does."""
     proof: tuple[Address, Callable[[View], str | None]] | None = None
-    """None: no status that could be in the store again; a person ends it."""
+    """Key and check that show the newer store is back; None: there is no such check, and only a person ends the alarm."""
 
 
 class RewindGuard:
@@ -171,7 +171,7 @@ class RewindGuard:
 
     @property
     def nothing_left(self) -> str | None:
-        """Why this process can do nothing at all: every realm that it knows is frozen. None: it can."""
+        """Why this process can do nothing: every realm that it knows is frozen. None: some realm is not."""
         if self.alarm is None and self._alarms and self._alarms.keys() >= self._newest().keys():
             return next(iter(self._alarms.values())).said
         return self.alarm
@@ -214,7 +214,7 @@ class RewindGuard:
     def _raise(
         self, realm: str, found: Proof, epoch: int, proof: tuple[Address, Callable[[View], str | None]] | None
     ) -> None:
-        if realm in self._alarms:  # by a key that was looked at meanwhile
+        if realm in self._alarms:  # by a key that was checked meanwhile
             return
         log.error("realm %s: %s", realm, found.said)
         self._alarms[realm] = _FrozenRealm(found.said, epoch, found.witness, proof)
@@ -257,7 +257,7 @@ class RewindGuard:
             ):
                 continue
             log.warning(
-                "realm %s: the ledger is at revision %d of epoch %d; going on", realm, view.revision, view.epoch
+                "realm %s: the ledger is at revision %d of epoch %d; work continues", realm, view.revision, view.epoch
             )
             del self._alarms[realm]
             self._agree()

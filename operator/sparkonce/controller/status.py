@@ -15,7 +15,7 @@ settled because it was lost, or a later attempt whose driver does not run yet. A
 that the phase is Running again at once. A phase is never guessed from elapsed time, and no message holds a number that changes by itself:
 each change would be a write.
 
-*Conditions.* `Complete` and `Failed` are those of a batch/v1 Job, so that whatever waits for a Job can wait for this; they are listed once
+*Conditions.* `Complete` and `Failed` are those of a batch/v1 Job, so that tools that wait for a Job can wait for this; they are listed once
 true, and stay as False only if a rerun withdraws them. `Reserved` is always listed, since users first ask whether anything is being done.
 lastTransitionTime is kept as long as the condition's status is, so that two processes write the same list.
 `Ready`, `Reconciling` and `Stalled` are for tools that know no phases: kstatus (in Flux, kpt and Helm), Argo CD, `kubectl wait`.
@@ -24,11 +24,11 @@ Beside Reconciling, Ready is Unknown and not False, so that `Ready=False` means 
 an operator that does not know them runs, which would remove them at each of its sweeps.
 
 *Order.* Statuses are ordered by (epoch, ledgerRevision, observedGeneration) and only move forward: any number of processes, frozen ones
-among them, may hold a projection of an older record. The API server's resourceVersion makes each write a compare-and-set; this order is
-the compare. Clocks were not taken for it: the most outdated process may have the fastest clock. A change of lastTransitionTime or
-ledgerRevision alone is not worth a write: a record with a hundred followers changes a hundred times, and readers of a hundred objects
-learn nothing from it. A stored ledgerRevision is therefore a lower bound of what the object was told, which suffices to detect a rewound
-store. The projection of an older record may win for a moment; its write triggers a reconcile, which writes the newer one.
+among them, may hold a projection of an older record. The API server's resourceVersion makes each write a compare-and-set; this order is the
+compare. Clocks were rejected for it: the most outdated process may have the fastest clock. A change of lastTransitionTime or ledgerRevision
+alone is not worth a write: a record with a hundred followers changes a hundred times, and readers of a hundred objects learn nothing from
+it. A stored ledgerRevision is therefore a lower bound of the revisions reported to the object, which suffices to detect a rewound store.
+The projection of an older record may win for a moment; its write triggers a reconcile, which writes the newer one.
 
 *Progress and events.* Heartbeats are in no record and cause no write. Progress is rounded to few digits, so that a status changes when a
 person would notice. An event is a write that no program acts on, so each transition emits one: a phase, a refused duplicate, a lost
@@ -91,7 +91,7 @@ class Now(NamedTuple):
 
 
 def now_of(view: View, record: Record, leader: Policy | None) -> Now:
-    """The only place that says what a job in progress waits for: the status' message and the reason of its Reconciling condition."""
+    """What a job in progress does or waits for: the only source of the status' message and of the reason of its Reconciling condition."""
     if _waits_for_its_start(view, record) and leader is not None and leader.suspend:
         return Now("suspended; set spec.suspend to false to start it", SUSPENDED)
     return Now(_message_of(view, record))
@@ -106,7 +106,7 @@ def _message_of(view: View, record: Record) -> str:
     number = f"attempt {record.attempt}"
     settling = settling_now(record)
     if view.claim is None:
-        return f"{number} has no owner; the next operator process goes on where it stands"
+        return f"{number} has no owner; the next operator process continues it"
     if settling is not None:
         return f"{number} is being settled: {settling.note or settling.why}"
     if record.stop_wanted is not None:
@@ -128,14 +128,14 @@ def _message_of(view: View, record: Record) -> str:
 
 
 _WAITS = " waits for its driver: "
-"""In the message of a job whose driver does not start, followed by the cause."""
+"""Part of the message of a job whose driver does not start; the cause follows it."""
 
 
 def _followed(record: Record) -> str:
     assert record.bound is not None  # _message_of calls this for bound records only
     name = record.bound.application
     if record.application is None:
-        return f"application {name} is looked at"
+        return f"application {name} is being read"
     if record.phase == Phase.HELD:
         return f"follows application {name}, which is suspended"
     return f"follows application {name}, which " + ("runs" if record.phase in _RUNS else "waits for its driver")
@@ -172,7 +172,7 @@ STANDARD = (READY, RECONCILING, STALLED)
 TYPES = (COMPLETE, FAILED, RESERVED, HELD, MISMATCH, RESULT_GONE, *STANDARD)
 """Condition types, in the order of the list."""
 SUSPENDED, INVALID_SPEC = "Suspended", "InvalidSpec"
-"""Reasons of standard conditions that are no phase."""
+"""Reasons of standard conditions that are not phases."""
 STATUS_VERSION = 1
 """Version of the statuses that this process writes. 1: with the standard conditions, and a message of every phase."""
 FINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
@@ -205,7 +205,7 @@ def sentence(text: str) -> str:
 
 
 _STOPPED = frozenset({"Failed", "Cancelled", "Held", "Mismatch", "Expired"})
-"""Phases that a person must do something about, unless the job is Complete all the same."""
+"""Phases that wait for a person, unless the job is Complete nevertheless."""
 
 
 def standard_condition(phase: str, facts: Mapping[str, Fact], reason: str = "") -> tuple[str, str]:
@@ -245,7 +245,7 @@ def conditions(
     types: Sequence[str] = TYPES,
 ) -> list[Json]:
     """Builds the list of conditions. `stored`: the current status. `observed`: metadata.generation of the object. `now_text`: RFC 3339.
-    `types`: that may be listed."""
+    `types`: those that may be listed."""
     before = by_type(stored)
     listed: list[Json] = []
     for kind in types:
@@ -328,7 +328,7 @@ _ROLES = {Relation.LEADS: "Leader", Relation.FOLLOWS: "Follower", Relation.REPLA
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why nothing is done for an object where the record does not say so: an invalid spec, a full realm, an unanswered request."""
+    """Why nothing is done for an object, if the record does not show it: an invalid spec, a full realm, an unanswered request."""
 
     reason: str
     message: str
@@ -498,7 +498,7 @@ class _StatusDraft:
         self.facts[MISMATCH] = fact(SUPERSEDED, said)
         if self.obj.asks(self.stored.get("fingerprint")):
             self.facts |= kept(self.stored, COMPLETE) | kept(self.stored, FAILED)
-            if self.stored.get("phase") in ("Succeeded", "Failed"):  # Cancelled is no result
+            if self.stored.get("phase") in ("Succeeded", "Failed"):  # Cancelled is not a result
                 self.carried("role", "generation", "attempt", "result", "replayed", "message")
                 return self.done(str(self.stored["phase"]))
         return self.done("Mismatch", f"{said}; {placed.said.unblock}")
@@ -627,7 +627,7 @@ class StatusEvent(NamedTuple):
 
 
 def transitions(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> list[StatusEvent]:
-    """The events that replacing status `old` by `new` deserves."""
+    """The events to emit when status `new` replaces `old`."""
     old = old or {}
     phase, before = str(new.get("phase", "")), str(old.get("phase", ""))
     same_run = old.get("generation") == new.get("generation")
@@ -688,7 +688,7 @@ def order(status: Mapping[str, Any] | None) -> Order:
 
 
 EPOCHS_AHEAD = 16
-"""Epochs by which a status may be ahead of the ledger: a restore loses the decisions of so many `accept-restore` at most."""
+"""Epochs by which a status may be ahead of the ledger: a restore loses at most that many `accept-restore` decisions."""
 
 
 def _far_ahead(stored: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:

@@ -26,10 +26,10 @@ from sparkonce.store.protocol import View
 
 _SILENT = frozenset({Relation.IGNORED})
 _SOON = frozenset({Relation.OPENS, Relation.ATTACHES, Relation.SUPERSEDES})
-"""Relations that normally last a moment: not worth a status unless something blocks them, or the last status is not true any more."""
+"""Relations that normally last a moment: not worth a status unless something blocks them, or the last status is no longer true."""
 
-SILENT = "the ledger does not answer, so nothing is started; the job goes on by itself once it does, and need not be sent again"
-UNUSABLE = "the operator cannot use the ledger, so nothing is started; its log says why, and the job goes on by itself afterwards"
+SILENT = "the ledger does not answer, so nothing is started; the job continues by itself once it does, and need not be sent again"
+UNUSABLE = "the operator cannot use the ledger, so nothing is started; its log says why, and the job continues by itself afterwards"
 
 
 def was_unanswered(view: ObjectView) -> bool:
@@ -137,7 +137,7 @@ class JobStatusWriter:
             tries, said = tries + 1, None
             obj = view.reread(body)
             if obj is None:
-                return None  # another object, or edited since: the watch reports it, and it is reconciled anew
+                return None  # another object, or edited since: the watch reports it, and it is reconciled again
             desired = next_status(obj.status, status_of(obj), conflicted=tries > 1)
             if tries > 1:
                 self.meter.conflicted()
@@ -186,7 +186,7 @@ class JobStatusWriter:
         )
 
         def status_of(obj: ObjectView) -> Json:
-            # Read again, it may have one: written by a process that the ledger does answer.
+            # Read again: a process that reaches the ledger may have written one meanwhile.
             known = self.version()  # None: without the standard conditions a first status would count as Current
             version = STATUS_VERSION if known is None else known
             return dict(obj.status) or project(None, obj, now_text=iso(self.clock()), trouble=trouble, version=version)

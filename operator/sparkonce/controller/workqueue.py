@@ -6,7 +6,7 @@ became due. A key that fails backs off by itself, so that one bad record never s
 and the others are dropped, which suits level-triggered work: it reads the current state and then names the next time itself.
 
 Nothing is durable here: the sweep fills an empty queue after a restart. So `close` does not drain the queue: another process takes over
-what this one did not begin. asyncio.PriorityQueue was not taken: it neither deduplicates keys nor tracks those in work.
+what this one did not begin. asyncio.PriorityQueue was rejected: it neither deduplicates keys nor tracks those in work.
 
 `Permits` limit new generations only, never takeovers: a generation that was begun must be able to end. Source: docs/design.md, sections 5
 and 6; the rules of dirty and processing are those of client-go's util/workqueue. One event loop, no threads.
@@ -28,7 +28,7 @@ from sparkonce.attempt.drive import until_set
 K = TypeVar("K", bound=Hashable)
 
 SHARE = 4
-"""One realm alone leaves a fifth of the permits free, and the next one as busy as it a fifth of that."""
+"""One busy realm leaves a fifth of the permits free, and a second one a fifth of those."""
 
 
 class Closed(Exception):
@@ -118,7 +118,7 @@ class WorkQueue(Generic[K]):
 
     @property
     def oldest_wait(self) -> float:
-        """Seconds that a due key has waited; large if there are too few workers, or none alive."""
+        """Seconds that the first due key has waited; large if there are too few workers, or none alive."""
         head = self._head()
         return 0.0 if head is None else max(0.0, self._clock() - head[0])
 
@@ -142,7 +142,7 @@ class Permits:
 
     Where several realms share the process, none takes the last permits: a realm gets its first permit whenever one is free, and another one
     only while its own, with that one, are at most `SHARE` times those that stay free. So jobs without an end, however many one realm has,
-    leave room for the new jobs of others (a dynamic threshold, as switches use for shared buffers). Equal parts were not taken: they would
+    leave room for the new jobs of others (a dynamic threshold, as switches use for shared buffers). Equal parts were rejected: they would
     leave most permits unused while few realms have work.
     """
 
@@ -157,7 +157,7 @@ class Permits:
 
     @property
     def open(self) -> int:
-        """Permits that the realm with the most of them may still take; 0: its new generations wait."""
+        """Permits still free for the realm that holds the most; 0: its new generations wait."""
         free, most = self.limit - self.taken, max(self._taken.values(), default=0)
         return max(0, (SHARE * free - most) // (SHARE + 1)) if self.shared and most else free
 

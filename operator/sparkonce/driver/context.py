@@ -217,8 +217,8 @@ class Job:
         self._values = together
 
     def report(self, kind: str, **body: Any) -> None:
-        """Creates an entry beside the record. One that the ledger has no room for is lost with a word on standard error: what counts is in
-        the outputs, and a job is not failed for what it says about them.
+        """Creates an entry beside the record. An entry that the ledger has no room for is dropped with a line on standard error; the job
+        does not fail, because its effects are in the outputs.
 
         Raises:
             StoreUnavailable: unknown; the entry may exist.
@@ -248,8 +248,8 @@ class Job:
         return bool(self._sinks) and self._committed_slots.keys() == self._sinks.keys()
 
     def _progress(self) -> dict[str, Any]:
-        """What a heartbeat carries. `lingers`: seconds since the program ended, which nothing but a commit or a report of another thread
-        can follow; only once every output is committed."""
+        """What a heartbeat carries. `lingers`: seconds since the program ended or another thread last committed or reported; only once
+        every output is committed."""
         shown: dict[str, Any] = {"rows": self._rows}
         if not threading.main_thread().is_alive():  # it has returned or raised, and Python waits for the other threads
             now = time.monotonic()
@@ -260,7 +260,7 @@ class Job:
         return shown
 
     def last_beat(self) -> None:
-        """Beats as Python ends, if every output is committed: what remains of the process has nothing left to do."""
+        """Sends a last heartbeat as Python ends, if every output is committed: the process has no work left."""
         if self.complete and not self.heartbeat.over:
             self.heartbeat.beat()
 

@@ -1,4 +1,4 @@
-"""The control channel over HTTP, for drivers in pods: calls the gateway with a service-account token that is for it alone.
+"""The control channel over HTTP, for drivers in pods: calls the gateway with a service-account token issued for the gateway only.
 
 The token is read anew for each request, because the kubelet rotates it; it is sent to the gateway only (no proxy, no redirect). Everything
 that is not an answer of the ledger (no connection, a timeout, 5xx, an unknown token) is unknown: StoreUnavailable. After one the connection
@@ -27,7 +27,7 @@ from sparkonce.store.protocol import Refused, Sealed
 T = TypeVar("T")
 
 TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-"""The pod's own token, for the API server: what a driver has whose launcher projected none for the gateway (`TOKEN_ENVIRONMENT`)."""
+"""The pod's own token, for the API server: used where the launcher projected none for the gateway (`TOKEN_ENVIRONMENT`)."""
 BEAT_TIMEOUT = 5.0
 """Seconds: a slower beat is late already, and the next one follows."""
 TIMEOUT = 15.0
@@ -52,8 +52,10 @@ class HttpChannel:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises:
-        InvalidInput: the CA in the assignment is not a certificate.
+        """Opens no connection yet.
+
+        Raises:
+            InvalidInput: the CA in the assignment is not a certificate.
         """
         self.assignment = assignment
         self._token_file, self._patience, self._sleep, self._monotonic = token_file, patience, sleep, monotonic

@@ -1,5 +1,5 @@
-"""A settle run: `python -m sparkonce.driver.settle`. Decides finally whether an attempt took effect when the operator cannot reach the
-output.
+"""A settle run: `python -m sparkonce.driver.settle`. Makes the final decision whether an attempt took effect when the operator cannot
+reach the output.
 
 Runs as an application of its own, with the job's volumes and credentials. It has no token and stages nothing; it may close slots and roll
 forward the sealed intent that it got *after* `settling` was written. Its report is the evidence: a positive verdict counts from any driver,
@@ -66,7 +66,7 @@ def settle_run(assignment: Assignment, sinks: Mapping[str, Sink], channel: Chann
     slots = {name: slot.dump() if slot else None for name, slot in settlement.slots.items()}
     body = {"verdict": settlement.verdict, "note": settlement.note, "slots": slots, "run": assignment.run, "end": end}
     if not _patiently(lambda: channel.report(reporter, "verdict", body)):
-        raise AttemptEnded(f"the ledger has no record that the verdict {settlement.verdict} could stand beside")
+        raise AttemptEnded(f"the ledger has no record for the verdict {settlement.verdict}")
     return settlement
 
 

@@ -1,17 +1,18 @@
 # ruff: noqa: SLF001 - a plan, the JVM and Scala pairs have no public Python API
-"""What a streaming DataFrame reads, in a form in which two streams of one source are recognised.
+"""Describes what a streaming DataFrame reads, so that two streams of one source are recognised.
 
-Taken from the leaves of the DataFrame's plan before the query starts: a query names its sources only once its first batch is done, and
-those names lack the servers. Two readers of one folder, topic or table get the same `StreamSource` whatever else they do with the rows: the
-format, the schema, filters, rates and starting points do not count, because a row that two streams deliver is there twice.
+The description is taken from the leaves of the DataFrame's plan before the query starts: a query names its sources only once its first
+batch is done, and those names lack the servers. Two readers of one folder, topic or table get the same `StreamSource` whatever else they do
+with the rows: the format, the schema, filters, rates and starting points do not count, because any row that both streams deliver is written
+twice.
 
     files           the folder or pattern as Spark qualifies it; `pathGlobFilter` restricts it to a part
     Kafka           each topic, with the brokers; `assign` restricts it to partitions, `subscribePattern` is compared as text
     tables          the name, or the path
     anything else   the format, with a digest of the options
 
-Not recognised as the same: one folder under two paths (a link, a pattern beside the folder itself), one cluster under brokers of which
-none is common, one table by name and by path. Credentials, among the options or in a URL, are not recorded.
+Not recognised as the same: one folder under two paths (a link, a pattern beside the folder itself), one cluster through two lists without
+a common broker, one table by name and by path. Credentials, among the options or in a URL, are not recorded.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def without_password(url: str) -> str:
 
 
 def sources_of(frame: DataFrame) -> tuple[StreamSource, ...]:
-    """The sources of a streaming DataFrame, each once. A source that is none of Spark's relations is left out, and so are all of a frame
-    that has no plan in a JVM."""
+    """The sources of a streaming DataFrame, each once. Sources that are not Spark relations are left out; a frame without a plan in a JVM
+    has none."""
     found: list[StreamSource] = []
     plan: Any = getattr(frame, "_jdf", None)
     if plan is None:
@@ -76,12 +77,12 @@ def sources_of(frame: DataFrame) -> tuple[StreamSource, ...]:
 
 
 def file_source(url: str, options: Mapping[str, str]) -> StreamSource:
-    """Files of a folder. options: names in lower case, here and below."""
+    """The files of a folder as a source. options: by name in lower case, here and below."""
     return StreamSource(at=without_password(url), part=options.get("pathglobfilter", ""))
 
 
 def other_sources(format_: str, options: Mapping[str, str], *, table: str | None = None) -> list[StreamSource]:
-    """What a reader that is not of files reads. table: its name in a catalog."""
+    """The sources of a reader of anything but files. table: its name in a catalog."""
     if BROKERS in options:
         return _kafka(options)
     if table is not None:
@@ -117,7 +118,7 @@ def _with_url(context: Any, options: dict[str, str]) -> dict[str, str]:
 
 
 def _qualified(context: Any, path: str) -> str:
-    """As Spark's file source qualifies it; the text itself where no file system takes it."""
+    """The path as Spark's file source qualifies it; unchanged if no file system accepts it."""
     try:
         place = context._jvm.org.apache.hadoop.fs.Path(path)
         return str(place.getFileSystem(context._jsc.hadoopConfiguration()).makeQualified(place).toString())
@@ -126,7 +127,7 @@ def _qualified(context: Any, path: str) -> str:
 
 
 def _scala_map(options: Any) -> dict[str, str]:
-    """With names in lower case, as readers compare them."""
+    """The options as a dict, with names in lower case, as readers compare them."""
     entries = options.iterator()
     found: dict[str, str] = {}
     while entries.hasNext():

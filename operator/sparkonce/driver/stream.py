@@ -98,14 +98,14 @@ class Stream:
     ) -> dict[str, Streamed]:
         """Calls the function with each batch that is not committed to all outputs yet, and waits for the end of the query.
 
-        function: writes the batch's rows with `batch.write(rows, output)`, to each output at most once; an output that it does not write
-        has
-            no rows in that batch. Several outputs of one batch are committed one after the other: each has every batch once in the end.
+        function: writes the batch's rows with `batch.write(rows, output)`, to each output at most once; an output that it does not
+            write has no rows in that batch. Several outputs of one batch are committed one after the other: each has every batch once at
+            the end.
         outputs: outputs that this stream writes; all declared ones by default.
         checkpoint: Spark's checkpoint location, one per stream (a relative path is relative to the job file's folder); by default a folder
             beside the first output, per key and generation.
         trigger: `{"availableNow": True}` or `{"processingTime": "10 seconds"}`.
-        restart: lets a new checkpoint begin beside rows of another stream of the same source, which are then there twice. As
+        restart: lets a new checkpoint begin beside rows of another stream of the same source, which the table then holds twice. As
             `stream: {restart: true}` in the spec.
 
         Errors of the query and of the function pass through.
@@ -114,7 +114,7 @@ class Stream:
             InvalidInput, UndeclaredOutput, OutputUnsupported: the query was not started.
             StreamBroken: the checkpoint does not match what is committed, or would deliver its rows again.
             AttemptEnded, Fenced: another attempt took over, or the stream was ended.
-            OutputUnavailable: unknown; the next attempt continues the stream.
+            OutputUnavailable: unknown whether the last batch was committed; the next attempt continues the stream.
         """
         job = self._job
         refuse_connect(self._frame)

@@ -118,7 +118,7 @@ class StreamOutput:
         Raises:
             KeyConflict: another job has committed this key.
             InvalidInput: the output contains a plain write of this generation.
-            OutputUnavailable: unknown; may be repeated.
+            OutputUnavailable: unknown whether the call took effect; it may be repeated.
         """
         job, token = self._job, self._job.attempt
         caller: dict[str, Any] = {"fingerprint": job.assignment.fingerprint, "by": f"attempt {token}"}
@@ -156,7 +156,7 @@ class StreamOutput:
         if chain is None:
             if number != self._first_batch():
                 raise self._gap(number, self._first_batch())
-            self._refuse_beside()  # before any work; what counts is the look after the opening
+            self._refuse_beside()  # saves work; the check after the opening is the one that decides
         elif chain.last_batch is not None and number <= chain.last_batch:
             existing = run(self._sink.find(stream.place(self._key, number)))
             if existing is None:
@@ -171,12 +171,12 @@ class StreamOutput:
         return False
 
     def open(self) -> None:
-        """Makes the stream ready for its first batch: opens it unless it is, then looks for streams that its rows would repeat.
+        """Makes the stream ready for its first batch: opens it unless it is open, then looks for streams that its rows would repeat.
 
         Raises:
             StreamBroken: the stream started with another checkpoint, or begins anew beside rows of its source.
             Fenced, KeyConflict, InvalidInput: as `write`.
-            OutputUnavailable: unknown; may be repeated.
+            OutputUnavailable: unknown whether the call took effect; it may be repeated.
         """
         chain = self._chain or self._open()
         if not self._looked and not chain.batches:
@@ -217,7 +217,7 @@ class StreamOutput:
         Raises:
             Fenced: another attempt took over.
             KeyConflict: another job has committed this key.
-            OutputUnavailable: unknown; may be repeated.
+            OutputUnavailable: unknown whether the call took effect; it may be repeated.
         """
         job, sink = self._job, self._sink
         if self._chain is None:
@@ -285,11 +285,11 @@ class StreamOutput:
         return (
             f"the stream of {self._job.key} (generation {self._key.generation}, checkpoint {self._checkpoint}, query {self._query_id}) "
             f"would begin anew in output {self._sink.name}, where the stream of {other} {has} of the same source, {other.source}: they "
-            f"would be there twice; {go_on}say `stream: {{restart: true}}` in the spec, or restart=True in the call, to write them again"
+            f"would be there twice; {go_on}set `stream: {{restart: true}}` in the spec, or restart=True in the call, to write them again"
         )
 
     def _to_go_on(self, other: OtherStream) -> str:
-        """How to go on after the other stream: part of a sentence, empty where its checkpoint cannot be used here."""
+        """How to continue after the other stream: part of a sentence, empty where its checkpoint cannot be used here."""
         try:
             stream.begins_with(run(self._sink.using(other.query_id)), self._key, other.query_id)
         except ValueError:
@@ -307,8 +307,8 @@ class StreamOutput:
         if self.on_rerun is OnRerun.REPLACE:
             return f"`sparkonce rerun {self._job.key}` with {checkpoint}"
         return (
-            f"`sparkonce rerun` the job with {checkpoint} and `stream: {{restart: true}}` (onRerun: Append keeps the rows that are there, "
-            "so that they are there twice)"
+            f"`sparkonce rerun` the job with {checkpoint} and `stream: {{restart: true}}` (onRerun: Append keeps the old rows, "
+            "so the table then holds them twice)"
         )
 
     def _open(self) -> Chain:

@@ -109,7 +109,7 @@ class Client:
         """Seconds until the lease expires, as the queried member sees it; None if it does not exist. A hint, not evidence.
 
         Raises:
-            EtcdUnavailable, EtcdRefused: unknown.
+            EtcdUnavailable, EtcdRefused: etcd did not answer, or refused.
         """
         try:
             reply = await self._calls.ask(wire.REMAINING, pb.LeaseTimeToLiveRequest(ID=lease), repeat=True)
@@ -140,7 +140,7 @@ class Client:
         """Status of the current endpoint's member.
 
         Raises:
-            EtcdUnavailable, EtcdRefused: unknown.
+            EtcdUnavailable, EtcdRefused: etcd did not answer, or refused.
         """
         reply = await self._calls.ask(wire.STATUS, pb.StatusRequest(), repeat=True)
         return MemberStatus(

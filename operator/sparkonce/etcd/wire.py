@@ -114,7 +114,7 @@ def range_reply(message: pb.RangeResponse, *, revision: int | None = None) -> Ra
 
 
 def txn_reply(message: pb.TxnResponse, *, revision: int | None = None) -> TxnReply:
-    """Nested headers are not reliably filled; the outermost revision holds for the whole transaction."""
+    """The reply to a transaction. Nested headers are not reliably filled; the outermost revision holds for the whole transaction."""
     at = message.header.revision if revision is None else revision
     replies = tuple(_reply(each, at) for each in message.responses)
     return TxnReply(succeeded=message.succeeded, revision=at, replies=replies)

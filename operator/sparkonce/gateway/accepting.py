@@ -1,10 +1,10 @@
 """Accepts connections within the limits of `connections.py`, and closes those that are overdue.
 
-uvicorn has no deadline for headers, nor for a body that no route reads, and its `limit_concurrency` answers 503 to every client once slow
-ones are many enough, to probes of `/readyz` as well. So connections are accepted here (asyncio's `connect_accepted_socket`, which has a
+uvicorn has no deadline for headers, nor for a body that no route reads, and its `limit_concurrency` answers 503 to every client once enough
+of them are slow, to probes of `/readyz` as well. So connections are accepted here (asyncio's `connect_accepted_socket`, which has a
 deadline for the TLS handshake, too), and uvicorn's protocol is extended to note the phase it is in. Parsing, flow control and ASGI remain
-uvicorn's and h11's. Hypercorn has a timeout for reading, but no limit per client; a proxy in front of each gateway would be one more
-part to run.
+uvicorn's and h11's. Hypercorn has a timeout for reading, but no limit per client; a proxy in front of each gateway would be one more part
+to run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparkonce.gateway.problem import respond
 log = logging.getLogger(__name__)
 
 LOOK = 0.5
-"""Seconds between two looks for overdue connections: a thousand take about a millisecond."""
+"""Seconds between two checks for overdue connections: a thousand take about a millisecond."""
 QUIET = 60.0
 """Seconds between two log lines of one kind: a flood must not fill the log."""
 RETRY = 0.2
@@ -78,8 +78,8 @@ class TimedProtocol(H11Protocol):
         self._connection.unread_since = None
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's is the same text for every cause
-        """What is no request is answered like every other error, with the status that h11 proposes, unless the request has its answer. A
-        valid head whose body is none has begun a request, which must not answer as well."""
+        """Answers an invalid request like every other error, with the status that h11 proposes, unless it was answered before. A request
+        with a valid head and an invalid body has reached its route, which must not answer as well."""
         if not getattr(self.cycle, "response_complete", True):  # None before the first request
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -123,7 +123,7 @@ TLS_HANDSHAKE = b"\x16"
 
 
 async def _begins_with_tls(accepted: socket.socket) -> bool:
-    """Waits for the first byte and leaves it to be read. Without end: `Connections` ends what waits too long. Raises: OSError."""
+    """Waits for the first byte and leaves it to be read. Has no timeout: `Connections` ends what waits too long. Raises: OSError."""
     loop = asyncio.get_running_loop()
     arrived = asyncio.Event()
     loop.add_reader(accepted, arrived.set)
@@ -138,7 +138,7 @@ class Acceptor:
     """Serves a listening socket; `close` and `wait_closed` are as uvicorn uses them of an asyncio server.
 
     With TLS, a connection that begins with something else is served too, in plain text: drivers that were started while the gateway served
-    no TLS know an http address, and would be taken for silent. `gateway/gate.py` lets such a connection reach their routes only.
+    no TLS know an http address, and would count as silent. `gateway/gate.py` lets such a connection reach their routes only.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Acceptor:
         self._looking = asyncio.create_task(self._look())
 
     def close(self) -> None:
-        """Accepts no more; what is open goes on."""
+        """Stops accepting; open connections continue."""
         self._accepting.cancel()
 
     async def wait_closed(self) -> None:
@@ -205,7 +205,7 @@ class Acceptor:
         task.add_done_callback(begun)
 
     async def _begin(self, accepted: socket.socket, connection: Connection) -> None:
-        """Until the protocol has the connection."""
+        """Handles a connection until the protocol takes it over."""
         try:
             tls = self._tls if self._tls is not None and await _begins_with_tls(accepted) else None
         except (OSError, asyncio.CancelledError):

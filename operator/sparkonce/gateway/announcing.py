@@ -28,7 +28,7 @@ from sparkonce.store.roster import ANNOUNCE, SILENT, Gateway, Gateways
 log = logging.getLogger(__name__)
 
 ANSWER = 2.0
-"""Seconds for our own readiness: it costs no request to anybody."""
+"""Seconds for our own readiness, whose answer needs no request to another service."""
 
 
 class Announcer:
@@ -63,7 +63,7 @@ class Announcer:
         self._thread.start()
 
     def stop(self) -> None:
-        """The entry is gone when this returns, if the ledger answers."""
+        """Stops announcing and deletes the entry, if the ledger answers."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -83,7 +83,7 @@ class Announcer:
             run(self._store.close())
 
     def step(self) -> None:
-        """One look, and one entry if all is well."""
+        """Probes readiness once; writes the entry if this process serves, else withdraws it."""
         troubles, before = self._unanswered(), self._troubles
         self._troubles = troubles
         serves = self._answers() and troubles == before
@@ -110,7 +110,7 @@ class Announcer:
 
 
 def asks(host: str, port: int, *, tls: bool) -> Callable[[], bool]:
-    """Whether /readyz of this process answers 200, over the network. Its certificate is ours: there is nothing to verify."""
+    """Whether /readyz of this process answers 200, over the network. The certificate is our own and is not verified."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 

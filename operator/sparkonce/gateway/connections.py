@@ -1,11 +1,11 @@
 """Which connections a gateway keeps, and for how long each part of a request may take: decisions only, no sockets.
 
-A client that sends half a request, drips it byte by byte or never reads its answer holds a connection and nothing else, until its part is
-overdue. When a client has as many connections as one may have, its own oldest connection that waits for the client makes room; when the
-gateway is full, the client with the most connections loses one. So the newest request is let in, a probe of `/readyz` too, and a client
-that floods the gateway hurts itself.
+A client that sends half a request, drips it byte by byte or never reads its answer occupies only a connection, until the next part of the
+request is overdue. A client that is at its limit and opens another connection loses the oldest one on which the gateway waits for it; when
+the gateway is full, the client with the most connections loses one. So the newest request is let in, a probe of `/readyz` too, and a client
+that floods the gateway harms only itself.
 
-Refusing the newest connection instead was not taken: the first clients to come would keep all others out, health checks among them.
+Refusing the newest connection was rejected: the first clients to connect would keep all others out, health checks among them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BODY = 20.0
 LINGER = 5.0
 """Seconds in which a client that was answered early may end its body: closed at once, it would see a reset instead of the answer."""
 ANSWER = 120.0
-"""Seconds for an answer: longer than any route takes, so that it ends only what a defect left behind."""
+"""Seconds for an answer: longer than any route takes, so that it ends only connections that a defect left open."""
 KEPT = 75
 """Seconds for which an idle connection is kept: drivers send heartbeats every few seconds, and a TLS handshake costs more than one."""
 CLOSE = 10.0
@@ -81,7 +81,7 @@ class Connection:
         """Since when the client does not read; None while it does."""
 
     def enter(self, phase: ConnectionPhase, now: float) -> None:
-        """Begins a phase. Continuing one does not renew its time: dripped bytes count for nothing."""
+        """Begins a phase. Continuing a phase does not extend its time, so dripping bytes gains nothing."""
         if phase is not self.phase:
             self.phase, self.since = phase, now
 
@@ -122,7 +122,7 @@ class Connections:
         return True, None
 
     def oldest_of_the_largest(self) -> Connection | None:
-        """The connection to close when the process has too many: of the client with the most."""
+        """The connection to close when the process has too many: the oldest of the client with the most."""
         for mine in sorted(self._of.values(), key=len, reverse=True):
             if (victim := _oldest(mine)) is not None:
                 return victim
@@ -133,7 +133,7 @@ class Connections:
         self._count += 1
 
     def leave(self, connection: Connection) -> bool:
-        """False if it has left before."""
+        """Removes a connection. False: it was removed before."""
         mine = self._of.get(connection.client, {})
         if connection not in mine:
             return False
@@ -145,6 +145,6 @@ class Connections:
 
 
 def _oldest(connections: Mapping[Connection, None]) -> Connection | None:
-    """The oldest that owes the gateway something; without one, the oldest that is idle."""
+    """The oldest that the gateway waits for; if there is none, the oldest idle one."""
     waiting = [each for each in connections if each.waits_for_client]
     return next((each for each in waiting if each.phase is not ConnectionPhase.IDLE), waiting[0] if waiting else None)

@@ -5,11 +5,11 @@ to the ledger, and drivers' heartbeats are served meanwhile. Few run at once: fu
 waiting behind an output that does not answer.
 
 A blocked call cannot be ended from outside. One realm therefore has few threads of its own, and a call that is overdue keeps its realm's
-thread but no longer counts among those of all realms: a realm whose outputs hang holds up itself alone. Threads are daemons and not a
+thread but no longer counts among those of all realms: a realm whose outputs hang delays only itself. Threads are daemons and not a
 pool's: an executor joins its threads when the process ends, and would wait for a hung output.
 
-A gateway acts for people of many namespaces and reads no output for them unless its administrator says so (SPARKONCE_SETTLE): whoever may
-decide about a key has not therefore a right to the tables that its job names.
+A gateway acts for people of many namespaces and reads no output for them unless its administrator says so (SPARKONCE_SETTLE): the right to
+decide about a key is not a right to the tables that its job names.
 
 A caller that disconnects changes nothing: what was begun is carried out, and the same request again reports the current state.
 """
@@ -62,8 +62,10 @@ class Decisions:
         self._of_realm: Counter[str] = Counter()
 
     async def carry_out(self, work: Callable[[LocalRunner], Awaitable[T]], *, realm: str, by: str = "") -> T:
-        """`realm`: of the key. `by`: who decides. Problem 503: too many of them run, of this realm or of all, and nothing was begun; or
-        this one takes longer than LONGEST, and goes on. Raises what `work` raises."""
+        """Runs `work` on a thread. `realm`: of the key. `by`: who decides.
+
+        Raises: what `work` raises. ProblemResponse: 503: too many run, in this realm or in all, and nothing was begun; or this one
+        takes longer than LONGEST, and continues."""
         if self._of_realm[realm] >= PER_REALM:
             raise ProblemResponse(
                 503,

@@ -199,7 +199,7 @@ class DriverRoutes:
         return _Attempt(namespace, address, generation, attempt, body.nonce)
 
     async def _check(self, intent: Intent, record: Record) -> None:
-        """Raises: ProblemResponse: 400: nobody could commit this intent."""
+        """Checks an intent before it is sealed. Raises: ProblemResponse: 400: it could never be committed."""
         spec = await self._store.spec(record.address, record.generation)
         try:
             sealed_slots(
@@ -213,12 +213,12 @@ class DriverRoutes:
             raise ProblemResponse(400, f"{invalid}; nothing was sealed") from None
 
     async def _driver(self, request: Request, of: _Attempt) -> Record | None:
-        """Like `_speaker`, for a driver alone."""
+        """As `_speaker`, for a driver only."""
         speaker, record = await self._speaker(request, of)
         if speaker.settles:
             raise ProblemResponse(403, "a settle run may only report its verdict; it neither renews nor seals")
         caller: Caller = request.state.caller
-        assert caller.pod is not None  # else it is no speaker
+        assert caller.pod is not None  # else it is not a speaker
         heard = caller.pod, caller.for_gateway, of
         self._heard.pop(heard, None)
         if record is not None and record.application is not None:  # before that, any pod of that name may be the driver

@@ -7,7 +7,7 @@ and no route reveals whether a key exists. The body is read here, within limits 
 A request that two readers could take for two different ones (`Transfer-Encoding` beside `Content-Length`, or in HTTP/1.0) is refused and
 its connection closed, as RFC 9112, section 6.1, allows: behind a proxy that reads the other header its body would be the next request.
 
-Not done with FastAPI dependencies: they run after the body was read and parsed.
+FastAPI dependencies would not do: they run after the body was read and parsed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Gate:
         """Args:
         audience: of this gateway's tokens.
         accept_api_tokens: those for the API server are accepted everywhere, not only from drivers that have no other.
-        tls: the gateway serves it, and and answers drivers alone in plain text, which were started before it did.
+        tls: the gateway serves it; in plain text it answers only drivers that were started before it did.
         on_unknown: called when a driver is answered 503.
         """
         self._app, self._authenticator = app, authenticator

@@ -221,7 +221,7 @@ class KeyRoutes:
         return record
 
     async def _found(self, realm: str, text: str) -> Record | None:
-        """Raises: ProblemResponse: 409: several keys read alike; `matches` lists them, and nothing was done."""
+        """The record that a text names. Raises: ProblemResponse: 409: several keys read alike; `matches` lists them, nothing was done."""
         try:
             return await find(self._store, realm, text)
         except AmbiguousKey as several:

@@ -1,6 +1,6 @@
 """Readiness of the gateway: the ledger answers, the API server answers, and the gateway has the rights it needs there.
 
-A gateway that is not ready must not be counted as serving: drivers that it cannot answer would be taken for silent ones. A request of a
+A gateway that is not ready must not be counted as serving: drivers that it cannot answer would count as silent. A request of a
 driver answered with 503 counts at once (`unanswered`); everything else is checked every few seconds.
 """
 

@@ -121,7 +121,7 @@ class Server(uvicorn.Server):
 
 
 def fitting(limits: ConnectionLimits) -> ConnectionLimits:
-    """The limits as far as this process may have file descriptors; it raises its own soft limit where it may."""
+    """The limits, reduced to the file descriptors that this process may open; raises its own soft limit where permitted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.total + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -156,7 +156,7 @@ async def serve(
         access_log=False,
         lifespan="off",
         ws="none",
-        proxy_headers=False,  # no decision depends on a client's address but the limit, which takes the connection's own
+        proxy_headers=False,  # only the limit per client depends on an address, and it uses the connection's own
         server_header=False,
         date_header=False,
         timeout_keep_alive=KEPT,

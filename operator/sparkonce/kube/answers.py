@@ -54,7 +54,7 @@ def read(answer: ApiResponse, asked: ApiRequest) -> Json | None:
 
     Raises:
         ApiRefused (also AlreadyExists, ApiConflict): nothing was done.
-        ApiUnavailable: unknown.
+        ApiUnavailable: unknown whether the request took effect.
     """
     body = _parsed(answer.content)
     if 200 <= answer.status < 300:

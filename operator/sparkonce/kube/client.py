@@ -3,7 +3,7 @@
 It builds paths and bodies; `answers` interprets answers, `transport` sends requests. The generated models and typed clients of
 `kubernetes.aio` were rejected: a SparkApplication has no model there, and building one of a Pod costs more than the call.
 
-Nothing is repeated here, and nothing is remembered: whoever gets ApiUnavailable knows best whether to repeat the same, and must.
+Nothing is retried or cached here: the caller that gets ApiUnavailable must decide whether to repeat the same request.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ApiClient:
     async def create(
         self, resource: Resource, namespace: str, body: Mapping[str, Any], *, strict: bool = False
     ) -> Json:
-        """`strict`: refused with a 400 if the API server knows a field of the body not, instead of dropping it."""
+        """See `Kubernetes.create`. `strict`: a body with an unknown field is refused (400), instead of dropping the field."""
         name = body.get("metadata", {}).get("name", "")
         asked = ApiRequest("create", resource, namespace, name)
         query = "?fieldValidation=Strict" if strict else ""
@@ -70,7 +70,9 @@ class ApiClient:
     ) -> Json | None:
         metadata = patch.get("metadata", {})
         if subresource and "uid" in metadata and "resourceVersion" not in metadata:
-            raise ValueError(f"a UID is no precondition of a patch of {subresource}: give the resourceVersion as well")
+            raise ValueError(
+                f"a UID is not a precondition of a patch of {subresource}: give the resourceVersion as well"
+            )
         asked = ApiRequest("patch", resource, namespace, name)
         path = path_of(resource, namespace) + _part(name) + (f"/{subresource}" if subresource else "")
         return await self._call("PATCH", path, asked, body=patch, content_type=MERGE_PATCH)
@@ -271,7 +273,7 @@ class ApiClient:
             if isinstance(opened, ApiResponse):
                 self._told(asked, "refused" if 400 <= opened.status < 500 else "unavailable")
                 if opened.status == 410:
-                    raise Expired(f"cannot {asked} from {since}: it is not kept any more")
+                    raise Expired(f"cannot {asked} from {since}: it is no longer kept")
                 read(opened, asked)
                 raise ApiUnavailable(f"cannot {asked} now: the API server answered {opened.status}")
             self._told(asked, "ok")
@@ -345,5 +347,5 @@ def path_of(resource: Resource, namespace: str | None) -> str:
 def _part(name: str) -> str:
     """A path component with its slash. An invalid name ('', '..') must never yield the path of another resource."""
     if name in {"", ".", ".."}:
-        raise ValueError(f"{name!r} is no name of an object")
+        raise ValueError(f"{name!r} is not a name of an object")
     return "/" + quote(name, safe="")

@@ -2,11 +2,11 @@
 
 `record` only queues and returns. One task writes: a first Event per object and reason is created, later ones within `WINDOW` raise its
 count, and repeats that arrive faster than they can be written are one write. An Event that the API server refuses, or does not answer
-twice, is dropped and counted; so are new ones while `PENDING` are queued. Nothing here may delay or fail a drive, and the status says it
-all anyway.
+twice, is dropped and counted; so are new ones while `PENDING` are queued. Nothing here may delay or fail a drive, and the status reports
+the same facts.
 
 core/v1 and not events.k8s.io/v1: both show the same in kubectl, and the newer one splits the count into a series that the API server
-expects a heartbeat for. kopf's own events were not taken: they need a handler's context and go through its unlimited session.
+expects a heartbeat for. kopf's own events were rejected: they need a handler's context and go through its unlimited session.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class _Posted:
 
 
 class EventRecorder:
-    """host: names this process in the Events. on_drop: called with the reason of a dropped Event: full, refused, unavailable."""
+    """Writes Events in the background. host: names this process in them. on_drop: called with the reason of a dropped Event: full, refused,
+    unavailable."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The IdempotentJobs of this process's namespaces, cached by key, and the operations on them. Implements `controller.objects.Objects`.
+"""The IdempotentJobs of this process's namespaces, cached by key, and the operations on them. Implements `controller.objects.JobObjects`.
 
 Filled by the trigger's events and by one list per sweep, because kopf does not report deletions that happened while it was down. The
 absence of an object from the cache proves nothing: `fate` asks the API server.
@@ -86,7 +86,7 @@ class KnownJobs:
 
     @property
     def newest(self) -> Mapping[str, tuple[Address, Witness]]:
-        """Of each realm, the status with the newest ledger revision ever seen, and the key of its object."""
+        """Realm -> the status with the newest ledger revision ever seen, and the key of its object."""
         return self._newest
 
     def __len__(self) -> int:
@@ -97,8 +97,9 @@ class KnownJobs:
         return Counter((body.get("status") or {}).get("phase") or "Pending" for body, _ in self._bodies.values())
 
     def ages(self, now: datetime | None = None) -> Mapping[str, float]:
-        """By phase, for how many seconds the object that has been there longest is: since it was created, or since a condition of it last
-        changed, whatever is later. Both are in the object, so a restart of this process changes nothing. Suspended objects do not count."""
+        """Phase -> seconds that the object longest in it has been there, counted from its creation or the last change of one of its
+        conditions, whichever is later. Both are in the object, so a restart of this process changes nothing. Suspended objects do not
+        count."""
         oldest: dict[str, str] = {}
         for body, _ in self._bodies.values():
             status = body.get("status") or {}
@@ -238,8 +239,8 @@ def _pruned(body: Json) -> Json:
 
 
 def _since(metadata: Json, status: Json) -> str:
-    """When the object was created or a condition of it last changed, whatever is later. Texts as Kubernetes writes times have the order of
-    the times. A status is input: a condition with a false time makes its own object look younger, and none older than it is."""
+    """When the object was created or a condition of it last changed, whichever is later. Kubernetes' time texts sort as the times do. A
+    status is input: a condition with a false time can make its own object look younger, but never older than it is."""
     conditions = (
         status.get("conditions") or () if status.get("generation") else ()
     )  # before its key is reserved an object waits

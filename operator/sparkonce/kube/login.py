@@ -1,9 +1,9 @@
 """Address of the API server and our credentials: from a kubeconfig file, or from the pod's own service account.
 
 One `KubeLogin` serves the client and the kopf trigger, so that they can never be two different users. `kubernetes.aio` reads the files
-and runs credential programs; what we add is to read again: bound service-account tokens live for an hour, a kubeconfig is edited, a
-certificate is renewed. So each connection asks `access()`, which looks again once a minute and after `refused()`. A reading that fails
-keeps the one before: the API server is the one to say that it does not hold any more.
+and runs credential programs; this module reads them again: bound service-account tokens live for an hour, a kubeconfig is edited, a
+certificate is renewed. So each connection asks `access()`, which reads again once a minute and after `refused()`. If reading fails, the
+previous credentials stay: the API server rejects them once they are no longer valid.
 
 It does not merge several files of KUBECONFIG, does not write refreshed tokens back into a kubeconfig (two replicas would write one
 file), and refuses `tls-server-name`, which kopf could not follow.
@@ -54,7 +54,7 @@ class Access:
 
 
 class KubeLogin:
-    """kubeconfig: None for the pod's service account if there is one, or else the file that kubectl would read."""
+    """Reads the login. kubeconfig: None for the pod's service account if there is one, or else the file that kubectl would read."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class OperatorSettings:
     store: str
     """etcd://HOST:PORT[,HOST:PORT]"""
     install: str
-    """Of this deployment on that store."""
+    """Id of this deployment on that store."""
     namespaces: Sequence[str] | None = None
     """None: all of them."""
     kubeconfig: Path | None = None
@@ -76,7 +76,7 @@ class OperatorSettings:
     """From namespaces to realms; a namespace that is not named is its own."""
     lease_seconds: int = 10
     max_live_keys: int = 100_000
-    """Per realm; a live key is never evicted for a new one."""
+    """Live keys per realm; a live key is never evicted for a new one."""
     gateway: GatewayAddress | None = None
     """How drivers reach the ledger; without it jobs that declare outputs cannot run."""
     replica: ControllerSettings = field(default_factory=ControllerSettings)
@@ -104,7 +104,7 @@ class Operator:
         )
         if not hasattr(self.store, "announce"):
             raise InvalidInput(
-                f"the operator needs a store that several processes share, at etcd://HOST:PORT, and {self.store.url} is none"
+                f"the operator needs a store that several processes share, at etcd://HOST:PORT, and {self.store.url} is not one"
             )
         self.store = metered(self.store, self.meter.stored)
         self.login = KubeLogin(settings.kubeconfig)
@@ -272,7 +272,7 @@ class Operator:
         await self.store.close()
 
     def ready(self) -> str | None:
-        """None if ready, or what is missing."""
+        """What is missing for readiness; None if ready."""
         checks: list[tuple[bool, str]] = [
             (self.jobs.synced, "the IdempotentJobs have not all been seen yet"),
             (self.applications.synced, "the SparkApplications have not all been seen yet"),
@@ -342,7 +342,7 @@ async def serve(
 
     def healthy() -> str | None:
         hangs = operator.replica.queue.oldest_work
-        return f"a look at a key has taken {hangs:.0f} s" if hangs > STUCK else None
+        return f"reconciling a key has taken {hangs:.0f} s" if hangs > STUCK else None
 
     async with AsyncExitStack() as stack:
         if http is not None:
@@ -353,7 +353,7 @@ async def serve(
         if operator.limits.nothing == SEVERAL:
             log.info("%s; it touches no output, and settle runs in the jobs' own namespaces settle", SEVERAL)
             if settings.gateway is None:
-                log.warning("settle runs report through a gateway, and there is none: %s", NO_GATEWAY)
+                log.warning("settle runs report through a gateway, and none is configured: %s", NO_GATEWAY)
         gc.collect()
         gc.freeze()  # modules and schemas live for ever: keeps the collector from traversing them
         await operator.run(stop)

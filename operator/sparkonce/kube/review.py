@@ -29,8 +29,8 @@ class Reviews:
         self._client, self._audience = client, audience
 
     async def caller(self, token: str) -> Caller | None:
-        """Reviews for the gateway's audience first, then for the API server's. An authenticator that knows no audiences names none in its
-        answer, which then counts for the API server alone, as TokenReview defines it."""
+        """The token's holder, reviewed for the gateway's audience first, then for the API server's. An authenticator without audiences
+        names none in its answer, which then counts for the API server only, as TokenReview defines it."""
         own = await self._reviewed({"token": token, "audiences": [self._audience]})
         return own if own is not None and own.for_gateway else await self._reviewed({"token": token})
 

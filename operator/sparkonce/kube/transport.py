@@ -1,11 +1,11 @@
-"""HTTP calls to the API server: each is sent once, and answered within its deadline or unknown.
+"""Sends HTTP calls to the API server: each is sent once, and is answered within its deadline or its outcome is unknown.
 
-aiohttp directly, on the login of `kubernetes.aio`: its own request path costs 0.5-1.3 ms of CPU per call, half of it for reading proxy
-variables and .netrc again each time; this one costs 0.2-0.4 ms, and with eight calls per job that is the operator's
-largest expense. Redirects are not followed: a write never goes to another server.
+Uses aiohttp directly, with the login of `kubernetes.aio`: the client's own request path costs 0.5-1.3 ms of CPU per call, half of it for
+reading proxy variables and .netrc again each time; this one costs 0.2-0.4 ms, and with eight calls per job that is the operator's largest
+expense. Redirects are not followed: a write never goes to another server.
 
-What is not an answer is ApiUnavailable: no connection, no bytes within the deadline, an answer that was cut. Waiting for a free slot
-counts: a caller who was promised ten seconds gets its error after ten. aiohttp repeats a GET or DELETE by itself when a kept connection
+Anything but an answer is ApiUnavailable: no connection, no bytes within the deadline, a truncated answer. Waiting for a free slot counts: a
+caller that was promised ten seconds gets its error after ten. aiohttp repeats a GET or DELETE by itself when a kept connection
 turns out to be closed, and nothing else; every DELETE of ours names a UID, so that one is harmless.
 """
 

@@ -1,20 +1,20 @@
 """The only module that imports kopf: watches IdempotentJobs and enqueues changed ones, never writes.
 
-kopf has no lock between operators, and everything in it that stores a state writes once per replica, last one wins. What stays correct
-with several replicas is `@kopf.on.event` as a stateless trigger, and so that is all there is: an async handler that returns None and
-hands the event to our own loop. It writes nothing: posting is off, both storages are null, and kopf's finalizer has a name that nobody
-uses, because kopf strips the one it is told from every object. Three triggers together make no write; a test counts.
+kopf has no lock between operators, and every feature of it that stores state writes once per replica, the last one wins. Only
+`@kopf.on.event` as a stateless trigger stays correct with several replicas, so nothing else is used: an async handler returns None and
+hands the event to our own loop. kopf writes nothing: posting is off, both storages are null, and kopf's finalizer has an unused name,
+because kopf strips the configured one from every object. A test counts that three triggers together make no write.
 
 kopf runs in a thread and a loop of its own, since it cancels every task that is younger than itself when it ends and takes SIGTERM in
 the main thread. It ends on a lost watch, on purpose; then it is started again, which lists everything anew. It gets no `stop_flag`, on
 which it would wait in a thread that never returns, but is cancelled.
 
-What kopf does not tell is read from its requests: its watch is opened only after the whole list behind it was handed to the handlers,
-so the first opened watch of every namespace is `seen_first_list`, and since the API server is asked to end each watch after `STREAM`
-seconds, no newly opened watch for longer than `SILENCE` means that this one is dead however alive kopf looks; it is started again.
+What kopf does not report is read from its requests. It opens a watch only after the whole list before it was handed to the handlers, so the
+first opened watch of every namespace is `seen_first_list`. The API server is asked to end each watch after `STREAM` seconds, so no newly
+opened watch for longer than `SILENCE` means that kopf's watch is dead; kopf is restarted.
 
-An event is never a fact: DELETED also means "does not match any more" or "the CRD goes", and what was deleted while kopf was away is not
-told at all. The callback gets the body as a hint that may save a read; the sweep finds what no event told.
+Events are hints: DELETED also means "does not match any more" or "the CRD is being deleted", and deletions while kopf was down are not
+reported at all. The callback gets the body, which may save a read; the sweep finds what no event reported.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class Trigger:
             log.debug("an event came after the end")
 
     def _deliver(self) -> None:
-        """On the loop of the operator. A wake-up for each event would hand the interpreter to and fro between the two threads."""
+        """Delivers queued events on the operator's loop: a wake-up per event would keep switching between the two threads."""
         self._woken = False
         for _ in range(AT_ONCE):
             if not self._handed or self._stopped.is_set():
@@ -234,7 +234,7 @@ class Trigger:
         asyncio.get_running_loop().call_soon(self._deliver)
 
     async def _logged_in(self, **_: Any) -> kopf.AiohttpSession:
-        """kopf asks again after each 401, at once and for ever, so the second time it waits."""
+        """Logs kopf in. kopf asks again after each 401, at once and for ever, so further logins wait."""
         left = self._last_login + LOGINS - time.monotonic()
         if left > 0:
             self._login.refused()
@@ -260,7 +260,7 @@ class Trigger:
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
-    """Nothing is compared, so nothing is copied for comparing, and nothing can be stored."""
+    """Stores nothing and compares nothing, so kopf copies nothing for comparison."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -290,14 +290,15 @@ class _NoProgress(kopf.ProgressStorage):
 
 
 class _Backoffs:
-    """For ever, so that one namespace without permission does not end the watches of all others. kopf iterates it anew each time."""
+    """Endless backoff pauses, so that one namespace without permission does not end the watches of all others. kopf iterates it anew each
+    time."""
 
     def __iter__(self) -> Iterator[float]:
         return pauses(1.0, 20.0)
 
 
 def quiet_settings() -> kopf.OperatorSettings:
-    """Every setting that differs from what kopf does by itself, with its reason."""
+    """Every setting that differs from kopf's defaults, with its reason."""
     settings = kopf.OperatorSettings()
     settings.process.ultimate_exiting_timeout = None  # it would kill the process, not the thread
     settings.posting.enabled = False  # events are ours

@@ -1,7 +1,8 @@
 """Maps answers of the API server to launch errors.
 
 Only 400 and 422 mean that an application is invalid; every other refusal (unauthorized, forbidden, a quota, too many requests, a missing
-namespace) is temporary, and no answer proves nothing. No call is retried here: the caller's loop does that, after it has read the state.
+namespace) is temporary, and a missing answer proves nothing. No call is retried here: the caller's loop does that, after it has read the
+state.
 """
 
 from __future__ import annotations

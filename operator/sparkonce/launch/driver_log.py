@@ -1,14 +1,14 @@
 """Finds in a driver's log why it failed: the exception that ended it, cut to what a result may keep. Pure.
 
-The end of a log is not the reason: Spark stops after the exception and logs that, twenty lines of it. Searched for is the last exception
-that nothing survived: a Python traceback, or `Exception in thread "main"` with its `Caused by:`. Of a chain the last link counts, of a
-wrapped exception (Py4JJavaError, a Python worker's error inside a Java one) the root. The cut keeps the exception's lines and the user's
-own frames; frames of Spark, py4j, Java and installed packages go first. Without an exception the excerpt is the last lines that are not
-Spark's shutdown.
+A log does not end with the reason: after the exception Spark logs twenty lines of shutdown. This module finds the last exception that ended
+the driver: a Python traceback, or `Exception in thread "main"` with its `Caused by:`. In a chain the last link counts; in a wrapped
+exception (Py4JJavaError, a Python worker's error inside a Java one) the root does. The excerpt keeps the exception's lines and the user's
+own frames; frames of Spark, py4j, Java and installed packages are cut first. Without an exception the excerpt is the last lines that are
+not Spark's shutdown.
 
-A log is the tenant's own input and may be forged, mixed (both streams of a pod are one log) or cut. So a finding is a hint: it words a
-failure, and it may end that tenant's own retries (`repeats`); it never says that no effect exists. Every text is bounded before it is
-looked at, each line is looked at a bounded number of times, and no regular expression here can backtrack beyond its line.
+A log is the tenant's own input and may be forged, mixed (both streams of a pod are one log) or cut. So a finding is a hint: it explains a
+failure, and it may end that tenant's own retries (`repeats`); it never proves that no effect exists. Every text is bounded before it is
+searched, each line is read a bounded number of times, and no regular expression here can backtrack beyond its line.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ READ = 1024 * 1024
 """Characters of a log that are searched, from its end. Of the last exception's text Spark prints up to three copies of a trace with
 hundreds of frames, and plans of some hundred kilobytes; the exception itself comes after them, before some thirty lines of shutdown."""
 LINES = 20_000
-"""Lines that are searched, from the end: a megabyte of newlines takes no more time than a megabyte of text."""
+"""Lines that are searched, from the end: bounds the time that a megabyte of newlines takes."""
 CAUSE = 300
 """Bytes of the exception's own line in a message."""
 _LINE = 2000
-"""Characters of a line that are looked at; of a longer one the beginning and the end."""
+"""Characters of a line that are read; of a longer one the beginning and the end."""
 _ROOT, _HEADLINE, _OTHER = 360, 240, 200
 """Bytes of the root cause's line, of the outer exception's and of any other line in an excerpt that has to be cut."""
 _LAST = 500
@@ -90,7 +90,7 @@ class LoggedFailure:
     cause: str = ""
     """The exception's own line, at most `CAUSE` bytes; empty without an exception."""
     repeats: bool = False
-    """Whether every repetition of the script would meet the same: it cannot be compiled, imports what does not exist,
+    """Whether every run of the script would fail the same way: it cannot be compiled, imports what does not exist,
     or is itself missing."""
 
 
@@ -116,7 +116,7 @@ def find(*streams: str, exit_code: int | None = None) -> LoggedFailure:
 
 def explained(seen: ApplicationState, found: LoggedFailure, assignment: Assignment) -> ApplicationState:
     """The state of a driver that failed, with the cause at the end of its message. Only a first attempt can show an error of the script:
-    where an earlier one may have got further, the script is not what fails."""
+    if an earlier attempt may have got further, the script itself is not at fault."""
     return replace(
         seen,
         message=f"{seen.message}: {found.cause}" if found.cause else seen.message,
@@ -145,7 +145,7 @@ class _Block:
 class _DriverLog:
     """One stream, parsed.
 
-    ended_by: the last exception after which nothing but Spark spoke. logged: the last Java exception in a message of Spark's log.
+    ended_by: the last exception after which only Spark printed. logged: the last Java exception in a message of Spark's log.
     printed: whether a line was printed that is neither a log message nor part of an exception."""
 
     def __init__(self, text: str) -> None:
@@ -323,10 +323,10 @@ def _cause(lines: Sequence[str], root: int) -> str:
 
 
 def _repeats(lines: Sequence[str], parts: Sequence[_Part]) -> bool:
-    """Whether it is an import statement of a module's own code that failed, for a reason that lies in the code.
+    """Whether an import statement of a module's own code failed, for a reason that lies in the code.
 
     Refused: a chain (its first link may be a passing fault), an import inside a function (another run may not get there), whatever is
-    imported by its name (`import_module`), more text after the exception, and an ImportError with the words of the dynamic linker."""
+    imported by its name (`import_module`), more text after the exception, and an ImportError with a message of the dynamic linker."""
     ends = [number for number, each in enumerate(parts) if each is _Part.EXCEPTION]
     if len(ends) != 1 or any(lines[ends[0] + 1 :]):
         return False
@@ -365,7 +365,7 @@ def _whole(lines: Sequence[str]) -> str:
 
 
 def _excerpt(lines: Sequence[str], parts: Sequence[_Part], root: int) -> str:
-    """Takes lines in the order of their worth while they fit, and puts them together in the order of the log."""
+    """Takes lines by priority while they fit, and joins them in the order of the log."""
     head = next((number for number, each in enumerate(parts) if each is _Part.EXCEPTION), root)
     left, taken = LOG_TAIL, dict[int, str]()
     frames = list(_frames(lines, parts))

@@ -131,8 +131,8 @@ class Kubernetes(Protocol):
         self, resource: Resource, namespace: str, name: str, *, since: str, until: Mapping[str, Any]
     ) -> Sequence[tuple[str, Json]] | None:
         """Every change of the objects of this name after the resourceVersion `since`, oldest first, up to the version of the object `until`
-        which was read before: (ADDED, MODIFIED or DELETED, the object as it was then). None: the API server cannot say it, because it
-        keeps changes for minutes only; then nothing is known of what happened in between.
+        which was read before: (ADDED, MODIFIED or DELETED, the object as it was then). None: unknown, because the API server keeps changes
+        for minutes only.
         """
         ...
 

@@ -154,7 +154,7 @@ class LocalLauncher:
             elif _identity(folder)[0] != assignment.nonce:
                 return Stopped(
                     self._state(folder, assignment)
-                )  # another creator's, not ours to stop; the taken name keeps ours from starting
+                )  # another creator's: not stopped; the taken name keeps ours from starting
             (folder / "stopped").touch()
             asked = time.monotonic()
             terminated: set[int] = set()
@@ -321,9 +321,9 @@ def _identity(folder: Path) -> tuple[str, str]:
 
 
 def _never_ran(folder: Path) -> bool:
-    """Whether nothing ever ran in this folder, whose lock is free: the wrapper records itself before it starts anything, and whoever may
-    start it holds the lock. Proves nothing after a reboot, which may have lost what was written last, nor of a placeholder, which says
-    only that the name was free when it was placed."""
+    """Whether nothing ever ran in this folder, whose lock is free: the wrapper records itself before it starts anything, and a process
+    that may start it holds the lock. Proves nothing after a reboot, which may have lost the last writes, nor for a placeholder, which
+    shows only that the name was free when it was placed."""
     try:
         identity = json.loads((folder / "application.json").read_text())
         launched = identity["placeholder"] is False and identity["boot"] == _boot_id()

@@ -28,7 +28,7 @@ class Phase(StrEnum):
     UNKNOWN = "Unknown"
     """It ended and its outcome was not observed."""
     HELD = "Held"
-    """It waits in a queue, or for a node: no process of it runs, and it is not the launcher's to say when one will."""
+    """It waits in a queue, or for a node: no process of it runs, and the launcher does not know when one will."""
 
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED_KNOWN, Phase.FAILED_INFRA, Phase.UNKNOWN})
@@ -58,11 +58,11 @@ class ApplicationState:
     half_made: float | None = None
     """Unix seconds since when a driver waits for objects that its failed submission may never have created. It may still start."""
     waits: str = ""
-    """Why its driver has not started, where that is more than a start takes: the cause, its reason in brackets, then details."""
+    """Why its driver has not started, if it waits longer than a start takes: the cause, its reason in brackets, then details."""
     unplaced: bool = False
     """Whether its driver has no machine to run on yet. `phase` is Held only once a scheduler has said so."""
     hopeless: bool = False
-    """Whether what `waits` says cannot mend itself."""
+    """Whether the cause in `waits` cannot go away by itself."""
     lingers: float | None = None
     """Seconds for which a running driver has had nothing left to do, as it reported itself (`model.record.LINGERS`); None: it has."""
     message: str = ""
@@ -104,7 +104,7 @@ class Launcher(Protocol):
     async def observe(self, assignment: Assignment, noted: Application | None = None) -> ApplicationState | None:
         """The application with the attempt's name, or None if there is none.
 
-        noted: the application as recorded. Its driver tells a driver that has vanished from one that has not started yet.
+        noted: the application as recorded. A driver in it that is missing now has vanished; without one it may not have started yet.
         """
         ...
 

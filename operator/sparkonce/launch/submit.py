@@ -84,11 +84,11 @@ class LocalTemplate:
     skipped: tuple[str, ...]
     """Paths of given fields that have no effect here."""
     unknown: tuple[tuple[str, str], ...] = ()
-    """Fields with a reference whose value only a cluster knows, each with a sentence: they are as written here, and other text there."""
+    """Fields with a reference whose value only a cluster knows, each with a sentence. They stay as written here; a cluster expands them."""
 
     @classmethod
     def of(cls, job: IdempotentJob, *, source: str = "") -> Self:
-        """Raises: InvalidJob: the template names no application file."""
+        """What spark-submit can use of a job's template. Raises: InvalidJob: the template names no application file."""
         spec = job.spec.template.spec
         main_file = spec.get("mainApplicationFile")
         if not isinstance(main_file, str) or not main_file:
@@ -292,7 +292,7 @@ def java() -> Java:
 
 
 def check_spark() -> None:
-    """Raises: InvalidInput when no job can be started here; nothing was written."""
+    """Checks that Spark can start here. Raises: InvalidInput: no job can be started; nothing was written."""
     spark_submit()
     if SUBMIT_ENVIRONMENT in os.environ:
         return
@@ -355,7 +355,7 @@ def absolute(path: str, base: str) -> str:
 
 
 def check_paths(template: LocalTemplate, base: str) -> None:
-    """Raises: InvalidJob: a path or URL of the template names no file on any machine."""
+    """Checks the paths of a template. Raises: InvalidJob: a path or URL names no file on any machine."""
     problems = []
     for name, paths in (
         ("mainApplicationFile", {"": template.main_file}),
@@ -370,7 +370,9 @@ def check_paths(template: LocalTemplate, base: str) -> None:
             except ValueError:  # such as an unclosed bracket, which begins an IPv6 address
                 usable = False
             if not usable:
-                problems.append((f"spec.template.spec.{name}{index}", f"is {path!r}, which is no path and no URL"))
+                problems.append(
+                    (f"spec.template.spec.{name}{index}", f"is {path!r}, which is neither a path nor a URL")
+                )
     if problems:
         raise InvalidJob(problems)
 

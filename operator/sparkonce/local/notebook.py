@@ -154,7 +154,7 @@ class _Inline(LocalLauncher):
             record_process(folder)
         except OSError as problem:
             raise LaunchUnavailable(
-                f"the attempt cannot be started in {folder}: {problem.strerror}; mend that and run the cell again"
+                f"the attempt cannot be started in {folder}: {problem.strerror}; fix that and run the cell again"
             ) from None
         self.used = True
         raise _BlockReached(assignment, lock)
@@ -325,7 +325,7 @@ def _check(runner: LocalRunner, prepared: Prepared, begun: _Begun) -> None:
     view = run(runner.patiently(lambda: runner.store.load(begun.record.address)))
     record, told = view.record, begun.assignment
     if record is None or record.generation != told.generation:
-        raise JobFailed(f"generation {told.generation} of {told.key} was ended by somebody else; run the cell again")
+        raise JobFailed(f"generation {told.generation} of {told.key} was ended by another process; run the cell again")
     if record.state is State.HELD:
         raise HeldForPerson(f"{told.key} is held: {record.note}; `sparkonce keys resolve {told.key}` decides")
     if record.state is State.FINALIZED:

@@ -3,8 +3,8 @@
 In local mode the contents of the script and its --py-files are must-match: a changed script is another job, not a replay.
 
 Files that a user names are read if they are regular, and nothing blocks: opening a FIFO waits for a writer, and reading a device may never
-end. So a file is opened without waiting and looked at before it is read; the type is taken from the open descriptor, because the name may
-mean another file by then.
+end. So a file is opened without waiting and its type is checked before it is read, on the open descriptor, because the name may mean
+another file by then.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class NotRegular(InvalidInput):
 
 
 class NotHere(InvalidInput):
-    """The job's application is not a file of this machine, so its content is unknown. Where the job runs on a cluster that is as it
-    should be. The message is both attributes."""
+    """The job's application is not a file of this machine, so its content is unknown. Expected for a job that runs on a cluster.
+    The message is both attributes."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")
@@ -85,7 +85,7 @@ class Prepared:
 
     @cached_property
     def fingerprints(self) -> Mapping[int, str]:
-        """By version of the algorithm."""
+        """Version of the algorithm -> fingerprint."""
         return identity.fingerprints(self.job, contents=self.contents)
 
     def same(self, record: Record) -> bool:
@@ -199,7 +199,7 @@ def _digest(path: str, field: str) -> str:
 
 def regular(path: str) -> IO[bytes]:
     """The file, open for reading. Raises: NotRegular. OSError: it cannot be opened."""
-    _check(path, os.stat(path).st_mode)  # noqa: PTH116 - a socket cannot be opened, so it is looked at by name first
+    _check(path, os.stat(path).st_mode)  # noqa: PTH116 - a socket cannot be opened, so its type is checked by name first
     # O_NOCTTY: a terminal must not become ours; O_NONBLOCK: it may have become a FIFO since.
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     file = os.fdopen(number, "rb")
@@ -217,7 +217,7 @@ def _check(path: str, mode: int) -> None:
 
 
 def unread(job: IdempotentJob, *, base: str) -> Key | None:
-    """The key of a job whose application cannot be read here, after the checks that need no file; None: it is made from that file.
+    """The key of a job whose application cannot be read here, after the checks that need no file; None: it depends on that file's content.
 
     Raises: InvalidInput, OutputUnsupported, as `prepare`."""
     sinks_of(job, base)

@@ -1,9 +1,9 @@
 """Carries a request to its answer in local mode: reads the key, then replays, follows, refuses, or owns and drives it.
 
 Only a new key, one without an owner and one that may be reopened make this process an owner. An owner drives the key to its end; if it dies
-at any step, the next request for the key resumes it. Waiting can be interrupted: `cancel` makes a leader request the stop of its own
-generation (which settles it, never just ends), unless another process on this machine waits for the same key: that one then takes the key
-over and continues, with the same attempt. It makes a follower detach.
+at any step, the next request for the key resumes it. Waiting can be interrupted. `cancel` makes a leader request the stop of its own
+generation, which is then settled. If another process on this machine waits for the same key, that process takes the key over instead and
+continues the same attempt. `cancel` makes a follower detach.
 
 An unanswered reserve is repeated with its nonce. After `patience` seconds the caller gets StoreUnavailable; sending the job again is safe
 and shows what became of it.
@@ -50,7 +50,7 @@ _BEGINNINGS = (Answer.NEW, Answer.TAKE_OVER, Answer.REOPEN, Answer.SUPERSEDE, An
 NOWHERE = Path(os.devnull) / "attempts"
 """The attempts' folder where attempts run on a cluster, whose logs are in their pods."""
 
-HANDED_OVER = "another terminal waits for this job and goes on with it"
+HANDED_OVER = "another terminal waits for this job and continues it"
 
 INLINE = "local:///inline"
 """Main application file of a job whose code is a block (`sparkonce.job`): no command can run it."""
@@ -73,17 +73,17 @@ class Ending:
     record: Record | None
     result: Result | None = None
     replayed: bool = False
-    """Another request opened the generation. False for the one that opened it, whichever process drove it to its end."""
+    """Whether another request opened the generation. False for the request that opened it, whichever process drove it to its end."""
     detached: bool = False
-    """The request ended before its generation did."""
+    """Whether the request ended before its generation did."""
     reason: str = ""
     unblock: str = ""
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
-    """Per output, from a probe of the recorded result."""
+    """Evidence per output, from a probe of the recorded result."""
     paths: tuple[str, ...] = ()
-    """Of a mismatch: the fields and files that differ."""
+    """Fields and files that differ, in a mismatch."""
     driven: bool = False
-    """This process drove the generation, if only from where its owner left it."""
+    """Whether this process drove the generation, perhaps only its last part."""
 
 
 OnObservation = Callable[[Record, Decision | None, Observation | None], None]
@@ -99,7 +99,7 @@ class LocalRunner:
     install: str = "local"
     launcher: Launcher | None = None
     person: str = ""
-    """Who sends requests, for the history; empty: nobody is known, and the process is named."""
+    """Who sends requests, for the history; empty: unknown, and the history names the process."""
     remote: bool = False
     """Attempts run on a cluster and are driven by operators, never by this process."""
     settles: Settles | None = None
@@ -131,7 +131,7 @@ class LocalRunner:
         self._cancel = StopWanted(why=Why.CANCELLED, by=by, reason=reason)
         self._wake.set()
 
-    # looking
+    # reading
     async def look(
         self, prepared: Prepared, nonce: str | None = None, *, opened: bool = False
     ) -> tuple[View, Answered, dict[str, Evidence]]:
@@ -152,7 +152,7 @@ class LocalRunner:
         key, policy = prepared.key.text, prepared.policy
         return view, answer(view, same=same, policy=policy, outputs=evidence, key=key, opened=opened), evidence
 
-    # doing
+    # acting
     async def submit(self, prepared: Prepared, *, follow: bool = True, nonce: str = "") -> Ending:
         """Carries the request to its answer. `follow`: wait for a generation that another process runs. `nonce`: with which the request
         has been sent before, if it has.
@@ -169,7 +169,7 @@ class LocalRunner:
                 if mine is not None and (record is None or record.generation != mine.record.generation):
                     return self.mine(mine, nonce, reason=f"generation {mine.record.generation}: {mine.record.outcome}")
                 if record is None and begun not in (None, view.floor):
-                    # It may have opened the generation that was forgotten; nobody can tell any more, and it opens one at most.
+                    # It may have opened the generation that was forgotten: that can no longer be known, and a request opens one at most.
                     raise InvalidInput(
                         f"{prepared.key.text} was forgotten while this request waited; send it again to run it anew"
                     )
@@ -279,8 +279,8 @@ class LocalRunner:
         return reply if isinstance(reply, Owned) else None
 
     async def supersede(self, prepared: Prepared, record: Record, view: View, lease: Lease, nonce: str) -> Owned | None:
-        """Requests the stop of the other job's generation, which its owner carries out; opens the next one once it has ended. Who, and
-        that it supersedes, is written to the history in both steps."""
+        """Requests the stop of the other job's generation, which its owner carries out; opens the next one once it has ended. Both steps
+        write to the history who supersedes it."""
         if record.reopenable:
             said = f"another job {replaces(record, prepared.policy)}"
             return await self.reopen(prepared, record, lease, nonce, reason=said)

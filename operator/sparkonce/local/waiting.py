@@ -1,12 +1,13 @@
 """How processes on this machine wait for a key that another one owns: how often they read it, and how its owner knows of them.
 
-A process that waits reads the key once a second while nothing changes (`ReadPace`), so its answer is a second late at most. A watch was not
-taken: SQLite has none, and a file lock that the owner holds says nothing of owners on other machines.
+A process that waits reads the key once a second while nothing changes (`ReadPace`), so its answer is a second late at most. A watch was
+rejected: SQLite has none, and a file lock that the owner holds says nothing of owners on other machines.
 
-Which keys are waited for is what lets a leader that is interrupted hand its job over instead of cancelling it: a shared lock on one byte
-of a file beside the ledger, at an offset made from the key's hash. The kernel drops it with the process, so that nothing has to be removed
-and no clock is read. Two keys share an offset once in 2^60; a leader would then hand over to a process that waits for another job, and the
-job would go on when it is sent again. Locks of one process do not exclude each other, which is meant: no process waits for itself.
+An interrupted leader hands its job over instead of cancelling it if another process waits for the key. A waiting process shows that by a
+shared lock on one byte of a file beside the ledger, at an offset made from the key's hash. The kernel drops it with the process, so that
+nothing has to be removed and no clock is read. Two keys share an offset once in 2^60; a leader would then hand over to a process that waits
+for another job, and the job would continue when it is sent again. Locks of one process do not exclude each other, as intended: a process
+does not wait for itself.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class WaitingList:
     _open: int | None = None
 
     def wait(self, address: Address) -> None:
-        """Notes that this process waits for the key; it may be called again. Best effort: without the lock a leader cancels."""
+        """Notes that this process waits for the key; it may be called again. Best effort: without the lock an interrupted
+        leader cancels the job instead of handing it over."""
         self._lock(address, fcntl.LOCK_SH)
 
     def leave(self) -> None:

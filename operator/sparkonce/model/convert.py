@@ -40,12 +40,12 @@ ALWAYS = 3
 """Attempts instead of `restartPolicy: Always`, which never ends: the default of a job with outputs."""
 
 OPAQUE = (
-    "opaque: no --output was given, so it runs once and its result is remembered, but whether an attempt that vanished took effect "
-    "nobody can tell: it is then held for a person (spec.onUnknown); with outputs its effects would exist exactly once"
+    "opaque: no --output was given, so it runs once and its result is remembered, but it is unknown whether an attempt that vanished took "
+    "effect: it is then held for a person (spec.onUnknown); with outputs its effects would exist exactly once"
 )
 FOLLOWED = (
     "spec.bind: this very application is followed, and never stopped, repeated or removed by sparkonce: its restartPolicy and its "
-    "timeToLiveSeconds stay its own; what it comes to is the result of the key, also for the same job when it comes without bind"
+    "timeToLiveSeconds stay its own; its outcome is the result of the key, also for the same job sent without bind"
 )
 WRITE = (
     "spec.outputs: the script must write them through sparkonce (`sparkonce.current().write(df, NAME)`); "
@@ -58,7 +58,7 @@ _KEPT_METADATA = ("name", "generateName", "namespace")
 _MOVED_METADATA = ("labels", "annotations")
 _HISTORY = ("successfulRunHistoryLimit", "failedRunHistoryLimit")
 TICK, TICK_NAME = "SPARKONCE-TICK-TIME", "sparkonce-tick-name"
-"""Stand for the time of a tick, and for the name of its job, in the job that a schedule sends."""
+"""Placeholders for the time of a tick and the name of its job, in the job that a schedule sends."""
 KEPT_OBJECTS = 7 * 86400
 """Seconds for which the object of a tick stays after its end: the Spark operator kept one or a few. Its key is remembered longer."""
 
@@ -223,9 +223,7 @@ class _Conversion:
         resource = options.resource
         if resource is None:
             if "name" not in metadata:
-                sentence = (
-                    "makes a new name each time, so there is nothing that stays the same; say --resource or --key"
-                )
+                sentence = "makes a new name each time, so there is no fixed resource; give --resource or --key"
                 self._refuse(("metadata", "generateName"), sentence)
             resource = str(metadata["name"])
         return {"operation": options.operation or OPERATION, "resource": resource}
@@ -246,7 +244,7 @@ class _Conversion:
         )
         if zone in (None, "", "Local"):
             zone = None
-            said = "is not given, so the schedule is read in that of Kubernetes' controller manager, no more in the Spark operator's"
+            said = "is not given, so the schedule is read in the time zone of Kubernetes' controller manager, not the Spark operator's"
             self._note(("spec", "timeZone"), said)
         else:
             self._note(("spec", "timeZone"), "became the CronJob's")
@@ -261,7 +259,7 @@ class _Conversion:
                 self._note(("spec", each), f"became spec.ttlSecondsAfterFinished: {KEPT_OBJECTS}")
         for each in spec:
             if each not in {"schedule", "template", "suspend", "timeZone", "concurrencyPolicy", *_HISTORY}:
-                self._note(("spec", each), "dropped: it is no part of the application")
+                self._note(("spec", each), "dropped: it is not part of the application")
         if spec.get("suspend") is True:
             self._note(("spec", "suspend"), "became the CronJob's")
         if "namespace" not in metadata:
@@ -395,7 +393,7 @@ class _Conversion:
             return {}
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             self._refuse(loc, f"must be a number of seconds, not {value}")
-        self._note(loc, "became spec.applicationTTL; what the job came to is remembered longer (spec.retention)")
+        self._note(loc, "became spec.applicationTTL; the job's result is remembered longer (spec.retention)")
         return {"applicationTTL": {"succeeded": text_of(value), "failed": text_of(value)}}
 
     def _number(self, policy: Mapping[str, Any], name: str) -> int | None:
@@ -404,7 +402,7 @@ class _Conversion:
             self._refuse((*self._at, "restartPolicy", name), f"must be a whole number, not {value}")
         return value
 
-    # reading and telling
+    # reading and reporting
 
     def _value(self, loc: Loc) -> Any:
         value: Any = self._document
@@ -458,7 +456,7 @@ def _kind(name: str, text: str) -> dict[str, Any]:
     kind, place = kind_and_place(text)
     if kind and kind not in OUTPUT_KINDS:
         raise InvalidInput(
-            f"--output {name}={text}: {kind} is no kind of output; write slotLog:PATH, delta:PATH or iceberg:CATALOG.TABLE"
+            f"--output {name}={text}: {kind} is not a kind of output; write slotLog:PATH, delta:PATH or iceberg:CATALOG.TABLE"
         )
     if kind != "iceberg":
         if not place:

@@ -85,8 +85,8 @@ def _shifted(row: str, by: int) -> str:
 
 
 SEND = """\
-# Sends the job of one tick. Kubernetes names the Job of a tick by its time, in minutes since 1970, also when the Job is made again; a Job
-# that a person makes (kubectl create job --from=cronjob/...) is a tick of its own name.
+# Sends the job of one tick. Kubernetes names the Job of a tick by its time, in minutes since 1970, also when the Job is recreated; a Job
+# that a person makes (kubectl create job --from=cronjob/...) counts as the tick of its name.
 tick=$JOB
 minutes=${JOB#%s-}
 case $minutes in
@@ -108,7 +108,7 @@ def cron_job(converted: Converted, schedule: Schedule, manifest: str, *, image: 
     lines = manifest.split("\n")
     comments = [line for line in lines if line.startswith("#")]
     text = "\n".join(line for line in lines if not line.startswith("#"))
-    template = _REFERENCE.sub(lambda found: f"${found[0]}", text)  # what looks like a parameter and is none
+    template = _REFERENCE.sub(lambda found: f"${found[0]}", text)  # text that looks like a parameter but is not one
     template = template.replace(TICK, "${params.tick}").replace(TICK_NAME, "${params.name}")
     filled = render(template, params={"tick": TICK, "name": TICK_NAME}, source="")
     if read(filled, source="").data != converted.document:

@@ -23,17 +23,21 @@ def status_schema() -> Schema:
         "type": "object",
         "default": UNWRITTEN,
         "properties": {
-            "phase": _text("Where the job stands.", enum=list(PHASES)),
-            "role": _text("What this object is to the job.", enum=list(ROLES)),
-            "observedGeneration": _integer("Of this object's metadata, when this was written; -1: it was not yet."),
-            "epoch": _integer("Of the ledger; raised when a person accepts a restored one.", most=2**31 - 1),
-            "ledgerRevision": _integer("Of the ledger, when this was read from it.", most=2**48),
+            "phase": _text("Phase of the job.", enum=list(PHASES)),
+            "role": _text("Role of this object among those that ask for the job.", enum=list(ROLES)),
+            "observedGeneration": _integer(
+                "metadata.generation for which this status was written; -1: none was written yet."
+            ),
+            "epoch": _integer("Epoch of the ledger; raised when a person accepts a restored one.", most=2**31 - 1),
+            "ledgerRevision": _integer("Revision of the ledger when this status was read from it.", most=2**48),
             "fingerprint": _text("The fingerprint that this object was answered for."),
-            "requestNumber": _integer("Of what this object asked last; one more whenever its fingerprint changes."),
-            "key": _text("As a person knows it."),
+            "requestNumber": _integer(
+                "Number of this object's latest request; one more whenever its fingerprint changes."
+            ),
+            "key": _text("Text of the key."),
             "keyHash": _text("SHA-256 of the key, in hex."),
-            "generation": _integer("A deliberate run of the key: one more for each rerun or supersede."),
-            "attempt": _integer("A try within the generation; its number is the fencing token."),
+            "generation": _integer("Number of the current run of the key: one more for each rerun or supersede."),
+            "attempt": _integer("Number of the attempt within the generation; also the fencing token."),
             "owner": _text("The operator process that drives the job."),
             "application": _text("Name of the attempt's Spark application."),
             "progress": _open("How far the attempt is: stages, rows."),
@@ -41,7 +45,7 @@ def status_schema() -> Schema:
                 "type": "boolean",
                 "description": "The result is a recorded one: nothing was run for this object.",
             },
-            "message": _text("One sentence: what came of it, what is wrong, or what is waited for, and what to do."),
+            "message": _text("One sentence: the outcome, the problem, or what the job waits for, and what to do."),
             "mismatch": _list(_text("Path of a field."), "Fields in which this object differs from the recorded job."),
             "conditions": _conditions(),
             "result": _result(),
@@ -58,7 +62,7 @@ def _conditions() -> Schema:
             "status": _text("", enum=["True", "False", "Unknown"]),
             "reason": _text("One word for programs."),
             "message": _text("One sentence for people."),
-            "observedGeneration": _integer("Of this object's metadata."),
+            "observedGeneration": _integer("metadata.generation for which it was set."),
             "lastTransitionTime": {"type": "string", "format": "date-time"},
         },
     }
@@ -71,10 +75,10 @@ def _result() -> Schema:
         "x-kubernetes-preserve-unknown-fields": True,
         "required": ["name"],
         "properties": {
-            "name": _text("As the job declares it."),
+            "name": _text("Name under spec.outputs."),
             "kind": _text("slotLog, delta or iceberg."),
-            "uri": _text("Where the table is."),
-            "commit": _text("What the commit is found again by."),
+            "uri": _text("Location of the table."),
+            "commit": _text("Identifies the commit in the table."),
             "rows": _integer("Committed rows."),
             "bytes": _integer("Committed bytes."),
             "files": _integer("Committed files."),
@@ -85,7 +89,7 @@ def _result() -> Schema:
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": True,
         "properties": {
-            "class": _text("What kind of failure."),
+            "class": _text("Class of the failure."),
             "message": _text("One sentence."),
             "logTail": _text("The exception in the driver's log, or its last lines; at most 1 KiB."),
         },
@@ -94,7 +98,7 @@ def _result() -> Schema:
     result["properties"] = {
         "outputs": _list(output, "What was committed."),
         "values": _open("Small values that the job recorded."),
-        "attempts": _integer("Tries that it took."),
+        "attempts": _integer("Number of attempts."),
         "evidence": _text("What the outcome rests on."),
         "failure": failure,
     }

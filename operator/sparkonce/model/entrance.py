@@ -1,4 +1,4 @@
-"""What a job must meet when it enters: a job file, a block of code, an object that was not accepted before. Pure.
+"""Checks for a job that enters: a job file, a block of code, an object that was not accepted before. Pure.
 
 A recorded spec is parsed again by every later process, so `IdempotentJob` may not become stricter: that would make old records unreadable.
 Rules that came later are here instead, and hold for new input alone. They refuse what a ledger cannot keep (lone surrogates, numbers of
@@ -53,7 +53,7 @@ def _unfit(document: object) -> Iterator[tuple[Loc, str]]:
                 yield loc, f"is nested more than {DEPTH_LIMIT} levels deep, which a ledger does not keep"
             case dict():
                 for name in each:
-                    if told := _unfit_text(name) if isinstance(name, str) else "which is no text":
+                    if told := _unfit_text(name) if isinstance(name, str) else "which is not text":
                         yield loc, f"has the key {_quoted(name)}, {told}"
                 parts += [((*loc, name), value) for name, value in reversed(each.items()) if _is_text(name)]
             case list():
@@ -63,7 +63,7 @@ def _unfit(document: object) -> Iterator[tuple[Loc, str]]:
             case int() if abs(each) >= 10**DIGITS_LIMIT:
                 yield loc, f"is a number of more than {DIGITS_LIMIT} digits; put it in quotes"
             case float() if not math.isfinite(each):
-                yield loc, f"is {each}, which is no JSON number; put it in quotes"
+                yield loc, f"is {each}, which is not a JSON number; put it in quotes"
 
 
 def _unfit_text(text: str) -> str:
@@ -72,7 +72,7 @@ def _unfit_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "which is no valid Unicode text; write it in UTF-8"
+        return "which is not valid Unicode text; write it in UTF-8"
     return ""
 
 

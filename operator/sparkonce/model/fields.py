@@ -361,7 +361,7 @@ def _installed(api_version: str, kind: str, version: int) -> FieldClasses:
     for point in entry_points(group=ENTRY_POINTS):
         found = point.load()
         if not isinstance(found, FieldClasses):
-            raise UnknownTemplateKind(f"the entry point {point.name} of {ENTRY_POINTS} is no FieldClasses")
+            raise UnknownTemplateKind(f"the entry point {point.name} of {ENTRY_POINTS} is not a FieldClasses")
         if (found.api_version, found.kind, found.version) == (api_version, kind, version):
             return found
     known = ", ".join(f"{each.kind} of {each.api_version}" for each in _BUILT_IN)

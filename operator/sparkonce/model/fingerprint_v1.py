@@ -1,11 +1,11 @@
 """Version 1 of the canonical form of a job. Frozen, because fingerprints in ledgers were made by it: changes go into a version 2 beside it.
 
-Equal are: any order of keys; a default written out or not (the table here, not the model's current defaults); a field that is absent, null
-or empty; `3` and `"3"` where the value is text anyway; any order of environment entries and of outputs. Left out are tunable and ignored
-fields, identity, and the spec's policies.
+Treated as equal: any order of keys; a default written out or not (the table here, not the model's current defaults); a field that is
+absent, null or empty; `3` and `"3"` where the value is text anyway; any order of environment entries and of outputs. Tunable and ignored
+fields, identity, and the spec's policies are left out.
 
 Operation and resource are identity where the key is derived from them. Beside an `idempotencyKey` they must match: no job had them there
-when this version was made, so no fingerprint of then depends on it. The same holds for `stream`.
+when this version was made, so no earlier fingerprint depends on it. The same holds for `stream`.
 
 An empty map or list *inside an entry of a list* is kept: entries are often unions (`emptyDir: {}`), where the empty member is the choice.
 Environment entries whose values refer to one another (`$(NAME)`) keep their order, which matters then.
@@ -135,7 +135,7 @@ def _unnamed(spec: JobSpec) -> dict[str, JsonValue]:
 
 
 def _beside_key(spec: JobSpec) -> dict[str, JsonValue]:
-    """What a client's key is for, if the job says so."""
+    """Operation and resource beside a client's key, if the job names them."""
     if spec.idempotency_key is None or spec.operation is None:
         return {}
     return {"operation": spec.operation, "resource": spec.resource}

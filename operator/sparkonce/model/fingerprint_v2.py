@@ -1,10 +1,10 @@
-"""Version 2 of the canonical form of a job: version 1 of the job without what says who asks for it. Frozen, like version 1.
+"""Version 2 of the canonical form of a job: version 1 without the settings that say who asks for the job. Frozen, like version 1.
 
 Left out are the settings and variables of `lineage` and the settings that `spec.ignoredConf` names. One that the template itself refers
 to (`$(TRACEPARENT)` in an argument, `${spark.openlineage.parentRunId}` in a setting) becomes part of another value, so it must match.
 
-A job that has none of them has the same digest under both versions. So a record is given the oldest version that makes its digest, and
-processes of an earlier version can read the records of all other jobs.
+A job that has none of them has the same digest under both versions. So a record names the oldest version that yields its digest, and
+processes of an earlier version can read the records of such jobs.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ derived one. The install is not included, because it prefixes the store: a key k
 hashes never change within v1 (golden tests).
 
 A fingerprint is SHA-256 over the canonical form (RFC 8785 JSON) of everything that must match. Documents are never compared as text, which
-would compare key order and blanks and so refuse honest repetitions. A record names the version of its fingerprint and a duplicate is
+would compare key order and blanks and so refuse genuine duplicates. A record names the version of its fingerprint and a duplicate is
 compared by that version and the newer ones, so every version that ledgers may hold stays here; each canonical form is a frozen module.
 
-Version 2 leaves out what says who asks (`lineage`, `spec.ignoredConf`) and hashes the rest as version 1 does. So a job without such
+Version 2 leaves out settings that say who asks (`lineage`, `spec.ignoredConf`) and hashes the rest as version 1 does. So a job without such
 settings has one digest under both, and a duplicate that has them equals a record, of either version, of a job that had none.
 
 Beside the fingerprint a record has one digest per field, 8 bytes, keyed with a secret of the record: they name the fields of a mismatch
@@ -54,7 +54,7 @@ _DIGEST_SHOWN = 12  # hex digits of a content digest in the key's text; the hash
 
 @dataclass(frozen=True)
 class Binding:
-    """What a key is for; of an explicit one as far as its job says so."""
+    """The operation, resource and realm that a key stands for. A job with an explicit key may leave out operation and resource."""
 
     operation: str | None
     resource: str | None
@@ -186,8 +186,8 @@ def differing(
     contents: Mapping[str, str] = _NOTHING,
     version: int = FINGERPRINT_VERSION,
 ) -> list[str]:
-    """Paths of the fields in which a job differs from the one whose `path_digests` were stored: changed, added, then removed. By the
-    version, of this one and the newer ones, that names the fewest.
+    """Paths of the fields in which a job differs from the one whose `path_digests` were stored: changed, added, then removed.
+    Compares by every version from `version` on, and returns the shortest list.
 
     Empty if and only if the fingerprints are equal (`same`)."""
     _canonical(job, contents, version)

@@ -118,7 +118,7 @@ class _Filling:
             return "${" + found["body"] + "}"
         body = _BODY.fullmatch(found["body"])
         if body is None:
-            sentence = f"has {found[0]}, which is no parameter; write ${{params.name}}, or $${{ for a plain ${{"
+            sentence = f"has {found[0]}, which is not a parameter; write ${{params.name}}, or $${{ for a plain ${{"
             self.problems.append((loc, path_text(loc), sentence))
             return found[0]
         name, default = body["name"], body["default"] if body["has"] else None
@@ -138,7 +138,7 @@ def _unused(params: Mapping[str, str], used: Mapping[str, str | None]) -> Iterat
     for name in params:
         if name not in used:
             hint = did_you_mean(name, used) or "; it has none"
-            yield (), f"--param {name}", f"is no parameter of this manifest{hint}"
+            yield (), f"--param {name}", f"is not a parameter of this manifest{hint}"
 
 
 def _override(document: Mapping[str, Any], locations: Mapping[str, str]) -> Iterator[tuple[Loc, str, str]]:
@@ -150,7 +150,7 @@ def _override(document: Mapping[str, Any], locations: Mapping[str, str]) -> Iter
     for name, location in locations.items():
         option = f"--output {name}"
         if name not in by_name:
-            yield (), option, f"is no output of this job{did_you_mean(name, by_name) or '; it declares none'}"
+            yield (), option, f"is not an output of this job{did_you_mean(name, by_name) or '; it declares none'}"
             continue
         kinds = [by_name[name][kind] for kind in _LOCATIONS if isinstance(by_name[name].get(kind), dict)]
         if "iceberg" in by_name[name]:

@@ -1,11 +1,11 @@
-"""Hides what looks like a secret in a job, and in what its driver says of itself. Pure.
+"""Hides what looks like a secret in a job, and in its driver's messages and log. Pure.
 
-For showing alone: a fingerprint, a record's spec and what runs have the values as they are, or a duplicate would not be recognised and a
-driver could not log in. A secret belongs into a Kubernetes Secret (`valueFrom`, `envFrom`); this is for the ones that do not.
+For display only: a fingerprint, a record's spec and the application have the real values, or a duplicate would not be recognised and a
+driver could not log in. Secrets belong in a Kubernetes Secret (`valueFrom`, `envFrom`); this hides those that a job contains anyway.
 
-Hidden are values of settings and variables whose names say so, values after such a name in a text (`-Djavax.net.ssl.keyStorePassword=x`,
-`?token=x`, `--password x`), and user and password in URLs. What is hidden there is hidden in messages and logs as well, wherever it
-stands, unless it is shorter than a password may be: replacing `1` everywhere would make a log unreadable.
+It hides values of settings and variables with telling names, values after such a name in a text (`-Djavax.net.ssl.keyStorePassword=x`,
+`?token=x`, `--password x`), and user and password in URLs. The same values are hidden everywhere in messages and logs, except those too
+short for a password: replacing every `1` would make a log unreadable.
 """
 
 from __future__ import annotations

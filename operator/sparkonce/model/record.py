@@ -215,7 +215,7 @@ class Record(Value):
     granted_at: float = 0.0
     """When the current attempt was granted."""
     queued_until: float | None = None
-    """Unix seconds (store's clock): when an attempt was last seen to have left its queue; one before `granted_at` says nothing."""
+    """Unix seconds (store's clock): when an attempt was last seen to have left its queue; before `granted_at`: an earlier attempt."""
     finalized_at: float | None = None
     expires_at: float | None = None
     """Unix seconds (store's clock); only a finalized record expires."""

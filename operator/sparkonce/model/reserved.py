@@ -1,4 +1,4 @@
-"""What a new job's SparkApplication may not say, because the attempt says it: name, namespace, owner, labels, service account, submission.
+"""What a new job's SparkApplication must not set, because the attempt sets it: name, namespace, owner, labels, account, submission.
 
 The Spark operator appends `sparkConf` after its own settings, and spark-submit takes the last value of a name. So
 `spark.kubernetes.namespace` in a template starts the driver in a namespace where no operator looks for it, with the Spark operator's
@@ -40,7 +40,7 @@ class Reserved:
     """What it would do to the attempt."""
     instead: str = "remove it"
     kept: bool = False
-    """A spec that was recorded with it is launched with it: it names what a field names, too, and moves nothing."""
+    """A spec that was recorded with it is launched with it: it repeats what a field may name and does not move the attempt."""
     unless: str = ""
     """Values that match this pattern are allowed."""
     per_attempt: bool = False

@@ -179,8 +179,8 @@ _KIND = re.compile(r"([A-Za-z][A-Za-z0-9_+.-]*):(?!//)(.*)", re.DOTALL)
 
 
 def kind_and_place(text: str) -> tuple[str, str]:
-    """Splits `delta:s3a://lake/orders` as people write it on a command line. The kind is empty where none is given, and may be one that
-    does not exist; the scheme of a URL is no kind."""
+    """Splits `delta:s3a://lake/orders` as written on a command line. The kind is empty where none is given, and may be one that does not
+    exist; the scheme of a URL is not taken for a kind."""
     found = _KIND.fullmatch(text)
     return (found[1], found[2]) if found else ("", text)
 
@@ -287,8 +287,8 @@ class Streaming(ResourceModel):
     """What the job's streams may do (`job.stream`)."""
 
     restart: StrictBool = False
-    """Lets a new checkpoint begin beside rows of an earlier stream of the same source, which are then there twice. Without it such a stream
-    is refused."""
+    """Lets a new checkpoint begin beside rows of an earlier stream of the same source, which the table then holds twice. Without it such a
+    stream is refused."""
 
 
 class Retention(ResourceModel):
@@ -335,7 +335,7 @@ class KeyFrom(StrEnum):
 
 
 class TemplateMetadata(ResourceModel):
-    """Metadata of each application; its name is not among it, because sparkonce names one application per attempt."""
+    """Metadata of each application, without a name: sparkonce names one application per attempt."""
 
     labels: dict[str, str] = Field(default_factory=dict)
     """Added to each application; never part of what the job is."""
@@ -403,7 +403,7 @@ class JobSpec(ResourceModel):
     on_finalized: OnFinalized = OnFinalized.REPLAY
     """A duplicate of a finished job gets its result; RerunIfFailed runs a failed one again."""
     on_unknown: OnUnknown = OnUnknown.HOLD
-    """Opaque jobs only: what to do when nobody can tell whether an attempt took effect."""
+    """Opaque jobs only: what to do when it is unknown whether an attempt took effect."""
     on_delete: OnDelete = OnDelete.STOP
     """Deleting the last object of the job stops it, or lets it run on."""
     retry: Retry = Retry()
@@ -419,7 +419,7 @@ class JobSpec(ResourceModel):
     # Without a default in the CRD, as `stream`: operators of earlier releases refuse a field that they do not know.
     linger_seconds: Seconds | None = None
     """How long a driver may stay after its program has ended and every output is committed; then the job has succeeded and the driver is
-    stopped. 60 if absent. A thread that does more than that needs more time."""
+    stopped. 60 if absent. Raise it for a program whose threads do useful work after that."""
     retention: Retention = Retention()
     """How long the key is remembered once the job is finalized."""
     # "TTL" would become "Ttl" by rule.
@@ -428,7 +428,7 @@ class JobSpec(ResourceModel):
     ttl_seconds_after_finished: Annotated[StrictInt, Field(ge=0)] | None = None
     """When the IdempotentJob object itself is removed; the record stays for its retention. Never if absent."""
     suspend: StrictBool = False
-    """Start no attempt until it is false again; one that runs goes on."""
+    """Start no attempt until it is false again; a running one continues."""
     tunable_arguments: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=255)], ...], Field(max_length=64)
     ] = ()
@@ -522,8 +522,8 @@ class IdempotentJob(ResourceModel):
             invalid_job(error, cls, source=source, lines=lines or {})
 
     def admitted(self, *, source: str = "", lines: Mapping[Loc, int] | None = None) -> Self:
-        """Returns this job if its template contradicts nothing that an attempt is named, found or run by. Called where a new job enters,
-        never for a recorded one. A job that only follows an application launches nothing, so its template passes.
+        """Returns this job if its template does not set what names, identifies or places an attempt. Called where a new job enters, never
+        for a recorded one. A job that only follows an application launches nothing, so its template passes.
 
         Raises: InvalidJob: names every contradiction with its field path."""
         template, at = self.spec.template, ("spec", "template")
@@ -567,8 +567,8 @@ def _identity(spec: JobSpec) -> list[tuple[Loc, str]]:
             problems.append(((), "must have an idempotencyKey, or operation and resource to derive it from"))
     else:
         also = [*(["revision"] if spec.revision is not None else []), *(["keyFrom"] if spec.key_from else [])]
-        problems += [((name,), "must not stand beside idempotencyKey; keep one of the two") for name in also]
-    problems += [((name,), "is required beside its pair") for name in pair if given and name not in given]
+        problems += [((name,), "must not be given beside idempotencyKey; keep one of the two") for name in also]
+    problems += [((name,), f"is required beside {given[0]}") for name in pair if given and name not in given]
     texts = {"idempotencyKey": spec.idempotency_key, **pair}
     problems += [((name,), _NOT_VISIBLE) for name, text in texts.items() if text is not None and not _visible(text)]
     if spec.revision is not None and not re.fullmatch(REVISION_PATTERN.strip("^$"), spec.revision):
@@ -597,7 +597,9 @@ def _outputs(spec: JobSpec) -> list[tuple[Loc, str]]:
         first.setdefault(output.name, index)
         place = (*at, *output.location_field)
         if spec.revision is not None and REVISION not in output.location:
-            sentence = f"must contain {REVISION}, because spec.revision is given: two revisions would share the place"
+            sentence = (
+                f"must contain {REVISION}, because spec.revision is given: two revisions would share the location"
+            )
             problems.append((place, sentence))
         if spec.idempotency_key is not None and REVISION in output.location:
             problems.append((place, f"contains {REVISION}, but a job with an idempotencyKey has no revision"))
@@ -629,7 +631,7 @@ def _tunable(spec: JobSpec) -> list[tuple[Loc, str]]:
         if not name.startswith("-") or "=" in name:
             problems.append((at, "must be the name of an argument as it is passed, such as --threads"))
         elif name not in present:
-            problems.append((at, f"is no argument of the job; its template passes {', '.join(present) or 'none'}"))
+            problems.append((at, f"is not an argument of the job; its template passes {', '.join(present) or 'none'}"))
     return problems
 
 

@@ -1,11 +1,11 @@
-"""Where a SparkApplication wants text, and what a template says there that is none. Pure.
+"""Finds fields of a SparkApplication that must be text and hold another value in a template. Pure.
 
-YAML makes a number of `08`, `1.10` or `2026`, and the API server refuses it where its schema says text. A process has text only, so a
-launcher on a laptop would have to turn the number back, into `8`, `1.1`, or whatever it looks like then: another argument than was written.
-So a number, a boolean or null is refused in both places, before anything is reserved, with the same sentence.
+YAML makes a number of `08`, `1.10` or `2026`, and the API server refuses it where its schema says text. Arguments of a process are text, so
+a launcher on a laptop would have to format the number again, and would pass `8` or `1.1`, not what was written. So a number, a boolean or
+null is refused in both places, before anything is reserved, with the same sentence.
 
-The table is the schema of the Spark operator 2.5.2 without what is no text, and Kubernetes' own of the pod template below it, which that
-schema leaves open; `tests/api/test_text_fields.py` compares them. Fields that are not in it, such as those of newer operators, pass.
+The table holds the text fields in the schema of the Spark operator 2.5.2 and, for the pod template, which that schema leaves open, in
+Kubernetes' own; `tests/api/test_text_fields.py` compares them. Fields that are not in it, such as those of newer operators, pass.
 
 Recorded jobs of earlier versions may have numbers there. They are read, compared and launched as before (`fields.as_text`).
 """
@@ -223,7 +223,7 @@ SPARK_APPLICATION: Shape = {
 """Below the `spec` of a SparkApplication."""
 
 _ABSENT: frozenset[Loc] = frozenset({(), ("driver",), ("executor",)})
-"""Where a field that is null is a field that is not given: the launcher leaves it out."""
+"""Places where null means "not given": the launcher leaves the field out."""
 
 
 def not_text(spec: Mapping[str, JsonValue]) -> Iterator[tuple[Loc, str]]:
@@ -263,7 +263,7 @@ def _fields(shape: Shape) -> Iterator[tuple[str, Shape | None]]:
 
 
 def _entries(loc: Loc, value: JsonValue, kind: str) -> Iterator[tuple[Loc, JsonValue]]:
-    """The value itself, or the entries of a list or map of such. Another kind of value is not looked into: it is refused elsewhere."""
+    """The value itself, or the entries of a list or map of such. Another kind of value is skipped: it is refused elsewhere."""
     if not kind:
         yield loc, value
     elif kind == "[]" and isinstance(value, list):

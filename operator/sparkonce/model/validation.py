@@ -117,7 +117,7 @@ def line_of(loc: Loc, lines: Mapping[Loc, int]) -> int | None:
 
 
 def _document_loc(loc: Loc) -> Loc:
-    """Without the step that pydantic adds for a map key that is not text."""
+    """The location without the step that pydantic adds for a map key that is not text."""
     return loc[:-1] if loc and loc[-1] == "[key]" else loc
 
 

@@ -20,7 +20,7 @@ class GatewayMetrics:
         reports: Callable[[], float] = lambda: 0.0,
         connections: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`reports`: how full the fullest realm's room for reports is; `connections`: how many clients have open."""
+        """`reports`: bytes of reports divided by the limit, of the fullest realm; `connections`: how many are open."""
         self.registry = registry_of_process()
         self._requests = Counter(
             "sparkonce_gateway_requests",

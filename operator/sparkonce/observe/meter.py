@@ -33,7 +33,7 @@ class Meter(Protocol):
         ...
 
     def replayed(self, *, executor_seconds: float) -> None:
-        """A duplicate got the recorded result; the executor core seconds saved, as far as its spec determines them."""
+        """A duplicate got the recorded result. executor_seconds: core seconds saved, as far as its spec determines them."""
         ...
 
     def followed(self) -> None:
@@ -45,7 +45,7 @@ class Meter(Protocol):
         ...
 
     def alarmed(self) -> None:
-        """The store was found older than it had been."""
+        """The store was found to have been rolled back."""
         ...
 
     def called(self, verb: str, kind: str, result: str) -> None:

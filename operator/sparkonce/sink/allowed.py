@@ -2,12 +2,12 @@
 
 An output is compared by the location that its sink opened, never by the text that a tenant wrote: `s3://` and `s3a://` are one place,
 local paths are absolute with their symbolic links followed, and Azure's account is filled in. It is compared part by part, so that
-`s3://lake/team-a` does not allow `s3://lake/team-abc`. Names of buckets and paths are compared with their case: a store that ignores it
-would only be refused more than it must be.
+`s3://lake/team-a` does not allow `s3://lake/team-abc`. Names of buckets and paths are compared with their case: on a store that ignores
+case this refuses too much, never too little.
 
-Tables of a catalog have no location before they exist, and later one that the catalog chooses. They are listed by name,
-`iceberg:<catalog>.<namespace>.<table>` or the beginning of that. Where a catalog puts its tables is the catalog's word. Slot logs and
-Delta tables are listed by location.
+A catalog's table has no location before it exists, and afterwards the one that the catalog chose. Such tables are listed by name,
+`iceberg:<catalog>.<namespace>.<table>` or the beginning of that; where the catalog stores them is not checked. Slot logs and Delta tables
+are listed by location.
 
 Prefixes of local folders name real folders: a link in a prefix is not followed, because a tenant might have made it.
 """
@@ -51,12 +51,12 @@ class Place:
     def of(cls, kind: str, uri: str) -> Self:
         """The place of an opened sink (its `kind` and `uri`), or of a declared output of that kind.
 
-        Raises: InvalidInput, OutputUnsupported: it is none."""
+        Raises: InvalidInput, OutputUnsupported: not a location."""
         return cls.parse(f"{ICEBERG}{uri}" if kind == "iceberg" else uri)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises: InvalidInput, OutputUnsupported: not a URL, an absolute path or a name in a catalog."""
+        """Parses a prefix or location. Raises: InvalidInput, OutputUnsupported: not a URL, an absolute path or a name in a catalog."""
         if text.startswith(ICEBERG):
             names = text.removeprefix(ICEBERG).removesuffix(".").split(".")
             if not all(names) or any(_GLOB.search(each) or "/" in each for each in names):
@@ -83,7 +83,7 @@ def _folder(text: str) -> str:
             raise InvalidInput(f"{text} is not the URI of a local folder; write file:///folder")
         path = unquote(url.path)
     if not path.startswith("/") or _GLOB.search(path):
-        raise InvalidInput(f"{text} is no absolute path of a folder; write /folder or file:///folder")
+        raise InvalidInput(f"{text} is not the absolute path of a folder; write /folder or file:///folder")
     if ".." in path.split("/"):
         raise InvalidInput(f"{text} has a `..` part, whose meaning depends on links; write the path plainly")
     return posixpath.normpath(path)
@@ -107,7 +107,7 @@ class AllowedPrefixes(ResourceModel):
     prefixes: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...], Field(min_length=1)]
 
     def holds(self, namespace: str, labels: Mapping[str, str] | None) -> bool:
-        """`labels`: of the namespace; None: unknown, and no selector matches."""
+        """Whether the entry applies to the namespace. `labels`: of the namespace; None: unknown, and no selector matches."""
         if self.namespace not in (None, namespace):
             return False
         if self.namespace_selector is None:
@@ -124,16 +124,18 @@ class AllowedOutputs:
 
     @classmethod
     def of(cls, listed: object) -> Self:
-        """From parsed YAML or JSON: a list of `{namespace | namespaceSelector, prefixes}`.
+        """Validates parsed YAML or JSON: a list of `{namespace | namespaceSelector, prefixes}`.
 
         Raises: InvalidInput: names the entry and what is wrong with it."""
         if not isinstance(listed, Sequence) or isinstance(listed, str):
-            raise InvalidInput("the list of allowed outputs is no list; write `- {namespace: NAME, prefixes: [URL]}`")
+            raise InvalidInput(
+                "the list of allowed outputs is not a list; write `- {namespace: NAME, prefixes: [URL]}`"
+            )
         return cls(tuple(_entry(number, each) for number, each in enumerate(listed)))
 
     @property
     def by_label(self) -> bool:
-        """Whether labels of namespaces matter."""
+        """Whether any entry selects namespaces by their labels."""
         return any(each.namespace_selector is not None for each in self.entries)
 
     def prefixes(self, namespace: str, labels: Mapping[str, str] | None = None) -> tuple[str, ...]:

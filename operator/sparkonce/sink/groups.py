@@ -1,4 +1,4 @@
-"""Names of the folders of a partitioned write, from which the values can be told again.
+"""Names of the folders of a partitioned write, from which the values can be recovered.
 
 Spark names the folders of a partitioned write after the values: `''` and null become the same folder, as does the text that stands for
 null there; bytes become characters, timestamps lose their zone, and on a file system that ignores case `a` and `A` meet. So the rows are
@@ -60,7 +60,7 @@ def texts_of(frame: DataFrame, partition_by: Sequence[str]) -> dict[str, Column]
     """The text of each partition column's value. Equal values have equal texts, and unequal values have unequal ones, but for NaNs.
 
     Raises:
-        InvalidInput: a partition column does not exist, or has a type without a text.
+        InvalidInput: a partition column does not exist, or its type has no text form.
     """
     from pyspark.sql import functions as F
 
@@ -94,7 +94,7 @@ def text(column: Column, kind: DataType) -> Column:
 
 
 def quoted(name: str) -> str:
-    """A column's name in an expression."""
+    """A column's name, quoted for an expression."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -127,7 +127,7 @@ def value_of(name: str) -> str | None:
 
     Raises:
         TooLong: the name is a hash.
-        ValueError: nothing was ever given that name.
+        ValueError: `split` never produces that name.
     """
     if name == NULL:
         return None

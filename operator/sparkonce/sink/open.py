@@ -1,8 +1,8 @@
 """Opens the sink of a declared output.
 
 Takes plain data, so that operators, drivers and settle runs open the same sink from what each of them has. An output that this release
-cannot write is refused with one sentence that names the field; another kind is never substituted, because a job that asked for a Delta
-table must not find out later that it has none. Opening does no I/O: it creates no folder and sends no request.
+cannot write is refused with one sentence that names the field; another kind is never substituted: a job that declares a Delta table gets
+one or fails at once. Opening does no I/O: it creates no folder and sends no request.
 
 `open_or_absent` is for processes that observe jobs without writing their outputs: an operator without pyiceberg still runs jobs with
 Iceberg tables and leaves their outputs to settle runs. Drivers never use it: for them a missing library is an error before anything runs.
@@ -175,7 +175,7 @@ def open_or_absent(output: Declared, *, base: str | None) -> Sink:
 
 
 def _uri(output: Declared) -> str:
-    """As the opened sink would have it, so that results name one place alike whoever settled."""
+    """The URI that the opened sink would have, so that results name the location alike, whichever process settled."""
     if output.kind == ICEBERG or not on_store(output.location):
         return output.location
     return parse(output.location, field=output.field).uri

@@ -1,11 +1,11 @@
-"""A sealed intent as input: what a driver sealed is checked before anybody acts on it.
+"""Validates a sealed intent, which is input from a driver, before any process acts on it.
 
 A driver runs code of a tenant and holds a token for its own attempt, so an intent may contain anything. The operator commits sealed slots
 with its own credentials: without these checks a tenant could make it close two billion slots, publish files of another table, or raise at
 the same key for ever. The gateway refuses such an intent before it is sealed; `sink.transaction.settle` checks again, because an intent may
 have been sealed by an earlier release or written to the ledger by other means.
 
-What is checked says nothing about the rows themselves: a driver that lies about its own files harms its own job alone. Pure.
+The rows themselves are not checked: a driver that lies about its own files harms only its own job. Pure.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def sealed_slots(
     for name, body in intent.slots.items():
         if name not in outputs:
             declared = ", ".join(sorted(outputs)) or "none"
-            raise _invalid("slots", f"{_shown(name)} is no output of the job, which declares {declared}")
+            raise _invalid("slots", f"{_shown(name)} is not an output of the job, which declares {declared}")
         slot = _parsed(name, body)
         key = SinkKey(key_hash=key_hash, output=name, generation=generation)
         where = f"slots.{name}"
@@ -137,7 +137,7 @@ def _check_files(slot: Slot, where: str, folder: str) -> None:
         at = f"{where}.files.{number}"
         _check_path(f"{at}.path", file.path, folder)
         if (name := groups.nameless(groups.named(file.path).values(), hashes=True)) is not None:
-            raise _invalid(f"{at}.path", f"{_shown(name)} is no name of a partition's value")
+            raise _invalid(f"{at}.path", f"{_shown(name)} does not name a partition's value")
         _check_number(f"{at}.rows", file.rows)
         _check_number(f"{at}.bytes", file.bytes)
         if not _DIGEST.fullmatch(file.digest):

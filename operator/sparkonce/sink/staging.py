@@ -193,7 +193,7 @@ async def staged_files(
     if written.files is not None:
         own = {f"{folder}/{path}" for path in written.files}
         for each in listed:
-            if each.path not in own:  # of a task's attempt that failed, or that another one outran
+            if each.path not in own:  # written by a task attempt that failed, or lost to a speculative one
                 await objects.delete(each.path)
         listed = [each for each in listed if each.path in own]
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:

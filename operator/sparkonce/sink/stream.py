@@ -14,8 +14,8 @@ closes slots where it takes over, and none in the batches that follow, however m
 
 It follows, without any assumption about time:
 
-1. At most one slot of a place is committed. Of the opening by rule R. Take a place whose predecessor has one, by u, and two commits in
-   it, s < t. Both saw u, so u <= s; before t was written slot s was seen closed; slots never change; so s is not committed.
+1. At most one slot of a place is committed. For the opening, rule R says so. Take a place whose predecessor has one, by u, and two
+   commits in it, s < t. Both saw u, so u <= s; before t was written slot s was seen closed; slots never change; so s is not committed.
 2. The committed places are contiguous from the opening on, and an end is the last of them: a place is committed only after the one before
    it, which is not an end. So "is place p committed?" is true up to some p and false beyond: the last one is found by doubling and halving,
    in a few reads, however long the stream is. A read is a hint; what it misses costs a step of `close`.
@@ -29,7 +29,7 @@ It follows, without any assumption about time:
    in every later one. Places of the successor's batches stay open to the successor, and to no lower token.
 
 The chain rule is checked against slots that never change, so checking before the create is as good as checking inside it. Two processes
-with one token (twins) compete for the same slot, whose create only one of them wins; the other reads whose batch is there.
+with one token (twins) compete for the same slot: one wins its create, the other reads the winner's batch.
 
 **In Delta and Iceberg tables** the chain is the same, with the table's own commit as the decision: the next entry of Delta's log, or a
 change of the Iceberg catalog whose requirements hold. Both check, in the commit itself, that the place is not committed, that its fence is
@@ -48,10 +48,10 @@ carries the digest of the checkpoint's plan of it (`input`), and a batch that is
 **Two streams of one source.** A query id identifies a checkpoint, not what is read: a stream whose checkpoint was deleted begins anew
 under a new id, and would write the rows of an earlier stream again. So an opening records its sources, and a stream that begins anew looks
 for others that read them (`beside`) after its opening is committed and before its first batch is. Of two such streams that begin at once,
-the one whose opening was committed last sees the other's, whatever order their looks have, so they never both commit rows; both may be
-refused. An attempt that finds an opening without batches looks too: the attempt before may have died before it had looked. Rejected: one
+the one whose opening was committed last sees the other's, whichever of them searches first, so they never both commit rows; both may be
+refused. An attempt that finds an opening without batches searches too: the attempt before may have died before it searched. Rejected: one
 create-once object per source that the winner holds. It would have to be taken from a stream that died without rows, and nothing in the
-table shows that it will have none.
+table shows that such a stream will never have any.
 
 A number that leaves a gap, another query id, or a batch after the end is an error for the user, never a merge. One long-lived lock per
 stream, or a fence object that each batch reads first, was rejected: a frozen writer passes a check that it made before it froze; the
@@ -106,7 +106,7 @@ class Linked(Protocol):
     on_rerun: OnRerun
 
     async def follow(self, key: SinkKey, slot: Slot, *, after: Slot) -> CommitOutcome:
-        """As `Sink.commit`, provided that `after`, of the place before, is committed in the same table; else Stuck."""
+        """As `Sink.commit`, provided that `after`, the slot of the previous place, is committed in the same table; else Stuck."""
         ...
 
     async def using(self, query_id: str) -> list[Slot]:
@@ -330,7 +330,7 @@ async def settled(
     end: the stream is to end here. The end is then written after the last batch, and the committed batches are the result; without any
     batch, None is final. The end goes into the attempt's own slot, where it competes with the attempt's next batch; into the next attempt's
     only if that slot was closed before the end was requested. A settle run that resumes after the next attempt has committed does not end
-    the stream: those batches are not its to judge.
+    the stream: it decides nothing about batches of later attempts.
 
     Raises:
         SparkonceError: as for `Sink.fence`. The call may be repeated.
@@ -391,7 +391,7 @@ def begins_with(slots: Sequence[Slot], key: SinkKey, query_id: str) -> int:
             raise ValueError(f"it goes on after generation {generation}, whose rows a rerun replaces; give a new one")
         if not any(mark(slot).part is StreamPart.END for slot in parts):
             raise ValueError(
-                f"the stream {lineage}-g{generation} uses it and has not ended; end that one, or give a new one and say "
+                f"the stream {lineage}-g{generation} uses it and has not ended; end that one, or give a new one and set "
                 "`stream: {restart: true}`, which writes its rows again"
             )
         first = max(first, max(batches) + 1)
@@ -400,7 +400,7 @@ def begins_with(slots: Sequence[Slot], key: SinkKey, query_id: str) -> int:
 
 @dataclass(frozen=True)
 class OtherStream:
-    """A stream of the table that reads a source of another one, which begins anew."""
+    """An existing stream of the table that reads the same source as one that begins anew."""
 
     opening: Slot
     rows: int
@@ -428,7 +428,7 @@ def beside(
 
     Those are the streams of other checkpoints that read one of its sources and have rows, or may yet commit some because they have not
     ended. Left out are generations of the same key that this one replaces or that have no rows (an owner settles a generation before it
-    opens the next), and streams whose opening records no sources. Whether another generation replaced the rows since is not looked at.
+    opens the next), and streams whose opening records no sources. Whether another generation replaced the rows since is not checked.
 
     slots: all committed slots of the table, or the openings and newest slots of the streams that may read these sources.
     """

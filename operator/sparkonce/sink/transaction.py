@@ -4,7 +4,7 @@ A transaction's slots are *sealed* in the record before the first of them is cre
 creates exactly these bytes. Inside a transaction no driver closes a slot: a process with the same token may have sealed. Only `settle`
 closes, and only after `settling` in the record has barred every later seal of the attempt.
 
-A transaction is atomic in the end, not isolated: between two commits a reader sees one output without the other.
+A transaction is eventually atomic, not isolated: between two commits a reader sees one output without the other.
 Source: docs/design.md, section 8.
 """
 
@@ -76,7 +76,7 @@ async def settle(
     otherwise a stream without its end is committed in part, and the next attempt continues it.
 
     Raises:
-        SparkonceError: what the sinks raise. Nothing is decided then; any process may repeat the call.
+        SparkonceError: as the sinks raise. Nothing is decided then; any process may repeat the call.
     """
     named = {sink.name: sink for sink in sinks}
     found: dict[str, Slot | None] = {}

@@ -46,7 +46,7 @@ def encode(value: Value) -> str:
         raise InvalidInput(
             f"a {what} has {size} bytes of JSON, and a ledger keeps at most {VALUE_LIMIT}; move large values into files"
         )
-    # Nearly no value has so many brackets or digits: the others are not walked through.
+    # Almost no value has that many brackets or digits; only such values are walked through.
     if text.count("[") + text.count("{") > DEPTH_LIMIT or _LONG_NUMBER.search(text):
         _check_parts(what, value.model_dump(mode="json"))
     try:
@@ -69,7 +69,7 @@ def _check_parts(what: str, value: object) -> None:
 
 
 def decode(kind: type[V], text: str, *, where: str) -> V:
-    """Raises: RecordUnreadable when the text does not parse; it is never read as absence."""
+    """Parses a value. Raises: RecordUnreadable when the text does not parse; it is never read as absence."""
     try:
         return kind.model_validate_json(text)
     except ValidationError as invalid:
@@ -82,7 +82,7 @@ def decode(kind: type[V], text: str, *, where: str) -> V:
 
 
 def name(address: Address) -> str:
-    """For display: the realm and the first 20 digits of the hash."""
+    """A name for display: the realm and the first 20 digits of the hash."""
     return f"{address.realm}/{address.hash20}"
 
 
@@ -92,13 +92,13 @@ def position(address: Address) -> tuple[str, str]:
 
 
 def position_of(token: str) -> tuple[str, str]:
-    """Of a page token, `realm/key_hash`; a realm may contain slashes, a hash does not."""
+    """The sort key in a page token, `realm/key_hash`; a realm may contain slashes, a hash does not."""
     realm, _, key_hash = token.rpartition("/")
     return realm, key_hash
 
 
 def record_of(address: Address, text: str, *, revision: int, epoch: int) -> Record:
-    """Raises: RecordUnreadable, RecordTooNew: the record exists, and the error says why it cannot be used."""
+    """Parses a record. Raises: RecordUnreadable, RecordTooNew: the record exists, and the error says why it cannot be used."""
     record = parse_record(text, where=name(address))
     if record.address != address:
         raise RecordUnreadable(
@@ -109,7 +109,7 @@ def record_of(address: Address, text: str, *, revision: int, epoch: int) -> Reco
 
 
 def listed(rows: Sequence[tuple[Address, str, int]], *, epoch: int, more: bool) -> Page:
-    """A page of (address, text, revision), in order; what does not parse is named beside the records."""
+    """A page of rows (address, text, revision), in order; addresses of records that do not parse are listed separately."""
     records, unreadable = [], []
     for address, text, revision in rows:
         try:

@@ -1,9 +1,8 @@
 """Wraps a store and reports each request to a callback (verb, result, seconds): for metrics, never for decisions.
 
-Any store can be wrapped; what is counted is what its caller asks for, not what the store says over the wire. The result of a request is
-the outcome's name (Owned, Changed, ...), `ok` for what was read, `False`, or the name of the error. A request whose caller was cancelled
-counts as Cancelled: its outcome is unknown. Leases are those of the store itself; what its client does to keep them alive is
-not seen here, and neither is a watch, which is no request that ends.
+Any store can be wrapped; requests of its caller are counted, not messages on the wire. The result of a request is the outcome's name
+(Owned, Changed, ...), `ok` for a read, `False`, or the name of the error. A request whose caller was cancelled counts as Cancelled: its
+outcome is unknown. Keepalives of leases are not counted, nor is a watch, which never ends.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from sparkonce.store.protocol import IdempotencyStore, Page, View
 
 
 def metered(store: IdempotencyStore, on_request: Callable[[str, str, float], None]) -> IdempotencyStore:
-    """The same store, and `on_request(verb, result, seconds)` after each request."""
+    """Wraps the store: `on_request(verb, result, seconds)` is called after each request."""
     return cast(IdempotencyStore, _Metered(store, on_request))
 
 
 class _Metered:
-    """Every verb by its name: the protocol, and what a store has besides, says what they are."""
+    """Forwards every verb, by name, of the protocol and of the store's other interfaces."""
 
     def __init__(self, inner: IdempotencyStore, on_request: Callable[[str, str, float], None]) -> None:
         self._inner, self._on_request = inner, on_request

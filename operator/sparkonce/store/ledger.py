@@ -1,12 +1,12 @@
-"""A store that decides inside its own transaction: the verbs, and what SQL stores do alike, whatever dialect, clock and leases they have.
+"""A store that decides inside its own transaction: the verbs, and what SQL stores have in common, whatever their dialect, clock and leases.
 
 A verb reads the key, asks `rules` and writes, all in one step; stores differ in `_step` and in how they read. Methods are `async` because
 the protocol is, and never suspend (see `sparkonce.blocking`), except `watch`, which polls and sleeps between polls. A store that cannot
 hold a transaction open while it decides (etcd) has its own verbs over the same `rules`.
 
-A step of a SQL store (`SqlLedger`) reads everything at a key with one statement (`see`); each store brings the transaction that makes this
-atomic, the clock, and what a live lease is. Statements are run by name; each store spells them out in its own `schema`, in its driver's
-parameter style. This module imports no driver, so a replay on a laptop loads none but sqlite3.
+A step of a SQL store (`SqlLedger`) reads everything at a key with one statement (`see`); each store provides the transaction that makes
+this atomic, the clock, and what a live lease is. Statements are run by name; each store spells them out in its own `schema`, in its
+driver's parameter style. This module imports no driver, so a replay on a laptop loads none but sqlite3.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ class Changes:
     revision: int
     gap: bool
     unowned: frozenset[Address] = frozenset()
-    """Of those seen: whose claim ended while their record did not change."""
+    """Seen keys whose claim ended while their record did not change."""
     ended: frozenset[Address] = frozenset()
-    """Of those seen: whose claim ended with a change of their record, or whose record went."""
+    """Seen keys whose claim ended with a change of their record, or whose record was removed."""
 
 
 def held(lease: Lease) -> HeldLease:
@@ -153,7 +153,7 @@ def held(lease: Lease) -> HeldLease:
 
 
 def _settled(seen: KeyState, beside: Beside) -> KeyState:
-    """With the result, if the record is finalized."""
+    """The state with the result, if the record is finalized."""
     if seen.record is None or seen.record.state is not State.FINALIZED:
         return seen
     return replace(seen, result=beside.result(seen.record.generation))
@@ -167,7 +167,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def _step(self, address: Address, decide: Callable[[KeyState, Beside], VerbOutcome[T]]) -> T:
-        """Reads, decides and writes as one step; RecordUnreadable and RecordTooNew before anything is decided."""
+        """Reads, decides and writes as one step. Raises: RecordUnreadable, RecordTooNew: nothing was decided."""
 
     @abstractmethod
     def _changes(self, since: int) -> Changes: ...
@@ -266,7 +266,7 @@ class Ledger(ABC):
         return self._step(address, decide)
 
     def reports_ratio(self) -> float:
-        """Bytes of reports divided by the limit, of the fullest realm, as this process counted at each realm's last report."""
+        """The fullest realm's bytes of reports, divided by the limit; this process counted them at each realm's last report."""
         return fullest(self._realms_reported, time.monotonic()) / self._max_report_bytes
 
     async def renew(self, address: Address, generation: int, beat: Beat) -> bool:
@@ -333,7 +333,7 @@ def of(address: Address) -> dict[str, Any]:
 
 
 class KeyRow:
-    """What one transaction reads of one key: `KeyState`, and `Beside` for what is asked for besides."""
+    """Reads one key within one transaction: its `KeyState`, and as `Beside` its other values."""
 
     def __init__(self, store: SqlLedger, address: Address, reader: SqlReader) -> None:
         self._store, self._address, self._reader = store, address, reader
@@ -411,7 +411,7 @@ class SqlLedger(Ledger):
         super().__init__(max_live_keys=max_live_keys, max_report_bytes=max_report_bytes, poll=poll)
         self._tombstones = tombstones
 
-    # --- what a dialect brings
+    # --- what each store provides
 
     @abstractmethod
     def _step(
@@ -434,11 +434,11 @@ class SqlLedger(Ledger):
 
     @abstractmethod
     def _stamp(self, row: Row) -> dict[str, Any]:
-        """`touched` and `boot` of a claim or an attempt's touch that is written now."""
+        """Values of `touched` and `boot` for a claim or an attempt's touch that is written now."""
 
     @abstractmethod
     def _age(self, row: Row) -> float:
-        """Seconds since the touch that `row` of `get beats` is."""
+        """Seconds since the touch in `row`, of `get beats`."""
 
     @abstractmethod
     def _clock_in(self, reader: SqlReader) -> float:
@@ -447,7 +447,7 @@ class SqlLedger(Ledger):
     # --- writing
 
     def _write(self, transaction: SqlReader, key: KeyRow, address: Address, write: Write, *, revision: int) -> None:
-        """All of one step; the store's revision has been moved to `revision` if the step moves it."""
+        """Writes all of one step; the store's revision has been moved to `revision` if the step moves it."""
         by, row = at(address), key.row
         if write.remove:
             for table in ("records", "specs", "results", "intents", "reports", "report sizes", "beats"):

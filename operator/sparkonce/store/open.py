@@ -21,7 +21,7 @@ _POSTGRES = ("postgresql", "postgres")
 
 
 def default_url() -> str:
-    """SPARKONCE_STORE, else one file in the user's data folder."""
+    """The default address: SPARKONCE_STORE, else one file in the user's data folder."""
     if named := os.environ.get(ENVIRONMENT):
         return named
     import platformdirs  # here: a driver always gets its address and may lack it
@@ -30,10 +30,10 @@ def default_url() -> str:
 
 
 def open_store(url: str | None = None, *, install: str = "local", **options: Any) -> IdempotencyStore:
-    """`url`: None for the default. `options`: keyword arguments of the store's class.
+    """Opens the store at an address. `url`: None for the default. `options`: keyword arguments of the store's class.
 
     An etcd store suspends and belongs to the event loop of its first call; other callers use `open_blocking`.
-    Raises InvalidInput, StoreUnusable, StoreUnavailable.
+    Raises: InvalidInput, StoreUnusable, StoreUnavailable.
     """
     url = default_url() if url is None else url
     scheme = _SCHEME.match(url)
@@ -92,6 +92,6 @@ def redacted(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:  # an unclosed bracket; what of it is a password is unknown
-        return "the address of a store that is no URL"
+        return "the address of a store that is not a URL"
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", "")) if host else url.partition("?")[0]

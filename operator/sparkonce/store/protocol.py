@@ -2,8 +2,8 @@
 
 Every verb that writes is ONE atomic step (a transaction, or one compare-and-set). Outcomes are values; the only errors are
 those of `sparkonce.errors`: `StoreUnavailable` (proves nothing: the write may have landed or may still land), `StoreUnusable`,
-`StoreFull`, `RecordUnreadable`, `RecordTooNew`, `InvalidInput` (these are answers: nothing was written; `InvalidInput` is for what
-JSON cannot say and for specs that are too large).
+`StoreFull`, `RecordUnreadable`, `RecordTooNew`, `InvalidInput` (these are answers: nothing was written; `InvalidInput` is for values
+that JSON cannot express and for specs that are too large).
 
 * Every write under a claim compares the claim's (revision, nonce) AND the record's revision. The claim is for liveness, the
   record for safety: a driver may have sealed and a client attached or asked to stop since the owner read it.
@@ -15,7 +15,7 @@ JSON cannot say and for specs that are too large).
   `forget` add the one they are given. A key keeps its 200 newest events.
 * Errors are never absence. A record that does not parse is an error of every verb that would read it.
 * `Raises:` of a verb lists only errors particular to it. Every verb may also raise StoreUnavailable and StoreUnusable; a verb that reads
-  the record RecordUnreadable and RecordTooNew; a verb that stores its caller's values InvalidInput.
+  the record may raise RecordUnreadable and RecordTooNew; one that stores its caller's values may raise InvalidInput.
 
 `tests/store/conformance/` states each sentence of this file as a test and runs against every backend.
 Sources: docs/design.md, section 4; the reserve-bind-finalize vocabulary of the Iceberg REST idempotency proposal (apache/polaris #3205).
@@ -99,7 +99,7 @@ class Request:
     bound: Bound | None = None
     """The generation follows this application instead of launching one."""
     person: str = ""
-    """Who asked for the generation, for the history; empty: nobody is known, and the owner is named."""
+    """Who asked for the generation, for the history; empty: unknown, and the history names the owner."""
     reason: str = ""
     """Why they asked, for the history."""
 

@@ -1,7 +1,7 @@
 """Replaces or removes one record that cannot be read. Pure; what a record is rebuilt from is in `commands/repair.py`.
 
 No verb of the store acts on a record that does not parse, so a damaged one would stay for ever. These two compare the damaged text itself:
-whoever decides on one text never overwrites another, and never a record that can be read. The claim goes in the same step, since its owner
+a decision about one text never overwrites another, nor a record that can be read. The claim is removed in the same step, since its owner
 can do nothing under it.
 """
 

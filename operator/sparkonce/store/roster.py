@@ -35,7 +35,7 @@ class Replica:
     slots: int
     """Permits for concurrent keys."""
     statuses: int = 0
-    """Version of the statuses that it writes (`controller.status.STATUS_VERSION`); 0: of a version that does not say so."""
+    """Version of the statuses that it writes (`controller.status.STATUS_VERSION`); 0: a release that does not announce it."""
 
 
 def replica_of(text: str | bytes) -> Replica | None:

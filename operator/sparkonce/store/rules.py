@@ -2,7 +2,7 @@
 
 `KeyState` is what one transaction read; a decision is an outcome and, where something is to be written, one `Write`. Nothing here reads a
 clock, draws a number or touches a store, so that every backend (a dictionary, SQL, a compare-and-set store) shares the same answers
-and differs only in how it makes "read, decide, write" one atomic step. Leaving the decisions to each backend was not taken: the order
+and differs only in how it makes "read, decide, write" one atomic step. Leaving the decisions to each backend was rejected: the order
 in which a verb compares generation, claim and revision *is* the protocol, and would have been written once per backend.
 """
 
@@ -80,7 +80,7 @@ class KeyState:
     """The revision that a write of this transaction gets."""
     epoch: int
     result: Result | None = None
-    """Of the record's generation; read only when the record is finalized."""
+    """Result of the record's generation; read only when the record is finalized."""
     intent: Intent | None = None
     """Read only when the record names one, and only for `seal`."""
 
@@ -111,13 +111,13 @@ class Write:
     intent: Intent | None = None
     report: Report | None = None
     reported: ReportedSoFar | None = None
-    """Of the report's attempt, with this report."""
+    """What the report's attempt has reported, this report included."""
     beat: Beat | None = None
     event: Event | None = None
 
     @property
     def moves(self) -> bool:
-        """Whether the store's revision moves: heartbeats are no changes."""
+        """Whether the store's revision moves: heartbeats are not changes."""
         return not (self.touch or self.beat)
 
 
@@ -161,7 +161,7 @@ def _same_fingerprint(record: Record, request: Request) -> bool:
 
 
 def _newest(fingerprints: Mapping[int, str]) -> tuple[int, str]:
-    """The newest fingerprint with the oldest version that makes the same one, which more readers know."""
+    """The newest fingerprint with the oldest version that yields the same one, which more readers know."""
     digest = fingerprints[max(fingerprints)]
     return min(version for version, each in fingerprints.items() if each == digest), digest
 
@@ -172,7 +172,7 @@ def _newest(fingerprints: Mapping[int, str]) -> tuple[int, str]:
 def reserve(
     seen: KeyState, request: Request, *, lease: str, owner: str, ended: bool, floor: int, full: float | None
 ) -> VerbOutcome[Owned | Duplicate | Mismatch | Moved | Refused]:
-    """`full`: None, or the seconds until the realm has room again."""
+    """Decides `IdempotencyStore.reserve`. `full`: None, or the seconds until the realm has room again."""
     now = seen.record
     if ended:
         return Refused(now, LEASE_ENDED), None
@@ -359,7 +359,7 @@ def reopen(
     version, fingerprint = _newest(request.fingerprints)
     # Objects that wanted the old run want the new one, if it is the same job.
     kept = now.objects if _same_fingerprint(now, request) else ()
-    # Every field of the model starts afresh but those named here; fields that this version does not know are kept.
+    # Every field of the model is reset except those named here; fields that this version does not know are kept.
     fresh = {name: field.get_default() for name, field in Record.model_fields.items() if not field.is_required()}
     keep = ("schema_", "job_revision")
     change = {name: value for name, value in fresh.items() if name not in keep} | {
@@ -453,7 +453,8 @@ def _settles(settling: Settling | None, token: int) -> bool:
 def report(
     seen: KeyState, generation: int, entry: Report, stored: Report | None, so_far: ReportedSoFar, *, room: int
 ) -> VerbOutcome[bool]:
-    """`stored`: what this reporter wrote before. `so_far`: of the attempt. `room`: bytes left to the realm's reports.
+    """Decides `IdempotencyStore.report`. `stored`: what this reporter wrote before. `so_far`: what the attempt has reported. `room`: bytes
+    left to the realm.
 
     Raises: ReportTooLarge, RealmReportsFull."""
     if seen.record is None or generation > seen.record.generation:

@@ -2,7 +2,7 @@
 
 The store lives on an event loop in a thread of its own; each call here blocks its caller until that loop has the answer, so that the
 coroutine seen from outside never suspends. `watch` does suspend, as everywhere. A lease is handed out wrapped and taken back
-unwrapped. Starting a loop per call was not taken: a client belongs to one loop, and so do the leases it keeps.
+unwrapped. Starting a loop per call was rejected: a client belongs to one loop, and so do the leases it keeps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Loop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:
-        """Raises: TimeoutError: there is no answer after `timeout` seconds; the coroutine goes on."""
+        """Runs a coroutine on the loop. Raises: TimeoutError: no answer after `timeout` seconds; the coroutine continues."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
     async def suspend(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -40,7 +40,7 @@ class _Loop:
         return self._loop.is_closed()
 
     def end(self, *, timeout: float) -> None:
-        """Raises: TimeoutError: it runs on; its thread ends with the process."""
+        """Stops the loop. Raises: TimeoutError: it still runs; its thread ends with the process."""
         self.run(self._loop.shutdown_asyncgens(), timeout=timeout)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout)
@@ -69,7 +69,7 @@ class ThreadedLease:
 
 
 class _Threaded:
-    """Every verb by its name: the protocol says what they are."""
+    """Forwards every verb of the protocol by name."""
 
     def __init__(self, inner: IdempotencyStore) -> None:
         self.inner, self.url = inner, inner.url

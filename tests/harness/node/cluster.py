@@ -5,7 +5,7 @@ and names, eviction from an unreachable node, and kubeflow's Spark operator, whi
 balancer and a route to the outside (`harness.node.network`). Some periods are shorter than a platform's, each with its reason beside it.
 The Spark operator runs as a process of the node and not in a pod, so that a test can kill it at an exact moment.
 
-A lock allows one cluster at a time on a machine: two would not fit into memory, and they share the store of images. kind was not taken as
+A lock allows one cluster at a time on a machine: two would not fit into memory, and they share the store of images. kind is not
 the first choice, because it needs a Docker engine; `harness.node.given` supports it, and existing clusters.
 """
 

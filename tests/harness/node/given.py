@@ -56,7 +56,7 @@ class GivenCluster(RealCluster):
 
 @contextlib.contextmanager
 def cluster(images: Callable[[], Mapping[str, Path]]) -> Iterator[RealCluster]:
-    """The cluster of the tests: given, of kind, or made by the harness."""
+    """The cluster of the tests: an existing one, one of kind, or the harness's own."""
     told = os.environ.get(KUBECONFIG)
     if not told:
         with started_cluster(images) as made:

@@ -30,7 +30,7 @@ class Network:
     namespace: str
 
     def inside(self, command: Sequence[str]) -> list[str]:
-        """The command that runs this one in the namespace. `ip netns exec` was not taken, since it mounts a new /sys without cgroups."""
+        """The command that runs this one in the namespace. `ip netns exec` was rejected, since it mounts a new /sys without cgroups."""
         return ["nsenter", f"--net=/run/netns/{self.namespace}", "--", *command]
 
     def run(self, *command: str) -> str:

@@ -196,4 +196,4 @@ def test_a_gateway_is_sent_a_short_token_for_itself_alone(
         cluster.api.apply(body, namespace)
         refused = person.say("list", "--gateway-namespace", namespace, forwards_to=recorder.port)
         assert (refused.returncode, len(recorder.requests)) == (2, 1)
-        assert "is no gateway's audience" in refused.stderr
+        assert "is not a gateway's audience" in refused.stderr

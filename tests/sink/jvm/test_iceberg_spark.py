@@ -184,7 +184,8 @@ def test_new_fields_come_inside_lists_of_lists_and_maps(
     assert found[1] == ([[{"a": 1, "b": "new"}]], [[("k", {"a": 1, "b": "new"})]])
     keys = spark.range(1).selectExpr("map(named_struct('a', id, 'b', cast(raise_error('ran') AS string)), 1) as m")
     with pytest.raises(
-        InvalidInput, match=r"keys of a map must have the same fields there and here, and m\.key\.b differ"
+        InvalidInput,
+        match=r"keys of a map must have the same fields in the table and in the rows, and m\.key\.b differ",
     ):
         sink.stage(keys, other(2), 1, fingerprint="f", options=WriteOptions(merge_schema=True))
 
@@ -194,7 +195,7 @@ def test_a_type_change_is_refused(spark: SparkSession, sink: IcebergTableSink, k
     write(sink, key, spark.range(2).selectExpr("id", "cast(id as int) as n"))
     for kind in ("long", "string"):
         frame = spark.range(2).selectExpr("id", f"cast(id as {kind}) as n")
-        with pytest.raises(InvalidInput, match=f"n is int there and {kind} here; cast them"):
+        with pytest.raises(InvalidInput, match=f"n is int in the table and {kind} in the rows; cast them"):
             sink.stage(frame, other(1), 1, fingerprint="f", options=WriteOptions(merge_schema=True))
 
 
@@ -205,7 +206,7 @@ def test_a_required_column_stays_required(spark: SparkSession, sink: IcebergTabl
         iceberg_tables.TABLE, Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "n", LongType()))
     )
     for frame in (spark.range(2).selectExpr("nullif(id, 7) as id"), spark.range(2).selectExpr("id as n")):
-        with pytest.raises(InvalidInput, match="may not be null there and may be here: id"):
+        with pytest.raises(InvalidInput, match="required there, and the rows may hold nulls in them: id"):
             sink.stage(frame, key, 1, fingerprint="f")
     write(sink, key, spark.range(2).selectExpr("id", "id as n"))
     assert len(read()) == 2

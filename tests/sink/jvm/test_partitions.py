@@ -226,7 +226,7 @@ def test_slots_of_other_layouts_and_columns(spark: SparkSession, sink: SlotLogSi
         ),
         (
             ["id", "cast(1 as int) as Day"],
-            r"has a column day in _idem/k1\S+ and Day in _idem/k2\S+, which Spark takes for one",
+            r"has a column day in _idem/k1\S+ and Day in _idem/k2\S+, which Spark treats as one",
         ),
     ],
 )

@@ -244,7 +244,8 @@ def test_a_missing_file_is_one_sentence(
     slot = write(spark_sink, key, numbers(spark, 0, 10))
     (table / slot.files[1].path).unlink()
     with pytest.raises(
-        FilesMissing, match=rf"^1 committed file\(s\) of {table} are not there .* {slot.files[1].path}; restore"
+        FilesMissing,
+        match=rf"^1 committed file\(s\) of {table} are missing or changed, .* {slot.files[1].path}; restore",
     ):
         read(spark, table)
 

@@ -80,7 +80,7 @@ def test_a_number_that_an_api_server_changes_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", [".inf", "-.INF", "+.Inf", ".nan", ".NaN", ".NAN"])
 def test_what_is_no_json_number_is_refused(text: str) -> None:
     """By kubectl, too."""
-    assert refusal(f"v: {text}") == f"job.yaml:1: v: is {text}, which is no JSON number; put it in quotes"
+    assert refusal(f"v: {text}") == f"job.yaml:1: v: is {text}, which is not a JSON number; put it in quotes"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_lines_of_json_are_those_of_the_file() -> None:
         ('{"spec": {"a": 1,\n "a": 2}}', "job.yaml:2: spec.a: duplicate key, first on line 1"),
         (
             r'{"a": "\ud83d"}',
-            "job.yaml:1: a: has an unpaired surrogate, which is no valid Unicode text; write the character",
+            "job.yaml:1: a: has an unpaired surrogate, which is not valid Unicode text; write the character",
         ),
         ('{"a": 1}\n{"a": 2}', "job.yaml:2: holds 2 documents"),
         ('{"a": 1}\n---\nb: 2', "job.yaml:3: holds 2 documents"),
@@ -184,7 +184,7 @@ def test_a_key_above_the_merge_that_brings_it_is_refused() -> None:
     told = refusal("a: &a {x: 1}\nb:\n  x: 2\n  <<: *a\n")
     assert (
         told
-        == 'job.yaml:4: b["<<"]: brings x, which stands above it, and kubectl takes the merged value; write << first'
+        == 'job.yaml:4: b["<<"]: merges x, which is also set above it, and kubectl takes the merged value; write << first'
     )
 
 
@@ -209,7 +209,7 @@ def test_a_key_above_the_merge_that_brings_it_is_refused() -> None:
         ("a: !!float 9007199254740993", f"job.yaml:1: a: {LARGE}"),
         ("a: ! 5", "job.yaml:1: a: has the YAML tag !"),
         ("a: !x 5", "job.yaml:1: a: has the YAML tag !x"),
-        ("a: !!int 5.5", "job.yaml:1: a: is '5.5', which is no int; put it in quotes"),
+        ("a: !!int 5.5", "job.yaml:1: a: is '5.5', which is not of type int; put it in quotes"),
         (
             "a: [b, http://x/y?z=1]",
             "job.yaml:1: a[1]: has a ? within braces or brackets, where kubectl takes it for the mark of a key",

@@ -56,10 +56,10 @@ def test_what_is_fine_enters_unchanged() -> None:
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("\ud800", "is '\\ud800', which is no valid Unicode text; write it in UTF-8"),
-        ({"\udcff": 1}, "has the key '\\udcff', which is no valid Unicode text; write it in UTF-8"),
-        (float("inf"), "is inf, which is no JSON number; put it in quotes"),
-        ({1: 2}, "has the key 1, which is no text"),
+        ("\ud800", "is '\\ud800', which is not valid Unicode text; write it in UTF-8"),
+        ({"\udcff": 1}, "has the key '\\udcff', which is not valid Unicode text; write it in UTF-8"),
+        (float("inf"), "is inf, which is not a JSON number; put it in quotes"),
+        ({1: 2}, "has the key 1, which is not text"),
         (-(10**400), "is a number of more than 308 digits; put it in quotes"),
     ],
 )

@@ -78,8 +78,11 @@ def test_defaults_and_escapes() -> None:
             {"year": "2013"},
             "job.yaml:8: spec.resource: needs the parameter month, which is not given; add --param month=VALUE",
         ),
-        ({**PARAMS, "mnth": "1"}, "job.yaml: --param mnth: is no parameter of this manifest; did you mean month?"),
-        ({**PARAMS, "zone": "1"}, "job.yaml: --param zone: is no parameter of this manifest; known here: month, year"),
+        ({**PARAMS, "mnth": "1"}, "job.yaml: --param mnth: is not a parameter of this manifest; did you mean month?"),
+        (
+            {**PARAMS, "zone": "1"},
+            "job.yaml: --param zone: is not a parameter of this manifest; known here: month, year",
+        ),
     ],
 )
 def test_parameters_must_fit(params: dict[str, str], sentence: str) -> None:
@@ -90,7 +93,9 @@ def test_parameters_must_fit(params: dict[str, str], sentence: str) -> None:
 def test_a_malformed_parameter_is_told() -> None:
     """`${params.}` is neither filled nor left: it would run with that text."""
     text = edited("image: registry.example/flights:7", "image: ${params.a b}")
-    assert refusal(text).startswith("job.yaml:15: spec.template.spec.image: has ${params.a b}, which is no parameter")
+    assert refusal(text).startswith(
+        "job.yaml:15: spec.template.spec.image: has ${params.a b}, which is not a parameter"
+    )
 
 
 def test_outputs_are_overridden_before_anything_is_compared() -> None:
@@ -105,9 +110,10 @@ def test_outputs_are_overridden_before_anything_is_compared() -> None:
 def test_an_output_that_is_not_declared_cannot_be_overridden() -> None:
     """The error lists the declared ones; a table of a catalog is not a folder."""
     assert (
-        refusal(FLIGHTS, flihgts="/x") == "job.yaml: --output flihgts: is no output of this job; did you mean flights?"
+        refusal(FLIGHTS, flihgts="/x")
+        == "job.yaml: --output flihgts: is not an output of this job; did you mean flights?"
     )
-    assert refusal(FLIGHTS, x="/x").endswith("is no output of this job; known here: flights, rejects, totals")
+    assert refusal(FLIGHTS, x="/x").endswith("is not an output of this job; known here: flights, rejects, totals")
     assert refusal(FLIGHTS, totals="/x").endswith(
         "--output totals: is an Iceberg table, which a folder cannot stand for"
     )
@@ -123,10 +129,10 @@ def test_an_output_that_is_not_declared_cannot_be_overridden() -> None:
         (edited("image: reg", "image: \treg\n\t"), ": is not readable as YAML: while scanning "),
         (edited("  outputs:", "  outputs: \x07"), "job.yaml:35: is not readable as YAML: unacceptable character #x0007"),
         (edited("  outputs:", "  operation: x\n  outputs:"), "job.yaml:35: spec.operation: duplicate key, first on line 7"),
-        (edited("type: Python", "type: {[a]: b}"), "job.yaml:13: spec.template.spec.type: has a key that is no text"),
+        (edited("type: Python", "type: {[a]: b}"), "job.yaml:13: spec.template.spec.type: has a key that is not text"),
         (edited("type: Python", "type: &a [*a]"), "job.yaml:13: spec.template.spec.type[0]: refers to itself"),
         (edited("type: Python", "type: !!python/name:os.system x"), "job.yaml:13: spec.template.spec.type: has the YAML tag"),
-        (edited("type: Python", "type: .inf"), "job.yaml:13: spec.template.spec.type: is .inf, which is no JSON number"),
+        (edited("type: Python", "type: .inf"), "job.yaml:13: spec.template.spec.type: is .inf, which is not a JSON number"),
         (edited("type: Python", r'type: "\ud800"'), "job.yaml:13: spec.template.spec.type: is "),
         (edited("type: Python", "type: " + "[" * 2000), "job.yaml:13: is nested more than 100 levels deep"),
         (edited("type: Python", "type: " + "[" * 200 + "]" * 200), "job.yaml:13: is nested more than 100 levels deep"),
@@ -139,8 +145,14 @@ def test_an_output_that_is_not_declared_cannot_be_overridden() -> None:
         (edited("type: Python", "type: !!omap [a: b]"), "job.yaml:13: spec.template.spec.type: has the YAML tag tag:yaml.org,2002:omap"),
         (edited("type: Python", "type: !!map [a]"), "job.yaml:13: spec.template.spec.type: has the YAML tag tag:yaml.org,2002:map"),
         (edited("type: Python", "type: !!binary aGk="), "job.yaml:13: spec.template.spec.type: has the YAML tag tag:yaml.org,2002:binary"),
-        (edited("type: Python", "type: !!int a"), "job.yaml:13: spec.template.spec.type: is 'a', which is no int; put it in quotes"),
-        (edited("type: Python", "type: !!bool a"), "job.yaml:13: spec.template.spec.type: is 'a', which is no bool; put it in quotes"),
+        (
+            edited("type: Python", "type: !!int a"),
+            "job.yaml:13: spec.template.spec.type: is 'a', which is not of type int; put it in quotes",
+        ),
+        (
+            edited("type: Python", "type: !!bool a"),
+            "job.yaml:13: spec.template.spec.type: is 'a', which is not of type bool; put it in quotes",
+        ),
         (edited("type: Python", "type: {<<: 1}"), 'job.yaml:13: spec.template.spec.type["<<"]: must be a map, or a list of maps'),
         (edited("type: Python", "type: {<<: [1]}"), 'job.yaml:13: spec.template.spec.type["<<"]: must be a map, or a list of maps'),
         (edited("type: Python", "type: {<<: {a: 1}, <<: {b: 1}}"), 'job.yaml:13: spec.template.spec.type["<<"]: duplicate key, first on'),

@@ -37,10 +37,10 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
     ({("metadata", "name"): "Flights_1"}, "metadata.name: must be lower-case letters"),
     # identity
     ({**EXPLICIT, ("spec", "idempotencyKey"): None}, "spec: must have an idempotencyKey, or operation and resource"),
-    ({("spec", "resource"): None}, "spec.resource: is required beside its pair"),
-    ({("spec", "idempotencyKey"): "k", ("spec", "resource"): None}, "spec.resource: is required beside its pair"),
-    ({**EXPLICIT, ("spec", "revision"): "2"}, "spec.revision: must not stand beside idempotencyKey"),
-    ({**EXPLICIT, ("spec", "keyFrom"): ["Image"]}, "spec.keyFrom: must not stand beside idempotencyKey"),
+    ({("spec", "resource"): None}, "spec.resource: is required beside operation"),
+    ({("spec", "idempotencyKey"): "k", ("spec", "resource"): None}, "spec.resource: is required beside operation"),
+    ({**EXPLICIT, ("spec", "revision"): "2"}, "spec.revision: must not be given beside idempotencyKey"),
+    ({**EXPLICIT, ("spec", "keyFrom"): ["Image"]}, "spec.keyFrom: must not be given beside idempotencyKey"),
     ({**EXPLICIT, ("spec", "idempotencyKey"): 12}, "spec.idempotencyKey: must be text, not 12; put it in quotes"),
     ({**EXPLICIT, ("spec", "idempotencyKey"): "a b"}, "spec.idempotencyKey: must be visible ASCII characters"),
     ({**EXPLICIT, ("spec", "idempotencyKey"): "é"}, "spec.idempotencyKey: must be visible ASCII characters"),
@@ -119,7 +119,10 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
     ({template("driver", "env"): {"TZ": "UTC"}}, "spec.template.spec.driver.env: must be a list of name and value"),
     ({("spec", "template", "spec"): "x"}, "spec.template.spec: must be a map of fields, not 'x'"),
     # arguments
-    ({("spec", "tunableArguments"): ["--thread"]}, "spec.tunableArguments[0]: is no argument of the job; its template"),
+    (
+        {("spec", "tunableArguments"): ["--thread"]},
+        "spec.tunableArguments[0]: is not an argument of the job; its template",
+    ),
     ({("spec", "stream"): {"restart": "yes"}}, "spec.stream.restart: must be"),
     ({("spec", "stream"): {"begin": True}}, "spec.stream.begin"),
     ({("spec", "tunableArguments"): ["threads"]}, "spec.tunableArguments[0]: must be the name of an argument as it is"),

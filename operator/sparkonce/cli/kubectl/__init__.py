@@ -1,1 +1,1 @@
-"""`kubectl sparkonce`: the plugin and its way to the gateway."""
+"""`kubectl sparkonce`: the plugin and its client of the gateway."""

@@ -1,7 +1,7 @@
 """`kubectl sparkonce`: the keys of a namespace on a cluster, for users who have kubectl and cannot reach the ledger.
 
-It prints the tables of `sparkonce keys` from the answers of the gateway, which it sends a token made for the gateway
-alone: the gateway authorizes, not this program. kubectl finds the program on PATH by its name, `kubectl-sparkonce`.
+It prints the tables of `sparkonce keys` from the gateway's answers. It sends a token made for the gateway only: the gateway authorizes, not
+this program. kubectl finds the program on PATH by its name, `kubectl-sparkonce`.
 
 Options may follow the command, as kubectl's users write them. Only decisions that cannot be undone ask for confirmation.
 """
@@ -69,7 +69,7 @@ Place = Annotated[
         "--gateway-namespace",
         envvar="SPARKONCE_GATEWAY_NAMESPACE",
         metavar="NAME",
-        help="Namespace of the sparkonce release; it is never guessed.",
+        help="Namespace of the sparkonce release; it has no default.",
         show_default=False,
     ),
 ]
@@ -88,7 +88,7 @@ Account = Annotated[
         "--service-account",
         envvar="SPARKONCE_SERVICE_ACCOUNT",
         metavar="[NAMESPACE/]NAME",
-        help="Whose token the gateway is sent; default: yours, if you are one, else `sparkonce-user` of the keys' namespace.",
+        help="Account whose token the gateway is sent; default: you, if you are one, else `sparkonce-user` of the keys' namespace.",
         show_default=False,
     ),
 ]
@@ -321,7 +321,7 @@ def rerun(
     """
     with _gateway(context) as gateway:
         after = generation or gateway.get(key)["generation"]
-        because = {"reason": reason} if reason else {}  # a gateway of before knows no reason here, and refuses it
+        because = {"reason": reason} if reason else {}  # an earlier gateway knows no reason here, and refuses it
         told = _rerun(gateway, key, {"generation": after, **because})
         _say(told, lambda told: tell(f"{told['phase'].lower()}: {_which(told)}"), as_json=as_json)
     return ExitCode.SUCCEEDED
@@ -371,9 +371,9 @@ def resolve(
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> ExitCode:
-    """Decide a held key. The outputs are asked first, and what they say wins.
+    """Decide a held key. The outputs are read first, and their evidence wins.
 
-    Example: kubectl sparkonce resolve 3f9a --retry --reason "the disk is mended"
+    Example: kubectl sparkonce resolve 3f9a --retry --reason "the disk was replaced"
     """
     from sparkonce.cli.view.keys import for_kubectl
 

@@ -55,7 +55,7 @@ FORWARDS = 20.0
 """Seconds for kubectl to print its local port: an exec plugin may run first."""
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _LISTING = re.compile(r"GET /v1/namespaces/([^/\s]+)/keys(?=\s|$)")
-"""The remedy in the answers of an older gateway: a request, which a user of kubectl does not send."""
+"""The remedy in answers of an older gateway: an HTTP request, which is replaced by the kubectl command."""
 _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
 
 
@@ -111,11 +111,11 @@ class GatewayClient:
     """Name on its certificate, if it differs from the address."""
 
     def get(self, key: str = "", rest: str = "") -> Any:
-        """GatewayRefused, GatewayUnavailable."""
+        """The answer to a GET. Raises: GatewayRefused, GatewayUnavailable."""
         return self._ask("GET", self._path(key, rest), None)
 
     def post(self, key: str, verb: str, body: Mapping[str, Any]) -> Any:
-        """GatewayRefused, GatewayUnavailable."""
+        """The answer to a POST. Raises: GatewayRefused, GatewayUnavailable."""
         return self._ask("POST", self._path(key, f"/{verb}"), body)
 
     def _path(self, key: str, rest: str) -> str:
@@ -157,7 +157,7 @@ class GatewayClient:
 
 @contextmanager
 def reached(reach: Reach) -> Iterator[GatewayClient]:
-    """Until the block ends.
+    """A client of the gateway, until the block ends.
 
     Raises:
         InvalidInput: no gateway is named or found, or no token for it can be made. GatewayUnavailable, ApiServerUnavailable.
@@ -229,7 +229,7 @@ def _forwarded(reach: Reach, service: ReleaseGateway) -> Iterator[int]:
 
 
 def _port(process: subprocess.Popen[str], service: ReleaseGateway) -> int:
-    """From the first line that kubectl prints."""
+    """The local port, from the first line that kubectl prints."""
     previous = signal.signal(signal.SIGALRM, lambda *_: process.kill())
     signal.setitimer(signal.ITIMER_REAL, FORWARDS)
     try:
@@ -242,12 +242,12 @@ def _port(process: subprocess.Popen[str], service: ReleaseGateway) -> int:
         return int(found[1])
     process.kill()
     _, said = process.communicate()
-    why = " ".join(said.split()) or f"kubectl said nothing within {FORWARDS:g} s"
+    why = " ".join(said.split()) or f"kubectl printed nothing within {FORWARDS:g} s"
     raise GatewayUnavailable(f"no port-forward to {service.namespace}/{service.service}: {why}")
 
 
 def run_kubectl(command: Sequence[str]) -> tuple[int, str]:
-    """Prints its output line by line as it comes. The exit code, and what it said on standard error."""
+    """Runs a command and prints its output line by line. Returns the exit code and its standard error."""
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True, errors="replace"
@@ -260,11 +260,11 @@ def run_kubectl(command: Sequence[str]) -> tuple[int, str]:
 
 
 LOOKS = 2.0
-"""Seconds between two looks at a key whose driver has not started."""
+"""Seconds between two reads of a key whose driver has not started."""
 
 
 def print_logs(gateway: GatewayClient, reach: Reach, key: str, *, follow: bool) -> None:
-    """Raises: InvalidInput when no part of the log can be read."""
+    """Prints the log of the current attempt's driver. Raises: InvalidInput when no part of it can be read."""
     read: tuple[int, int] | None = None
     waiting = False
     while True:
@@ -306,7 +306,7 @@ def _over(told: Described) -> bool:
 
 
 def _point_at(told: Described) -> None:
-    """Below a log, where a reader looks first, the line that matters in it."""
+    """Prints, below a log, the line that matters in it: readers look there first."""
     if reason := next(failure_lines(told["result"] or {}), ""):
         tell(f"{told['key']}: {reason}", err=True)
 

@@ -5,7 +5,7 @@ for in other namespaces: a tenant can create a Service or ConfigMap with any nam
 
 A gateway is sent a token made for it (TokenRequest): of a service account, for ten minutes, with the gateway's audience. The user's own
 credentials go to the API server and nowhere else, whatever they are: a token, a client certificate, a credential program's. A TokenRequest
-is for a service account, so that is whom the gateway authorizes and whom the history names: the user's own if the user is one, else one
+is for a service account, so the gateway authorizes that account and the history names it: the user's own if the user is one, else an
 account of the key's namespace. The API server's audit log says who made a token.
 """
 
@@ -31,7 +31,7 @@ COMPONENT = {"app.kubernetes.io/component": "gateway"}
 AUDIENCES = "gateway.sparkonce.dev/"
 """How the audience of every gateway begins. A token of another one is never asked for, whatever a ConfigMap says."""
 ACCOUNT = "sparkonce-user"
-"""Service account whose tokens users send who are none themselves, unless they name one."""
+"""Service account whose tokens are sent for users who are not service accounts, unless they name one."""
 SECONDS = 600
 """Lifetime of a token: the shortest that the API server grants."""
 RENEWED = 0.8
@@ -77,7 +77,7 @@ class Credentials:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseGateway:
-    """What the release says of its gateway."""
+    """The gateway, as its release describes it."""
 
     namespace: str
     service: str
@@ -101,9 +101,9 @@ class ReleaseGateway:
 
 
 def checked_audience(text: str, source: str) -> str:
-    """Raises: InvalidInput: it is not a gateway's; a token of that audience could be valid elsewhere."""
+    """The audience, checked. Raises: InvalidInput: it is not a gateway's; a token of that audience could be valid elsewhere."""
     if not text.startswith(AUDIENCES) or text == AUDIENCES:
-        raise InvalidInput(f"{source} is {text!r}, which is no gateway's audience; it begins with {AUDIENCES}")
+        raise InvalidInput(f"{source} is {text!r}, which is not a gateway's audience; that begins with {AUDIENCES}")
     return text
 
 
@@ -156,7 +156,7 @@ def _release(document: Any, namespace: str, service: str) -> ReleaseGateway:
             "charts made none"
         )
     if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
-        raise InvalidInput(f"{where}: url is {url!r}, and no https://HOST:PORT")
+        raise InvalidInput(f"{where}: url is {url!r}, not https://HOST:PORT")
     return ReleaseGateway(
         namespace=namespace,
         service=service,
@@ -177,12 +177,12 @@ def keys_namespace(credentials: Credentials, given: str | None) -> str:
 
 @dataclass
 class GatewayTokens:
-    """Tokens for one gateway, made when they are needed and kept in memory alone. Calling it returns a valid one."""
+    """Tokens for one gateway, made when they are needed and kept only in memory. Calling it returns a valid one."""
 
     credentials: Credentials
     audience: str
     namespace: str
-    """Of the account, unless `account` names one."""
+    """Namespace of the account, unless `account` names one."""
     account: str | None = None
     """NAME or NAMESPACE/NAME; None: the user, if a service account, or else `ACCOUNT`."""
     monotonic: Callable[[], float] = time.monotonic
@@ -190,7 +190,7 @@ class GatewayTokens:
     _until: float = 0.0
 
     def __call__(self) -> str:
-        """Raises: InvalidInput: there is no such account, or its tokens may not be made. ApiServerUnavailable."""
+        """A valid token. Raises: InvalidInput: there is no such account, or its tokens may not be made. ApiServerUnavailable."""
         if not self._token or self.monotonic() >= self._until:
             began = self.monotonic()
             self._token = self.credentials.ask(lambda client, _: self._made(client))

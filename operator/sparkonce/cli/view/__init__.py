@@ -1,1 +1,1 @@
-"""How results, keys and progress are shown: tables, words and lines. Decides nothing."""
+"""Shows results, keys and progress as tables, sentences and lines. Decides nothing."""

@@ -1,7 +1,7 @@
 """Tables of keys: list, show, history, explain, for `sparkonce keys` and `kubectl sparkonce` alike.
 
 One renderer for both, fed by the dicts of `commands.describe`: the gateway sends them as JSON, `cli.local_keys` builds them from records.
-Nothing is looked up here. The gateway's answers lack some columns: it does not read the declared outputs of the keys it lists, does not
+This module reads nothing. The gateway's answers lack some columns: it does not read the declared outputs of the keys it lists, does not
 check whether outputs still exist when it shows a key (`explain` does), and knows no local folders of logs.
 
 Times are ISO 8601 text as the gateway sends them, or Unix seconds where the ledger's own precision is at hand, so that ages are exact.
@@ -40,7 +40,7 @@ class Source:
 
 
 def print_keys(described: Described, source: Source, *, now: float, limit: int | None) -> None:
-    """limit: keys that were asked for, when there are more; None when these are all."""
+    """Prints a table of keys. limit: how many were requested, when there are more; None when these are all."""
     keys, unreadable = described["keys"], described["unreadable"]
     if not keys and not unreadable:
         tell(f"no keys in {source.place}")
@@ -131,7 +131,7 @@ def print_explained(described: Described) -> None:
         ("evidence", described["evidence"]),
         *(("differs", path) for path in described["paths"]),
         ("waits for", described["waitsFor"]),
-        ("owner", described["owner"] or "nobody"),
+        ("owner", described["owner"] or "none"),
         *((_ASKED[each["what"]], _request(each)) for each in described.get("asked", ()) if each["what"] in _ASKED),
         ("what to do", described["unblock"] or "nothing"),
     ]
@@ -139,7 +139,7 @@ def print_explained(described: Described) -> None:
 
 
 def _request(event: Described) -> str:
-    said = f"by {event['by']}" if event.get("by") else "by nobody known"
+    said = f"by {event['by']}" if event.get("by") else "by an unknown caller"
     return f"{said}: {words.sentence(event['why'])}" if event.get("why") else said
 
 
@@ -158,8 +158,7 @@ def _facts(described: Described, source: Source, now: float) -> Iterator[tuple[s
     if described["phase"] not in _ENDED and not described["held"]:
         yield (
             "owner",
-            described["owner"]
-            or f"nobody{': send the job again and it goes on where it stands' if source.local else ''}",
+            described["owner"] or f"none{': send the job again to continue it' if source.local else ''}",
         )
     yield "opened", words.when(_seconds(described["createdAt"]))
     if described["finalizedAt"]:

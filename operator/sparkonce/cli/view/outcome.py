@@ -1,7 +1,7 @@
 """The outcome of a request: one JSON object for programs, sentences for a person. Pure.
 
 The first line names the outcome; a replay says that it is one, and its date. What the user can do next is always the last line. Both forms
-are made from the same `Ending`; nothing is looked up here.
+are made from the same `Ending`; this module reads nothing.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _NAMES = {Answer.HELD: "held", Answer.RESULT_GONE: "result gone", Answer.TAKE_OV
 
 def _detached(ending: Ending) -> str:
     if ending.answer is Answer.FOLLOW:
-        return f"{_key(ending)} runs on: {ending.reason}; sending the job again waits for it again"
+        return f"{_key(ending)} continues: {ending.reason}; sending the job again waits for it again"
     return f"{_key(ending)} was not started ({ending.reason}); sending the job again is safe"
 
 

@@ -1,7 +1,7 @@
 """Progress of a running job: one live line on a terminal, a few plain lines in a log.
 
-`LocalRunner.on_observation` is called after each observation: an owner's carries the decision and the evidence, a follower's the record
-alone; the rest is read from the ledger, once a second at most. Drawing never slows the run: an observation that changes nothing draws
+`LocalRunner.on_observation` is called after each observation: an owner's has the decision and the evidence, a follower's only the record;
+the rest is read from the ledger, at most once a second. Drawing never slows the run: an observation that changes nothing draws
 nothing, and what cannot be read is left out.
 """
 
@@ -57,7 +57,7 @@ def line_of(
     now: float,
     owner: str = "",
 ) -> Line:
-    """most: maxAttempts; owner: of a key that another process runs. Pure."""
+    """The progress line of a job. most: maxAttempts; owner: of a key that another process runs. Pure."""
     of = f" of {max(most + record.uncounted, record.attempt)}" if most else ""
     prefix = f"running elsewhere ({owner}), " if owner else ""
     start = f"{prefix}attempt {record.attempt}{of}"
@@ -106,7 +106,7 @@ def _numbers(progress: Mapping[str, Any]) -> str:
 
 
 class Progress:
-    """Pass `look` to the engine; call `close` before printing anything else."""
+    """Pass `look` to the runner; call `close` before printing anything else."""
 
     def __init__(
         self, store: IdempotencyStore, *, stream: TextIO | None = None, clock: Callable[[], float] = time.time
@@ -137,7 +137,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Prints a line that stays."""
         text = line(text)
-        with contextlib.suppress(OSError):  # a closed pipe is no reason to end a job
+        with contextlib.suppress(OSError):  # a closed pipe must not end a job
             if self._live is not None:
                 self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
             else:
@@ -157,10 +157,10 @@ class Progress:
             return "its owner cannot be read now", {}
         beat = beats.get((record.attempt, "driver"))
         mine = beat is not None and beat.nonce == record.nonce
-        return claim.owner if claim else "nobody, it is being taken over", beat.progress if beat and mine else {}
+        return claim.owner if claim else "no owner, it is being taken over", beat.progress if beat and mine else {}
 
     def _max_attempts(self, record: Record) -> int | None:
-        """From the generation's own spec, whose policies apply."""
+        """maxAttempts of the generation's own spec, whose policies apply."""
         if record.generation not in self._most:
             try:
                 spec = run(self._store.spec(record.address, record.generation))

@@ -1,11 +1,11 @@
-"""The one place where text reaches a terminal: control characters in it are shown, never obeyed.
+"""The only module that prints to a terminal: control characters are shown, never obeyed.
 
-Paths, log lines of drivers and answers of gateways are other people's text. An escape sequence in it could hide a line, forge one, or write
-to the clipboard; a bidirectional control turns what follows around. Such characters are written as an escape that JSON and YAML in double
-quotes read back as the character, so that one form serves sentences and documents alike. Not only on a terminal: what is written to a file
-now is shown by `cat` later.
+Paths, log lines of drivers and answers of gateways are untrusted. An escape sequence in them could hide a line, forge one, or write to the
+clipboard; a bidirectional control reverses what follows. Such characters are written as an escape that JSON and YAML in double
+quotes read back as the character, so that one form serves sentences and documents alike. This also holds for output to a file, which
+`cat` may show later.
 
-No other module of the command line prints; a test sees to it.
+No other module of the command line prints; a test checks that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def shown(text: str) -> str:
 
 
 def line(text: str) -> str:
-    """The same for one line: a line feed inside it is shown, too."""
+    """As `shown`, for one line: line feeds are escaped, too."""
     return shown(text).replace("\n", "\\u000a")
 
 
@@ -37,7 +37,7 @@ def tell(*lines: str, err: bool = False) -> None:
 
 
 def write_document(text: str) -> None:
-    """Prints a document as it is, but for control characters. Its writer has put texts that have some in double quotes."""
+    """Prints a document with only its control characters escaped. Its writer has put texts that contain some in double quotes."""
     typer.echo(shown(text), nl=False)
 
 

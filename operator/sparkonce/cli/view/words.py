@@ -15,7 +15,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
 def count(number: int) -> str:
-    """`26 483`."""
+    """A count with its thousands apart: `26 483`."""
     return f"{number:,}".replace(",", " ")
 
 
@@ -49,7 +49,7 @@ def clock(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Rounded: `12 s`, `5 min`, `3 h`, `29 d`."""
+    """A rounded duration: `12 s`, `5 min`, `3 h`, `29 d`."""
     seconds = max(0.0, seconds)
     for unit, length in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
         if seconds >= length:
@@ -63,7 +63,7 @@ def sentence(text: str) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, styles: Sequence[str | None] = ()) -> None:
-    """styles: of the columns, in rich's notation."""
+    """Prints a table. styles: one per column, in rich's notation."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

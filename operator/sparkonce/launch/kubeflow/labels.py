@@ -32,7 +32,7 @@ NONCE = OURS + "nonce"
 FINGERPRINT = OURS + "fingerprint"
 OBJECTS = OURS + "objects"
 PODS_SINCE = OURS + "pods-since"
-"""resourceVersion of pods from before the application existed: what its driver's name has named since can be read from there."""
+"""resourceVersion of the pods, read before the application existed: where the history of the driver pod's name begins."""
 STOPPING = OURS + "stopping"
 """Our stop mark: the attempt is being stopped, whatever the record says."""
 

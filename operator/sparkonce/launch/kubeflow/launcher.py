@@ -6,7 +6,7 @@ unique to the attempt.
 
 A watch is trusted for what it contains, never for what it lacks: that an application exists, that a driver runs or has ended with an exit
 code, was true once and is reported without a request. That an object does not exist, has another UID or nonce, or ended without a driver to
-prove it, is reported only after reading the API server: the application first, its driver pod after it. The watch alone would not do: one
+prove it, is reported only after reading the API server: the application first, its driver pod after it. The watch alone is not enough: one
 that lags by a minute would declare a just started attempt lost.
 
 `stop` ends an attempt, `sweep` removes ended applications.
@@ -136,9 +136,9 @@ class KubeflowLauncher:
         return await self._observe(assignment, assignment.settle_run_name, None)
 
     async def follow(self, assignment: Assignment, bound: Bound) -> ApplicationState | None:
-        """Sends one request and does not read its pods: see attempt/follow.py."""
+        """Sends one request and does not read the application's pods: see attempt/follow.py."""
         namespace = self.namespace_of(assignment)
-        with asking(f"application {bound.application} in namespace {namespace} cannot be looked at"):
+        with asking(f"application {bound.application} in namespace {namespace} cannot be read"):
             found = await self.kubernetes.get(SPARK_APPLICATIONS, namespace, bound.application)
         return None if found is None else of_others(found, assignment)
 
@@ -161,7 +161,7 @@ class KubeflowLauncher:
     ) -> ApplicationState | None:
         """Reads the application first: a driver that starts, or ends, between the two reads is then found."""
         namespace = self.namespace_of(assignment)
-        with asking(f"application {name} in namespace {namespace} cannot be looked at"):
+        with asking(f"application {name} in namespace {namespace} cannot be read"):
             found = await self.kubernetes.get(SPARK_APPLICATIONS, namespace, name)
             if found is None:
                 return None
@@ -207,7 +207,7 @@ class KubeflowLauncher:
             at_once = 0
 
     async def _pause(self, seconds: float, namespace: str, assignment: Assignment) -> bool:
-        """True, and early, when the watches saw a change of the application or of its pods."""
+        """Waits. Returns True, early, when the watches saw a change of the application or of its pods."""
         end, before = self.now() + seconds, self._versions(namespace, assignment)
         while (left := end - self.now()) > 0:
             await self.sleep(min(left, GLANCE) if before is not None else left)
@@ -216,7 +216,7 @@ class KubeflowLauncher:
         return False
 
     def _versions(self, namespace: str, assignment: Assignment) -> list[str] | None:
-        """Of the application and its driver pod. None: there is nothing to glance at."""
+        """Versions of the application and its driver pod in the watches' caches. None: there is no cache to read."""
         if self.applications is None or self.pods is None:
             return None
         application = self.applications.get(namespace, assignment.name)

@@ -15,7 +15,7 @@ reports FAILED for a running driver ("driver pod already exist").
 | SUSPENDING, SUSPENDED | Held; with our mark Finishing, Unknown | |
 | INVALIDATING, PENDING_RERUN | Accepted, repeated | an edit of its spec runs it again |
 
-A driver pod that no node has, and of which a scheduler says so, waits in a queue like a suspended application: Held.
+A driver pod that a scheduler reports as unschedulable waits in a queue like a suspended application: Held.
 
 A Spark operator that dies during a submission may leave a driver pod whose ConfigMaps will never be created; its successor reports FAILED
 ("already exist") for it, as for a running driver. Such a pod is Starting, and `half_made` reports since when it waits for its volumes.
@@ -244,7 +244,7 @@ def _without_pod(fields: _Fields, *, vanished: bool) -> tuple[Phase, str, int | 
         case "SUSPENDING" if fields.stopping:
             return Phase.FINISHING, "", None
         case "SUSPENDING" | "SUSPENDED":
-            return Phase.HELD, "it is suspended, by its queue or by somebody else", None
+            return Phase.HELD, "it is suspended, by its queue or another party", None
         case state if vanished and state in _MAY_VANISH:
             if fields.stopping:  # a submission may be in flight
                 return Phase.FINISHING, "", None
@@ -252,7 +252,7 @@ def _without_pod(fields: _Fields, *, vanished: bool) -> tuple[Phase, str, int | 
         case state if state in _PLAIN:
             return _PLAIN[state], fields.message[:MESSAGE], None
         case state:
-            return Phase.ACCEPTED, f"the Spark operator says {state[:MESSAGE]}, which is not known here", None
+            return Phase.ACCEPTED, f"the Spark operator says {state[:MESSAGE]}, which this version does not know", None
 
 
 def _failed(fields: _Fields) -> tuple[Phase, str, int | None]:
@@ -264,7 +264,7 @@ def _failed(fields: _Fields) -> tuple[Phase, str, int | None]:
 
 
 def _submission(message: str) -> str:
-    """What went wrong in a submission, whose message is followed by all that spark-submit wrote."""
+    """What went wrong in a submission: the message before all the output of spark-submit."""
     if len(message) <= MESSAGE:
         return message
     cause = find(message).cause

@@ -111,7 +111,7 @@ def may_run(pod: Mapping[str, Any]) -> bool:
 
 
 def leaves(pod: Mapping[str, Any]) -> bool:
-    """Whether its deletion has begun, so that its name will be free."""
+    """Whether the pod's deletion has begun, so that its name will be free."""
     return as_map(pod.get("metadata")).get("deletionTimestamp") is not None
 
 
@@ -186,7 +186,7 @@ def _has_started(status: Mapping[str, Any]) -> bool:
 
 
 def _never_starts(pod: Mapping[str, Any]) -> bool:
-    """Whether a deleted pod, of which nothing was seen to start, can have started nothing unseen."""
+    """Whether a deleted pod that was not seen to start anything cannot have started anything unseen either."""
     spec, status = as_map(pod.get("spec")), as_map(pod.get("status"))
     if not spec.get("nodeName"):
         return True
@@ -207,7 +207,7 @@ def _driver_container(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _disruption(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The condition with which the control plane or the kubelet announces that it ends the pod."""
+    """The condition by which the control plane or the kubelet announces that it ends the pod."""
     for each in map(as_map, as_list(status.get("conditions"))):
         if each.get("type") == "DisruptionTarget" and each.get("status") == "True":
             return each

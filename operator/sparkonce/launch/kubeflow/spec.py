@@ -68,7 +68,7 @@ ASSIGNMENT_LIMIT = 96 * 1024
 OBJECTS_LIMIT = 1000
 """Maximum number of objects that an application names: 37 bytes each, of the 256 KiB that all annotations may take."""
 TOKEN_SECONDS = 3600
-"""Lifetime of a driver's token for the gateway. The kubelet renews it when a fifth is left, which an API server may be away for."""
+"""Lifetime of a driver's token for the gateway. The kubelet renews it when a fifth is left, and an API server may be away that long."""
 TOKEN_VOLUME, TOKEN_FOLDER, TOKEN_NAME = "sparkonce-token", "/var/run/secrets/sparkonce.dev", "token"
 DRIVER_ENVIRONMENT = "spark.kubernetes.driverEnv."
 
@@ -132,7 +132,7 @@ def application(
 
 
 def placeholder(assignment: Assignment, *, namespace: str, objects: Sequence[Wanting] = ()) -> Document:
-    """A suspended application that takes the name of an attempt whose application was never seen. It has our nonce and stop mark and
+    """A suspended application that takes the name of an attempt whose application was never seen. It has our nonce and stop mark but
     nothing of the job: resuming it starts no driver, because it names no image."""
     metadata = _metadata(assignment, assignment.name, namespace, objects, role=Role.PLACEHOLDER)
     metadata["annotations"][STOPPING] = assignment.nonce
@@ -229,7 +229,7 @@ def assignment_text(assignment: Assignment) -> str:
     text = json.dumps(told.dump(), separators=(",", ":")).replace("$", "\\u0024")
     if len(text) > ASSIGNMENT_LIMIT:
         raise LaunchRefused(
-            f"what a driver of {assignment.key} must be told has {len(text):,} bytes, and {ASSIGNMENT_LIMIT:,} fit into its "
+            f"the assignment of a driver of {assignment.key} has {len(text):,} bytes, and {ASSIGNMENT_LIMIT:,} fit into its "
             "environment; shorten spec.outputs, or write fewer files in one transaction"
         )
     return text
@@ -398,7 +398,7 @@ def _defaults(spec: Document, conf: Mapping[str, str]) -> None:
 
 
 def _place_of_a_driver(name: str) -> bool:
-    """Configuration that says where and as whom a driver runs; how large, and what Spark does in it, is the job's alone."""
+    """Whether a setting says where or as whom a driver runs. Its size, and what Spark does in it, concern the job only."""
     sizes = (
         "spark.kubernetes.driver.request.",
         "spark.kubernetes.driver.limit.",

@@ -134,7 +134,7 @@ class Stopping:
         if not over:
             return NotYet("the Spark operator has not said that it will not submit it")
         if leaves(application):
-            return NotYet("it is being deleted by somebody else")
+            return NotYet("another party is deleting it")
         if is_placeholder(application):
             return None
         if driver is not None:
@@ -251,9 +251,9 @@ class Stopping:
         raise not_now(what, refused) from refused
 
     async def _proven(self, application: Json, seen: ApplicationState | None) -> ApplicationState | None:
-        """The same, with the proof that no driver ever ran where the API server still has it: the history of the driver pod's name from
-        before the application existed until the stub took it. Without it nothing is concluded from the absence of a pod, which may have
-        run and been deleted meanwhile."""
+        """The same state, with the proof that no driver ever ran if the API server still has it: the history of the driver pod's name from
+        before the application existed until the stub took it. Without that history the absence of a pod proves nothing: a pod may have run
+        and been deleted meanwhile."""
         since = text_of(as_map(as_map(application.get("metadata")).get("annotations")).get(PODS_SINCE))
         if self._stub is None or seen is None or seen.repeated or not since:
             return seen

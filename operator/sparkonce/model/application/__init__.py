@@ -1,1 +1,1 @@
-"""What is known of an application beyond the classes of its fields: whose labels they are, who asks, how text arrives. Pure."""
+"""Rules about applications beyond their field classes: labels of deployment tools, lineage settings, `$(NAME)`, UTF-8. Pure."""

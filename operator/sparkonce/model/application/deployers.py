@@ -65,7 +65,7 @@ MARKS: tuple[DeployerMark, ...] = (
 
 
 def mark_of(label: str) -> DeployerMark | None:
-    """The entry that names this label or annotation; None: it is people's own."""
+    """The entry that names this label or annotation; None: no tool reads it."""
     return next((each for each in MARKS if each.names(label)), None)
 
 

@@ -1,6 +1,6 @@
 """UTF-8 for every process of a job, on a laptop and in pods, whatever locale its sender has.
 
-A JVM takes the encoding of arguments and file names from its locale and replaces what that does not have: with `LC_ALL=C` an argument
+A JVM takes the encoding of arguments and file names from its locale and replaces characters that it lacks: with `LC_ALL=C` an argument
 `Zürich` arrives as `Z??rich`. `-Dsun.jnu.encoding` on a command line does not repair it (tried with Java 17), so the locale itself is set.
 Java 17 passes text on to Python in the encoding of `file.encoding`, which the locale implies unless an option says otherwise.
 
@@ -45,7 +45,7 @@ def pinned(names: Collection[str]) -> dict[str, str]:
 
 
 def problems(spec: Mapping[str, JsonValue]) -> Iterator[tuple[Loc, str]]:
-    """What keeps a SparkApplication's text from its driver, each with its path below the spec."""
+    """What would keep a SparkApplication's text from reaching its driver as written, each with its path below the spec."""
     text = next(_beyond_ascii(spec), None)
     if text is None:
         return

@@ -1,7 +1,7 @@
 """Reads JSON text as kubectl does: JSON values with the line of each, or a refusal with path and line.
 
-Python's own decoder tells neither lines nor duplicate keys with their path, accepts NaN, and stops at a recursion limit. Read as YAML, JSON
-with tabs or with surrogate pairs would be refused, which kubectl reads with a decoder of JSON.
+Python's own decoder reports neither lines nor the paths of duplicate keys, accepts NaN, and stops at a recursion limit. A YAML parser would
+refuse JSON with tabs or surrogate pairs, which kubectl reads with a JSON decoder.
 
 Refused although kubectl reads it: a duplicate key, an unpaired surrogate (kubectl makes U+FFFD of it), and numbers that do not survive an
 API server.
@@ -24,13 +24,13 @@ _LONGEST = 400  # digits of a number: no float has more before its point; bounds
 
 
 class NotJson(ValueError):
-    """The text is not JSON, so kubectl reads it as YAML. Its message says what was expected in which line."""
+    """The text is not JSON, so kubectl reads it as YAML. Its message names what was expected, and the line."""
 
 
 class JsonReader:
     """Reads the values that follow one another in a text.
 
-    most: values and keys."""
+    most: the largest number of values and keys."""
 
     def __init__(self, text: str, *, source: str, most: int) -> None:
         self._text, self._source, self._most = text, source, most
@@ -41,7 +41,7 @@ class JsonReader:
         """Position up to which lines are counted, and its line."""
 
     def value(self, at: int) -> tuple[Any, int]:
-        """The value that begins at this position, and the position of what follows it and blanks after it.
+        """The value that begins at this position, and the position of the first character after it that is not blank.
 
         Raises: NotJson. InvalidJob: JSON that is refused."""
         self.lines = {}
@@ -99,7 +99,7 @@ class JsonReader:
             raise NotJson(f"{broken.msg[:1].lower()}{broken.msg[1:]} in line {self._line_at(at)}") from None
         if lone_surrogate(text):
             raise self._refuse(
-                loc, at, "has an unpaired surrogate, which is no valid Unicode text; write the character"
+                loc, at, "has an unpaired surrogate, which is not valid Unicode text; write the character"
             )
         return text, self._blank(end)
 

@@ -1,8 +1,8 @@
 """The one reader of job files: reads documents as kubectl does, so that a file is the same job on a laptop and on a cluster.
 
 As kubectl: a file that begins with `{` is JSON, and YAML if it is not; a line that begins with `---` separates documents of YAML; the last
-line has a line break; a byte order mark says whether a file is UTF-8 or UTF-16. Refused where kubectl replaces bytes that are no text by
-U+FFFD, and where a document of YAML goes on after `...`, which kubectl ignores. `yaml_reader` and `json_reader` say what else is refused.
+line has a line break; a byte order mark says whether a file is UTF-8 or UTF-16. Refused are bytes that are not text, which kubectl replaces
+by U+FFFD, and a YAML document that continues after `...`, which kubectl ignores. `yaml_reader` and `json_reader` name the rest.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def read(text: str, *, source: str) -> Tree:
 
 
 def read_all(text: str, *, source: str, manifests: int = 1) -> list[Document]:
-    """Reads the documents of a text that are not empty. manifests: how many times the size of one the text may have.
+    """Reads the documents of a text that are not empty. manifests: the text may be this many times as large as one.
 
     Raises: InvalidJob: as `read`."""
     most = manifests * SIZE_LIMIT
     if len(text) > most or len(text.encode(errors="surrogatepass")) > most:
-        raise refused(f"is larger than {most >> 20} MiB, which no manifest is", source, None)
+        raise refused(f"is larger than {most >> 20} MiB, the limit for a manifest", source, None)
     nodes = manifests * _NODES
     if text.startswith("{", _spaced(text, 0)):
         return _of_json(text, source=source, most=nodes)

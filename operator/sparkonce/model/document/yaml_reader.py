@@ -1,12 +1,12 @@
-"""Reads YAML to JSON values as kubectl does, or refuses it: the parser is libyaml, the meaning of what it parses is that of kubectl.
+"""Reads YAML to JSON values as kubectl does, or refuses it: libyaml parses, and kubectl's rules decide what the result means.
 
 kubectl reads YAML with sigs.k8s.io/yaml (go.yaml.in/yaml/v2): `0123` is 83, `08` is 8, `y` is true, `1_000` is 1000, a date and `12:30` are
 text, and a last line without a line break has one. PyYAML's loaders and its resolver know another dialect, so only the events of its parser
 are used here; `plain` is a port of kubectl's rules for scalars, line by line. `tests/api/test_documents.py` compares both.
 
-Refused although kubectl reads it, because one of two meanings would be lost in silence: a duplicate key; a key that is no text (`on`,
-`1.0`, `~`); a key that stands before the `<<` that brings it, too (kubectl takes the merged value, other readers the own one); numbers that
-do not survive an API server (integers beyond 64 bits, floats of whole numbers beyond 2**53); tags other than those of JSON's types; a
+Refused although kubectl reads it, because one of two meanings would be lost in silence: a duplicate key; a key that is not text (`on`,
+`1.0`, `~`); a key written before a `<<` that merges the same key (kubectl takes the merged value, other readers the written one); numbers
+that do not survive an API server (integers beyond 64 bits, floats of whole numbers beyond 2**53); tags other than those of JSON's types; a
 second document.
 
 A small text can describe a huge document (aliases and merges of aliases), and a deep one overflows the stack of a parser. So nodes are
@@ -56,7 +56,7 @@ _SCALARS = {"while parsing a quoted scalar", "while scanning a double-quoted sca
 """Contexts of libyaml's and PyYAML's errors inside a scalar."""
 
 UNREADABLE = "is not readable as YAML"
-"""Begins the refusal of what is no YAML, whatever it would mean."""
+"""Beginning of the message about text that is not YAML."""
 AFTER = "after the end of its document, where kubectl stops reading"
 LARGE = "is a number that Kubernetes does not keep digit by digit; put it in quotes"
 
@@ -141,7 +141,7 @@ def plain(text: str) -> str | float | bool | None:
 
 
 def _integer(text: str) -> int | None:
-    """None: it does not fit into 64 bits, so kubectl goes on as if it were no integer. A sign is for 63 bits and the least one."""
+    """The integer; None if it does not fit into 64 bits (signed if it has a sign, else unsigned), where kubectl reads no integer."""
     digits = text.lstrip("+-")
     if len(digits) > 70:  # the longest is binary; bounds the conversion
         return None
@@ -190,7 +190,7 @@ class _Open:
 
     @property
     def place(self) -> Loc | None:
-        """What is read next, below it; None: perhaps something after its end."""
+        """Where the next value belongs, below this node; None: perhaps after its end."""
         entries = len(self.node.children)
         if self.mapping and entries % 2:
             return (self.key,)
@@ -320,7 +320,7 @@ class _Decodes:
         self._open: set[int] = set()
 
     def count(self, node: Node) -> None:
-        """Raises: InvalidJob: too many values come from aliases."""
+        """Counts a node. Raises: InvalidJob: too many values come from aliases."""
         self._all += 1
         self._by_alias += self._within > 0
         if self._by_alias > 100 and self._all > 1000 and self._by_alias > 0.99 * self._all:
@@ -424,7 +424,7 @@ class _Builder:
         """What `<<` brings. own: the entries above it, of which it may bring none."""
         merged = self._merged(loc, node)
         if twice := [name for name in merged if name in own]:
-            told = f"brings {twice[0]}, which stands above it, and kubectl takes the merged value; write << first"
+            told = f"merges {twice[0]}, which is also set above it, and kubectl takes the merged value; write << first"
             raise self._refuse(loc, key, told)
         return merged
 
@@ -446,12 +446,12 @@ class _Builder:
     def _key(self, loc: Loc, node: Node) -> str:
         key = node.children[0] if node.kind == "alias" else node
         if key.kind != "scalar":
-            raise self._refuse(loc, node, "has a key that is no text")
+            raise self._refuse(loc, node, "has a key that is not text")
         if key.tag not in (None, f"{_TAG}str"):
             raise self._refuse(loc, node, f"has a key with the YAML tag {key.tag}; put it in quotes")
         name = key.text
         if lone_surrogate(name):
-            raise self._refuse(loc, node, "has a key that is no valid Unicode text")
+            raise self._refuse(loc, node, "has a key that is not valid Unicode text")
         if key.tag is None and key.plain and not isinstance(read := plain(name), str):
             small = isinstance(read, int) and not isinstance(read, bool) and number(read) is not None
             if not (small and _KEY.fullmatch(name)):
@@ -463,23 +463,23 @@ class _Builder:
         kind = "str" if node.tag is None and not node.plain else (node.tag or "").removeprefix(_TAG)
         if kind == "str":
             if lone_surrogate(node.text):
-                raise self._refuse(loc, node, "is no valid Unicode text")
+                raise self._refuse(loc, node, "is not valid Unicode text")
             return node.text
         if kind not in ("", "int", "float", "bool", "null"):
             raise self._refuse(loc, node, f"has the YAML tag {node.tag}; a manifest is plain JSON")
         read = plain(node.text)
         found = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(read), "null")
         if kind and found != kind and (kind, found) != ("float", "int"):
-            raise self._refuse(loc, node, f"is {node.text[:60]!r}, which is no {kind}; put it in quotes")
+            raise self._refuse(loc, node, f"is {node.text[:60]!r}, which is not of type {kind}; put it in quotes")
         if found in ("int", "float"):
             return self._number(loc, node, float(read or 0) if kind == "float" else read)
         if isinstance(read, str) and lone_surrogate(read):
-            raise self._refuse(loc, node, "is no valid Unicode text")
+            raise self._refuse(loc, node, "is not valid Unicode text")
         return read
 
     def _number(self, loc: Loc, node: Node, read: Any) -> int | float:
         kept = number(read)
         if kept is None:
-            told = LARGE if math.isfinite(read) else f"is {node.text}, which is no JSON number; put it in quotes"
+            told = LARGE if math.isfinite(read) else f"is {node.text}, which is not a JSON number; put it in quotes"
             raise self._refuse(loc, node, told)
         return kept

@@ -1,4 +1,4 @@
-"""Computes the log entry that commits a slot at one version of a Delta table, or the sentence why it cannot be committed.
+"""Computes the log entry that commits a slot at one version of a Delta table, or one sentence on why it cannot be committed.
 
 Everything is derived anew for each version that is tried, and from the slot alone: a process that rolls a sealed slot forward, days later
 and without the job, writes the same entry as its driver would have. Only the statistics of files are known to the driver alone (`log`).
@@ -65,7 +65,7 @@ async def unfit(objects: TableObjects, table: DeltaSnapshot | None, key: SinkKey
     if table is None:
         return "it was dropped after the rows were staged" if slot.table is not None else None
     if slot.table is not None and slot.table != table.identity:
-        return "it was dropped and made anew after the rows were staged"
+        return "it was dropped and recreated after the rows were staged"
     if why := unwritable(table):
         return why
     fits = _slot_fit(table, slot)
@@ -106,8 +106,8 @@ async def older(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, on_re
         return "it may mark single rows as deleted (deletionVectors), so its files are not replaced whole; declare onRerun: Append"
     if lost := [file.path for file in files if file.path not in table.live]:
         return (
-            f"another writer rewrote or deleted {len(lost)} file(s) of the generation before, the first is {lost[0]}, so its rows cannot "
-            "be told apart any more; delete them yourself and declare onRerun: Append"
+            f"another writer rewrote or deleted {len(lost)} file(s) of the generation before, the first is {lost[0]}, so its rows can "
+            "no longer be identified; delete them yourself and declare onRerun: Append"
         )
     return files
 

@@ -57,7 +57,7 @@ def slot_path(slot: Slot) -> str:
 
 
 async def put_slot(objects: TableObjects, slot: Slot) -> bool:
-    """True: the slot is stored durably. False: it existed, and a process that knows that the key is decided has swept it.
+    """Stores a slot. True: it is stored durably. False: it existed and was deleted meanwhile, by a process that swept the decided key.
     Raises: OutputCorrupt when another slot has the same nonce."""
     path, data = slot_path(slot), layout.encode(slot)
     if await create_heard(objects, path, data):

@@ -1,7 +1,7 @@
 """Lays a DataFrame out by the partition columns of a Delta table, whose log holds their values as text.
 
 Readers take these columns from the log, and staged files lack them. Values that the log cannot hold are refused while the rows are
-computed: an empty text is null there, and readers differ in what they make of years beyond four digits.
+computed: an empty text is null there, and readers interpret years of more than four digits differently.
 
 Source: the Delta transaction log protocol, section on partition value serialization.
 """
@@ -22,7 +22,7 @@ def laid_out(frame: DataFrame, partition_by: Sequence[str], where: str) -> tuple
     """The rows with helper columns in place of the partition columns, and the helpers' names.
 
     Raises:
-        InvalidInput: a partition column does not exist, or has a type without a text.
+        InvalidInput: a partition column does not exist, or its type has no text form.
     """
     from pyspark.sql import functions as F
 
@@ -43,7 +43,7 @@ def _held(text: Column, name: str, kind: DataType, table: str) -> Column:
     unfit: list[tuple[Column, str]] = []
     if isinstance(kind, DateType | TimestampNTZType):
         years = ~text.rlike(r"^[0-9]{4}-") | text.startswith("0000")
-        unfit = [(years, "a year outside of 1 to 9999, which readers of the log take for others; clean it")]
+        unfit = [(years, "a year outside of 1 to 9999, which readers of the log misread; clean it")]
     elif isinstance(kind, DecimalType):
         why = "a value between -1 and 0, which delta-rs cannot read as a partition; clean it"
         unfit = [(text.startswith("-0"), why)]

@@ -1,8 +1,8 @@
 """Decides whether rows fit a Delta table, and whether this writer supports the table. Pure: facts in, one sentence or a new schema out.
 
-A Delta table may make demands on writers that no reader would miss at once: computed values, checked constraints, row identifiers. Demands
-not implemented here are refused by name; a feature that is enabled but unused is no reason to refuse. A fence adds no row and changes no
-file, so nearly every table takes one.
+A Delta table may require work of its writers whose absence no reader notices at once: computed values, checked constraints, row
+identifiers. Requirements not implemented here are refused by name; a feature that is enabled but unused is no reason to refuse. A fence
+adds no row and changes no file, so nearly every table accepts one.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def fit(
             return f"it is partitioned by the {kind} {name}, which this version does not write"
     if found.new and not merge:
         named = ", ".join(".".join(path) for path, _ in found.new)
-        return f"it does not have the column(s) {named}; say merge_schema=True to add them, or drop them"
+        return f"it does not have the column(s) {named}; pass merge_schema=True to add them, or drop them"
     added = [column for _, column in found.new]
     for column in table["fields"]:
         deeper = [path for path, _ in found.new if path[0] == column["name"]]
@@ -263,7 +263,7 @@ def new_schema(rows: Field, asked: Sequence[str]) -> Field | str:
 
 
 def _unkept(columns: Sequence[Field]) -> str | None:
-    """Why a table cannot keep what new columns say of themselves; None when it can."""
+    """Why a table cannot keep the metadata of new columns; None when it can."""
     for column in columns:
         if (collation := _COLLATION.search(json.dumps(column))) is not None:
             return f"column {column['name']} has the collation {collation[1]}, which this version does not write; cast it to string"
@@ -350,7 +350,7 @@ def _bad_columns(rows: Field) -> str | None:
 
 
 def _twice(struct: Field) -> str | None:
-    """A name that differs from an earlier one in case at most."""
+    """A name that equals an earlier one, ignoring case."""
     seen: set[str] = set()
     for each in struct["fields"]:
         if (lower := each["name"].lower()) in seen:

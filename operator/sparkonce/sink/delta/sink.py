@@ -7,7 +7,7 @@
 A commit is decided on ONE loaded version: the key is not committed, its fence is not above the token, the rows fit. Then exactly the next
 version is created, if absent. Any entry in between, ours or not, is a conflict, after which the table is loaded again. After every create
 the table is loaded once more, and it alone shows what happened. So a lost answer, a roll-forward by another process and an entry created
-where log cleanup had freed its number (by a process frozen for weeks) are one case, not three.
+where log cleanup had freed its number (by a process frozen for weeks) are handled alike.
 
 Entries are written here and not by delta-rs's `create_write_transaction`, although that takes staged files, both transaction identifiers
 and `max_commit_retries=0`. Three facts forbid it, each shown by a test in test_delta_library.py: it escapes letters beyond ASCII in paths,
@@ -19,8 +19,8 @@ table at a version, and checkpoints.
 Spark's `txnAppId` was rejected as well: it skips silently, has no fence, and with the token as its version writes twice.
 
 Refused in one sentence, before the DataFrame runs: tables that demand what we do not write (`schema`), tables that expire transaction
-identifiers, and `onRerun: Replace` after another writer rewrote the older generation's files, because its rows are in no files of their own
-any more.
+identifiers, and `onRerun: Replace` after another writer rewrote the older generation's files, because its rows no longer have files of
+their own.
 """
 
 from __future__ import annotations
@@ -206,14 +206,14 @@ class DeltaTableSink:
 
     async def _commit(self, key: SinkKey, slot: Slot, *, after: Slot | None) -> CommitOutcome:
         if slot.sink_key != str(key) or slot.state is not SlotState.COMMITTED:
-            raise ValueError(f"{slot.state} slot of {slot.sink_key} is no commit of {key}")
+            raise ValueError(f"{slot.state} slot of {slot.sink_key} is not a commit of {key}")
         files: tuple[DataFile, ...] | None = None
         looked, suspect = False, ""
         tries = _Tries(f"whether attempt {slot.token} of {key} is committed to {self.uri}")
         while True:
             table = await self._log.load()
             if after is not None and (why := delta_stream.lost(table, after)) is not None:
-                return Stuck(slot, f"the Delta table {self.uri} does not take it: {why}")
+                return Stuck(slot, f"the Delta table {self.uri} cannot take it: {why}")
             if table is not None and (number := table.committed(key)) is not None:
                 return await self._decided(table, key, slot, number)
             if table is not None and table.fenced(key) > slot.token:
@@ -230,7 +230,7 @@ class DeltaTableSink:
                 files, why = (None, found) if isinstance(found, str) else (found, None)
             if why is not None or files is None:
                 if why == suspect:
-                    return Stuck(slot, f"the Delta table {self.uri} does not take it: {why}")
+                    return Stuck(slot, f"the Delta table {self.uri} cannot take it: {why}")
                 suspect = why or ""  # a process that decided the key meanwhile may have swept the files: look once more
                 continue
             if table is None:
@@ -260,7 +260,7 @@ class DeltaTableSink:
         return await inventory(self._objects, await self._log.load(), self.kind)
 
     async def sweep(self, key: SinkKey, *, more: bool = False) -> Swept:
-        del more  # this format has no work for the whole table
+        del more  # Delta needs no work on the whole table
         table = await self._log.load()
         stands = None if table is None else await self._standing(table, key)
         keys = await delta_stream.swept(self._objects, key, stands)

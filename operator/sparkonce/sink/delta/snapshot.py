@@ -74,7 +74,7 @@ class DeltaSnapshot:
 
 
 class Log:
-    """The log of one table. Every method raises OutputUnavailable, which means unknown."""
+    """The log of one table. Every method raises OutputUnavailable when the state of the log is unknown."""
 
     def __init__(self, objects: TableObjects) -> None:
         self.objects = objects

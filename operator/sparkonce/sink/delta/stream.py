@@ -6,8 +6,8 @@ from one loaded version and from the slots that it names.
     _sparkonce/_queries/<query id>/<sink key>.json            put before an opening is committed
     _sparkonce/_sources/<digest of a source>/<sink key>.json  the same, for each source that the opening records
 
-These names are hints: only the log shows whether an opening is committed. They make it one listing to find out whether a checkpoint, or a
-source, has served another key, however many keys the table has. They are never deleted.
+These names are hints: only the log shows whether an opening is committed. With them, one listing finds every key that used a checkpoint or
+a source, however many keys the table has. They are never deleted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def lost(table: DeltaSnapshot | None, after: Slot) -> str | None:
     if table is not None and table.committed(after.sink_key) == slot_number(after):
         return None
     return (
-        f"it was dropped or made anew under the stream, and {after.sink_key}, after which it comes, is not there; rerun the job "
+        f"it was dropped or recreated under the stream, and {after.sink_key}, after which it comes, is not there; rerun the job "
         "with a new checkpoint"
     )
 

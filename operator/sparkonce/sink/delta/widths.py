@@ -74,7 +74,7 @@ def of_rows(declared: Sequence[Width], rows: Field) -> tuple[Width, ...]:
 
 
 def unchecked(declared: Sequence[Width], rows: Field) -> str | None:
-    """Why staged rows may be too long for widths; None when they were checked for them, or for narrower ones."""
+    """Why staged rows may be longer than the declared widths; None if they were checked against these widths, or narrower ones."""
     proven = {column["name"]: (column.get("metadata") or {}).get(CHECKED) for column in rows["fields"]}
     for each in of_rows(declared, rows):
         own = proven.get(each.steps[0])
@@ -222,7 +222,7 @@ def _of_type(kind: Any, declared: _DeclaredType | None, steps: tuple[str, ...]) 
 
 
 def _contradiction(kind: Any, declared: _DeclaredType) -> str | None:
-    """What a declaration with widths says that cannot be true of a type."""
+    """How a declaration with widths contradicts a type; None if it does not."""
     if isinstance(kind, str):
         return declared.kind if declared.most is None or kind != "string" else None
     if declared.kind != kind["type"]:

@@ -65,7 +65,7 @@ def first_line(error: BaseException) -> str:
 
 
 def is_absolute(location: str) -> bool:
-    """Whether a path or URL means the same place to every reader. `file://warehouse/x` names a host, which each takes otherwise."""
+    """Whether a path or URL means the same place to every reader. `file://warehouse/x` names a host, which readers treat differently."""
     parts = urlsplit(location)
     if parts.scheme in ("", "file"):
         return parts.path.startswith("/") and not parts.netloc
@@ -133,7 +133,7 @@ class CatalogTable:
         """Checks that tables of this catalog lie where Spark and pyiceberg both find them. A catalog server chooses places by itself.
 
         Raises:
-            InvalidInput: the warehouse is no absolute location.
+            InvalidInput: the warehouse is not an absolute location.
         """
         warehouse = self.catalog.properties.get("warehouse")
         if warehouse and isinstance(self.catalog, MetastoreCatalog) and not is_absolute(warehouse):

@@ -221,15 +221,16 @@ class Sending:
     def _conflict(self, table: Table, change: TableChange | None, error: Exception) -> None:
         """Pauses after a conflict. change: given if it is certain that it was refused as a whole; its files are deleted."""
         self._conflicts += 1
-        if (
-            change is not None and not self._doubtful
-        ):  # a doubtful one may still be committed, and needs the files written for it
+        # A change whose reply was lost may still be committed, and needs the files written for it.
+        if change is not None and not self._doubtful:
             with contextlib.suppress(Exception):  # left to the table's own maintenance
                 for path in change.written:
                     table.io.delete(path)
         if self._conflicts > CONFLICTS:
+            if self._doubtful:
+                raise self._unknown() from error
             raise OutputUnavailable(
-                f"{self._what} gave way to {CONFLICTS} other commits to {self._place.uri} ({first_line(error)}); nothing of it is there, "
+                f"{self._what} gave way to {CONFLICTS} other commits to {self._place.uri} ({first_line(error)}); nothing was committed, "
                 "run it again when the table is less busy"
             ) from error
         least, most = WAIT
@@ -238,7 +239,7 @@ class Sending:
     def _unknown(self) -> OutputUnavailable:
         if not self._doubtful:
             return OutputUnavailable(f"{self._error}; {self._what} was not sent to {self._place.uri}")
-        return OutputUnavailable(f"{self._error}; whether {self._what} stands in {self._place.uri} is unknown")
+        return OutputUnavailable(f"{self._error}; whether {self._what} is committed to {self._place.uri} is unknown")
 
 
 def _requirements(metadata: TableMetadata, key: SinkKey, at: KeyEvidence) -> tuple[TableRequirement, ...]:

@@ -123,7 +123,7 @@ def check_ids(rows: pa.Schema, table: Schema) -> None:
     for field_id in found._lazy_id_to_name:  # noqa: SLF001 - it has no other index of all ids
         name = found.find_column_name(field_id)
         if table.find_column_name(field_id) != name:
-            raise ValueError(f"its column {name} is another one than when the rows were staged")
+            raise ValueError(f"its column {name} is not the one that it was when the rows were staged")
 
 
 def _counted(footer: FileMetaData, plan: Mapping[int, Any], ids: Mapping[str, int]) -> dict[int, Any]:

@@ -87,9 +87,9 @@ class SchemaChange:
         if self.changed:
             return f"these columns have another type there: {'; '.join(self.changed)}; cast them"
         if self.keys:
-            return f"keys of a map must have the same fields there and here, and {', '.join(self.keys)} differ; cast the keys"
+            return f"keys of a map must have the same fields in the table and in the rows, and {', '.join(self.keys)} differ; cast the keys"
         if self.required:
-            return f"these columns may not be null there and may be here: {', '.join(self.required)}"
+            return f"these columns are required there, and the rows may hold nulls in them: {', '.join(self.required)}"
         if self.new and not merge:
             names = ", ".join(".".join(path) for path, _ in self.new)
             return f"it has no column {names}; drop it from the rows, or write with merge_schema=True to add it"
@@ -232,7 +232,8 @@ def _compare(
 def _compare_types(
     mine: IcebergType, theirs: IcebergType, path: tuple[str, ...], found: SchemaChange, *, in_key: bool
 ) -> None:
-    """path: has `element`, `key` and `value`, because pyiceberg adds no column to a list in a list without them."""
+    """Notes the differences of two types. path: has `element`, `key` and `value`, because pyiceberg adds no column to a list in a list
+    without them."""
     if isinstance(mine, StructType) and isinstance(theirs, StructType):
         _compare(mine, theirs, path, found, in_key=in_key)
     elif isinstance(mine, ListType) and isinstance(theirs, ListType):
@@ -245,7 +246,7 @@ def _compare_types(
         _compare_types(mine.key_type, theirs.key_type, (*path, "key"), found, in_key=True)
         _compare_types(mine.value_type, theirs.value_type, (*path, "value"), found, in_key=in_key)
     elif mine != theirs:
-        found.changed.append(f"{'.'.join(path)} is {_text(theirs)} there and {_text(mine)} here")
+        found.changed.append(f"{'.'.join(path)} is {_text(theirs)} in the table and {_text(mine)} in the rows")
 
 
 def _text(kind: IcebergType) -> str:

@@ -6,7 +6,7 @@ slot log: a fence at t is a `closed` in every slot below t, and a commit of t ba
 
 The slot's JSON is written beside its data before the commit; the evidence in the table names its path and digest.
 
-Refused: format versions other than 2, bucket partitions (Spark's own writer cannot compute them), schema changes without `merge_schema`,
+It refuses format versions other than 2, bucket partitions (Spark's own writer cannot compute them), schema changes without `merge_schema`,
 replacing files that were compacted. pyiceberg's own retries are not used (see `commit`).
 
 Source: research notes on exactly-once output, section 7.3; the Iceberg table and REST catalog specifications.
@@ -299,7 +299,7 @@ class IcebergTableSink:
         return await inventory(view, kind=self.kind)
 
     async def sweep(self, key: SinkKey, *, more: bool = False) -> Swept:
-        del more  # no work is done for the whole table
+        del more  # Iceberg needs no work on the whole table
         view = self._view()
         if view is None:
             return Swept(0, 0)
@@ -455,7 +455,7 @@ class IcebergTableSink:
         try:
             data_files(wider, files)
         except ValueError as error:
-            raise InvalidInput(f"the rows cannot be filed in the table {self.uri}: {first_line(error)}") from error
+            raise InvalidInput(f"the rows cannot be added to the table {self.uri}: {first_line(error)}") from error
 
     def _is_barred(self, key: SinkKey, token: int) -> bool:
         with contextlib.suppress(SparkonceError):

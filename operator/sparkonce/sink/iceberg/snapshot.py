@@ -124,7 +124,7 @@ class TableView:
         folder = staging_folder(key, slot.token, slot.nonce)
         listed = {each.path: each.bytes for each in blocking.run(objects.list(folder))} if named else {}
         if lost := [path for path, file in named.items() if listed.get(path) != file.bytes]:
-            return f"{len(lost)} staged file(s) in {objects.where(folder)} are not there as they were written; rerun the job"
+            return f"{len(lost)} staged file(s) in {objects.where(folder)} are missing or changed; rerun the job"
         replaces = slot.on_rerun is OnRerun.REPLACE and not is_opening(slot)
         removed = self.removed(key) if replaces else []
         if isinstance(removed, str):

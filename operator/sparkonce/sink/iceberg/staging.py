@@ -1,9 +1,9 @@
-"""Lays a DataFrame out for an Iceberg table, before it is written natively, and tells the partition of each file afterwards.
+"""Lays a DataFrame out for an Iceberg table before it is written natively, and finds the partition of each file afterwards.
 
 A file of a partitioned table contains one value of each partition field. So rows are split by helper columns that hold the text of the
 field's transform (see `sink.groups`), and only those become folder names: the columns themselves stay in the files, where all readers of
-the table find them. The partition of a file is read back from the names of its folders: statistics do not tell `-0.0` from `0.0`, and lack
-NaN and long texts.
+the table find them. The partition of a file is read back from the names of its folders: statistics do not distinguish `-0.0` from `0.0`,
+and lack NaN and long texts.
 
 Iceberg computes years to hours in UTC, Spark in the session's time zone; the helpers compute in UTC. They raise no arithmetic error: where
 a truncated value leaves its type's range, the row is refused by name.
@@ -72,7 +72,7 @@ def identified(frame: DataFrame, schema: Schema) -> DataFrame:
     plan = rows._jdf.queryExecution()  # noqa: SLF001 - PySpark has no other access to the plan
     if _ids(json.loads(plan.optimizedPlan().schema().json())) == _ids(numbered):
         return rows
-    # The optimizer forgets the metadata of columns that are constants; what was computed has left it behind.
+    # The optimizer drops the metadata of constant columns.
     session: Any = rows.sparkSession
     computed = session._jsparkSession.internalCreateDataFrame(plan.toRdd(), rows._jdf.schema(), False)  # noqa: SLF001 - see above
     return ClassicFrame(computed, session)
@@ -162,11 +162,11 @@ def _text(each: PartitionField, schema: Schema) -> Column:
 
 
 def _dated(number: Column, column: Column, kind: IcebergType, name: str) -> Column:
-    """The text of a number of days, hours or microseconds, or an error for a row that pyiceberg cannot file: it shows partitions as dates
-    of Python, which has the years 1 to 9999."""
+    """The text of a number of days, hours or microseconds, or an error for a row whose partition pyiceberg cannot represent: it uses
+    Python's dates, whose years are 1 to 9999."""
     from pyspark.sql import functions as F
 
-    why = f"column {name} partitions the table and holds a year outside of 1 to 9999, which pyiceberg cannot file; clean it"
+    why = f"column {name} partitions the table and holds a year outside of 1 to 9999, which pyiceberg cannot represent; clean it"
     return groups.refuse(~F.unix_date(_date(column, kind)).between(*_PYTHON_DAYS), why, number.cast("string"))
 
 
@@ -202,7 +202,7 @@ def _date(column: Column, kind: IcebergType) -> Column:
 
 
 def _floored(number: Column, unit: int) -> Column:
-    """The quotient of whole numbers, rounded down; nothing in it exceeds the numbers."""
+    """The quotient of whole numbers, rounded down; no intermediate result exceeds the operands."""
     from pyspark.sql import functions as F
 
     quotient = F.call_function("div", number, F.lit(unit))
@@ -224,6 +224,6 @@ def _truncated(column: Column, kind: IcebergType, width: int, name: str) -> Colu
     rest = F.pmod(column, unit)
     return groups.refuse(
         column < least + rest,
-        f"column {name} is partitioned by truncate[{width}] and holds a value so low that its truncated value is no {kind}; clean it",
+        f"column {name} is partitioned by truncate[{width}] and holds a value so low that, truncated, it does not fit {kind}; clean it",
         (column - rest).cast("string"),
     )

@@ -1,7 +1,7 @@
 """Streams in an Iceberg table: reads the chain of a stream, and the streams that use a checkpoint.
 
-The protocol is the chain of `sparkonce.sink.stream`; a place is a sink key of its own, its decision one change of the catalog. Everything
-is answered from loaded metadata; slots are read only when their content is needed.
+The protocol is the chain of `sparkonce.sink.stream`: each place is a sink key of its own, decided by one change of the catalog. All answers
+come from loaded metadata; slots are read only when their content is needed.
 """
 
 from __future__ import annotations

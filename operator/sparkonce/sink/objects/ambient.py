@@ -1,13 +1,12 @@
-"""Keeps a process from using the identity of the machine that it happens to run on.
+"""Keeps a process from using the cloud identity of the machine that it runs on.
 
-The clients of object stores (obstore, delta-rs, pyarrow, boto3 below pyiceberg) ask the metadata service of the cloud's machine for
-credentials when they were given none. In an operator that is whatever right the node has, and every tenant's job could make use of it. What
-was given to the process is meant for it and stays: variables, mounted files, tokens projected into its pod (web identity, federated
-tokens, container credentials), anonymous access.
+Clients of object stores (obstore, delta-rs, pyarrow, boto3 below pyiceberg) ask the cloud's metadata service for credentials when they were
+given none. An operator would then act with the node's rights, on behalf of any tenant's job. Credentials given to the process itself stay
+usable: variables, mounted files, tokens projected into its pod (web identity, federated tokens, container credentials), anonymous access.
 
-Two means, because no variable turns all of these clients off. Opening a store without credentials of its own is refused (`given`, which
-repeats obstore's precedence), before a client exists. And `forbid` sets what boto3 and AWS's SDK obey, and points the metadata addresses
-of the others to a closed port of this machine: pyiceberg opens file systems by itself.
+This takes two measures, because no single variable applies to all clients. Opening a store without credentials of the process's own is
+refused before a client exists (`given` repeats obstore's precedence). `forbid` sets the variables that boto3 and AWS's SDK obey, and points
+the metadata addresses of the others to a closed port of this machine, because pyiceberg opens file systems by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sparkonce.settings import AMBIENT
 CLOSED = "127.0.0.1:1"
 """tcpmux, which nothing listens on: a connection is refused at once."""
 
-REMEDY = "give them in the environment, or say that the machine's own may be used (SPARKONCE_AMBIENT_CREDENTIALS=true)"
+REMEDY = "give them in the environment, or allow the machine's own (SPARKONCE_AMBIENT_CREDENTIALS=true)"
 
 _FORBIDDEN = {
     AMBIENT: "false",
@@ -72,7 +71,7 @@ _GCLOUD = Path(".config/gcloud/application_default_credentials.json")
 
 
 def forbid(environ: MutableMapping[str, str]) -> None:
-    """Sets this process's environment so that no client asks for the machine's identity; before the first client is made."""
+    """Sets this process's environment so that no client asks for the machine's identity. Call it before the first client is created."""
     environ.update(_FORBIDDEN)
 
 

@@ -102,7 +102,7 @@ def parse(location: str, *, field: str) -> StoreLocation:
     host, path = found["host"], (found["path"] or "").strip("/")
     if bad := _REFUSED.search(path):
         raise InvalidInput(
-            f"{field}: the path of a table on a store must not contain {bad[0]!r}, which Spark or a store does not take literally"
+            f"{field}: the path of a table on a store must not contain {bad[0]!r}, which Spark or a store does not read literally"
         )
     if any(part in ("", ".", "..") for part in path.split("/")) and path:
         raise InvalidInput(f"{field}: {scheme}://.../{path} has an empty, `.` or `..` part; write the path plainly")

@@ -96,7 +96,7 @@ class FolderObjects(StoreObjects):
             raise self._unavailable("flush to disk", "", error) from error
 
     async def delete_folder(self, prefix: str) -> None:
-        """Also deletes files that a listing hides, and the folders themselves."""
+        """Deletes a folder, its subfolders, and all files, including those that a listing hides."""
         if not prefix:
             raise ValueError("a table is never deleted as a whole")
         folder = self._folder / prefix
@@ -151,7 +151,7 @@ def _link(temporary: Path, final: Path) -> bool:
     except OSError as error:
         if error.errno in _NO_LINKS:
             raise OutputUnsafe(
-                f"{final.parent} is on a file system without hard links, so nothing can be created there only if it is absent; "
+                f"{final.parent} is on a file system without hard links, so create-if-absent is impossible there; "
                 "put the output on another one"
             ) from None
         raise

@@ -48,7 +48,7 @@ def local_folder(location: str, *, base: str | None = None, field: str) -> Path:
         try:
             url = urlsplit(location)
         except ValueError:  # an unclosed bracket, which begins an IPv6 address
-            raise InvalidInput(f"{field}: {location} is no URL; write file:///folder") from None
+            raise InvalidInput(f"{field}: {location} is not a URL; write file:///folder") from None
         if scheme[1].lower() != "file":
             raise OutputUnsupported(f"{field}: {location} is not a local folder; give a path or a file:// URI")
         if url.netloc not in ("", "localhost") or url.query or url.fragment:

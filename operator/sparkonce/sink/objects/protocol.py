@@ -68,7 +68,7 @@ class TableObjects(Protocol):
         ...
 
     async def create(self, path: str, data: bytes) -> bool:
-        """True: this call created the object, durably. False: the object exists (call `persist` before relying on it).
+        """Creates an object if it is absent. True: this call created it, durably. False: it exists (call `persist` before relying on it).
 
         Raises:
             OutputUnsafe: the store cannot create-if-absent.

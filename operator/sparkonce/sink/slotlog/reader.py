@@ -86,7 +86,7 @@ def files(path: str | Path) -> list[str]:
 
 
 def partitioning(file: DataFile, types: Mapping[str, Any]) -> Partitioning:
-    """The columns whose values Spark can take from the folders of a file, in their order; by the name that the folders have for them.
+    """The columns whose values Spark can take from a file's folders, in the folders' order, each with the name that the folders use.
 
     types: the table's columns in Spark's JSON."""
     folders = file.path.split("/")[layout.STAGING_DEPTH : -1]
@@ -116,7 +116,7 @@ def _complete_slots(path: str | Path) -> tuple[TableObjects, list[Slot]]:
         )
     if missing := blocking.run(missing_files(objects, slots)):
         raise FilesMissing(
-            f"{len(missing)} committed file(s) of {where} are not there as they were written, the first is {missing[0]}; "
+            f"{len(missing)} committed file(s) of {where} are missing or changed, the first is {missing[0]}; "
             "restore them from a backup, or rerun the job that wrote them"
         )
     return objects, slots
@@ -185,7 +185,7 @@ def _struct(
             names[path] = slot
         elif known != name:
             raise InvalidInput(
-                f"{where} has a column {at}{known} in {_introduced_by(names, f'{at}{known}')} and {path} in {slot}, which Spark takes for "
+                f"{where} has a column {at}{known} in {_introduced_by(names, f'{at}{known}')} and {path} in {slot}, which Spark treats as "
                 "one; rename it in the job that wrote the later one and rerun that"
             )
         else:

@@ -1,9 +1,9 @@
 """The slot log: Parquet files that Spark wrote, made visible by one object that is created only if absent.
 
 A slot (`_idem/<sink key>/<token>.json`) is `committed` or `closed`, for ever. Rule R: commit in slot t only after every lower slot is
-filled and none is committed. At most one slot of a key is therefore committed: suppose two, a < b. Before b was written, its writer read
-slot a filled and not committed; slots never change; so a is not committed. The proof does not mention time, so no decision here reads a
-clock. It does not rely on listings either: an empty slot is made certain by filling it.
+filled and none is committed. At most one slot of a key is therefore committed: suppose two, a < b. Before b was written, its writer
+read slot a filled and not committed; slots never change; so a is not committed. The proof does not mention time, so no decision here reads
+a clock. It does not rely on listings either: a slot that looks empty is filled, which settles it.
 
 A lost reply proves nothing. The slot is read, and if it is still empty the same create is sent again; the nonce, drawn per write,
 distinguishes our own slot from that of a process with the same token.

@@ -210,9 +210,11 @@ class Table:
 
     @property
     def objects(self) -> TableObjects:
-        """Raises:
-        InvalidInput: not a valid location.
-        OutputUnsupported: a scheme that is not supported.
+        """The objects of the table.
+
+        Raises:
+            InvalidInput: not a valid location.
+            OutputUnsupported: a scheme that is not supported.
         """
         if isinstance(self.place, Path):
             return FolderObjects(self.place.absolute())

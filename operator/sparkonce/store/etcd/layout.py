@@ -13,14 +13,14 @@
         exp/<utc-minute>/<realm>/<hash>                     finalized keys by the minute in which they expire
         replica/<nonce>                                     the operator's processes, each under its lease
         gateway/<nonce>                                     the gateways that serve, each under its lease
-        epoch                                               of the store; absent is 1
+        epoch                                               the store's epoch; absent means 1
 
 Parts are percent-encoded, so that a realm with slashes is one part: a namespace stays as it is, and no key of one realm begins with
 another's prefix. Keys of several realms are therefore in the order of the encoded names. The objects that want a generation are in
 its record; a copy under separate keys would have no reader and could only disagree.
 
 `CHANGES` spans `key/` to `report/`: one watch sees records, claims and reports in one order, with all that one transaction wrote at one
-revision. Three watches would have to be merged, and could not tell an owner that ended from one that finished.
+revision. Three watches would have to be merged, and could not distinguish an owner that died from one that finished.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from sparkonce.model.record import Address
 
 ROOT = "/sparkonce/v1/"
 BESIDE = ("spec", "result", "intent", "report", "size", "beat")
-"""What goes when the record goes."""
+"""Kinds of keys that are removed with the record."""
 
 
 @lru_cache(maxsize=4096)
 def _part(text: str) -> str:
-    """Remembered: a dozen keys of each transaction name one realm."""
+    """The percent-encoded part. Cached: a dozen keys of each transaction name one realm."""
     return quote(text, safe="")
 
 
@@ -49,7 +49,7 @@ class Layout:
         self.root = f"{ROOT}{_part(install)}/"
         self.epoch = f"{self.root}epoch".encode()
         self.changes = self._name("key/"), prefix_end(self._name("report/"))
-        """The range of one watch over all that a record's followers want to know."""
+        """The range of the one watch over records, claims and reports."""
 
     def _name(self, rest: str) -> bytes:
         return f"{self.root}{rest}".encode()
@@ -70,15 +70,15 @@ class Layout:
         return self._name(self._at(f"open/{address.key_hash[:2]}", address))
 
     def beside(self, kind: str, address: Address, generation: int) -> bytes:
-        """spec, result or intent of one generation."""
+        """Key of the spec, result or intent of one generation."""
         return self._name(f"{self._at(kind, address)}/{generation}")
 
     def all_beside(self, kind: str, address: Address) -> bytes:
-        """Prefix: of every generation."""
+        """Prefix of such keys of all generations."""
         return self._name(f"{self._at(kind, address)}/")
 
     def of_generation(self, kind: str, address: Address, generation: int) -> bytes:
-        """Prefix of report or beat."""
+        """Prefix of the reports or beats of one generation."""
         return self._name(f"{self._at(kind, address)}/{generation}/")
 
     def report(self, address: Address, generation: int, attempt: int, reporter: str) -> bytes:
@@ -88,21 +88,21 @@ class Layout:
         return self.of_generation("size", address, generation) + str(attempt).encode()
 
     def sizes(self, realm: str) -> bytes:
-        """Prefix: of a realm's reports."""
+        """Prefix of the sizes of a realm's reports."""
         return self._name(f"size/{_part(realm)}/")
 
     def beat(self, address: Address, generation: int, attempt: int, by: str) -> bytes:
         return self.of_generation("beat", address, generation) + f"{attempt}/{_part(by)}".encode()
 
     def new_event(self, address: Address, at: float) -> bytes:
-        """Unlike any other: a history is only ever added to."""
+        """A key that was never used: a history is only ever added to."""
         return self.all_beside("event", address) + f"{int(at * 1000):014d}-{uuid.uuid4().hex[:12]}".encode()
 
     def expiry(self, address: Address, at: float) -> bytes:
         return self.expiries_before(at) + f"/{_part(address.realm)}/{address.key_hash}".encode()
 
     def expiries_before(self, at: float) -> bytes:
-        """No key of an earlier minute is above this, and none of a later one below."""
+        """Key in the expiry index that separates earlier minutes from this and later ones."""
         return self._name(f"exp/{_minute(at)}")
 
     def expiries(self) -> bytes:
@@ -121,7 +121,7 @@ class Layout:
         return self._name("gateway/")
 
     def records(self, realm: str | None = None, hash_prefix: str = "") -> bytes:
-        """Prefix of all records, or of a realm's whose hash begins so."""
+        """Prefix of all records, or of a realm's records whose hash begins with `hash_prefix`."""
         return self._name("key/" if realm is None else f"key/{_part(realm)}/{_part(hash_prefix)}")
 
     def unfinished(self) -> bytes:
@@ -131,14 +131,14 @@ class Layout:
         return key[len(self.root) :].partition(b"/")[0].decode()
 
     def address_of(self, key: bytes) -> Address:
-        """Of a key under key/, own/, gen/ or report/, open/ or exp/."""
+        """The address that a key under key/, own/, gen/, report/, open/ or exp/ names."""
         parts = key[len(self.root) :].decode().split("/")
         at = 2 if parts[0] in ("open", "exp") else 1
         return Address(realm=unquote(parts[at]), key_hash=parts[at + 1])
 
 
 def _minute(at: float) -> str:
-    """Sorts as time does. A time beyond the calendar becomes its last minute."""
+    """The UTC minute as text that sorts by time. A time beyond the calendar becomes its last minute."""
     try:
         return datetime.fromtimestamp(max(at, 0.0), UTC).strftime("%Y%m%dT%H%M")
     except (ValueError, OverflowError, OSError):

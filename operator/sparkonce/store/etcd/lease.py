@@ -1,8 +1,8 @@
-"""A lease of etcd's, held by one process for all its claims.
+"""An etcd lease, held by one process for all its claims.
 
-The client keeps it alive on a thread of its own, where no job can starve it. `deadline` is this side's reckoning: from when the last
-answered keepalive was sent. etcd errs the other way (it counts anew after an election), so between the two no other process has the
-claims and this process must already have stopped. A lease that etcd says is gone stays gone, whatever is answered later.
+The client keeps it alive on a thread of its own, where no job can starve it. `deadline` counts from when the last answered keepalive was
+sent, so it ends before etcd's own count, which starts anew after an election. Between the two, this process must already have stopped and
+no other process has the claims. A lease that etcd has reported gone stays gone, whatever it answers later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class EtcdLease(HeldLease):
         self.owner = owner
         self._connection, self._kept, self._number = connection, kept, number
         self._over = False
-        """etcd has said that it is gone."""
+        """etcd has reported that it is gone."""
 
     @property
     def ended(self) -> bool:
@@ -36,14 +36,14 @@ class EtcdLease(HeldLease):
         self._kept.stop()
 
     async def keep_alive(self) -> bool:
-        """Asks etcd; prolonging is done all the time. StoreUnavailable."""
+        """Asks etcd whether the lease lives; the client renews it on its own. Raises: StoreUnavailable."""
         if not self.ended and await self._connection.ask(lambda client: client.remaining(self._number)) is None:
             self.end()
         return not self.ended
 
     async def revoke(self) -> None:
-        """Also of one whose deadline is past: etcd may count longer, and successors wait for etcd. StoreUnavailable: it may still live, but
-        nothing keeps it alive any more."""
+        """Revokes the lease, even past its deadline: etcd may count longer, and successors wait for etcd. Raises: StoreUnavailable: it may
+        still live, but nothing renews it any more."""
         if self._over:
             return
         self._kept.stop()

@@ -74,10 +74,10 @@ class Quota:
         self._asking: dict[str, asyncio.Task[Any]] = {}
 
     async def full(self, realm: str) -> float | None:
-        """None while there is room, else the seconds until a key of the realm expires.
+        """Whether the realm is full: None while there is room, else the seconds until one of its keys expires.
 
         Raises:
-            StoreUnavailable: unknown.
+            StoreUnavailable: etcd did not answer.
         """
         count = self._counts.get(realm)
         if count is None or self._stale(count):
@@ -106,7 +106,7 @@ class Quota:
         """Bytes left to the realm's reports; negative beyond the limit.
 
         Raises:
-            StoreUnavailable: unknown.
+            StoreUnavailable: etcd did not answer.
         """
         used, at = self._reported.get(realm, (0, -math.inf))
         kept = REPORTS_NEAR_KEPT if used > SHARE * self._report_limit else REPORTS_KEPT
@@ -117,7 +117,7 @@ class Quota:
         return self._report_limit - used
 
     async def _report_bytes(self, realm: str) -> int:
-        """Entries are read, and no report. One that does not parse counts nothing: the verbs of its key say that it is damaged."""
+        """Sums the size entries without reading a report. One that does not parse counts as 0: the verbs of its key report the damage."""
         start, used = self._layout.sizes(realm), 0
         end = prefix_end(start)
         while True:
@@ -135,7 +135,7 @@ class Quota:
         self._reported[realm] = used + size, at
 
     def reports_ratio(self) -> float:
-        """Of the fullest realm, as far as counted lately."""
+        """Bytes of reports divided by the limit, of the fullest realm among those counted lately."""
         return fullest(self._reported, self._monotonic()) / self._report_limit
 
     def took(self, realm: str) -> None:
@@ -163,7 +163,7 @@ class Quota:
         """Number of records, including expired ones.
 
         Raises:
-            StoreUnavailable: unknown.
+            StoreUnavailable: etcd did not answer.
         """
         prefix = self._layout.records(realm)
         return (await self._connection.range(Range(prefix, prefix_end(prefix), count_only=True))).count
@@ -172,7 +172,7 @@ class Quota:
         """Number of records whose retention has ended at `now`.
 
         Raises:
-            StoreUnavailable: unknown.
+            StoreUnavailable: etcd did not answer.
         """
         layout = self._layout
         entries = self._entries(layout.expiries(), prefix_end(layout.expiries_before(now)))
@@ -202,7 +202,7 @@ class Quota:
         """The error for a new key if etcd is near its quota, else None.
 
         Raises:
-            StoreUnavailable: unknown.
+            StoreUnavailable: etcd did not answer.
         """
         if self._size is None or self._monotonic() - self._size[1] > SIZE_KEPT:
             self._size = await self._once("size", self._db_size), self._monotonic()

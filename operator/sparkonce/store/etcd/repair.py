@@ -1,6 +1,6 @@
-"""A record in etcd that cannot be read: reads its text, and replaces or removes it if that text has not moved.
+"""Repairs a record in etcd that cannot be read: reads its text, and replaces or removes it if that text has not changed.
 
-Beside the steps of `transaction`, because their snapshots are of records that can be read.
+These steps are not among those of `transaction`, whose snapshots require a readable record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkonce.store.etcd.transaction import EtcdConnection, operations
 from sparkonce.store.rules import KeyState, VerbOutcome
 
 TRIES = 3
-"""Each lost one means that the record was written to meanwhile, which no verb does while it cannot be read."""
+"""Each failed try means that the record was written meanwhile, which no verb does while it cannot be read."""
 
 
 async def unreadable(connection: EtcdConnection, address: Address) -> str | None:
@@ -32,7 +32,7 @@ async def repair(
     *,
     at: float,
 ) -> bool:
-    """See `Repairable.repair`. `decide`: on the key and on the text of its record; `at`: Unix seconds."""
+    """See `Repairable.repair`. `decide`: gets the key and the text of its record; `at`: Unix seconds."""
     layout = connection.layout
     places = layout.record(address), layout.floor(address)
     for _ in range(TRIES):

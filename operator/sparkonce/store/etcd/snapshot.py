@@ -1,8 +1,8 @@
 """A key as one read of etcd returned it, or as a caller believes it to be, and the comparison that makes either safe to act on.
 
-A verb decides by `rules` on a snapshot, then writes in one transaction that compares what the decision rested on. So a belief may be of
-any age: a wrong one fails the comparison, and the same transaction returns a real snapshot. Only a refusal that rests on a belief is
-worthless, because no transaction follows it; `Steps.step` reads the key then.
+A verb decides by `rules` on a snapshot, then writes in one transaction that compares what the decision rested on. So a belief may be of any
+age: a wrong one fails the comparison, and the same transaction returns a real snapshot. Only a refusal must not rest on a belief, because
+no transaction follows it to check the belief; `Steps.step` reads the key then.
 
 A key that a decision needs and the snapshot lacks (`Unread`) is read at the same revision: one decision never mixes two revisions.
 """
@@ -24,7 +24,7 @@ from sparkonce.store.rules import KeyState
 V = TypeVar("V", bound=Value)
 
 FIRST_EPOCH = 1
-"""Of a store that was never restored."""
+"""Epoch of a store that was never restored."""
 
 
 class Unread(Exception):
@@ -56,7 +56,7 @@ class KeySnapshot:
     floor: int = 0
     epoch: int = FIRST_EPOCH
     revision: int = 0
-    """Of the store when it was read; 0: not read but believed by a caller."""
+    """The store's revision when it was read; 0: not read but believed by a caller."""
     found: Mapping[bytes, KeyValue | None] = field(default_factory=dict)
     """Values beside the record, as far as known; None: the key does not exist."""
     asked: set[bytes] = field(default_factory=set)
@@ -67,7 +67,7 @@ class KeySnapshot:
         return self.revision == 0
 
     def seen(self, at: float) -> KeyState:
-        """`next` is provisional: `Steps.step` sets the revision that etcd returned."""
+        """The key's state for `rules`. `next` is provisional: `Steps.step` sets the revision that etcd returned."""
         return KeyState(
             record=self.record,
             claim=self.claim,
@@ -98,12 +98,12 @@ class KeySnapshot:
         return None if kv is None else decode(kind, text_of(kv), where=name(self.address))
 
     def compares(self, *, claim: bool, floor: bool) -> list[Compare]:
-        """That the record is as seen, and what was asked for beside it; claim and floor where the verb depends on them."""
+        """The comparisons: the record and the values used beside it are as seen; claim and floor too if the verb depends on them."""
         layout, address = self.layout, self.address
         same = [_unmoved(layout.record(address), self.record.revision if self.record else 0)]
         if claim:
             same.append(_unmoved(layout.claim(address), self.claim.revision if self.claim else 0))
-            if self.claim is not None and self.believed:  # a store that was put back may count the same revisions again
+            if self.claim is not None and self.believed:  # a restored store may count the same revisions again
                 same.append(Compare(layout.claim(address), "value", "=", claim_text(self.claim)))
         if floor and self.floor:
             same.append(Compare(layout.floor(address), "value", "=", str(self.floor).encode()))
@@ -117,30 +117,30 @@ def _revision_of(kv: KeyValue | None) -> int:
 
 
 def _unmoved(key: bytes, revision: int) -> Compare:
-    """Last written at this revision; 0: not there."""
+    """Compares that the key was last written at this revision; 0: it does not exist."""
     return Compare(key, "mod", "=", revision)
 
 
 def text_of(kv: KeyValue) -> str:
-    """Bytes that are not UTF-8 become text that no parser accepts."""
+    """The value as text; bytes that are not UTF-8 become text that no parser accepts."""
     return kv.value.decode(errors="replace")
 
 
 def reads(layout: Layout, address: Address, also: Sequence[bytes] = ()) -> list[Range]:
-    """What one snapshot reads, in one transaction."""
+    """The ranges that one snapshot reads, in one transaction."""
     keys = layout.record(address), layout.claim(address), layout.floor(address), layout.epoch, *also
     return [Range(key) for key in keys]
 
 
 def first_of(reply: object) -> KeyValue | None:
-    """Of a range of one key."""
+    """The one key of a range, or None."""
     if not isinstance(reply, RangeReply):
         raise TypeError(f"etcd answered a range with {type(reply).__name__}")
     return reply.kvs[0] if reply.kvs else None
 
 
 def snapshot_of(layout: Layout, address: Address, reply: TxnReply, *, also: Sequence[bytes] = ()) -> KeySnapshot:
-    """From the answer to `reads`. RecordUnreadable, RecordTooNew."""
+    """The snapshot in the answer to `reads`. Raises: RecordUnreadable, RecordTooNew."""
     record, claim, floor, epoch, *beside = [first_of(one) for one in reply.replies]
     number = epoch_of(epoch)
     return KeySnapshot(
@@ -166,7 +166,7 @@ def _record(address: Address, kv: KeyValue | None, epoch: int) -> Record | None:
 
 
 def _claim(address: Address, kv: KeyValue | None) -> Claim | None:
-    """Its revision is that of its last write: a claim is written once, and where a person's reopen replaces one, the new one counts."""
+    """The claim, with the revision of its last write: a claim is written once, and a person's reopen may replace it by a new one."""
     if kv is None:
         return None
     said = decode(Owner, text_of(kv), where=name(address))
@@ -178,5 +178,5 @@ def number_of(kv: KeyValue, what: str) -> int:
         return int(kv.value)
     except ValueError:
         raise RecordUnreadable(
-            f"{what} is {text_of(kv)[:20]!r} and no number; restore the store from a backup"
+            f"{what} is {text_of(kv)[:20]!r} and not a number; restore the store from a backup"
         ) from None

@@ -6,13 +6,13 @@ revision. `reserve` believes that the key is new. A wrong belief is corrected by
 rare, or that get nothing to believe, read first.
 
 Time: etcd has no clock to read, so times in records are those of the process that writes them, and expiry is compared with a clock that the
-caller names (`purge`). Ages and leases need no clock of another machine. Nothing that must be true rests on any of them.
+caller names (`purge`). Ages and leases need no clock of another machine. No safety property rests on any of them.
 
 Listings of unfinished keys read `open/` alone, so the sweep of a ledger with a hundred thousand results costs only what is running. Pages
 are in key order: unfinished keys by hash first, all others by the realm's encoded name first. A listing whose revision etcd compacts while
 it is read starts again.
 
-Elsewhere: the decision (`rules`), the comparison (`snapshot`), the operations of one write and the loop (`transaction`).
+Decisions are in `rules`, comparisons in `snapshot`, the operations of one write and the retry loop in `transaction`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ V = TypeVar("V", bound=Value)
 CHUNK = 100
 """Records per request: etcd takes 128 operations in a transaction."""
 TRIES = 3
-"""Of one listing: each lost one means that its revision was compacted within the milliseconds it took."""
+"""Tries of one listing: each failed one means that its revision was compacted within the milliseconds it took."""
 _UNFINISHED = frozenset({State.IN_PROGRESS, State.HELD})
 
 TTL = 10
@@ -114,9 +114,9 @@ class EtcdStore:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`endpoints`: host:port; nothing is asked of them before the first call, whose event loop the store then belongs to.
+        """`endpoints`: host:port; the first call connects, and its event loop owns the store from then on.
 
-        `quota`: bytes, as etcd was started with. InvalidInput."""
+        `quota`: bytes, as etcd was started with. Raises: InvalidInput."""
         client = Client.open(endpoints, tls=tls, user=user, password=password, timeout=timeout)
         connection = EtcdConnection(Layout(install), client)
         touches = Touches(monotonic)
@@ -138,11 +138,11 @@ class EtcdStore:
         return self._clock()
 
     def used(self) -> dict[str, float]:
-        """How much of its room is used, as it was when a new key last asked for some; see `Quota.used`."""
+        """Fractions of quota and limits in use when a key was last added; see `Quota.used`."""
         return self._room.used()
 
     async def close(self) -> None:
-        """Leases are left to expire: revoke first what should go at once."""
+        """Closes the client. Leases are left to expire; revoke them first to end them at once."""
         await self._connection.client.close()
 
     async def open_lease(self, *, owner: str) -> EtcdLease:
@@ -208,12 +208,13 @@ class EtcdStore:
         return done
 
     async def _leased(self, own: HeldLease, step: Callable[[], Awaitable[T]]) -> T:
-        """etcd refuses a transaction under a lease that it does not know, as a whole; then the verb is answered as under an ended one."""
+        """Runs a step under a lease. etcd refuses the whole transaction if it does not know the lease; the verb then answers as for an
+        ended one."""
         try:
             return await step()
         except LeaseNotFound:
             if not isinstance(own, EtcdLease):
-                raise  # of a lease that is another's we learn nothing
+                raise  # the refusal may concern another process's lease
             own.end()
             return await step()
 
@@ -354,7 +355,7 @@ class EtcdStore:
         return sorted(reports, key=lambda report: (report.attempt, report.reporter))
 
     async def beats(self, address: Address, generation: int) -> Mapping[tuple[int, str], Beat]:
-        """Ages count from when this process saw the touch: a period restarts in full after a takeover."""
+        """As the protocol's; ages count from when this process saw the touch: a period restarts in full after a takeover."""
         beats: dict[tuple[int, str], Beat] = {}
         for kv in await self._under(self._layout.of_generation("beat", address, generation)):
             beat = decode(Beat, text_of(kv), where=name(address))
@@ -394,7 +395,7 @@ class EtcdStore:
         return listed(rows[: query.limit], epoch=epoch_of(first_of(epoch)), more=len(rows) > query.limit)
 
     async def _addresses(self, query: Query, revision: int) -> AsyncIterator[Sequence[Address]]:
-        """In order, those that the keys alone do not rule out."""
+        """Addresses in order, without those that the keys alone rule out."""
         layout = self._layout
         after = _address(query.after) if query.after else None
         if query.states and _UNFINISHED.issuperset(query.states):
@@ -458,7 +459,7 @@ class EtcdStore:
 
 
 def _settled(seen: KeyState, snapshot: KeySnapshot) -> KeyState:
-    """With the result, if the record is finalized."""
+    """The state with the result, if the record is finalized."""
     if seen.record is None or seen.record.state is not State.FINALIZED:
         return seen
     return replace(seen, result=snapshot.result(seen.record.generation))
@@ -470,7 +471,7 @@ def _address(token: str) -> Address:
 
 
 def _asked(query: Query, kv: KeyValue) -> bool:
-    """What cannot be read is of any state: it is listed, never left out."""
+    """Whether a record matches the query. A record that cannot be read matches any state: it is listed, never left out."""
     if not query.states:
         return True
     try:

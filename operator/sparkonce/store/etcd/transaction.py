@@ -1,12 +1,12 @@
-"""One step of a verb on etcd: believe or read, decide, write if nothing has moved, else decide anew on what the same transaction read.
+"""One step of a verb on etcd: assume or read a snapshot, decide, write if nothing moved, else decide anew on what that transaction read.
 
 etcd cannot hold a transaction open while Python decides. So the decision comes first, and the transaction that writes compares what it
-rested on. A lock on the key around read and write was not taken: a lock is a lease, and nothing here may rest on one.
+was based on. A lock on the key around read and write was rejected: a lock is a lease, and nothing here may rest on one.
 
 Every request passes `EtcdConnection.ask`, which sends it once. A reply that is lost is the caller's unknown outcome: the same call again
 recognises what it wrote, because `rules` compares nonces and contents.
 
-One `Write` as the operations of one etcd transaction: pure, and the only place that knows which keys belong together.
+`operations` turns one `Write` into the operations of one etcd transaction: pure, and the only place that knows which keys belong together.
 
 Indexes (`open/`, `exp/`) are written with the record they follow from, never later: a process may die between any two transactions.
 """
@@ -110,9 +110,9 @@ ROUNDS = 100
 PRUNE = 50
 """Events above the cap before they are cut: one cut in fifty, instead of one with each event."""
 RECENT = 1024
-"""Records remembered as beliefs for verbs that are not given one: the drivers of a replica's running jobs, several times over."""
+"""Records cached as beliefs for verbs that are not given one: several times the running jobs of a replica."""
 TOUCHES = 20_000
-"""Touches whose age is measured; beyond it the oldest start anew, which errs towards patience."""
+"""Touches whose age is measured; beyond it the oldest ages restart at 0, which only delays a takeover."""
 
 
 class NoRoom(StoreUnavailable):
@@ -126,7 +126,7 @@ class EtcdConnection:
         self.layout, self.client = layout, client
 
     async def ask(self, request: Callable[[Client], Awaitable[T]]) -> T:
-        """Sent once. StoreUnavailable proves nothing; NoRoom, one of its kind, that etcd took nothing."""
+        """Sends a request once. Raises: StoreUnavailable, which proves nothing; NoRoom, a subclass: etcd wrote nothing."""
         failpoints.hit("store.etcd.request.before")
         try:
             answer = await request(self.client)
@@ -139,14 +139,14 @@ class EtcdConnection:
         return await self.ask(lambda client: client.range(asked))
 
     async def gets(self, asked: Sequence[Range]) -> TxnReply:
-        """One linearizable moment."""
+        """Reads all ranges at one revision, linearizably."""
         return await self.ask(lambda client: client.txn([], asked))
 
 
 class Touches:
-    """How long ago each key was touched, by this process's monotonic clock since it saw that it was.
+    """How long ago each key was touched, by this process's monotonic clock since it observed the touch.
 
-    No clock of another machine is in it, and a process that has just taken over counts the period in full."""
+    Independent of other machines' clocks; a process that has just taken over counts the period in full."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -166,7 +166,7 @@ class Touches:
 
 @dataclass(frozen=True, kw_only=True)
 class Rests:
-    """What besides the record a verb's decision rests on, and what is read for it should its belief be wrong."""
+    """What a verb's decision rests on besides the record, and what is read for it if its belief is wrong."""
 
     claim: bool = False
     floor: bool = False
@@ -196,7 +196,7 @@ class Steps:
                 del self._recent[next(iter(self._recent))]
 
     def recent(self, address: Address) -> KeySnapshot | None:
-        """A belief from the record as this process last saw it."""
+        """A snapshot assumed from the record as this process last saw it; None if it has none cached."""
         record = self._recent.get(address)
         return None if record is None else self.belief(record)
 
@@ -239,7 +239,7 @@ class Steps:
         raise StoreUnavailable(f"etcd: {ROUNDS} tries to write to one key met {ROUNDS} other writes; try again")
 
     async def _more(self, snapshot: KeySnapshot, key: bytes) -> KeySnapshot | None:
-        """With one more key, as of the same revision; None when that was compacted."""
+        """The snapshot with one more key, read at the same revision; None when that was compacted."""
         try:
             reply = await self._connection.range(Range(key, revision=snapshot.revision))
         except Compacted:
@@ -276,7 +276,7 @@ class Steps:
         return cast(T, replace(outcome, **change)) if change and is_dataclass(outcome) else outcome  # type: ignore[type-var]
 
     async def _prune(self, address: Address) -> None:
-        """Never too much, however late or often it comes: a name is never used again, and what is old stays old."""
+        """Removes events above the cap. Safe however late or often it runs: names of events are never reused."""
         prefix = self._layout.all_beside("event", address)
         listed = await self._connection.range(Range(prefix, prefix_end(prefix), keys_only=True))
         oldest = sorted(listed.kvs, key=lambda kv: kv.create_revision)[:-EVENTS][
@@ -286,7 +286,7 @@ class Steps:
 
 
 def _epoch(reply: RangeReply) -> int:
-    """Of a store that has just been written to: an error that says "nothing was written" would be wrong now."""
+    """The store's epoch, read after a write. Raises: StoreUnavailable if it does not parse: the write has landed."""
     try:
         return epoch_of(first_of(reply))
     except RecordUnreadable as damaged:

@@ -1,8 +1,8 @@
-"""From etcd's events to the changes of keys.
+"""Turns etcd's events into changes of keys.
 
-All that one transaction wrote comes at one revision, and is one change per key. A claim that goes while its record stays as it was is a key
-that waits for an owner: its lease ended, or it was dropped. The client resumes, and says when it cannot: at a revision that etcd has
-compacted, or has not reached (it was put back). After a gap the watcher lists all keys.
+All that one transaction wrote arrives at one revision, as one change per key. A claim that is deleted while its record is unchanged means
+that the key waits for an owner: the lease ended, or the owner dropped the claim. The client resumes a watch, and reports when it cannot: at
+a revision that etcd has compacted, or has not reached (it was restored). After a gap the watcher lists all keys.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sparkonce.store.etcd.transaction import EtcdConnection
 from sparkonce.store.protocol import KeyChange
 
 TOLD = ("key", "own", "report")
-"""Kinds of keys whose events are changes. The indexes between them follow a record, and what a process says of itself is no change."""
+"""Kinds of keys whose events are changes. Indexes only follow a record, and roster entries are not changes of a key."""
 
 
 async def watch(connection: EtcdConnection, since: int) -> AsyncIterator[KeyChange]:
-    """Outages are waited for."""
+    """Changes after a revision, with gaps reported. Waits through outages of etcd."""
     layout = connection.layout
     key, end = layout.changes
     batches = connection.client.watch(key, end, start=since + 1)

@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sparkonce.errors import InvalidInput
 
 SILENCE = 10
-"""Seconds without a word before the kernel asks whether the other side of a connection is still there."""
+"""Seconds of silence before the kernel probes whether the peer of a connection is still there."""
 
 _NAME = re.compile(r"[a-z0-9_]{1,50}")
 _PORTS = re.compile(r"[0-9]*(,[0-9]*)*")
@@ -34,7 +34,9 @@ class PostgresAddress:
 
 
 def parsed(url: str, *, timeout: float) -> PostgresAddress:
-    """InvalidInput, which never repeats the address. `timeout`: seconds that a server may leave us without an answer."""
+    """Parses an address. `timeout`: seconds after which an unanswered request fails.
+
+    Raises: InvalidInput, which never repeats the address."""
     try:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
     except (psycopg.Error, UnicodeError):
@@ -42,7 +44,7 @@ def parsed(url: str, *, timeout: float) -> PostgresAddress:
     host, port, database = (given.get(name, "") for name in ("host", "port", "dbname"))
     if _CUT.search(host + database) or not _PORTS.fullmatch(port):
         raise InvalidInput(
-            f"the address of the PostgreSQL store cannot be right: host, port or database is no name; {_HOW}"
+            f"the address of the PostgreSQL store cannot be right: host, port or database is not a name; {_HOW}"
         )
     defaults = {
         "application_name": "sparkonce",
@@ -67,14 +69,14 @@ def _shown(host: str, port: str, database: str) -> str:
 
 
 def schema_of(install: str) -> str:
-    """Each install has a schema of its own; several share a database, and none meets other tables there."""
+    """The schema of an install: several installs share a database, without touching each other's tables."""
     if _NAME.fullmatch(install):
         return f"sparkonce_{install}"
     return f"sparkonce_h{hashlib.sha256(install.encode()).hexdigest()[:40]}"
 
 
 def lock_of(*parts: str) -> int:
-    """The number of an advisory lock. Two things that share one by chance wait for each other, which is all."""
+    """The number of an advisory lock. If two names collide, their holders only wait for each other."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         text = part.encode(errors="surrogatepass")

@@ -326,7 +326,7 @@ class PostgresDatabase:
             self._add_tables()
 
     def _add_tables(self) -> None:
-        """To a ledger that an earlier version made."""
+        """Adds tables that a ledger of an earlier version lacks."""
         with self.writing("layout", timeout=PREPARING) as transaction:
             for table in ADDED.values():
                 transaction.text(table)

@@ -21,7 +21,7 @@ from sparkonce.store.ledger import HeldLease
 KEEPALIVES = 3
 """Per TTL: two may be lost."""
 AGAIN = 10
-"""Tries per TTL while the server does not answer; each takes as long as the store is patient besides."""
+"""Tries per TTL while the server does not answer, not counting the store's own timeout of each."""
 
 
 class PostgresLease(HeldLease):
@@ -40,11 +40,11 @@ class PostgresLease(HeldLease):
         self._seconds, self._sent, self._prolong, self._end = seconds, sent, prolong, end
         self._pid = os.getpid()
         self._ended = False
-        self._answered = False  # the store said that it has ended
+        self._answered = False  # the store answered that it has ended
         self._enough = threading.Event()
 
     def keep(self) -> None:
-        """From here on it is kept alive until it has ended, or `stop`."""
+        """Starts keepalives, which run until the lease has ended or `stop` is called."""
         threading.Thread(target=self._keep, name=f"lease {self.id[:8]}", daemon=True).start()
 
     def _keep(self) -> None:
@@ -61,7 +61,7 @@ class PostgresLease(HeldLease):
 
     @property
     def ended(self) -> bool:
-        """As far as is known here: revoked, answered so, or this is a child of the process that holds it."""
+        """Whether it is known to have ended: revoked, reported by the store, or this is a child of the process that holds it."""
         return self._ended or os.getpid() != self._pid
 
     @property
@@ -80,7 +80,8 @@ class PostgresLease(HeldLease):
         return not self.ended
 
     async def revoke(self) -> None:
-        """StoreUnavailable: the row may still be there, until its end; the holder must act as if it had ended all the same."""
+        """Ends the lease and its claims. Raises: StoreUnavailable: the row may exist until its end; the holder must still act as if the
+        lease had ended."""
         if self._answered or os.getpid() != self._pid:
             return
         self._ended = True

@@ -1,14 +1,14 @@
-"""The store of several machines in a PostgreSQL database that is there anyway: its rows, its clock, leases as rows.
+"""A store for several machines in an existing PostgreSQL database: its rows, its clock, leases as rows.
 
 One verb is one transaction at READ COMMITTED. It begins with an advisory lock of the key, because a record that does not exist yet has no
-row to lock; then it reads, asks `rules`, and writes. SERIALIZABLE was not taken: it would turn every meeting of two callers into a
-repetition, and what must not meet is one key. Locks are taken in one order (key, lease, revision), so there are no deadlocks among us.
+row to lock; then it reads, asks `rules`, and writes. SERIALIZABLE was rejected: it would make concurrent verbs on different keys retry, and
+only verbs on one key must be serialized. Locks are taken in one order (key, lease, revision), so verbs never deadlock.
 
 Revisions are one counter in one row, raised inside the transaction that gets the number. The row stays locked until the commit, so
 revisions are ordered as commits are, and a read that sees revision N sees every change up to N: `watch` cannot pass over a change that
-commits late. A sequence hands out numbers before it is known who commits first, and was not taken for that. The price is that changes of
-all keys commit one after another; heartbeats, touches and refusals do not queue there. Because the number is known only then, a decision
-is made once more (`rules` are pure) when the counter has moved since the read.
+commits late. A sequence was rejected because it hands out numbers before it is known which transaction commits first. The price is that
+changes of all keys commit one after another; heartbeats, touches and refusals do not queue there. Because the number is known only then, a
+decision is made once more (`rules` are pure) when the counter has moved since the read.
 
 A lease that ran out ends for good when a transaction acts on that: the row is deleted under its lock first, so a later keepalive is
 refused. Watchers make changes of claims that ended, so that a dead owner is seen within a poll of its lease's end.
@@ -76,9 +76,10 @@ class PostgresStore(SqlLedger):
         clock: Callable[[], float] | None = None,
         monotonic: Callable[[], float] | None = None,
     ) -> None:
-        """InvalidInput, StoreUnusable, StoreUnavailable. `schema`: None for the install's own; `ttl`: seconds of a lease, None for
-        the setting. For tests: `keep`, whether leases are kept alive; `clock` and `monotonic`, instead of the database's clock in records
-        and in ages of touches."""
+        """`schema`: None for the install's own; `ttl`: seconds of a lease, None for the setting. For tests: `keep`, whether leases are kept
+        alive; `clock` and `monotonic`, instead of the database's clock in records and in ages of touches.
+
+        Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
         super().__init__(
             max_live_keys=max_live_keys, max_report_bytes=max_report_bytes, tombstones=tombstones, poll=poll
         )
@@ -94,7 +95,7 @@ class PostgresStore(SqlLedger):
         self._database.prepare(install)
 
     async def close(self) -> None:
-        """Leases that were not revoked end by themselves."""
+        """Closes the connections. Leases that were not revoked end by themselves."""
         for lease in list(self._leases):
             lease.stop()
         self._database.close()
@@ -282,7 +283,7 @@ class PostgresStore(SqlLedger):
             transaction.commit()
 
     def _announced(self) -> Sequence[str]:
-        """Replicas and gateways: what an entry is, its fields say."""
+        """Entries of replicas and gateways; their fields say which an entry is."""
         with self._database.reading() as reader:
             return [str(row["body"]) for row in reader.rows("replicas")]
 

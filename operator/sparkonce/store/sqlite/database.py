@@ -1,13 +1,13 @@
 """SQLite connections, transactions, and the meaning of SQLite's errors.
 
-WAL, so that readers never wait for a writer; synchronous=FULL, so that acknowledged commits survive a power failure (WAL with NORMAL
-may lose the last commits, and a reservation that was acted on must not be lost). Write transactions begin with BEGIN IMMEDIATE: they
+Uses WAL, so that readers never wait for a writer, and synchronous=FULL, so that acknowledged commits survive a power failure (WAL with
+NORMAL may lose the last commits, and a reservation that was acted on must not be lost). Write transactions begin with BEGIN IMMEDIATE: they
 hold the only write lock from their first read on, so the state they decide on cannot change, and no lock upgrade can fail half-way. A
 process that is frozen inside one (they take milliseconds) makes other writers fail with StoreUnavailable until it resumes or is killed.
 
 Connections never cross a fork, because SQLite's locks belong to processes. A child opens its own and keeps the parent's unused: even
-closing one there would release the parent's locks. Refused: a file on a network file system, a file that is not a ledger, a newer layout,
-another install's ledger.
+closing one there would release the parent's locks. Files that are refused: a file on a network file system, a file that is not a ledger, a
+newer layout, another install's ledger.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class SqliteDatabase:
             self._add_tables()
 
     def _add_tables(self) -> None:
-        """To a ledger that an earlier version made."""
+        """Adds tables that a ledger of an earlier version lacks."""
         with self.writing() as transaction:
             for table in ADDED.values():
                 transaction.text(table)

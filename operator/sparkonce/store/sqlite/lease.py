@@ -120,7 +120,7 @@ class LeaseFiles:
             ) from None
 
     def held(self, lease: str) -> bool:
-        """Whether the process that opened this lease still has it. Raises: StoreUnavailable when it cannot be determined."""
+        """Whether the process that opened this lease still holds it. Raises: StoreUnavailable when it cannot be determined."""
         try:
             descriptor = os.open(self._folder / lease, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

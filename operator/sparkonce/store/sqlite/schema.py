@@ -104,7 +104,7 @@ CREATE TABLE IF NOT EXISTS report_sizes (
 ) WITHOUT ROWID
 """
 }
-"""Tables that ledgers of this layout may lack: made when they are opened, and ignored by versions that do not know them."""
+"""Tables that ledgers of this layout may lack: created on opening, and ignored by versions that do not know them."""
 
 STATEMENTS = {
     # --- the store

@@ -38,12 +38,12 @@ from sparkonce.store.sqlite.lease import FileLease, LeaseFiles
 T = TypeVar("T")
 
 STALE_AFTER = 30.0
-"""Seconds without a touch after which a claim may be taken although its process holds the lock: it is frozen, or it hangs."""
+"""Seconds without a touch after which a claim may be taken although its process holds the lock, because it is frozen or hangs."""
 
 
 @cache
 def boot_id() -> str:
-    """Monotonic clocks of different boots cannot be compared."""
+    """Id of this boot: monotonic clocks of different boots cannot be compared."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -67,7 +67,7 @@ class SqliteStore(SqlLedger):
         busy_timeout: float | None = None,
         mounts: str | None = None,
     ) -> None:
-        """StoreUnusable, StoreUnavailable. `synchronous`: other than FULL for tests alone; `mounts`: as `SqliteDatabase`."""
+        """`synchronous`: other than FULL only in tests; `mounts`: as `SqliteDatabase`. Raises: StoreUnusable, StoreUnavailable."""
         super().__init__(
             max_live_keys=max_live_keys, max_report_bytes=max_report_bytes, tombstones=tombstones, poll=poll
         )
@@ -84,7 +84,7 @@ class SqliteStore(SqlLedger):
         self._database.close()
 
     def damage(self) -> str:
-        """What is wrong in the ledger's file; empty when nothing is. Reads all of it: for `sparkonce doctor`."""
+        """What is damaged in the ledger's file; empty when nothing is. Reads the whole file: for `sparkonce doctor`."""
         return self._database.damage()
 
     async def now(self) -> float:

@@ -1,6 +1,6 @@
 """The job of `gated.py` as it is written without sparkonce: it appends its rows to a folder of Parquet files.
 
-The same gates and the same marks, so that the same faults hit both. It knows nothing of attempts: a mark has the number of those before it.
+It has the same gates and marks, so that the same faults hit both. It does not know of attempts: a mark has the number of earlier marks.
 """
 
 from __future__ import annotations
