@@ -206,7 +206,7 @@ def test_an_output_is_placed_without_any_parameter() -> None:
     """A manifest without parameters takes the folder of an output all the same, and refuses an output that it does not declare."""
     text = manifest.render(FLIGHTS, params=PARAMS, source="job.yaml")
     assert load(text, {}, flights="/x") == load(flights="/x")
-    assert "--output fligths: is no output of this job; did you mean flights?" in refusal(text, {}, fligths="/x")
+    assert "--output fligths: is not an output of this job; did you mean flights?" in refusal(text, {}, fligths="/x")
 
 
 def test_a_rendered_manifest_is_the_same_job() -> None:
