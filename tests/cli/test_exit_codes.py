@@ -116,12 +116,43 @@ def test_a_mismatch_names_what_differs(desk: Desk) -> None:
         assert said.code == ExitCode.MISMATCH, said.out
         assert f"  differs: {path}" in said.out
         assert "another revision or key" in said.out
-        assert "`sparkonce rerun`" in said.out
+        assert "`sparkonce rerun -f FILE`" in said.out
     desk.job(FAILS + "\nprint('one more line')", template=template, onMismatch="RejectAlways")
     said = desk.here("run", "job.yaml", "--json")
     assert (said.code, said.told["phase"]) == (ExitCode.MISMATCH, "Mismatch")
     assert said.told["paths"] == ["application file job.py"]
     assert desk.attempts() == 1
+
+
+def test_the_remedy_of_a_mismatch_runs_what_the_file_says(desk: Desk) -> None:
+    """`sparkonce rerun -f FILE` runs the changed script of a key that succeeded, while `rerun KEY` would run the recorded one; repeated in
+    two processes it opens one generation each, and never one between."""
+    desk.job()
+    assert desk.here("run", "job.yaml").code == ExitCode.SUCCEEDED
+    desk.job(WRITES.replace("1234", "7"))
+    said = desk.here("run", "job.yaml")
+    assert said.code == ExitCode.MISMATCH
+    command = said.out[said.out.index("sparkonce rerun") :].split("`")[0].replace("FILE", "job.yaml").split()[1:]
+    again = desk.here(*command, "--reason", "fewer rows")
+    assert again.first == "succeeded: write/numbers@1, generation 2, attempt 1, 7 rows in numbers"
+    events = desk.here("keys", "history", "write/numbers@1", "--json").told["events"]
+    assert [each["why"] for each in events if each["what"] == "Reopened"] == ["fewer rows"]
+    terminals = [desk.start("rerun", "-f", "job.yaml") for _ in range(2)]
+    codes = sorted(each.end().code for each in terminals)
+    assert codes[0] == ExitCode.SUCCEEDED
+    generation = desk.here("keys", "show", "write/numbers@1", "--json").told["record"]["generation"]
+    assert generation == 2 + codes.count(ExitCode.SUCCEEDED)
+    assert desk.attempts() == generation
+
+
+@pytest.mark.parametrize("words", [(), ("write/numbers@1", "-f", "job.yaml")])
+def test_a_rerun_names_one_thing(desk: Desk, words: tuple[str, ...]) -> None:
+    """Neither key nor file, or both, is refused before anything is written."""
+    desk.job()
+    said = desk.here("rerun", *words)
+    assert said.code == ExitCode.INVALID
+    assert "either by its key or by its file with -f FILE" in said.err
+    assert not desk.ledger.exists()
 
 
 def test_a_corrected_job_takes_its_key(desk: Desk) -> None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from controller.key_objects import HASH, entry, obj, opened, result
 from sparkonce.attempt.decide import Policy
+from sparkonce.attempt.rerun import digest
 from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.status import Trouble
 from sparkonce.launch.protocol import Phase
@@ -20,6 +21,7 @@ texts = st.text(max_size=8)
 openers = st.one_of(
     st.builds(Opener, nonce=st.just("n")),
     st.builds(opened, st.sampled_from(UIDS), st.integers(1, 3), st.sampled_from(SPECS)),
+    st.builds(Opener, uid=st.sampled_from(UIDS), number=st.integers(1, 3), rerun=st.just(digest("again"))),
 )
 
 
@@ -103,6 +105,7 @@ def objects(draw: st.DrawFn) -> ObjectView:
         generation=draw(st.integers(1, 3)),
         deleting=draw(st.booleans()),
         policy=draw(policies),
+        annotation=draw(st.sampled_from([None, "again", "once more", "re\nfused"])),
     )
 
 

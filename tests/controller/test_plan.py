@@ -24,6 +24,7 @@ from controller.key_objects import (
 )
 from harness.manifests import document
 from sparkonce.attempt.decide import Policy
+from sparkonce.attempt.rerun import digest
 from sparkonce.controller.desired import Desired
 from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.plan import LatestRequest, Opening, Relation, asked, leader_of, place, plan
@@ -76,6 +77,13 @@ def test_an_answer_outlives_the_version_of_its_fingerprint() -> None:
 
 
 A_AFTER_B = ended(generation=2, fingerprint="B", openers=(opened("X"), opened("Y", 1, "B")), objects=(entry("Y"),))
+A_AFTER_B_AGAIN = ended(generation=3, openers=(opened("X"), opened("Y", 1, "B"), opened("X", 2)), objects=(entry("X"),))
+SUPERSEDED_X = replace(told(told(obj(), view(ended())), view(A_AFTER_B)), policy=SUPERSEDE)
+"""It had onMismatch: Reject when it was told that another job took its key."""
+ANNOTATED = obj(annotation="again")
+RERUN_X = (opened("X"), Opener(uid="X", number=2, fingerprint="A", rerun=digest("again")))
+ANNOTATED_SUPERSEDED_X = replace(SUPERSEDED_X, policy=DEFAULT, annotation="again")
+A_RERAN = ended(generation=3, openers=(*A_AFTER_B.openers, RERUN_X[1]), objects=(entry("X"),))
 CANCELLING = Settling(attempt=1, why=Why.CANCELLED)
 TABLE: list[tuple[str, Relation, View, ObjectView, Policy]] = [
     ("a new key", Relation.OPENS, view(None), obj(), DEFAULT),
@@ -157,11 +165,70 @@ TABLE: list[tuple[str, Relation, View, ObjectView, Policy]] = [
     ("another job, after cancelling", Relation.MISMATCH, view(ended(Outcome.CANCELLED)), obj("Y", "B"), DEFAULT),
     (
         "told a mismatch, then superseding",
-        Relation.MISMATCH,
+        Relation.SUPERSEDES,
         view(record()),
         replace(told(obj("Y", "B"), view(record())), policy=SUPERSEDE),
         DEFAULT,
     ),
+    (
+        "told a mismatch by an earlier version, then superseding",
+        Relation.MISMATCH,
+        view(record()),
+        replace(told(obj("Y", "B"), view(record()), version=1), policy=SUPERSEDE),
+        DEFAULT,
+    ),
+    ("told a mismatch, unchanged", Relation.MISMATCH, view(record()), told(obj("Y", "B"), view(record())), DEFAULT),
+    ("superseded, then superseding", Relation.OPENS, view(A_AFTER_B), SUPERSEDED_X, DEFAULT),
+    ("superseded, and its request opened", Relation.LEADS, view(A_AFTER_B_AGAIN), SUPERSEDED_X, DEFAULT),
+    ("annotated, a new key", Relation.OPENS, view(None), ANNOTATED, DEFAULT),
+    (
+        "annotated, its record is gone",
+        Relation.EXPIRED,
+        view(None, floor=1),
+        replace(ANSWERED_X, annotation="again"),
+        DEFAULT,
+    ),
+    ("annotated, it runs", Relation.LEADS, view(record()), ANNOTATED, DEFAULT),
+    ("annotated, a duplicate of a run", Relation.ATTACHES, view(record()), obj("Y", annotation="again"), DEFAULT),
+    ("annotated, another job runs", Relation.WAITS, view(record()), obj("Y", "B", annotation="again"), DEFAULT),
+    (
+        "annotated, another job runs, and it supersedes",
+        Relation.SUPERSEDES,
+        view(record()),
+        obj("Y", "B", policy=SUPERSEDE, annotation="again"),
+        DEFAULT,
+    ),
+    ("annotated, held", Relation.LEADS, view(held()), ANNOTATED, DEFAULT),
+    ("annotated, held and settled", Relation.OPENS, view(held(HeldReason.PARTIAL)), ANNOTATED, DEFAULT),
+    ("annotated, another job is held", Relation.WAITS, view(held()), obj("Y", "B", annotation="again"), DEFAULT),
+    ("annotated, it succeeded", Relation.OPENS, view(ended()), ANNOTATED, DEFAULT),
+    ("annotated, it failed", Relation.OPENS, view(ended(Outcome.FAILED)), ANNOTATED, DEFAULT),
+    ("annotated, a mismatch of a result", Relation.OPENS, view(ended()), obj("Y", "B", annotation="again"), DEFAULT),
+    (
+        "annotated, superseded",
+        Relation.OPENS,
+        view(A_AFTER_B),
+        replace(SUPERSEDED_X, policy=DEFAULT, annotation="again"),
+        DEFAULT,
+    ),
+    ("superseded, annotated, and it opened", Relation.LEADS, view(A_RERAN), ANNOTATED_SUPERSEDED_X, DEFAULT),
+    ("annotated and answered", Relation.LEADS, view(ended(openers=RERUN_X)), ANNOTATED, DEFAULT),
+    (
+        "annotated as another object was",
+        Relation.REPLAYS,
+        view(ended(openers=RERUN_X)),
+        obj("Y", annotation="again"),
+        DEFAULT,
+    ),
+    (
+        "annotated, answered before its record was forgotten",
+        Relation.LEADS,
+        view(ended()),
+        told(ANNOTATED, view(ended(openers=RERUN_X))),
+        DEFAULT,
+    ),
+    ("annotated, being deleted", Relation.LEADS, view(ended()), replace(ANNOTATED, deleting=True), DEFAULT),
+    ("annotated and contradictory", Relation.INVALID, view(ended()), replace(ANNOTATED, **REFUSES), DEFAULT),
     ("a superseder of a run", Relation.SUPERSEDES, view(record()), obj("Y", "B", policy=SUPERSEDE), DEFAULT),
     ("a superseder of a result", Relation.OPENS, view(ended()), obj("Y", "B", policy=SUPERSEDE), DEFAULT),
     ("a superseder of a held, unsettled run", Relation.WAITS, view(held()), obj("Y", "B", policy=SUPERSEDE), DEFAULT),

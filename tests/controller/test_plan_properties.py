@@ -19,6 +19,7 @@ from controller.key_strategies import objects as any_object
 from controller.key_strategies import policies, views
 from harness.memory_store import MemoryLease, MemoryStore
 from sparkonce.attempt.decide import Policy
+from sparkonce.attempt.rerun import digest
 from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.plan import Opening, Plan, Relation, asked, place, plan
 from sparkonce.controller.rewind_guard import Witness, rewound
@@ -44,17 +45,20 @@ def test_a_plan_is_whole(at: View, objects: list[ObjectView], leader: Policy | N
     if said.opening is None:
         return
     opener = next(each for each in objects if each.uid == said.opening.uid)
-    ask = asked(opener, at.record)
+    ask = said.of(opener.uid).asked
+    assert ask is not None
     assert (said.opening.by.uid, said.opening.by.number, said.opening.by.fingerprint) == (
         opener.uid,
         ask.number,
         ask.fingerprint,
     )
     assert not ask.known and not opener.deleting
+    assert said.opening.by.rerun == (digest(opener.rerun) if opener.rerun else None)
+    assert said.opening.rerun in ("", opener.rerun)
     assert said.opening.reserve is (at.record is None)
     if at.record is not None:
         assert at.record.reopenable and said.opening.by not in at.record.openers
-        assert said.opening.supersedes is not opener.same(at.record)
+        assert said.opening.rerun or said.opening.supersedes is not opener.same(at.record)
 
 
 @dataclass
@@ -76,6 +80,8 @@ class Cluster:
     deleted: set[str] = field(default_factory=set)
     """A UID is never used again."""
     opened: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    reran: Counter[tuple[Any, str]] = field(default_factory=Counter)
+    """(UID, text of its annotation) to the generations that the annotation opened."""
     looks: list[Look] = field(default_factory=list)
     nonces: int = 0
     forgot: bool = False
@@ -94,6 +100,19 @@ class Cluster:
         if (now := self.objects.get(uid)) is not None and not now.asks(spec):
             self.objects[uid] = replace(now, fingerprints={1: spec}, generation=now.generation + 1)
             self.asked[uid, spec] += 1
+
+    def annotate(self, uid: str, text: str) -> None:
+        """Leaves the object's generation as it is, as the API server does."""
+        if (now := self.objects.get(uid)) is not None:
+            self.objects[uid] = replace(now, annotation=text)
+
+    def change(self, uid: str, policy: Policy) -> None:
+        """Edits the policies alone."""
+        now = self.objects.get(uid)
+        if now is None or now.policy == policy:
+            return
+        self.objects[uid] = replace(now, policy=policy, generation=now.generation + 1)
+        self.asked[uid, now.fingerprint] += now.policy is None or now.policy.on_mismatch != policy.on_mismatch
 
     async def look(self) -> Look:
         return Look(await self.store.load(ADDRESS), list(self.objects.values()))
@@ -138,7 +157,10 @@ class Cluster:
         if isinstance(got, Owned):
             by = opening.by
             self.opened[by.uid, by.number, by.fingerprint] += 1
-            self.opened[by.uid, by.fingerprint] += 1
+            if opening.rerun:
+                self.reran[by.uid, opening.rerun] += 1
+            else:
+                self.opened[by.uid, by.fingerprint] += 1
 
     async def end(self, record: Record, outcome: Outcome) -> None:
         now = await self.store.load(ADDRESS)
@@ -161,7 +183,9 @@ class Cluster:
     def tell(self, look: Look, said: Plan) -> None:
         for seen in look.objects:
             now = self.objects.get(seen.uid)
-            if now is None or now.generation != seen.generation or said.of(seen.uid).relation is Relation.IGNORED:
+            if now is None or (now.generation, now.annotation) != (seen.generation, seen.annotation):
+                continue
+            if said.of(seen.uid).relation is Relation.IGNORED:
                 continue
             conflicted = now.status != seen.status
             wanted = next_status(
@@ -177,6 +201,10 @@ class Cluster:
                 self.create(uid, spec, policy)
             case ("edit", uid, spec, _):
                 self.edit(uid, spec)
+            case ("annotate", uid, text, _):
+                self.annotate(uid, text)
+            case ("change", uid, _, policy):
+                self.change(uid, policy)
             case ("delete", uid, _, _):
                 if self.objects.pop(uid, None) is not None:
                     self.deleted.add(uid)
@@ -209,13 +237,22 @@ class Cluster:
         for by, times in self.opened.items():
             allowed = 1 if len(by) == 3 else self.asked[by]
             assert times <= allowed, f"{by} opened {times} generations"
+        texts: Counter[str] = Counter()
+        for (uid, text), times in self.reran.items():
+            assert times <= 1, f"the text {text} of {uid} opened {times} generations"
+            texts[text] += times
+        assert self.forgot or all(times <= 1 for times in texts.values()), texts
         found = [one for one in map(Witness.of, self.objects.values()) if one is not None]
         assert rewound(found, await self.store.load(ADDRESS), HASH) is None
 
 
 steps = st.tuples(
     st.sampled_from(
-        ["create", "create", "edit", "edit", "delete", "look", "act", "act", *["look and act"] * 4, "forget", *ENDS]
+        [
+            *("create", "create", "edit", "edit", "delete", "annotate", "change", "look", "act", "act"),
+            *["look and act"] * 4,
+            *("forget", *ENDS),
+        ]
     ),
     st.sampled_from(["X", "Y", "Z"]),
     st.sampled_from(["A", "B"]),

@@ -28,11 +28,12 @@ from controller.key_objects import (
     told,
     view,
 )
+from sparkonce.attempt.rerun import digest
 from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.plan import asked
-from sparkonce.controller.status import Trouble, project
+from sparkonce.controller.status import STATUS_VERSION, Trouble, project
 from sparkonce.launch.protocol import Phase
-from sparkonce.model.record import HeldReason, Outcome, Record, Settling, StopWanted, Why
+from sparkonce.model.record import HeldReason, Opener, Outcome, Record, Settling, StopWanted, Why
 from sparkonce.sink.protocol import Evidence
 from sparkonce.store.protocol import View
 
@@ -508,3 +509,30 @@ def test_a_status_names_the_recorded_fingerprint() -> None:
 def test_a_heartbeat_is_not_in_a_status(of: Record) -> None:
     """Only record, claim and object are looked at: the store's revision, which every heartbeat of every key moves, is not."""
     assert said(view(of, revision=100)) == said(view(of, revision=999))
+
+
+def test_fields_of_requests_wait_for_every_operator() -> None:
+    """An operator of an earlier version would remove them at each of its sweeps: they are written once there is none."""
+    reran = ended(openers=(opened("X"), Opener(uid="X", number=2, fingerprint="A", rerun=digest("again"))))
+    for version, found in ((1, None), (STATUS_VERSION, "again")):
+        status = project(view(reran), obj(annotation="again"), now_text=NOW, version=version)
+        assert status.get("rerun") == found
+        assert condition(status, "Ready")
+    for version, policy in ((1, None), (STATUS_VERSION, "Reject")):
+        status = project(view(record()), obj("Y", "B"), now_text=NOW, version=version)
+        assert (status["phase"], status.get("onMismatch")) == ("Mismatch", policy)
+
+
+def test_the_text_outlives_its_annotation_and_its_record() -> None:
+    """Removed and set again, or set again after the record was forgotten, it is known."""
+    reran = ended(openers=(opened("X"), Opener(uid="X", number=2, fingerprint="A", rerun=digest("again"))))
+    seen = told(obj(annotation="again"), view(reran))
+    assert told(replace(seen, annotation=None), view(ended())).status["rerun"] == "again"
+    assert told(seen, view(None, floor=1)).status["rerun"] == "again"
+
+
+def test_a_refused_annotation_is_said_first() -> None:
+    """In the message of every phase, since a long one is cut at its end."""
+    for at in (view(record()), view(ended()), view(held())):
+        message = project(at, obj(annotation="a\nb"), now_text=NOW)["message"]
+        assert message.startswith("the annotation sparkonce.dev/rerun is refused: it has the control character U+000A")

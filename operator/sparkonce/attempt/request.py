@@ -88,14 +88,20 @@ def answer(
             return _in_progress(view, record, policy, key)
 
 
+def held_remedy(key: str) -> str:
+    """The command that ends a hold."""
+    return f"sparkonce keys resolve {key} --succeeded | --failed | --retry"
+
+
 def _held(record: Record, key: str) -> Answered:
-    resolve = f"sparkonce keys resolve {key} --succeeded | --failed | --retry"
-    return Answered(Answer.HELD, "held", f"{record.held}: {record.note}", resolve)
+    return Answered(Answer.HELD, "held", f"{record.held}: {record.note}", held_remedy(key))
 
 
 def _mismatch(record: Record, policy: Policy, key: str, *, opened: bool) -> Answered:
     said = f"generation {record.generation} is for another job"
-    remedy = f"give the changed job another revision or key, or replace the old one with `sparkonce rerun` (key {key})"
+    remedy = (
+        f"give the changed job another revision or key, or run it in the place of {key} with `sparkonce rerun -f FILE`"
+    )
     if opened:
         return Answered(Answer.MISMATCH, "was superseded", f"{said}, which took this one's place", remedy)
     if record.effectless and policy.on_mismatch is not OnMismatch.REJECT_ALWAYS:

@@ -30,6 +30,15 @@ KeyOrFile = Annotated[
     str,
     typer.Argument(metavar="KEY|FILE", help=f"{KEY} Or the job file.", show_default=False),
 ]
+KeyOrFileIfAny = Annotated[
+    str | None,
+    typer.Argument(metavar="KEY|FILE", help=f"{KEY} Or the job file.", show_default=False),
+]
+KeyIfAny = Annotated[str | None, typer.Argument(metavar="KEY", help=KEY, show_default=False)]
+Filename = Annotated[
+    str | None,
+    typer.Option("-f", "--filename", metavar="FILE", help=f"{FILE} What it says now is run.", show_default=False),
+]
 Store = Annotated[
     str | None,
     typer.Option(
@@ -108,6 +117,14 @@ Reason = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+def one_target(target: str | None, file: str | None) -> str:
+    """The one that is given. Raises: InvalidInput: both, or neither."""
+    given = [each for each in (target, file) if each is not None]
+    if len(given) != 1:
+        raise InvalidInput("name what to run again, either by its key or by its file with -f FILE")
+    return given[0]
 
 
 STANDARD_INPUT = "-"

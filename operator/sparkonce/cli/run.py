@@ -61,6 +61,7 @@ Follow = Annotated[
 ]
 
 
+AGAIN = "give the key to run its job as it was applied, or run the file with `kubectl sparkonce rerun -f FILE --reason TEXT`"
 APPLY = "apply the job with `kubectl apply -f FILE`"
 
 
@@ -171,8 +172,9 @@ def render(
 
 
 def rerun(
-    target: options.KeyOrFile,
+    target: options.KeyOrFileIfAny = None,
     *,
+    file: options.Filename = None,
     store: options.Store = None,
     install: options.Install = None,
     output: options.Outputs = None,
@@ -186,14 +188,18 @@ def rerun(
     Give the job file to run what it says now, or the key to run what was run before. Readers then see the new rows in place of the old ones
     (onRerun: Replace), or both (Append).
 
-    Example: sparkonce rerun load-month.yaml --param month=01 --reason "the source was corrected"
+    Example: sparkonce rerun -f load-month.yaml --param month=01 --reason "the source was corrected"
     """
-    prepared = _prepared(target, param, output, application) if is_file(target) else None
+    target = options.one_target(target, file)
+    named = file is not None or is_file(target)
+    if named:
+        local_only(store, AGAIN)
+    prepared = _prepared(target, param, output, application) if named else None
     if prepared is None and (param or output):
         raise InvalidInput("--param and --output fill a job file; a key stands for the job as it was sent")
     with session(store, install=install) as opened:
         if opened.remote:
-            return _rerun_elsewhere(opened, target, file=prepared is not None, reason=reason, as_json=as_json)
+            return _rerun_elsewhere(opened, target, reason=reason, as_json=as_json)
         again, record = _generation(opened, target, prepared, application)
 
         async def work() -> Ending:
@@ -206,10 +212,8 @@ def rerun(
         return _tell(ending, opened, key=again.key, as_json=as_json)
 
 
-def _rerun_elsewhere(opened: Session, target: str, *, file: bool, reason: str, as_json: bool) -> ExitCode:
+def _rerun_elsewhere(opened: Session, target: str, *, reason: str, as_json: bool) -> ExitCode:
     """On a cluster: opens the next generation, which an operator runs."""
-    if file:
-        raise InvalidInput("on a cluster's ledger give the key: what runs again is the job as it was applied")
     record = blocking(operate.find(opened.store, target))
 
     async def work() -> Ending:

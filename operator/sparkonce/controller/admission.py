@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from sparkonce import failpoints
 from sparkonce.controller.desired import Desired, DesiredReader
 from sparkonce.controller.lease_guard import LeaseGuard
-from sparkonce.controller.objects import JobObjects, ObjectRef
+from sparkonce.controller.objects import JobObjects, ObjectRef, annotation_of
 from sparkonce.controller.plan import Opening, Plan, Relation
 from sparkonce.controller.workqueue import Permits
 from sparkonce.errors import StoreFull, StoreUnavailable
@@ -87,12 +87,15 @@ class Admission:
             live = await self.objects.live(wanted.ref)
             now = None if live is None or live["metadata"].get("deletionTimestamp") else self.reader.read(live)
             refused = not isinstance(now, Desired) or now.contradiction or self.refusal(now)
-            if not isinstance(now, Desired) or refused or now.fingerprint() != wanted.fingerprint():
+            edited = not isinstance(now, Desired) or now.fingerprint() != wanted.fingerprint()
+            if not isinstance(now, Desired) or refused or edited or annotation_of(live) != opening.annotation:
                 self.free(wanted.address)
                 return NO_PERMIT  # gone, or edited since: the watch reports that
             refs = [now.ref, *_companions(todo, opening, desired)]
-            request = now.request(self.new_nonce(), number=opening.by.number or 0, objects=refs)
-            if opening.supersedes and view.record is not None:
+            request = now.request(self.new_nonce(), number=opening.by.number or 0, objects=refs, rerun=opening.by.rerun)
+            if opening.rerun:
+                request = replace(request, reason=now.reruns(opening.rerun))
+            elif opening.supersedes and view.record is not None:
                 request = replace(request, reason=now.supersedes(view.record))
             return await self._send(request, view)
         except BaseException:

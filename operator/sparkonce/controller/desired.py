@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from sparkonce.attempt import rerun
 from sparkonce.attempt.decide import Policy
 from sparkonce.attempt.drive import DrivenJob
 from sparkonce.attempt.request import replaces
@@ -120,12 +121,12 @@ class Desired:
         digests = identity.path_digests(self.job, secret=secret, version=version)
         return SpecBody(job=self.job.document(), digests=digests, secret=secret.hex())
 
-    def request(self, nonce: str, *, number: int, objects: Sequence[ObjectRef]) -> Request:
-        """The request to reserve or reopen; repeat the same value when its answer is lost."""
+    def request(self, nonce: str, *, number: int, objects: Sequence[ObjectRef], rerun: str | None = None) -> Request:
+        """The request to reserve or reopen; repeat the same value when its answer is lost. `rerun`: digest of the annotation's text."""
         return Request(
             address=self.address,
             key=self.key.text,
-            by=Opener(uid=self.ref.uid, number=number, fingerprint=self.fingerprint()),
+            by=Opener(uid=self.ref.uid, number=number, fingerprint=self.fingerprint(), rerun=rerun),
             nonce=nonce,
             fingerprints=self.fingerprints(),
             spec=self.spec_body(),
@@ -139,8 +140,15 @@ class Desired:
     def supersedes(self, record: Record) -> str:
         """The sentence for the history that names this object, which takes the place of the record's generation. The API server does not
         report who edited an object; its audit log does, by the object's name and generation."""
-        said = f"IdempotentJob {self.ref.namespace}/{self.ref.name} (metadata.generation {self.generation})"
-        return f"{said} {replaces(record, self.policy)}"
+        return f"{self._named} {replaces(record, self.policy)}"
+
+    def reruns(self, text: str) -> str:
+        """The sentence for the history that names this object, whose annotation has this text."""
+        return f"{self._named} asks for it by {rerun.ANNOTATION}: {rerun.quoted(text)}"
+
+    @property
+    def _named(self) -> str:
+        return f"IdempotentJob {self.ref.namespace}/{self.ref.name} (metadata.generation {self.generation})"
 
     def leads(self, record: Record) -> bool:
         """Whether this object opened the record's generation."""

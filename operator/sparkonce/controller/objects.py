@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from sparkonce.attempt import rerun
 from sparkonce.attempt.decide import Policy
 from sparkonce.errors import RecordTooNew
 from sparkonce.model.crd_status import UNWRITTEN
@@ -123,6 +124,8 @@ class ObjectView:
     """The object's own policies, which rule what it may replace (onMismatch, onFinalized)."""
     contradiction: str = ""
     """Why the object may not open a generation, although its spec can be read; empty: it may."""
+    annotation: str | None = None
+    """`sparkonce.dev/rerun` as it is, valid or not; None: there is none."""
     key: str = ""
     key_hash: str = ""
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -142,6 +145,7 @@ class ObjectView:
             resource_version=str(metadata.get("resourceVersion") or ""),
             created=str(metadata.get("creationTimestamp") or ""),
             deleting=bool(metadata.get("deletionTimestamp")),
+            annotation=annotation_of(body),
             **_status_of(body),
         )
         if desired is None:
@@ -152,7 +156,7 @@ class ObjectView:
             bare,
             fingerprints=desired.fingerprints(),  # a status may have been answered under any of them
             policy=desired.policy,
-            contradiction=desired.contradiction,
+            contradiction=desired.contradiction or bare.rerun_refused,
             key=desired.key.text,
             key_hash=desired.key.key_hash,
         )
@@ -165,6 +169,16 @@ class ObjectView:
     def fingerprint(self) -> str:
         """The fingerprint by the newest version known here, with which a generation opened for this object is recorded."""
         return self.fingerprints[max(self.fingerprints)]
+
+    @property
+    def rerun(self) -> str:
+        """The text of the annotation; empty: none, or it is refused."""
+        return "" if self.annotation is None or self.rerun_refused else self.annotation
+
+    @property
+    def rerun_refused(self) -> str:
+        """Why the annotation is refused; empty: it is not."""
+        return "" if self.annotation is None else rerun.problem_of(self.annotation)
 
     def asks(self, fingerprint: object) -> bool:
         """Whether this is the fingerprint of its spec by any version."""
@@ -190,12 +204,20 @@ class ObjectView:
         metadata = body["metadata"]
         if (metadata["uid"], int(metadata.get("generation") or 1)) != (self.uid, self.generation):
             return None
+        if annotation_of(body) != self.annotation:
+            return None
         return replace(
             self,
             resource_version=str(metadata.get("resourceVersion") or ""),
             deleting=bool(metadata.get("deletionTimestamp")),
             **_status_of(body),
         )
+
+
+def annotation_of(body: Json | None) -> str | None:
+    """The annotation `sparkonce.dev/rerun` as it is, valid or not; None: there is none."""
+    annotations = body["metadata"].get("annotations") if body else None
+    return annotations.get(rerun.ANNOTATION) if annotations else None
 
 
 EPOCH_MOST = 2**31 - 1

@@ -20,8 +20,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from sparkonce.attempt import rerun
 from sparkonce.attempt.decide import Policy
-from sparkonce.attempt.request import Answer, Answered, answer
+from sparkonce.attempt.request import Answer, Answered, answer, held_remedy
 from sparkonce.controller.objects import ObjectView, uids
 from sparkonce.model.record import Opener, Record, State, Why
 from sparkonce.model.spec import OnDelete, OnDuplicate
@@ -52,11 +53,34 @@ def asked(obj: ObjectView, record: Record | None) -> LatestRequest:
     status = obj.status
     if "ledgerRevision" in status and "fingerprint" in status:
         known.append((int(status.get("requestNumber") or 0), obj.asks(status["fingerprint"])))
-    in_status = bool(known) and known[0][1]
+    told, in_status = known[0] if known else (0, False)
     if record is not None:
         known += [(by.number or 0, obj.asks(by.fingerprint)) for by in record.openers if by.uid == obj.uid]
     number, same = max(known, default=(0, False))
-    return LatestRequest(number + (not same), obj.fingerprint, known=same, answered=same and in_status)
+    answered = same and in_status and told == number
+    if answered and _policy_edited(obj):
+        return LatestRequest(number + 1, obj.fingerprint, known=False, answered=False)
+    return LatestRequest(number + (not same), obj.fingerprint, known=same, answered=answered)
+
+
+def _policy_edited(obj: ObjectView) -> bool:
+    """Whether the stored answer was given under another onMismatch: the edit asks again. A status that does not name it was written by an
+    earlier version, or by one beside it: nothing is asked then."""
+    told = obj.status.get("onMismatch")
+    return told is not None and obj.policy is not None and told != obj.policy.on_mismatch
+
+
+def asks_rerun(obj: ObjectView, record: Record) -> bool:
+    """Whether the object's annotation asks for a generation that it has not got: no request that opened one had this text, and the status
+    does not name it. Returning to an earlier text asks for nothing."""
+    if not obj.rerun or obj.deleting or obj.status.get("rerun") == obj.rerun:
+        return False
+    return not answered_rerun(obj, record)
+
+
+def answered_rerun(obj: ObjectView, record: Record) -> bool:
+    """Whether a generation of the key was opened with the text of the object's annotation, by this object or another one."""
+    return bool(obj.rerun) and any(by.rerun == rerun.digest(obj.rerun) for by in record.openers)
 
 
 class Relation(StrEnum):
@@ -115,6 +139,8 @@ class Placed:
     """The answer that `attempt.request.answer` gave; None where it was not asked."""
     why: str = ""
     """One sentence: what it waits for."""
+    rerun: str = ""
+    """Text of the annotation that asks for the next generation; empty: nothing does, or it was answered."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +152,10 @@ class Opening:
     reserve: bool
     """The key has no record: reserve it. Else reopen the record."""
     supersedes: bool = False
+    rerun: str = ""
+    """Text of the annotation that asks for it; empty: another rule opens it."""
+    annotation: str | None = None
+    """The object's annotation, which the object still has when it opens; None: it has none."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +219,7 @@ def plan(
     joining = any(one.relation is Relation.ATTACHES for one in placed)
     return Plan(
         placed=tuple(placed),
-        opening=None if first is None else _opening(view, placed[first]),
+        opening=None if first is None else _opening(view, objects[first], placed[first]),
         superseded=running and any(one.relation is Relation.SUPERSEDES for one in placed),
         gone=record is not None and running and on_delete is OnDelete.STOP and not joining and _unwanted(record, gone),
     )
@@ -204,10 +234,17 @@ def _supersedes(placed: Placed) -> bool:
     return placed.said is not None and placed.said.answer is Answer.SUPERSEDE
 
 
-def _opening(view: View, placed: Placed) -> Opening:
+def _opening(view: View, obj: ObjectView, placed: Placed) -> Opening:
     assert placed.asked is not None  # set for every valid object
     by = Opener(uid=placed.uid, number=placed.asked.number, fingerprint=placed.asked.fingerprint)
-    return Opening(placed.uid, by, reserve=view.record is None, supersedes=_supersedes(placed))
+    opening = Opening(placed.uid, by, reserve=view.record is None, supersedes=_supersedes(placed))
+    return opening if obj.annotation is None else _annotated(opening, obj, placed)
+
+
+def _annotated(opening: Opening, obj: ObjectView, placed: Placed) -> Opening:
+    """Whatever rule opens the generation, it is what the annotation asks for, too."""
+    by = opening.by.model_copy(update={"rerun": rerun.digest(obj.rerun)}) if obj.rerun else opening.by
+    return replace(opening, by=by, rerun=placed.rerun, annotation=obj.annotation)
 
 
 def place(
@@ -232,10 +269,28 @@ def place(
         )
     same = obj.same(record)
     said = answer(view, same=same, policy=obj.policy, outputs=evidence, key=record.key, opened=ask.known)
-    if ask.answered and was_superseded(obj):
-        return Placed(obj.uid, Relation.SUPERSEDED, ask, said)
     relation, why = _standing(record, obj, ask, said, same=same, leader=leader)
-    return _opens(obj, Placed(obj.uid, relation, ask, said, why))
+    placed = Placed(obj.uid, relation, ask, said, why)
+    return _opens(obj, placed if obj.annotation is None else _reruns(record, obj, placed, ask))
+
+
+def _reruns(record: Record, obj: ObjectView, placed: Placed, ask: LatestRequest) -> Placed:
+    """The relation of an annotated object. If it asks for the next generation it opens that one once it may, and stops none for it."""
+    if not asks_rerun(obj, record):
+        return placed
+    if record.reopenable:
+        new = replace(ask, number=ask.number + ask.known, known=False, answered=False)
+        return replace(placed, relation=Relation.OPENS, asked=new, why="", rerun=obj.rerun)
+    if placed.relation in (Relation.MISMATCH, Relation.SUPERSEDED):
+        ends = f"generation {record.generation} is for another job and ends first"
+        if record.state is State.HELD:
+            ends = (
+                f"generation {record.generation} is for another job and held ({record.held}); {held_remedy(record.key)}"
+            )
+        return replace(
+            placed, relation=Relation.WAITS, why=f"{ends}; this job then runs, as its annotation asks", rerun=obj.rerun
+        )
+    return replace(placed, rerun=obj.rerun)
 
 
 def _opens(obj: ObjectView, placed: Placed) -> Placed:
@@ -248,6 +303,8 @@ def _opens(obj: ObjectView, placed: Placed) -> Placed:
 def _standing(
     record: Record, obj: ObjectView, ask: LatestRequest, said: Answered, *, same: bool, leader: Policy | None
 ) -> tuple[Relation, str]:
+    if ask.answered and was_superseded(obj):
+        return Relation.SUPERSEDED, ""
     match said.answer:
         case Answer.MISMATCH:
             return (Relation.SUPERSEDED if ask.known and _was_served(obj, record) else Relation.MISMATCH), ""

@@ -209,6 +209,8 @@ class Reconciler:
             said = obj.implausible or (implausible(witness, epoch) if witness is not None else None)
             if said:
                 self.objects.emit(body, "Warning", "ImplausibleStatus", said)
+            if obj.rerun_refused:
+                self.objects.emit(body, "Warning", "RerunRefused", obj.rerun_refused)
 
     def _knows(self, address: Address) -> bool:
         """Whether our cached record is current: we wrote it last."""

@@ -45,6 +45,7 @@ from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal, localcontext
 from typing import Any, NamedTuple
 
+from sparkonce.attempt import rerun
 from sparkonce.attempt.decide import LINGERING, Policy, stop_request_text
 from sparkonce.attempt.request import Answer
 from sparkonce.controller.objects import Json, ObjectView
@@ -54,6 +55,7 @@ from sparkonce.controller.plan import (
     UNANSWERED,
     Placed,
     Relation,
+    answered_rerun,
     place,
     was_superseded,
 )
@@ -173,8 +175,10 @@ TYPES = (COMPLETE, FAILED, RESERVED, HELD, MISMATCH, RESULT_GONE, *STANDARD)
 """Condition types, in the order of the list."""
 SUSPENDED, INVALID_SPEC = "Suspended", "InvalidSpec"
 """Reasons of standard conditions that are not phases."""
-STATUS_VERSION = 1
-"""Version of the statuses that this process writes. 1: with the standard conditions, and a message of every phase."""
+STATUS_VERSION = 2
+"""Version of the statuses that this process writes. 1: with the standard conditions, and a message of every phase. 2: with `rerun` and
+`onMismatch`, which a process of an earlier version would remove."""
+_WITH_STANDARD, _WITH_REQUESTS = 1, 2
 FINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
 """Phases of a generation that ended."""
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -403,7 +407,8 @@ class _StatusDraft:
 
     def __init__(self, obj: ObjectView, now_text: str, version: int) -> None:
         self.obj, self.stored, self.now_text = obj, dict(obj.status), now_text
-        self.standard = version >= STATUS_VERSION
+        self.standard, self.requests = version >= _WITH_STANDARD, version >= _WITH_REQUESTS
+        self.waits = ""
         self.body: Json = {"observedGeneration": obj.generation}
         self.facts: dict[str, Fact] = {}
 
@@ -423,6 +428,20 @@ class _StatusDraft:
             "keyHash": record.key_hash,
             "generation": record.generation,
         }
+        self.reran(record)
+        if placed.rerun:
+            self.waits = f"the next generation follows its end, as {rerun.ANNOTATION} asks"
+
+    def reran(self, record: Record) -> None:
+        """Names the annotation's text that got a generation, or the one before it."""
+        self.carried("rerun")
+        if self.requests and answered_rerun(self.obj, record):
+            self.body["rerun"] = self.obj.rerun
+
+    def asked_under(self) -> None:
+        """Names the onMismatch under which the object was refused the key: another one asks again."""
+        if self.requests and self.obj.policy is not None:
+            self.body["onMismatch"] = str(self.obj.policy.on_mismatch)
 
     def carried(self, *names: str) -> None:
         self.body |= {name: self.stored[name] for name in names if name in self.stored}
@@ -435,6 +454,7 @@ class _StatusDraft:
 
     def done(self, phase: str, message: str = "", reason: str = "") -> Json:
         self.body["phase"] = phase
+        message = "; ".join(filter(None, (self.obj.rerun_refused, message, self.waits)))
         if message:
             self.body["message"] = sentence(message)
         if self.standard:
@@ -466,7 +486,8 @@ class _StatusDraft:
         has_answer = "ledgerRevision" in self.stored
         if has_answer and (ask.answered if ask is not None else self.obj.asks(self.stored.get("fingerprint"))):
             return self.unchanged()
-        self.carried("epoch", "ledgerRevision", "fingerprint", "requestNumber", "generation", "key", "keyHash")
+        names = ("epoch", "ledgerRevision", "fingerprint", "requestNumber", "generation", "key", "keyHash")
+        self.carried(*names, "rerun", "onMismatch")
         self.body |= {"key": self.obj.key, "keyHash": self.obj.key_hash} if self.obj.key_hash else {}
         trouble = trouble or Trouble(reason, message, final=reason == Relation.INVALID)
         holds = UNKNOWN if trouble.unknown else FALSE
@@ -478,7 +499,7 @@ class _StatusDraft:
 
     def expired(self, view: View, placed: Placed) -> Json:
         assert placed.asked is not None  # only an answered object expires
-        self.carried("key", "keyHash", "fingerprint", "result", "replayed")
+        self.carried("key", "keyHash", "fingerprint", "result", "replayed", "rerun")
         self.body |= {"epoch": view.epoch, "ledgerRevision": view.revision, "generation": view.floor}
         self.body["requestNumber"] = placed.asked.number
         if self.stored.get("phase") == "Expired" and self.same_generation:
@@ -493,6 +514,7 @@ class _StatusDraft:
         if was_superseded(self.obj):
             return self.unchanged()  # terminal until edited
         assert placed.said is not None  # set with a record
+        self.asked_under()
         said = f"generation {record.generation} of {record.key} is for another job, which took this one's place"
         self.facts[RESERVED] = fact(SUPERSEDED, said, holds=FALSE)
         self.facts[MISMATCH] = fact(SUPERSEDED, said)
@@ -501,10 +523,17 @@ class _StatusDraft:
             if self.stored.get("phase") in ("Succeeded", "Failed"):  # Cancelled is not a result
                 self.carried("role", "generation", "attempt", "result", "replayed", "message")
                 return self.done(str(self.stored["phase"]))
-        return self.done("Mismatch", f"{said}; {placed.said.unblock}")
+        return self.done("Mismatch", f"{said}; {self.instead()}")
+
+    def instead(self) -> str:
+        """What to do about an object whose key another job has. `sparkonce rerun KEY` would run that job again."""
+        ref = self.obj.ref
+        here = f"kubectl annotate --overwrite idempotentjobs -n {ref.namespace} {ref.name} {rerun.ANNOTATION}=REASON"
+        return f"give it another revision or key, or run it in the other one's place: {here}"
 
     def mismatch(self, record: Record, placed: Placed, paths: Sequence[str] | None) -> Json:
         assert placed.said is not None  # set with a record
+        self.asked_under()
         if paths is not None:
             self.body["mismatch"] = list(paths)
         elif self.same_generation:
@@ -513,7 +542,7 @@ class _StatusDraft:
         more = f" and {len(listed) - _PATHS_NAMED} more" if len(listed) > _PATHS_NAMED else ""
         fields = f" (it differs in {', '.join(listed[:_PATHS_NAMED])}{more})" if listed else ""
         other = f"generation {record.generation} of {record.key} is for another job"
-        said = f"{other}{fields}; {placed.said.unblock}"
+        said = f"{other}{fields}; {self.instead()}"
         self.facts[MISMATCH] = fact("Mismatch", said)
         self.facts[RESERVED] = fact("Mismatch", other, holds=FALSE)
         return self.done("Mismatch", said)

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from sparkonce.commands.remote import ENDS
 from sparkonce.controller.desired import NO_REALM, DesiredReader
-from sparkonce.controller.objects import Fate, Json, ObjectRef, ObjectView
+from sparkonce.controller.objects import Fate, Json, ObjectRef, ObjectView, annotation_of
 from sparkonce.controller.rewind_guard import Witness
 from sparkonce.kube.events import EventRecorder, Level
 from sparkonce.kube.status import StatusStored, StatusWriter
@@ -251,9 +251,9 @@ def _changed(condition: Json) -> str:
     return str(condition.get("lastTransitionTime") or "")
 
 
-def _intent(body: Json) -> tuple[object, bool]:
-    """Values that change with an edit or deletion of the object and not with its status."""
-    return body["metadata"].get("generation"), bool(body["metadata"].get("deletionTimestamp"))
+def _intent(body: Json) -> tuple[object, bool, object]:
+    """Values that change with an edit or deletion of the object and not with its status. An annotation leaves the generation as it is."""
+    return body["metadata"].get("generation"), bool(body["metadata"].get("deletionTimestamp")), annotation_of(body)
 
 
 def _newer(one: Json, other: Json) -> bool:

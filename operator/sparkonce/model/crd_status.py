@@ -46,6 +46,8 @@ def status_schema() -> Schema:
                 "description": "The result is a recorded one: nothing was run for this object.",
             },
             "message": _text("One sentence: the outcome, the problem, or what the job waits for, and what to do."),
+            "rerun": _text("Text of the annotation sparkonce.dev/rerun that got a generation last."),
+            "onMismatch": _text("The policy under which another job's key was refused; an edit of it asks again."),
             "mismatch": _list(_text("Path of a field."), "Fields in which this object differs from the recorded job."),
             "conditions": _conditions(),
             "result": _result(),

@@ -103,12 +103,14 @@ class Address(BaseModel):
 
 
 class Opener(Value):
-    """The request that opened a generation: an object's (uid, number, fingerprint), or a command's (nonce)."""
+    """The request that opened a generation: an object's (uid, number, fingerprint, rerun), or a command's (nonce)."""
 
     nonce: str | None = None
     uid: str | None = None
     number: int | None = None
     fingerprint: str | None = None
+    rerun: str | None = None
+    """Digest of the text of the annotation `sparkonce.dev/rerun` that the object had (`attempt/rerun.py`)."""
 
 
 class Application(Value):

@@ -61,6 +61,8 @@ RETRY_AFTER = 60.0
 """Seconds to wait when the realm is full and nothing in it expires by itself."""
 COMMANDS_KEPT = 16
 """Openers of a key that were commands (a request, a rerun): a record is small, and a key may be rerun for years."""
+RERUNS_KEPT = 32
+"""Openers of a key by an annotation: the record grows by about 200 bytes for each."""
 LEASE_ENDED = "the lease of this process has ended; open another one"
 
 
@@ -381,9 +383,14 @@ def reopen(
 
 
 def _openers(now: Record, by: Opener) -> tuple[Opener, ...]:
-    """Keeps every object, since it may ask again at any time; of commands, which are retried within seconds, the last few."""
+    """Keeps every object, since it may ask again at any time; of commands, which are retried within seconds, the last few. An object can be
+    annotated for years: its reruns are kept as commands are, besides the newest request of each object, which numbers the next one."""
     commands = [opener for opener in now.openers if opener.uid is None][-COMMANDS_KEPT:]
-    return (*(opener for opener in now.openers if opener.uid is not None or opener in commands), by)
+    annotated = [opener for opener in now.openers if opener.rerun is not None]
+    newest = {opener.uid: opener for opener in now.openers}
+    dropped = [opener for opener in annotated[:-RERUNS_KEPT] if opener not in newest.values()]
+    kept = [opener for opener in now.openers if opener.uid is not None or opener in commands]
+    return (*(opener for opener in kept if opener not in dropped), by)
 
 
 # --- without a claim

@@ -44,6 +44,7 @@ from sparkonce.store.protocol import (
     Owned,
     Refused,
 )
+from sparkonce.store.rules import RERUNS_KEPT
 from store.backends import Backend
 from store.racing import at_once
 from store.samples import RETENTION, Key, fresh, intent, request, reserved, result, taken
@@ -269,6 +270,23 @@ def test_one_opener_opens_one_generation(backend: Backend, store: IdempotencySto
         asked = request(key.record.key, by=Opener(uid="u", number=number, fingerprint="f"))
         assert run(store.reopen(second.record, asked, lease=key.lease)) == Duplicate(second.record, None)
     assert second.reopen(by=Opener(uid="u", number=3, fingerprint="f")).record.generation == 3
+
+
+def test_openers_by_annotation_are_bounded(backend: Backend, store: IdempotencyStore) -> None:
+    """An object that is annotated for years keeps its newest requests in the record, and never pushes out the newest one of another object,
+    which numbers that object's next one."""
+    other = Opener(uid="other", number=1, fingerprint="f", rerun="x")
+    key = reserved(store, by=other)
+    made = [
+        Opener(uid="u", number=number, fingerprint="f", rerun=f"text {number}") for number in range(RERUNS_KEPT + 8)
+    ]
+    for by in made:
+        key.finalize()
+        key = key.reopen(by=by)
+    assert key.record.openers == (other, *made[-RERUNS_KEPT - 1 :])
+    key.finalize()
+    asked = request(key.record.key, by=made[-2])
+    assert isinstance(run(store.reopen(key.record, asked, lease=key.lease)), Duplicate)
 
 
 def test_a_changed_record_is_not_reopened(store: IdempotencyStore) -> None:

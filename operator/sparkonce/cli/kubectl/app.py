@@ -22,6 +22,7 @@ from sparkonce.cli import options
 from sparkonce.cli.exits import ExitCode
 from sparkonce.cli.keys import ask, chosen
 from sparkonce.cli.view.terminal import tell
+from sparkonce.errors import InvalidInput
 
 if TYPE_CHECKING:
     from sparkonce.cli.kubectl.gateway import GatewayClient
@@ -306,8 +307,9 @@ def logs(
 @app.command()
 def rerun(
     context: typer.Context,
-    key: options.KeyText,
+    key: options.KeyIfAny = None,
     *,
+    file: options.Filename = None,
     generation: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Only if N is still the newest one.", show_default=False),
@@ -315,10 +317,20 @@ def rerun(
     reason: Reason = "",
     as_json: options.Json = False,
 ) -> ExitCode:
-    """Open the next generation of a finished key, with the job as it was recorded.
+    """Open the next generation of a finished key, with the job as it was recorded; or, with -f, with the job as the file has it.
+
+    A file is applied with the reason as its annotation sparkonce.dev/rerun: the same command again never opens two.
 
     Example: kubectl sparkonce rerun load-flights/flights/2013-01@1 --reason "the source was corrected"
     """
+    key = options.one_target(key, file)
+    if file is not None:
+        from sparkonce.cli.kubectl.apply import apply_again
+
+        if generation is not None or as_json:
+            raise InvalidInput("--generation and --json go with a key; the file's object shows what becomes of it")
+        tell(*apply_again(context.obj, file, reason))
+        return ExitCode.SUCCEEDED
     with _gateway(context) as gateway:
         after = generation or gateway.get(key)["generation"]
         because = {"reason": reason} if reason else {}  # an earlier gateway knows no reason here, and refuses it

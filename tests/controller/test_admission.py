@@ -1,0 +1,90 @@
+"""What is written when the object changed between the plan and the write: nothing, or the object as it is now."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.jobs import job
+from harness.memory_store import MemoryStore
+from sparkonce.attempt.rerun import ANNOTATION
+from sparkonce.controller.admission import Admission
+from sparkonce.controller.desired import Desired, DesiredReader
+from sparkonce.controller.objects import Json, ObjectView
+from sparkonce.controller.plan import plan
+from sparkonce.model.record import Outcome, Result
+from sparkonce.store.protocol import Owned
+
+
+def body(*arguments: str, text: str | None = None, generation: int = 1) -> Json:
+    made = job("job", key="key", arguments=arguments)
+    made["metadata"] |= {"namespace": "etl", "uid": "uid-1", "generation": generation}
+    if text is not None:
+        made["metadata"]["annotations"] = {ANNOTATION: text}
+    return copy.deepcopy(made)
+
+
+async def opened(planned: Json, live: Json | None) -> list[tuple[int, tuple[str, ...]]]:
+    """Generation, and arguments of the recorded job, of each generation after a success of `planned` without its annotation; the object is
+    cached as `planned` and has become `live`."""
+    store, reader = MemoryStore(), DesiredReader()
+    lease = await store.open_lease(owner="operator")
+    first = reader.read(body("a"))
+    assert isinstance(first, Desired)
+    owned = await store.reserve(first.request("n1", number=1, objects=[first.ref]), lease=lease, floor=0)
+    assert isinstance(owned, Owned)
+    done = Result(outcome=Outcome.SUCCEEDED, generation=1, attempts=1, evidence="seen")
+    await store.finalize(owned.record, owned.claim, done, retention=60.0)
+    owners: list[Owned] = []
+
+    async def get(_: object) -> Json | None:
+        return live
+
+    anything: Any = SimpleNamespace(
+        synced=True, live=get, lease=lease, reserved=lambda _: None, try_take=lambda _: True, release=lambda _: None
+    )
+    admission = Admission(
+        store=store,
+        objects=anything,
+        lease_guard=anything,
+        reader=reader,
+        meter=anything,
+        permits=anything,
+        new_nonce=lambda: "n2",
+        on_owned=lambda owned, _: owners.append(owned),
+        on_full=lambda *_: None,
+        enqueue=lambda _: None,
+    )
+    cached = reader.read(planned)
+    assert isinstance(cached, Desired)
+    view = await store.load(cached.address)
+    todo = plan(view, [ObjectView.of(planned, cached, record=view.record)])
+    assert todo.opening is not None
+    await admission.open(view, todo.opening, {"uid-1": cached}, todo)
+    found = []
+    for each in owners:
+        spec = await store.spec(each.record.address, each.record.generation)
+        assert spec is not None
+        found.append((each.record.generation, tuple(spec.job["spec"]["template"]["spec"]["arguments"])))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("live", "found"),
+    [
+        pytest.param(body("b", text="again", generation=2), [(2, ("b",))], id="unchanged"),
+        pytest.param(body("b", text="once more", generation=2), [], id="another text"),
+        pytest.param(body("b", text="re\nfused", generation=2), [], id="a text that is refused"),
+        pytest.param(body("b", generation=2), [], id="the annotation is gone"),
+        pytest.param(body("c", text="again", generation=3), [], id="another spec"),
+        pytest.param(None, [], id="the object is gone"),
+    ],
+)
+def test_only_the_object_that_was_planned_for_is_run_again(live: Json | None, found: list[tuple[int, Any]]) -> None:
+    """A process with an old copy of the object opens nothing, by an older text or for an older spec."""
+    planned = body("b", text="again", generation=2)
+    assert asyncio.run(opened(planned, live)) == found
