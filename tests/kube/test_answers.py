@@ -198,5 +198,5 @@ def test_paths() -> None:
     assert path_of(NAMESPACES, None) == path_of(NAMESPACES, "etl") == "/api/v1/namespaces"
     assert path_of(PODS, "a/b?c") == "/api/v1/namespaces/a%2Fb%3Fc/pods"
     for name in ("", ".", ".."):
-        with pytest.raises(ValueError, match="no name"):
+        with pytest.raises(ValueError, match="not a name"):
             path_of(PODS, name)

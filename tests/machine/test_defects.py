@@ -11,7 +11,7 @@ import pytest
 
 from machine.machine import Broken, play
 from machine.scene import CONFIGS
-from sparkonce.attempt import follow
+from sparkonce.attempt import drive, follow
 from sparkonce.attempt import settle as settler
 from sparkonce.attempt import settle_runs as entrust
 from sparkonce.attempt.decide import Decision, Finalize, Observation
@@ -84,7 +84,7 @@ def a_name_is_enough(patch: pytest.MonkeyPatch) -> None:
         seen = observation.seen and replace(observation.seen, uid=record.bound.uid)
         return real(record, replace(observation, seen=seen), policy)
 
-    patch.setattr(follow, "follow", by_name)
+    patch.setattr(drive, "follow", by_name)
 
 
 def what_is_followed_is_cancelled(patch: pytest.MonkeyPatch) -> None:
