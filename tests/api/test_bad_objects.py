@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.kube_api import ApiError
 from harness.kubeflow import Script
-from harness.stage import IN_TIME, Stage, staged
+from harness.stage import IN_TIME, Stage, rows, staged
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS
 
 KEYS = 40
@@ -148,6 +149,28 @@ def test_a_template_that_the_api_server_refuses_fails_for_good(stage: Stage) -> 
     stage.apply(body)
     stage.until("refused-again", "Failed", role="Replay", replayed=True)
     others_run(stage, "beside-refused")
+
+
+@pytest.mark.operator
+@pytest.mark.parametrize("declares", [False, True], ids=["opaque", "outputs"])
+def test_a_misspelt_field_is_refused_with_its_path_and_the_corrected_job_takes_its_key(
+    stage: Stage, tmp_path: Path, *, declares: bool
+) -> None:
+    """`driver.memroy` is not dropped: Failed with its path in `.status.message`, and nothing ran; the corrected object runs."""
+    key = "misspelt-outputs" if declares else "misspelt"
+    more = {"outputs": rows(tmp_path / "lake")} if declares else {}
+    body = stage.job(key, key, **more)
+    body["spec"]["template"]["spec"]["driver"] |= {"memroy": "2g"}
+    stage.apply(body)
+    status = stage.until(key, "Failed", attempt=1)
+    assert (
+        "spec.template.spec.driver.memroy is not a field of the SparkApplications of this cluster" in status["message"]
+    )
+    assert (stage.runs(key), stage.applications(key)) == ([], [])
+    stage.edit(key, template={"spec": {"driver": {"memroy": None, "memory": "600m"}}})
+    stage.until_runs(key)
+    stage.until(key, generation=2)
+    assert {each["spec"]["driver"]["memory"] for each in stage.applications(key)} == {"600m"}
 
 
 @pytest.mark.operator

@@ -98,6 +98,39 @@ def test_why_it_waits_is_said_while_it_waits(stage: Stage) -> None:
     assert len([each for each in told if "cannot be pulled" in each["why"]]) == 1
 
 
+@pytest.mark.operator
+def test_a_missing_volume_is_said_while_it_waits(stage: Stage) -> None:
+    """A ConfigMap that does not exist, which only the kubelet's Events tell: the status, one event and `explain` name it within half a
+    minute; once it is there the job runs, and the message goes."""
+    missing = 'MountVolume.SetUp failed for volume "settings" : configmap "etl-settings" not found'
+    stage.play("unmounted", Script(pending_seconds=45.0, unmounted=missing))
+    stage.send("unmounted", "unmounted")
+
+    def waits() -> None:
+        said = f'volume "settings" of its driver pod cannot be mounted (FailedMount): {missing}'
+        assert said in str(stage.status("unmounted").get("message", ""))
+
+    assert_eventually(waits, IN_TIME)
+    assert "etl-settings" in stage.until_event("unmounted", "Waiting")
+    assert "etl-settings" in stage.cli("keys", "explain", "unmounted", "--json").stdout
+    status = stage.until("unmounted", "Succeeded", attempt=1, timeout=90.0)
+    assert "etl-settings" not in status["message"]
+    told = json.loads(stage.cli("keys", "history", "unmounted", "--json").stdout)["events"]
+    assert len([each for each in told if "cannot be mounted" in each["why"]]) == 1
+
+
+@pytest.mark.operator
+def test_a_start_that_timed_out_for_a_missing_volume_names_it(stage: Stage) -> None:
+    """The Secret does not come within startTimeoutSeconds: the failure says which one, and nothing ran."""
+    missing = 'MountVolume.SetUp failed for volume "keys" : secret "store-keys" not found'
+    stage.play("no-secret", Script(pending_seconds=600.0, unmounted=missing))
+    stage.send("no-secret", "no-secret", startTimeoutSeconds=20, retry={"submissionRetries": 0})
+    message = stage.until("no-secret", "Failed", timeout=90.0)["result"]["failure"]["message"]
+    assert "startTimeoutSeconds" in message
+    assert 'secret "store-keys" not found' in message
+    assert stage.runs("no-secret") == []
+
+
 def test_what_cannot_mend_itself_ends_early(stage: Stage) -> None:
     """An image name that no registry can have: Failed with the cause, long before startTimeoutSeconds, and nothing ran."""
     stage.play("hopeless", Script(pending_seconds=600.0, pending_reason="InvalidImageName"))

@@ -161,6 +161,9 @@ def allowed(objects: Sequence[dict[str, Any]], component: str) -> set[Call]:
 def everything_it_does(stage: Stage) -> None:
     """Scenes that between them bring the operator to each call that it knows."""
     stage.play("stopped", Script(code=runs_until_stopped))
+    # Its volume cannot be mounted, which the Events of its pod explain.
+    stage.play("unmounted", Script(pending_seconds=600.0, unmounted='volume "settings": configmap "none" not found'))
+    stage.send("unmounted", "unmounted")
 
     def fails_once_shown(driver: Driver) -> int:
         """On a busy machine an attempt that ends at once is never seen running."""
@@ -188,6 +191,7 @@ def everything_it_does(stage: Stage) -> None:
     stage.kubeflow.restart_operator()
     stage.until("fails", "Failed")
     stage.until_events("fails", "Running", 2)
+    assert_eventually(lambda: "cannot be mounted" in str(stage.status("unmounted").get("message")), IN_TIME)
     assert_eventually(lambda: stage.object("brief") is None, IN_TIME)
     assert_eventually(lambda: stage.applications("brief", placeholders=True), IN_TIME)
     stage.until_record("stopped", phase="Cancelled")

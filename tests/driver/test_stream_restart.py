@@ -87,7 +87,7 @@ def test_a_checkpoint_that_was_deleted_between_two_keys_is_refused_and_both_are_
 
 def test_with_its_checkpoint_restored_it_goes_on(tuesday: Granted) -> None:
     """The remedy for a checkpoint that was deleted."""
-    assert "; restore its checkpoint to go on after it, or say" in refused(tuesday, *LATER)
+    assert "; restore its checkpoint to go on after it, or set `stream: {restart: true}`" in refused(tuesday, *LATER)
     checkpoint = Path(checkpoint_of(tuesday))
     shutil.rmtree(checkpoint)
     checkpoint.with_name("kept").rename(checkpoint)
@@ -102,7 +102,9 @@ def test_another_checkpoint_of_the_same_source_is_refused_and_the_first_one_goes
 ) -> None:
     """The default checkpoint is new for each key. The remedy: the checkpoint of the stream before."""
     tuesday = begin(idempotencyKey="tuesday")
-    assert "; use its checkpoint to go on after it, or say" in refused(tuesday, *LATER, checkpoint=None)
+    assert "; use its checkpoint to go on after it, or set `stream: {restart: true}`" in refused(
+        tuesday, *LATER, checkpoint=None
+    )
 
     write(tuesday, *LATER, checkpoint=checkpoint_of(monday))
 
@@ -164,7 +166,7 @@ def test_a_stream_that_has_not_ended_is_waited_for(begin: Callable[..., Granted]
     dying(monday, 1, committed=True, checkpoint=str(monday.folder / "first"))
     told = refused(tuesday, *LATER)
     assert "committed 5 rows" in told
-    assert "; wait for its end (or cancel it) and then use its checkpoint, or say" in told
+    assert "; wait for its end (or cancel it) and then use its checkpoint, or set `stream: {restart: true}`" in told
     settled(monday, end=True)
 
     write(tuesday, *LATER, checkpoint=str(monday.folder / "first"))
@@ -215,7 +217,7 @@ def test_a_rerun_that_keeps_its_rows_begins_anew_only_with_a_restart(begin: Call
     told = refused(attempt, *LATER, checkpoint=None)
     assert "the stream of load-may (generation 2, " in told
     assert "the stream of load-may (generation 1, " in told
-    assert "; use its checkpoint to go on after it, or say" in told
+    assert "; use its checkpoint to go on after it, or set `stream: {restart: true}`" in told
 
     write(attempt, *LATER)
     assert rows(attempt) == [*ALL, 7]

@@ -33,7 +33,7 @@ class Server:
     def __init__(self) -> None:
         self.error: Callable[[], Exception] | None = None
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Json:
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any], *, strict: bool = True) -> Json:
         del namespace
         if self.error is not None:
             raise self.error()

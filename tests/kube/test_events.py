@@ -32,7 +32,7 @@ class Writes:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Json:
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any], *, strict: bool = True) -> Json:
         await self.open.wait()
         self.creates.append(dict(body))
         self._fail()

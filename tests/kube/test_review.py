@@ -32,7 +32,7 @@ class Server:
         self.status = status
         self.sent: list[tuple[Resource, Mapping[str, Any]]] = []
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Json:
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any], *, strict: bool = True) -> Json:
         self.sent.append((resource, body))
         return dict(body) if self.status is MISSING else {**body, "status": self.status}
 

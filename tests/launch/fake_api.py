@@ -200,11 +200,14 @@ class FakeKubernetes:
     ) -> None:
         self.api, self.faults, self.meanwhile = api, dict(faults or {}), meanwhile
         self.calls: list[str] = []
+        self.strict: list[bool] = []
+        """Of each create, whether it refuses unknown fields."""
         self.thawed = asyncio.Event()
         self.frozen = asyncio.Event()
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Json:
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any], *, strict: bool = True) -> Json:
         sent = copy.deepcopy(body)
+        self.strict.append(strict)
         made: Json = await self._call(f"create {resource.plural}", lambda: self.api.create(resource, namespace, sent))
         return made
 

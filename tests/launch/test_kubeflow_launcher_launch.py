@@ -14,7 +14,7 @@ from sparkonce.errors import LaunchRefused, LaunchUnavailable
 from sparkonce.launch.kubeflow.spec import application
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS, ApiConflict, ApiRefused, ApiUnavailable
 from sparkonce.launch.protocol import ApplicationState, Phase, Stopped
-from sparkonce.model.record import Assignment
+from sparkonce.model.record import Assignment, SpecBody
 
 AGAIN = 10
 """Calls after which something would have to have been created."""
@@ -127,6 +127,37 @@ def test_an_invalid_application_is_refused_for_good_with_its_fields(code: int) -
         run(World().process({0: refusal})[0].launch(DECLARED))
 
 
+def test_fields_that_the_cluster_does_not_know_are_named() -> None:
+    """With their paths in the IdempotentJob, all of them in one sentence."""
+    refusal = ApiRefused("strict", code=400, unknown=["spec.driver.memroy", "spec.imagee"])
+    said = (
+        r"spec\.template\.spec\.driver\.memroy and spec\.template\.spec\.imagee are not fields of the SparkApplications"
+    )
+    with pytest.raises(LaunchRefused, match=said):
+        run(World().process({0: refusal})[0].launch(DECLARED))
+
+
+def test_a_field_of_ours_that_an_older_cluster_lacks_is_left_to_it() -> None:
+    """Without `driver.template` in its CRD the driver has no projected token, and does without; the job's own template is not dropped."""
+    refusal = ApiRefused("strict", code=400, unknown=["spec.driver.template"])
+    launcher, kubernetes = World().process({0: refusal})
+    assert run(launcher.launch(DECLARED)).phase is Phase.ACCEPTED
+    assert kubernetes.strict == [True, False]
+    job = DECLARED.spec.job
+    own = {**job["spec"]["template"]["spec"], "driver": {"template": {"spec": {}}}}
+    template = {**job["spec"]["template"], "spec": own}
+    body = SpecBody(job={**job, "spec": {**job["spec"], "template": template}})
+    with pytest.raises(LaunchRefused, match=r"spec\.template\.spec\.driver\.template is not a field"):
+        run(World().process({0: refusal})[0].launch(DECLARED.model_copy(update={"spec": body})))
+
+
+def test_a_settle_run_is_created_although_the_cluster_knows_a_field_no_more() -> None:
+    """The attempt's effect must be found out whatever version of the CRD came since."""
+    launcher, kubernetes = World().process()
+    run(launcher.settle(DECLARED.model_copy(update={"run": 1})))
+    assert kubernetes.strict == [False]
+
+
 @pytest.mark.parametrize("code", [401, 403, 404, 409, 413, 429])
 def test_every_other_refusal_is_for_now(code: int) -> None:
     """Missing rights, a quota, a missing namespace, too many requests: the same call later, after the delay that the API server names."""
@@ -186,3 +217,15 @@ def test_an_answer_that_says_nothing_is_no_refusal() -> None:
     """A 500, or a proxy's page: unknown, as silence is."""
     with pytest.raises(LaunchUnavailable):
         run(World().process({0: ApiUnavailable("500")})[0].launch(DECLARED))
+
+
+def test_a_settle_run_carries_the_labels_and_annotations_of_the_template() -> None:
+    """As every application of the job."""
+    job = DECLARED.spec.job
+    metadata = {"labels": {"team": "x"}, "annotations": {"example.com/owner": "y"}}
+    body = SpecBody(job={**job, "spec": {**job["spec"], "template": {**job["spec"]["template"], "metadata": metadata}}})
+    launcher, kubernetes = World().process()
+    run(launcher.settle(DECLARED.model_copy(update={"run": 1, "spec": body})))
+    (made,) = [each for (plural, *_), each in kubernetes.api.objects.items() if plural == SPARK_APPLICATIONS.plural]
+    assert made["metadata"]["labels"]["team"] == "x"
+    assert made["metadata"]["annotations"]["example.com/owner"] == "y"

@@ -6,9 +6,11 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -47,3 +49,14 @@ def test_what_is_read_is_what_was_written(
     settings(max_examples=size("matrix cases"), deadline=None, suppress_health_check=odd)(drawn)()
     refused = "".join(f"\n  {count} refused: {why}" for why, count in played.most_common() if why)
     say(f"{kind}: {played.total()} cases{refused}")
+
+
+@pytest.mark.parametrize(("value", "refused"), [("-1.500000", True), ("-0.000001", True), ("-7.000000", False)])
+def test_a_delta_partition_by_a_negative_decimal_with_a_fraction_is_refused(
+    spark: SparkSession, tmpfs_path: Path, value: str, refused: bool
+) -> None:
+    """By the column's name, before anything is visible; whole ones are read back."""
+    column = matrix.Column("c0", pa.decimal128(18, 6), [Decimal(value), Decimal("2.500000"), None], nullable=True)
+    verdict = matrix.play(matrix.Case("delta", (column,), "c0", "identity", hostile=False), spark, tmpfs_path)
+    assert verdict.wrong == []
+    assert ("holds a negative value with a fraction" in verdict.refused) is refused

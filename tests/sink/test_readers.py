@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from harness import iceberg_tables
@@ -27,8 +28,17 @@ def test_pyiceberg_takes_a_null_list_of_structs_for_an_empty_one(
     assert (found["s"].to_pylist(), found["i"].to_pylist()) == ([[], []], [None, []])
 
 
-def test_delta_rs_fails_on_partitions_by_decimals_between_minus_one_and_zero(tmp_path: Path) -> None:
-    """So they are refused (sink/delta/partitions.py)."""
-    rows = pa.table({"n": [1], "d": pa.array(["-0.000004005"]).cast(pa.decimal128(9, 9))})
-    with pytest.raises(DeltaError, match=r"Failed to parse value '0.0000-4005' as 'decimal\(9,9\)'"):
+@pytest.mark.parametrize(
+    ("value", "read"), [("-0.000004005", "0.0000-4005"), ("-1.500000000", "-1.-500000000"), ("-7.000000000", "")]
+)
+def test_delta_rs_fails_on_partitions_by_negative_decimals_with_a_fraction(
+    tmp_path: Path, value: str, read: str
+) -> None:
+    """So they are refused (sink/delta/partitions.py). Whole ones it reads."""
+    rows = pa.table({"n": [1], "d": pa.array([value]).cast(pa.decimal128(10, 9))})
+    if not read:
+        write_deltalake(str(tmp_path), rows, partition_by=["d"])
+        assert DeltaTable(str(tmp_path)).to_pyarrow_table()["d"].to_pylist() == [Decimal(value)]
+        return
+    with pytest.raises(DeltaError, match=rf"Failed to parse value '{read}' as 'decimal\(10,9\)'"):
         write_deltalake(str(tmp_path), rows, partition_by=["d"])

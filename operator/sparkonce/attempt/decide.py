@@ -409,7 +409,7 @@ def _timed(record: Record, observation: Observation, policy: Policy, now: float)
         return _settle(record, Why.STALE, "it did not start", "; ".join(filter(None, (said, record.note))))
     elif (half_made := _half_made(observation)) is not None and now > half_made + HALF_MADE:
         said = f"no driver for {now - half_made:.0f} s after a submission that failed half-way"
-        return _settle(record, Why.STALE, "it did not start", said)
+        return _settle(record, Why.STALE, "it did not start", "; ".join(filter(None, (said, record.note))))
     until = _next_limit(record, observation, policy, now)
     said = ": ".join(filter(None, (f"attempt {record.attempt} is {record.phase}", record.note)))
     return Decision(Wait(until), "running", said, f"sparkonce cancel {record.key}")

@@ -51,6 +51,8 @@ LONGEST = 60.0
 """Seconds between two observations where a watch does: the most that a lost wake-up costs."""
 FOLLOWS = 5.0
 """Seconds between two observations of an application that sparkonce did not start: it lacks our label, so no watch reports it."""
+MOUNTS = 10.0
+"""Seconds between two observations of a driver that waits for its volumes: why it does changes nothing that a watch reports."""
 LISTENS = 10.0
 """Seconds between two reads of a running driver's heartbeat and progress."""
 
@@ -130,11 +132,16 @@ class Drive:
     _opened: Record | None = None
     _just: tuple[str, ApplicationState | None] | None = None
     """An attempt's nonce and the state in which this process just left its application: used once instead of observing."""
+    _unsent: str | None = None
+    """Nonce of an attempt that this process granted and has not launched yet. No other process has: one that takes the key over changes
+    its claim, and this process then writes nothing more."""
+    _refused: str | None = None
+    """Nonce of an attempt whose only launch was refused, which was then written with the claim held: nothing of it was ever created."""
 
     def opened(self, record: Record, spec: SpecBody) -> None:
         """Call before `run` when this process has just opened the generation with this spec: nothing has to be read, and nothing was
         launched yet."""
-        self._opened, self._just = record, (record.nonce, None)
+        self._opened, self._just, self._unsent = record, (record.nonce, None), record.nonce
         self._specs[record.generation] = spec
 
     async def run(self, record: Record, claim: Claim) -> Ended | NotOurs:
@@ -161,7 +168,7 @@ class Drive:
         """Discards what was known before an earlier `run` failed."""
         self._known = None
         if self._opened is None:
-            self._just = None
+            self._just = self._unsent = None
 
     async def _read(self, record: Record, claim: Claim) -> Record | Ended | NotOurs:
         """Reads the record; a Record only while this process owns its key."""
@@ -199,7 +206,8 @@ class Drive:
             case rows.Wait(until):
                 runs = observation.seen is not None and observation.seen.phase is Phase.RUNNING
                 listens = runs and job.policy.declared and self.receivable is not None
-                longest = LISTENS if listens else FOLLOWS if record.bound is not None else LONGEST
+                mounts = observation.seen is not None and observation.seen.mounting is not None
+                longest = LISTENS if listens else FOLLOWS if record.bound is not None else MOUNTS if mounts else LONGEST
                 await self.rest(claim, until, longest=longest)
             case _:
                 await self.conclude(record, claim, job, observation, decision=decision)
@@ -288,12 +296,13 @@ class Drive:
         if self.polled:
             beat = Beat(attempt=record.attempt, nonce=record.nonce, by="owner")
             await self.store.renew(record.address, record.generation, beat)
+        unsent, self._unsent = self._unsent == record.nonce, None
         try:
             seen = await self.launcher.launch(self.assignment(record, job))
         except LaunchRefused as refused:
-            await self.begin_settling(
-                record, claim, Settling(attempt=record.attempt, why=Why.PERMANENT, note=str(refused))
-            )
+            settling = Settling(attempt=record.attempt, why=Why.PERMANENT, note=str(refused))
+            if await self.begin_settling(record, claim, settling) is not None and unsent:
+                self._refused = record.nonce
             return
         failpoints.hit("engine.launch.after")
         fresh = seen.nonce == record.nonce and seen.phase not in ENDED and not (seen.stopping or seen.repeated)
@@ -355,7 +364,8 @@ class Drive:
         try:
             stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout)
             note = stopped.message if isinstance(stopped, StillThere) else ""
-            settlement = Settlement(opaque_verdict(record, stopped), {}, note)
+            verdict = opaque_verdict(record, stopped, never_created=self._refused == record.nonce)
+            settlement = Settlement(verdict, {}, note)
         except LaunchRefused as refused:
             settlement = Settlement(Verdict.CANNOT_PLACE, {}, str(refused))
         failpoints.hit("engine.stop.after")
@@ -471,7 +481,10 @@ class Drive:
         )
         event = Event(what="Granted", by=self.owner, why=why, generation=record.generation, attempt=attempt)
         if await self.write(record, claim, changed, event) is not None and not self.polled:
-            self._just = changed.nonce, None  # a taken name shows when the application is created
+            self._just, self._unsent = (
+                (changed.nonce, None),
+                changed.nonce,
+            )  # a taken name shows when the application is created
         failpoints.hit("engine.grant.after")
 
     async def finalize(

@@ -115,12 +115,14 @@ def as_queued(
     return replace(seen, phase=Phase.HELD, waits=seen.waits or UNPLACED)
 
 
-def opaque_verdict(record: Record, stopped: Stopped | StillThere) -> Verdict:
+def opaque_verdict(record: Record, stopped: Stopped | StillThere, *, never_created: bool = False) -> Verdict:
     """The verdict on a stopped opaque attempt: NONE if it never ran. An exit code counts only if it is that of the driver in the record,
-    and the application ran one driver."""
+    and the application ran one driver. `never_created`: nothing was ever created for it, as the refusal of its only launch proves."""
     if isinstance(stopped, StillThere):
         return Verdict.STILL_THERE
     seen = stopped.seen
+    if never_created and record.application is None and (seen is None or not seen.repeated):
+        return Verdict.NONE
     if seen is None or seen.nonce != record.nonce or seen.repeated:
         return Verdict.UNKNOWN
     noted = record.application

@@ -83,7 +83,7 @@ async def _adopt(
     try:
         await adopting.adopt(
             client,
-            lambda body: client.create(JOBS, namespace, body, strict=True),
+            lambda body: client.create(JOBS, namespace, body),
             namespace=namespace,
             labels=labels,
             operation=operation,

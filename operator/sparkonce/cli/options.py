@@ -95,6 +95,14 @@ Application = Annotated[
         show_default=False,
     ),
 ]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Default: the job's, else that of the context.", show_default=False),
+]
+ClusterConfig = Annotated[
+    Path | None,
+    typer.Option(envvar="SPARKONCE_KUBECONFIG", help="As kubectl's; in a pod its service account.", show_default=False),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 

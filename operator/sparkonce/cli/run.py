@@ -6,6 +6,7 @@ do, from the same answer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -51,6 +52,13 @@ def plan_lines(ending: Ending, key: Key, *, attempts: Path) -> Iterator[str]:
         yield f"would be refused: {first}"
         yield from others
 
+
+Server = Annotated[
+    bool,
+    typer.Option(
+        "--server", help="Ask the API server of a cluster whether it takes the job; reads no ledger and no script."
+    ),
+]
 
 Follow = Annotated[
     bool,
@@ -106,6 +114,9 @@ def plan(
     output: options.Outputs = None,
     param: options.Params = None,
     application: options.Application = None,
+    server: Server = False,
+    namespace: options.Namespace = None,
+    kubeconfig: options.ClusterConfig = None,
     as_json: options.Json = False,
 ) -> ExitCode:
     """Print what `sparkonce run` would do now, and do nothing.
@@ -113,8 +124,16 @@ def plan(
     Exits with 0 when the job would run, be followed or be replayed, else with the code that the run would have. For a job whose script is
     inside an image it prints that it was not checked, and exits with 0.
 
+    With --server the cluster's API server checks the job and the application of its first attempt, of which nothing is stored.
+
     Example: sparkonce plan job.yaml
     """
+    if server:
+        if store is not None or application is not None:
+            raise InvalidInput("--server asks a cluster's API server; leave out --store and --application")
+        return _checked(JobArguments.of(file, params=param, outputs=output), namespace, kubeconfig, as_json=as_json)
+    if namespace is not None:
+        raise InvalidInput("--namespace is of a cluster; give --server, too")
     local_only(store, APPLY)
     try:
         prepared = _prepared(file, param, output, application)
@@ -137,6 +156,20 @@ def plan(
         else:
             tell(*plan_lines(ending, prepared.key, attempts=opened.attempts))
         return code
+
+
+def _checked(asked: JobArguments, namespace: str | None, kubeconfig: Path | None, *, as_json: bool) -> ExitCode:
+    """What `plan --server` says of a job that the API server takes."""
+    from sparkonce.cli.send import check
+
+    job = asked.job()
+    where, key = asyncio.run(check(kubeconfig, job, namespace))
+    said = f"the API server takes IdempotentJob {job.metadata.name} of namespace {where} and its application"
+    if as_json:
+        tell(outcome.as_json({"plan": "Admitted", "key": key.text, "namespace": where, "reason": said}))
+    else:
+        tell(f"would be admitted: {key.text}: {said}")
+    return ExitCode.SUCCEEDED
 
 
 def _not_checked(key: Key | None, why: NotHere, store: str | None, *, as_json: bool) -> ExitCode:

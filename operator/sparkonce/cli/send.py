@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from sparkonce.cli import options
 from sparkonce.cli.exits import ExitCode
@@ -15,24 +15,19 @@ from sparkonce.cli.view.terminal import tell
 from sparkonce.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from sparkonce.kube.client import ApiClient
+    from sparkonce.launch.kubernetes import Resource
+    from sparkonce.model.identity import Key
     from sparkonce.model.spec import IdempotentJob
 
 
 def send(
     file: options.File,
     *,
-    namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", "-n", help="Default: the job's, else that of the context.", show_default=False),
-    ] = None,
+    namespace: options.Namespace = None,
     param: options.Params = None,
     output: options.Outputs = None,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SPARKONCE_KUBECONFIG", help="As kubectl's; in a pod its service account.", show_default=False
-        ),
-    ] = None,
+    kubeconfig: options.ClusterConfig = None,
 ) -> ExitCode:
     """Create the job of a file in a cluster, where the operator runs it.
 
@@ -47,12 +42,32 @@ def send(
 
 
 async def _send(kubeconfig: Path | None, job: IdempotentJob, namespace: str | None) -> tuple[str, bool]:
-    from sparkonce.commands import send as sending
+    async with _cluster(kubeconfig, job, namespace) as (client, where):
+        from sparkonce.commands import send as sending
+        from sparkonce.launch.kubernetes import JOBS
 
+        return where, await sending.send(client, lambda body: client.create(JOBS, where, body), job, namespace=where)
+
+
+async def check(kubeconfig: Path | None, job: IdempotentJob, namespace: str | None) -> tuple[str, Key]:
+    """The namespace and the key of a job that the API server would take. Raises: as `commands.send.check`."""
+    async with _cluster(kubeconfig, job, namespace) as (client, where):
+        from sparkonce.commands import send as sending
+
+        async def create(resource: Resource, body: dict[str, Any]) -> dict[str, Any]:
+            return await client.create(resource, where, body, dry_run=True)
+
+        return where, await sending.check(create, job, namespace=where)
+
+
+@asynccontextmanager
+async def _cluster(
+    kubeconfig: Path | None, job: IdempotentJob, namespace: str | None
+) -> AsyncIterator[tuple[ApiClient, str]]:
+    """A client, and the namespace that the job is for."""
     try:
         from sparkonce.kube.client import ApiClient
         from sparkonce.kube.login import KubeLogin
-        from sparkonce.launch.kubernetes import JOBS
     except ModuleNotFoundError as missing:
         raise InvalidInput(
             f"sending to a cluster needs {missing.name}, which is not installed; run `pip install 'sparkonce[operator]'`"
@@ -63,10 +78,6 @@ async def _send(kubeconfig: Path | None, job: IdempotentJob, namespace: str | No
     login = KubeLogin(kubeconfig)
     client = ApiClient(login)
     try:
-        where = namespace or own or await login.namespace()
-        created = await sending.send(
-            client, lambda body: client.create(JOBS, where, body, strict=True), job, namespace=where
-        )
+        yield client, namespace or own or await login.namespace()
     finally:
         await client.close()
-    return where, created

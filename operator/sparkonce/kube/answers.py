@@ -17,6 +17,7 @@ A proxy may answer in place of the API server, so a refusal counts only if it co
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ from sparkonce.launch.kubernetes import AlreadyExists, ApiConflict, ApiRefused, 
 
 SENTENCE = 500
 """Maximum characters quoted from the API server's message."""
+_UNKNOWN = re.compile(r'unknown field "((?:[^"\\]|\\.)*)"')
+_STRICT = "strict decoding error: "
 _REFUSED_BY_ANYBODY = frozenset({401, 403, 429})
 
 
@@ -119,7 +122,16 @@ def _refusal(answer: ApiResponse, said: Mapping[str, Any], asked: ApiRequest) ->
         kind = AlreadyExists if reason == "AlreadyExists" else ApiConflict
     elif answer.status == 422 and asked.verb == "patch" and "metadata.uid" in fields:
         kind, code = ApiConflict, 409  # how a patch that names the UID of an earlier object is refused
-    return kind(message, code=code, reason=reason, fields=fields, retry_after=_wait(answer, said))
+    return kind(
+        message, code=code, reason=reason, fields=fields, unknown=_unknown(said), retry_after=_wait(answer, said)
+    )
+
+
+def _unknown(said: Mapping[str, Any]) -> list[str]:
+    """Distinct paths of the fields that a strict write was refused for. The API server names them in its message alone."""
+    message = said.get("message")
+    _, strict, listed = message.partition(_STRICT) if isinstance(message, str) else ("", "", "")
+    return list(dict.fromkeys(_UNKNOWN.findall(listed))) if strict else []
 
 
 def _fields(causes: object) -> list[str]:

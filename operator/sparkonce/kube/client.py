@@ -17,7 +17,16 @@ from urllib.parse import quote, urlencode
 from sparkonce.kube.answers import ApiRequest, ApiResponse, read
 from sparkonce.kube.login import KubeLogin
 from sparkonce.kube.transport import Limits, Transport
-from sparkonce.launch.kubernetes import PODS, AlreadyExists, ApiConflict, ApiRefused, ApiUnavailable, Json, Resource
+from sparkonce.launch.kubernetes import (
+    EVENTS,
+    PODS,
+    AlreadyExists,
+    ApiConflict,
+    ApiRefused,
+    ApiUnavailable,
+    Json,
+    Resource,
+)
 
 _TOKEN_REQUESTS = Resource("", "v1", "serviceaccounts", "TokenRequest")
 """The subresource `token` of a service account: a 404 names the account."""
@@ -30,6 +39,8 @@ LOG_LINES, LOG_BYTES = 2000, 1024 * 1024
 bound what one answer takes, however long its lines are."""
 LAST_LINES = 200
 """The lines that are read when the others did not fit: of a log that is too long the API server sends the beginning, not the end."""
+WARNINGS = 100
+"""Events of one object that are read: a kubelet counts the same message instead of repeating it, so that a pod has a few."""
 LISTS = 3
 """Maximum restarts of a list whose continuation expired: each page took minutes then, and endless retries would not help."""
 
@@ -50,13 +61,19 @@ class ApiClient:
         await self._transport.close()
 
     async def create(
-        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, strict: bool = False
+        self,
+        resource: Resource,
+        namespace: str,
+        body: Mapping[str, Any],
+        *,
+        strict: bool = True,
+        dry_run: bool = False,
     ) -> Json:
-        """See `Kubernetes.create`. `strict`: a body with an unknown field is refused (400), instead of dropping the field."""
+        """See `Kubernetes.create`. `dry_run`: everything is checked, by webhooks and quotas as well, and nothing is stored."""
         name = body.get("metadata", {}).get("name", "")
         asked = ApiRequest("create", resource, namespace, name)
-        query = "?fieldValidation=Strict" if strict else ""
-        stored = await self._call("POST", path_of(resource, namespace) + query, asked, body=body)
+        query = {"fieldValidation": "Strict" if strict else "Ignore"} | ({"dryRun": "All"} if dry_run else {})
+        stored = await self._call("POST", f"{path_of(resource, namespace)}?{urlencode(query)}", asked, body=body)
         if stored is None:
             raise ApiUnavailable(f"the API server's answer to {asked} cannot be read; it may have been done")
         return stored
@@ -155,6 +172,17 @@ class ApiClient:
         if len(log) >= LOG_BYTES:
             log = await self._log(namespace, pod, container, LAST_LINES)
         return log[:LOG_BYTES].decode(errors="replace")
+
+    async def warnings(self, namespace: str, uid: str) -> Sequence[Json]:
+        """Events of type Warning about the object of this UID: at most `WARNINGS`, the first in the order of their names.
+
+        Raises:
+            ApiRefused, ApiUnavailable: they cannot be read.
+        """
+        asked = ApiRequest("list", EVENTS, namespace)
+        query = urlencode({"fieldSelector": f"involvedObject.uid={uid},type=Warning", "limit": WARNINGS})
+        body = await self._call("GET", f"{path_of(EVENTS, namespace)}?{query}", asked)
+        return [each for each in body["items"] if isinstance(each, dict)] if body is not None else []
 
     async def _log(self, namespace: str, pod: str, container: str, lines: int) -> bytes:
         asked = ApiRequest("log", PODS, namespace, pod)

@@ -143,6 +143,7 @@ class Operator:
             now=asyncio.get_event_loop().time,
             sleep=asyncio.sleep,
             read_log=self.client.log_tail,
+            read_events=self.client.warnings,
         )
         self.limits = OutputLimits.for_(
             settings.settles, settings.allowed, namespaces=settings.namespaces, labels=self._labels

@@ -15,6 +15,8 @@ from sparkonce.launch.kubernetes import ApiRefused, ApiUnavailable
 
 SENTENCE = 500
 """Maximum characters quoted from the API server's message."""
+NAMED = 8
+"""Unknown fields that one message names; the others show once these are corrected."""
 _TEMPLATE = "spec.template."
 
 
@@ -36,9 +38,17 @@ def not_now(what: str, refused: ApiRefused) -> LaunchUnavailable:
 
 def invalid(what: str, refused: ApiRefused) -> LaunchRefused:
     """The error for an invalid application, with field paths as in the IdempotentJob."""
-    fields = [_TEMPLATE + path if path.startswith("spec.") else path for path in refused.fields]
+    if refused.unknown:
+        *others, last = (_of_the_job(path)[:SENTENCE] for path in refused.unknown[:NAMED])
+        named = f"{', '.join(others)} and {last} are not fields" if others else f"{last} is not a field"
+        return LaunchRefused(f"{what}: {named} of the SparkApplications of this cluster; correct or remove the name")
+    fields = [_of_the_job(path) for path in refused.fields]
     where = f" ({', '.join(fields)})" if fields else ""
     return LaunchRefused(f"{what} as invalid{where}: {short(refused)}")
+
+
+def _of_the_job(path: str) -> str:
+    return _TEMPLATE + path if path.startswith("spec.") else path
 
 
 def short(problem: Exception) -> str:

@@ -31,6 +31,7 @@ class ApiRefused(SparkonceError):
         code: int,
         reason: str = "",
         fields: Sequence[str] = (),
+        unknown: Sequence[str] = (),
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
@@ -38,6 +39,8 @@ class ApiRefused(SparkonceError):
         self.reason = reason
         self.fields = tuple(fields)
         """Paths of the causes of an Invalid answer."""
+        self.unknown = tuple(unknown)
+        """Paths of the fields that the API server does not know, of a strict write."""
         self.retry_after = retry_after
         """Seconds of the Retry-After header, if there is one (429)."""
 
@@ -90,8 +93,8 @@ class Kubernetes(Protocol):
         ApiRefused: nothing was done (also AlreadyExists, ApiConflict).
     """
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Json:
-        """Creates an object; returns it as stored.
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any], *, strict: bool = True) -> Json:
+        """Creates an object; returns it as stored. A field that the API server does not know is refused; without `strict` it is dropped.
 
         Raises:
             AlreadyExists: the name is taken.

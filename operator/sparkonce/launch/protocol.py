@@ -59,6 +59,8 @@ class ApplicationState:
     """Unix seconds since when a driver waits for objects that its failed submission may never have created. It may still start."""
     waits: str = ""
     """Why its driver has not started, if it waits longer than a start takes: the cause, its reason in brackets, then details."""
+    mounting: float | None = None
+    """Unix seconds since when its driver has a machine and waits for what its containers need, such as volumes. None: it does not."""
     unplaced: bool = False
     """Whether its driver has no machine to run on yet. `phase` is Held only once a scheduler has said so."""
     hopeless: bool = False

@@ -19,7 +19,7 @@ from harness.kube_api import path_of
 from harness.kubeflow import states
 from harness.kubeflow.script import Code, Driver, Json, Moment, Script
 from harness.kubeflow.wire import PAUSE, Informer, NoAnswer, Wire
-from sparkonce.launch.kubernetes import PODS
+from sparkonce.launch.kubernetes import EVENTS, PODS
 
 WHO = "kubelet"
 SIGTERM = 143
@@ -138,7 +138,9 @@ class Kubelet:
     async def _pending(self, pod: Json, script: Script, leaving: asyncio.Event) -> bool:
         """Waits before the container starts; returns whether it starts."""
         if script.pending_seconds:
-            await self._write(pod, states.pod_pending(pod, script.pending_reason))
+            await self._write(pod, states.pod_pending(pod, script.pending_reason, mounted=not script.unmounted))
+            if script.unmounted:
+                await self._insist("POST", path_of(EVENTS, self._namespace), states.failed_mount(pod, script.unmounted))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(leaving.wait(), script.pending_seconds)
         if leaving.is_set() or script.vanishes is Moment.PENDING:

@@ -87,6 +87,8 @@ class Script:
     """Seconds between the pod and the start of its container."""
     pending_reason: str = "ContainerCreating"
     """Why the container waits meanwhile, as a kubelet says it."""
+    unmounted: str = ""
+    """Why a volume cannot be mounted meanwhile, as a kubelet's Event (FailedMount) says it; the pod's status does not."""
     vanishes: Moment | None = None
     """The pod is removed by force, as with a node that is lost and cleaned up; the driver's code is asked to stop."""
     cut_off: bool = False

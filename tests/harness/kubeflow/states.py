@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -289,9 +290,36 @@ def driver_pod(application: Mapping[str, Any], submission: str, selector: str, *
     }
 
 
-def pod_pending(pod: Mapping[str, Any], reason: str = "ContainerCreating") -> Json:
+def pod_pending(pod: Mapping[str, Any], reason: str = "ContainerCreating", *, mounted: bool = True) -> Json:
     """The status of a pod whose container waits."""
-    return _pod_status(pod, "Pending", {"waiting": {"reason": reason}})
+    status = _pod_status(pod, "Pending", {"waiting": {"reason": reason}})
+    if mounted:
+        return status
+    states = {"PodScheduled": "True", "PodReadyToStartContainers": "False"}
+    conditions = [{"type": kind, "status": value, "lastTransitionTime": now()} for kind, value in states.items()]
+    return {**status, "conditions": conditions}
+
+
+def failed_mount(pod: Mapping[str, Any], message: str) -> Json:
+    """The Event by which a kubelet says that a volume of a pod cannot be mounted."""
+    metadata = pod["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}", "namespace": metadata["namespace"]},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            **{name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion")},
+        },
+        "type": "Warning",
+        "reason": "FailedMount",
+        "message": message,
+        "source": {"component": "kubelet", "host": NODE},
+        "firstTimestamp": now(),
+        "lastTimestamp": now(),
+        "count": 1,
+    }
 
 
 def pod_unschedulable(reason: str) -> Json:

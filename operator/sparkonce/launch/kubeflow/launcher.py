@@ -20,9 +20,10 @@ from sparkonce.errors import InvalidInput, LaunchRefused, LaunchUnavailable
 from sparkonce.launch.answers import asking, invalid, not_now, short
 from sparkonce.launch.kubeflow.labels import KIND, as_map, driver_pod_name, opaque, text_of
 from sparkonce.launch.kubeflow.log import LogTails, ReadLog
+from sparkonce.launch.kubeflow.mounts import MountTroubles, ReadEvents
 from sparkonce.launch.kubeflow.observe import observe, of_others
 from sparkonce.launch.kubeflow.pod import look
-from sparkonce.launch.kubeflow.spec import Wanting, application, settle_run
+from sparkonce.launch.kubeflow.spec import Wanting, application, only_ours, settle_run
 from sparkonce.launch.kubeflow.stop import Stopping
 from sparkonce.launch.kubernetes import (
     PODS,
@@ -52,7 +53,8 @@ class KubeflowLauncher:
     namespace_of: namespace of an attempt's application.
     objects_of: all live objects of the key, read from the API server (`spec` decides which of them own the application).
     now: monotonic seconds. sleep: may return early.
-    read_log: reads the log of a failed driver; without it no log is kept.
+    read_log: reads the log of a failed driver; without it no log is kept. read_events: reads the warnings about a pod that waits for its
+    volumes; without it the cause is not said.
     """
 
     kind = KIND
@@ -68,11 +70,13 @@ class KubeflowLauncher:
         now: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
         read_log: ReadLog | None = None,
+        read_events: ReadEvents | None = None,
     ) -> None:
         self.kubernetes, self.applications, self.pods = kubernetes, applications, pods
         self.namespace_of, self.objects_of = namespace_of, objects_of
         self.now, self.sleep = now, sleep
         self.logs = LogTails(read_log)
+        self.mounts = MountTroubles(read_events, now=now)
 
     async def launch(self, assignment: Assignment) -> ApplicationState:
         """Sends one create call.
@@ -86,20 +90,23 @@ class KubeflowLauncher:
         since = self.pods.version(namespace) if self.pods is not None and opaque(assignment) else None
         objects = await self.objects_of(assignment)
         body = application(assignment, job, objects, namespace=namespace, pods_since=since)
-        return await self._create(assignment, assignment.name, body)
+        return await self._create(assignment, assignment.name, body, strict=True, job=job)
 
     async def settle(self, assignment: Assignment) -> ApplicationState:
-        """As `launch`, for a settle run."""
+        """As `launch`, for a settle run. A field that the API server does not know is dropped: the job's template was checked with its
+        attempt, perhaps by the CRD of another version, and what the attempt committed must be found out nevertheless."""
         job = _job(assignment)
         namespace = self.namespace_of(assignment)
         body = settle_run(assignment, job, namespace=namespace, objects=await self.objects_of(assignment))
-        return await self._create(assignment, assignment.settle_run_name, body)
+        return await self._create(assignment, assignment.settle_run_name, body, strict=False, job=job)
 
-    async def _create(self, assignment: Assignment, name: str, body: Json) -> ApplicationState:
+    async def _create(
+        self, assignment: Assignment, name: str, body: Json, *, strict: bool, job: IdempotentJob
+    ) -> ApplicationState:
         namespace = self.namespace_of(assignment)
         what = f"application {name} is not created in namespace {namespace}"
         try:
-            made = await self.kubernetes.create(SPARK_APPLICATIONS, namespace, body)
+            made = await self.kubernetes.create(SPARK_APPLICATIONS, namespace, body, strict=strict)
         except AlreadyExists:
             return await self._existing(assignment, name)
         except ApiUnavailable as silent:
@@ -108,6 +115,8 @@ class KubeflowLauncher:
                 f"({short(silent)}); the same call again finds out"
             ) from silent
         except ApiRefused as refused:
+            if strict and only_ours(refused.unknown, job):
+                return await self._create(assignment, name, body, strict=False, job=job)
             if refused.invalid:
                 raise invalid(f"the API server refuses application {name} of {assignment.key}", refused) from refused
             raise not_now(what, refused) from refused
@@ -146,6 +155,7 @@ class KubeflowLauncher:
         seen = await self._seen(assignment, name, noted)
         if seen is None or seen.nonce != assignment.nonce:
             return seen
+        seen = await self.mounts.with_cause(seen, namespace=self.namespace_of(assignment))
         return await self.logs.with_tail(seen, assignment, namespace=self.namespace_of(assignment))
 
     async def _seen(self, assignment: Assignment, name: str, noted: Application | None) -> ApplicationState | None:

@@ -130,6 +130,7 @@ def observe(
         repeated=_repeated(fields) or len(drivers) > 1 or (pod is not None and pod.restarted),
         half_made=half_made,
         waits=pod.waits if pod is not None and phase in (Phase.STARTING, Phase.HELD) else "",
+        mounting=pod.mounting if pod is not None and phase is Phase.STARTING else None,
         unplaced=pod is not None and phase in (Phase.STARTING, Phase.HELD) and pod.unplaced,
         hopeless=pod is not None and phase is Phase.STARTING and pod.hopeless,
         message=message,

@@ -131,6 +131,12 @@ def application(
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
 
 
+def only_ours(unknown: Sequence[str], job: IdempotentJob) -> bool:
+    """Whether of an application's fields that an API server does not know none is the job's. CRDs without `driver.template` drop it, and
+    with it the projected token, which the driver then does without (`_give_token`)."""
+    return set(unknown) == {"spec.driver.template"} and not as_map(job.spec.template.spec.get("driver")).get("template")
+
+
 def placeholder(assignment: Assignment, *, namespace: str, objects: Sequence[Wanting] = ()) -> Document:
     """A suspended application that takes the name of an attempt whose application was never seen. It has our nonce and stop mark but
     nothing of the job: resuming it starts no driver, because it names no image."""

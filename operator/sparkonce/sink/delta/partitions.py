@@ -45,8 +45,8 @@ def _held(text: Column, name: str, kind: DataType, table: str) -> Column:
         years = ~text.rlike(r"^[0-9]{4}-") | text.startswith("0000")
         unfit = [(years, "a year outside of 1 to 9999, which readers of the log misread; clean it")]
     elif isinstance(kind, DecimalType):
-        why = "a value between -1 and 0, which delta-rs cannot read as a partition; clean it"
-        unfit = [(text.startswith("-0"), why)]
+        why = "a negative value with a fraction, which delta-rs cannot read as a partition; clean it, or partition by whole numbers"
+        unfit = [(text.rlike(r"^-.*\.0*[1-9]"), why)]
     elif isinstance(kind, StringType):
         long = f"a value of more than {groups.LONGEST} bytes; partition by something shorter"
         null = "an empty text, which its log cannot tell from null; write null or another text there"
