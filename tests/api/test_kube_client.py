@@ -132,7 +132,7 @@ def test_preconditions(kubeconfig: Path, namespace: str) -> None:
             assert [result for *_, result in calls[1:4]] == ["conflict"] * 3
             with pytest.raises(ValueError, match="not a precondition"):  # the API server ignores it there
                 await client.patch(JOBS, namespace, "a", {"metadata": {"uid": "another"}}, subresource="status")
-            with pytest.raises(ValueError, match="no name"):  # it would be a list
+            with pytest.raises(ValueError, match="not a name"):  # it would be a list
                 await client.get(JOBS, namespace, "")
 
     run(scene)
