@@ -44,7 +44,8 @@ def test_what_is_read_is_what_was_written(
     for case in matrix.known(kind):
         plays(case)
         assert set(played) == {""}, f"refused: {case}"
-    drawn = given(case=matrix.cases(kind))(plays)
+    # Streams are in jvm/test_matrix_engines.py: py4j calls back through select(), which fails in a process with over 1,024 open files.
+    drawn = given(case=matrix.cases(kind, ("job", "notebook")))(plays)
     odd = [HealthCheck.too_slow, HealthCheck.data_too_large]
     settings(max_examples=size("matrix cases"), deadline=None, suppress_health_check=odd)(drawn)()
     refused = "".join(f"\n  {count} refused: {why}" for why, count in played.most_common() if why)

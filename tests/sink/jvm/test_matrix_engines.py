@@ -47,13 +47,25 @@ def test_the_formats_engine_reads_what_was_written(
     for case in matrix.known(kind):
         writes(case)
     odd = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    drawn = given(case=matrix.cases(kind))(writes)
+    drawn = given(case=matrix.cases(kind, matrix.WRITERS[kind]))(writes)
     settings(max_examples=size("matrix cases of engines"), deadline=None, suppress_health_check=odd)(drawn)()
     matrix_engines.write_list(tmpfs_path, tables)
     facts = facts_of("harness.matrix_engines", tmpfs_path, jars)
     assert facts["wrong"] == []
     assert facts["read"] == len(tables) > len(matrix.known(kind))
     say(f"{kind}: {len(tables)} tables")
+
+
+def test_what_a_stream_wrote_is_read(spark: SparkSession, tmpfs_path: Path) -> None:
+    """Of a slot log, which no engine of a format reads."""
+
+    def plays(case: matrix.Case) -> None:
+        verdict = matrix.play(case, spark, Path(tempfile.mkdtemp(dir=tmpfs_path)))
+        assert not verdict.wrong, f"{verdict.case}\n" + "\n".join(verdict.wrong)
+
+    odd = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    drawn = given(case=matrix.cases("slotLog", ("stream",)))(plays)
+    settings(max_examples=size("matrix cases of engines"), deadline=None, suppress_health_check=odd)(drawn)()
 
 
 def _metadata() -> Path:
