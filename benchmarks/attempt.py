@@ -94,17 +94,7 @@ def begun(
     """The driver's Job with a running heartbeat; the caller must call `heartbeat.stop()`. `durable`: see `open_sink`."""
     ready = prepared(table, place)
     record = reserving(store, lease, ready)().record
-    assignment = Assignment(
-        install=INSTALL,
-        realm=record.realm,
-        key_hash=record.key_hash,
-        key=record.key,
-        generation=record.generation,
-        attempt=record.attempt,
-        nonce=record.nonce,
-        fingerprint=record.fingerprint,
-        spec=ready.spec,
-    )
+    assignment = Assignment.of(record, ready.spec, install=INSTALL)
     (output,) = ready.job.resolved_outputs
     declared = Declared(name=output.name, kind=output.kind, location=output.location)
     sink = open_sink(declared, base=None, durable=durable)

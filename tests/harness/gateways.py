@@ -189,19 +189,7 @@ class Attempt:
 
     @property
     def assignment(self) -> Assignment:
-        record = self.record
-        return Assignment(
-            install=self.install,
-            realm=record.realm,
-            key_hash=record.key_hash,
-            key=record.key,
-            generation=record.generation,
-            attempt=record.attempt,
-            nonce=record.nonce,
-            fingerprint=record.fingerprint,
-            spec=self.wanted.spec_body(),
-            gateway=self.gateway,
-        )
+        return Assignment.of(self.record, self.wanted.spec_body(), install=self.install, gateway=self.gateway)
 
     @property
     def path(self) -> str:

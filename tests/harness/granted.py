@@ -61,19 +61,7 @@ class Granted:
 
     @property
     def assignment(self) -> Assignment:
-        record = self.record
-        return Assignment(
-            install="local",
-            realm=record.realm,
-            key_hash=record.key_hash,
-            key=record.key,
-            generation=record.generation,
-            attempt=record.attempt,
-            nonce=record.nonce,
-            fingerprint=record.fingerprint,
-            spec=self.prepared.spec,
-            store=self.store.url,
-        )
+        return Assignment.of(self.record, self.prepared.spec, install="local", store=self.store.url)
 
     def sinks(self) -> dict[str, Sink]:
         return sinks_of(self.prepared.job, str(self.folder), stager=arrow_stage)

@@ -10,7 +10,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyarrow import parquet
 
@@ -19,8 +19,8 @@ from harness.matrix import rows_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ENGINES = {"delta": "delta", "iceberg": "iceberg"}
-"""Spark's name of the data source, by kind."""
+KINDS = ("delta", "iceberg")
+"""Kinds whose format has an engine; Spark's data source has the same name."""
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,26 @@ def wrong(spark: SparkSession, listed: Listed) -> list[str]:
     """What the engine finds otherwise than it was written: rows, and rows that a filter on the partition selects."""
     source = parquet.read_table(listed.source)
     written, names = rows_of(source), source.column_names
-    table = spark.read.format(ENGINES[listed.kind]).load(listed.table)
+    table = spark.read.format(listed.kind).load(listed.table)
     found = rows_of(table.select(*names).toArrow())
     if found != written:
         differing = [(mine, theirs) for mine, theirs in zip(written, found, strict=False) if mine != theirs]
         return [f"{len(found)} rows; written and found: {differing[:2]}"]
     if listed.partition is None:
         return []
-    said = []
-    values = source[listed.partition].to_pylist() if listed.texts else []
-    for text in {None, *values}:
-        there = sorted(n for n, value in enumerate(values) if value == text) if listed.texts else _nulls(source, listed)
-        if (mine := _numbers(table, listed.partition, text)) != there:
-            said.append(f"a filter on {text!r} finds {mine}, not {there}")
-    return said
-
-
-def _nulls(source: Any, listed: Listed) -> list[int]:
-    return [n for n, valid in enumerate(source[listed.partition].is_valid().to_pylist()) if not valid]
+    column = source[listed.partition]
+    rows: dict[str | None, list[int]] = {
+        None: [n for n, valid in enumerate(column.is_valid().to_pylist()) if not valid]
+    }
+    for n, text in enumerate(column.to_pylist() if listed.texts else ()):
+        if text is not None:
+            rows.setdefault(text, []).append(n)
+    found_by = {text: _numbers(table, listed.partition, text) for text in rows}
+    return [
+        f"a filter on {text!r} finds {found_by[text]}, not {there}"
+        for text, there in rows.items()
+        if found_by[text] != there
+    ]
 
 
 def _numbers(table: DataFrame, column: str, text: str | None) -> list[int]:

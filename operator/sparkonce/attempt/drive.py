@@ -251,16 +251,10 @@ class Drive:
         return self._specs[record.generation]
 
     def assignment(self, record: Record, job: DrivenJob) -> Assignment:
-        return Assignment(
+        return Assignment.of(
+            record,
+            job.spec,
             install=self.install,
-            realm=record.realm,
-            key_hash=record.key_hash,
-            key=record.key,
-            generation=record.generation,
-            attempt=record.attempt,
-            nonce=record.nonce,
-            fingerprint=record.fingerprint,
-            spec=job.spec,
             store=self.store_url,
             gateway=self.gateway.url if self.gateway else "",
             gateway_ca=self.gateway.ca if self.gateway else "",
@@ -481,10 +475,8 @@ class Drive:
         )
         event = Event(what="Granted", by=self.owner, why=why, generation=record.generation, attempt=attempt)
         if await self.write(record, claim, changed, event) is not None and not self.polled:
-            self._just, self._unsent = (
-                (changed.nonce, None),
-                changed.nonce,
-            )  # a taken name shows when the application is created
+            self._just = changed.nonce, None  # a taken name shows when the application is created
+            self._unsent = changed.nonce
         failpoints.hit("engine.grant.after")
 
     async def finalize(

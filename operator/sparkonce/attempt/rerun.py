@@ -1,10 +1,10 @@
-"""The annotation `sparkonce.dev/rerun: TEXT` of an IdempotentJob: runs the object's present spec as the next generation of its key. Pure.
+"""The annotation `sparkonce.dev/rerun: TEXT` of an IdempotentJob: runs the object's current spec as the next generation of its key. Pure.
 
-The text is the request's identity, and its reason in the history. Each text opens at most one generation of a key, by whichever object it
-comes; a digest of it is kept in the record with the request that opened the generation. A counter or a time was not taken as identity: a
-process that reads an old copy of the object could not tell a repetition from a new request.
+The text identifies the request, and is its reason in the history. Each text opens at most one generation of a key, whichever object carries
+it; the record keeps a digest of it with the request that opened the generation. A counter or a time was rejected as identity: a process
+that reads an old copy of the object could not tell a repetition from a new request.
 
-The text is input: one that is empty, too long, or has characters that no terminal shows is refused, and opens nothing.
+The text is input: one that is empty, too long, or has characters that no terminal shows is refused and opens nothing.
 """
 
 from __future__ import annotations

@@ -482,6 +482,26 @@ class Assignment(Value):
     why: Why | None = None
     """Only for settle runs: why the attempt ends. Cancelled and Superseded: what a stream has committed by then is its result."""
 
+    @classmethod
+    def of(
+        cls, record: Record, spec: SpecBody, *, install: str, store: str = "", gateway: str = "", gateway_ca: str = ""
+    ) -> Self:
+        """The current attempt of a record."""
+        return cls(
+            install=install,
+            realm=record.realm,
+            key_hash=record.key_hash,
+            key=record.key,
+            generation=record.generation,
+            attempt=record.attempt,
+            nonce=record.nonce,
+            fingerprint=record.fingerprint,
+            spec=spec,
+            store=store,
+            gateway=gateway,
+            gateway_ca=gateway_ca,
+        )
+
     @property
     def address(self) -> Address:
         return Address(realm=self.realm, key_hash=self.key_hash)

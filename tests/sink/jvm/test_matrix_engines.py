@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("kind", matrix_engines.ENGINES)
+@pytest.mark.parametrize("kind", matrix_engines.KINDS)
 def test_the_formats_engine_reads_what_was_written(
     spark: SparkSession, tmpfs_path: Path, kind: str, say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,8 @@ class _Waiting:
 
 
 class MountTroubles:
+    """The causes of driver pods that wait for their volumes, cached by pod."""
+
     def __init__(
         self, read: ReadEvents | None, *, now: Callable[[], float], clock: Callable[[], float] = time.time
     ) -> None:
