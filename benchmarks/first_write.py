@@ -17,12 +17,12 @@ BEGAN = perf_counter()
 
 def main(variant: str, place: str, rows: int, scratch: Path) -> None:
     from spark import end_jvm, frame_of, session
-    from tables import OURS, by_job, by_library
+    from tables import OURS, WITH_LISTS, by_job, by_library
 
     from machine import cpu_of_ours
 
     with session(scratch) as spark, ExitStack() as stack:
-        frame = frame_of(spark, rows)
+        frame = frame_of(spark, rows, lists=variant in WITH_LISTS)
         if variant in OURS:
             from attempt import ledger
 

@@ -24,6 +24,9 @@ COLUMNS = (
 """A long, an int, a double, a string of few values and one of many: 301 MB of Parquet for ten million rows. The columns are those of the
 research notes, so that numbers can be compared, and cheap to make: with expensive rows, every ratio would be close to 1."""
 
+LIST = "array(cast(id % 1009 as int), cast(id % 1013 as int)) as pair"
+"""A column more. Where rows have a list, Arrow writes the files of an Iceberg table: Spark gives a list's elements no ids."""
+
 
 @contextmanager
 def session(scratch: Path) -> Iterator[SparkSession]:
@@ -58,13 +61,13 @@ def end_jvm() -> None:
     gateway.proc.wait(60)
 
 
-def frame_of(spark: SparkSession, rows: int) -> DataFrame:
-    return spark.range(0, rows, 1, PARTITIONS).selectExpr(*COLUMNS)
+def frame_of(spark: SparkSession, rows: int, *, lists: bool = False) -> DataFrame:
+    return spark.range(0, rows, 1, PARTITIONS).selectExpr(*COLUMNS, *([LIST] if lists else ()))
 
 
-def idle_frame(spark: SparkSession, rows: int) -> DataFrame:
+def idle_frame(spark: SparkSession, rows: int, *, lists: bool = False) -> DataFrame:
     """A new frame for each run, as in a job; collects the heap and flushes the disk first, so that nothing is left from the last run."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no public way to collect its heap
     jvm.System.gc()
     os.sync()
-    return frame_of(spark, rows)
+    return frame_of(spark, rows, lists=lists)

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 NATIVE = "df.write.parquet"
 DELTA, THEIR_DELTA = "job.write, delta", "write_deltalake"
 ICEBERG, THEIR_ICEBERG = "job.write, iceberg", "pyiceberg append"
-OURS = (DELTA, ICEBERG)
-VARIANTS = (NATIVE, DELTA, THEIR_DELTA, ICEBERG, THEIR_ICEBERG)
+NATIVE_LISTS, ICEBERG_LISTS = "df.write.parquet, lists", "job.write, iceberg, lists"
+PLAIN, IN_CATALOG = (NATIVE, NATIVE_LISTS), (ICEBERG, THEIR_ICEBERG, ICEBERG_LISTS)
+OURS, WITH_LISTS = (DELTA, ICEBERG, ICEBERG_LISTS), (NATIVE_LISTS, ICEBERG_LISTS)
+VARIANTS = (NATIVE, DELTA, THEIR_DELTA, ICEBERG, THEIR_ICEBERG, NATIVE_LISTS, ICEBERG_LISTS)
 CATALOG = "bench"
 
 
@@ -47,7 +49,7 @@ class Tables:
     def made(self, variant: str, empty: pa.Table) -> str:
         """Creates a table; returns its path, or the name of an Iceberg table. `empty`: its columns without rows."""
         name = f"t{uuid4().hex}"
-        if variant in (ICEBERG, THEIR_ICEBERG):
+        if variant in IN_CATALOG:
             from pyiceberg.catalog import load_catalog
 
             catalog = load_catalog(CATALOG)
@@ -55,7 +57,7 @@ class Tables:
             catalog.create_table(f"bench.{name}", empty.schema).append(empty)
             return f"bench.{name}"
         path = str(self.scratch / name)
-        if variant != NATIVE:
+        if variant not in PLAIN:
             from deltalake import write_deltalake
 
             write_deltalake(path, empty)
@@ -63,14 +65,14 @@ class Tables:
 
     def counted(self, variant: str, place: str, rows: int) -> None:
         """Counts the rows with the format's library, then deletes the table. Raises WrongEffect if the count is wrong."""
-        if variant in (ICEBERG, THEIR_ICEBERG):
+        if variant in IN_CATALOG:
             from pyiceberg.catalog import load_catalog
 
             catalog = load_catalog(CATALOG)
             found = sum(task.file.record_count for task in catalog.load_table(place).scan().plan_files())
             catalog.purge_table(place)
         else:
-            found = _in_files(Path(place)) if variant == NATIVE else _in_delta(place)
+            found = _in_files(Path(place)) if variant in PLAIN else _in_delta(place)
             shutil.rmtree(place)
         if found != rows:
             raise WrongEffect(f"{variant}: the table holds {found} rows, and {rows} were written")
@@ -92,7 +94,7 @@ def _in_delta(path: str) -> int:
 
 def by_library(variant: str, frame: DataFrame, place: str) -> None:
     """Writes with the format's own library, without sparkonce."""
-    if variant == NATIVE:
+    if variant in PLAIN:
         frame.write.parquet(f"file://{place}")
     elif variant == THEIR_DELTA:
         from deltalake import write_deltalake
@@ -109,7 +111,7 @@ def by_job(variant: str, frame: DataFrame, place: str, rows: int, opened: tuple[
     from attempt import OUTPUT, begun
 
     where: dict[str, Any] = {"delta": {"path": place}}
-    if variant == ICEBERG:
+    if variant in IN_CATALOG:
         where = {"iceberg": {"catalog": CATALOG, "table": place}}
     job = begun(*opened, Path(place if variant == DELTA else "/"), place=where)
     try:

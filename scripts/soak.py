@@ -28,6 +28,8 @@ CAMPAIGNS = (
     "tests/sink/campaigns/test_stream_races.py",
     "tests/sink/servers/test_object_store_races.py",
     "tests/sink/test_stream_model.py",
+    "tests/sink/test_matrix.py",
+    "tests/sink/jvm/test_matrix_engines.py",
     "tests/security/test_plan_documents.py",
     "tests/security/servers/test_random_tenant.py",
 )

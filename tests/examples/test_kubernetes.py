@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.binaries import component
 from harness.patience import completed
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -47,17 +46,6 @@ def test_one_job_in_three_places(name: str) -> None:
     assert not [
         setting for setting in application(bucket)["sparkConf"] if setting.endswith((".access.key", ".secret.key"))
     ]
-
-
-def test_kustomize_makes_the_same_jobs() -> None:
-    """By the kustomize inside kubectl: each month is the job that `sparkonce render` writes, with the kustomization's labels on the job
-    alone."""
-    done = completed([*component("kubectl"), "kustomize", str(EXAMPLES / "kubernetes" / "kustomize")], 60)
-    assert done.returncode == 0, done.stderr
-    jobs = list(yaml.safe_load_all(done.stdout))
-    assert [each["metadata"].pop("labels") for each in jobs] == 2 * [{"app.kubernetes.io/part-of": "flights"}]
-    for job, month in zip(jobs, ("01", "02"), strict=True):
-        assert job == rendered(EXAMPLES / "kubernetes" / "load-month.yaml", f"--param=month={month}")
 
 
 PLACES = ("flights", "kubernetes", "kubernetes/s3")

@@ -31,6 +31,8 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
+from harness.tiers import tier
+
 MODULES = Path(__file__).resolve().parent / "gomodules"
 KUBE_PARTS = frozenset(
     {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"}
@@ -163,7 +165,12 @@ def spark_operator_crds() -> list[Path]:
 
 
 def cache() -> Path:
-    """`$XDG_CACHE_HOME/sparkonce`, created if necessary."""
+    """`$XDG_CACHE_HOME/sparkonce`, created if necessary.
+
+    Raises:
+        AssertionError: in the quick tier, which builds and downloads nothing, even where another run has left the part here.
+    """
+    assert tier() != "quick", "a test of the quick tier asks for a part that is built: move it (tests/harness/tiers.py)"
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(home) / "sparkonce" / "cluster-parts"
     folder.mkdir(parents=True, exist_ok=True)

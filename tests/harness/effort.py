@@ -45,7 +45,8 @@ SIZES: dict[str, tuple[int, int, int]] = {
         200,
         2000,
     ),  # requests to a gateway and to the API server, beside another team's jobs
-    "matrix cases": (10, 100, 1700),  # tables of each kind, of odd values in every type
+    "matrix parts": (1, 1, 17),  # of each kind, so that several processes share a soak's cases
+    "matrix cases": (10, 100, 100),  # of each part: tables of odd values in every type
     "matrix cases of engines": (10, 40, 400),  # of each kind, read by the format's own engine for Spark
     "racing rounds": (12, 24, 40),  # of several processes that reserve or take over one key
 }

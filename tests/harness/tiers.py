@@ -28,9 +28,9 @@ GATE_ROOMS = frozenset({"api", "chart"})
 PARTS = frozenset({"campaigns", "jvm", "long", "servers"})
 """Folders inside a room that belong to the full tier: minutes of races, many Spark sessions, waits of half a minute, and servers that are
 built or slow."""
-SERVERS = frozenset({"bucket", "etcd-3", "postgres"})
+SERVERS = frozenset({"bucket", "etcd-3", "postgres", "rest"})
 """Parameters of tests that belong to the full tier in any folder: the same fact on one more backend."""
-MIXED = frozenset({"audit", "store"})
+MIXED = frozenset({"audit", "sink", "store"})
 """Rooms with such parameters: the full tier collects only those from them."""
 BOTH = frozenset({"etcd"})
 """Rooms that both tiers run, each with its own release of etcd (harness/etcd.py)."""

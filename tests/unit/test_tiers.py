@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import tiers
+from harness import binaries, tiers
 
 TESTS = Path("/tests")
 
@@ -18,6 +18,8 @@ TESTS = Path("/tests")
         ("sink/test_races.py", ["kill"], ["quick"]),
         ("sink/servers/test_object_stores.py", [], ["full"]),
         ("sink/jvm/test_spark.py", [], ["full"]),
+        ("sink/test_iceberg.py", ["sql"], ["quick"]),
+        ("sink/test_iceberg.py", ["rest"], ["full"]),
         ("api/test_bind.py", ["postgres"], ["full"]),
         ("store/conformance/test_seal.py", ["sqlite"], ["quick"]),
         ("store/conformance/test_seal.py", ["postgres", 3], ["full"]),
@@ -51,3 +53,10 @@ def test_a_server_where_the_full_tier_does_not_look_is_refused() -> None:
     """A parameter of the full tier in a room that it does not look into would run nowhere: the collection fails."""
     with pytest.raises(ValueError, match="add cli to MIXED"):
         tiers.runs(TESTS / "cli" / "test_keys.py", TESTS, ["postgres"], "quick")
+
+
+def test_the_quick_tier_waits_for_no_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of it that asks for a part fails where another run has built that part already, and not only on a new machine."""
+    monkeypatch.setenv(tiers.VARIABLE, "quick")
+    with pytest.raises(AssertionError, match="a test of the quick tier asks for a part that is built: move it"):
+        binaries.cache()
