@@ -284,13 +284,11 @@ def test_an_unknown_outcome_is_the_users_choice() -> None:
 
 
 def test_an_end_without_evidence_says_so() -> None:
-    """An unknown outcome that is called Failed or Cancelled carries "outcome unknown" in its note; no other end does, and neither does
-    an attempt whose application was refused as invalid, of which it is known that nothing ran."""
+    """An unknown outcome that is called Failed or Cancelled carries "outcome unknown" in its note, and no other end does."""
     for attempt in settled_attempts():
         action = attempt.decision.action
-        refused = attempt.why is Why.PERMANENT and attempt.record.application is None
         if isinstance(action, Finalize):
-            assert ("outcome unknown" in action.note) == (attempt.verdict is Verdict.UNKNOWN and not refused)
+            assert ("outcome unknown" in action.note) == (attempt.verdict is Verdict.UNKNOWN)
     ran = settled(Why.PERMANENT).changed(application=Application(name="so-1", uid="u1"))
     action = conclude(ran, Verdict.UNKNOWN, Observation(seen=None), HOLDING, NOW).action
     assert isinstance(action, Finalize)

@@ -127,6 +127,31 @@ def test_a_launch_that_is_refused_for_good_is_not_tried_again(tmp_path: Path) ->
     assert (made.applications.launched, len(made.applications.stopped)) == ([], 1)
 
 
+@pytest.mark.parametrize("before", ["nothing", "lost reply", "another owner"])
+def test_an_opaque_job_whose_only_launch_was_refused_never_ran(tmp_path: Path, before: str) -> None:
+    """Only then: where a request of this attempt may have arrived before the refusal, from this process or from an earlier owner, the
+    application may have run, and the end says that its outcome is unknown."""
+    made = owner(tmp_path)
+    granted = made.granted
+    if before == "another owner":
+        made.dies()
+    drive = made.drive()
+    if before != "another owner":
+        drive.opened(granted.record, granted.prepared.spec)
+    if before == "lost reply":
+        made.applications.errors = [LaunchUnavailable("no answer")]
+        with pytest.raises(LaunchUnavailable):
+            run(drive.run(granted.record, granted.claim))
+    made.applications.errors = [LaunchRefused("unknown field")]
+
+    ended = run(drive.run(granted.record, granted.claim))
+
+    assert isinstance(ended, Ended) and ended.result is not None and ended.result.failure is not None
+    failure, unknown = ended.result.failure, "" if before == "nothing" else "outcome unknown; "
+    assert (failure.class_, failure.message) == ("Permanent", f"{unknown}unknown field")
+    assert made.applications.launched == []
+
+
 def test_a_launch_that_is_not_possible_now_is_raised_and_costs_nothing(tmp_path: Path) -> None:
     """The caller retries after a while, in the same attempt."""
     made = writing(tmp_path)

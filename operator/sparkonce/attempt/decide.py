@@ -477,8 +477,7 @@ def conclude(record: Record, verdict: Verdict, observation: Observation, policy:
         return Decision(again.action, "it never ran", again.evidence)
     counted = record.counted - (why is Why.PREEMPTED)
     more = counted < policy.max_attempts
-    refused = why is Why.PERMANENT and record.application is None  # its application was never created
-    if verdict is Verdict.UNKNOWN and not refused:
+    if verdict is Verdict.UNKNOWN:
         note = f"outcome unknown; {note}"  # neither Failed nor Cancelled proves that no effect exists
     if verdict is Verdict.SOME and (ended is not None or not more):
         said = f"some outputs are committed and some can never be by attempt {record.attempt}; {note}"
