@@ -26,7 +26,7 @@ __all__ = ["no_secret_is_told"]
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():  # a build of minutes is to be seen while it lasts
+    with capture.global_and_fixture_disabled():  # a build takes minutes: show its progress
         component("kube-apiserver")
     with started_cluster() as started:
         yield started
@@ -34,7 +34,7 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """A fresh one, empty."""
+    """A new, empty namespace."""
     name = f"t-{uuid.uuid4().hex[:10]}"
     cluster.api.create(NAMESPACES, {"metadata": {"name": name}})
     yield name
@@ -43,27 +43,27 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def ledger_server(cluster: Cluster) -> Iterator[Etcd]:
-    """The ledger's own etcd, so that faults of the ledger do not affect the API server. It needs the same binaries, hence `cluster`."""
+    """An etcd for ledgers alone, so that their faults do not affect the API server. It needs the same binaries, hence `cluster`."""
     with folder_in_memory() as folder, running(folder) as etcd:
         yield etcd
 
 
 @pytest.fixture
 def ledger(ledger_server: Etcd) -> str:
-    """The URL of an etcd for records; use `install` as well, to see none of other tests' keys."""
+    """The URL of an etcd for records. Use it with `install`, which hides the keys of other tests."""
     return f"http://{ledger_server.one.address}"
 
 
 @pytest.fixture
 def own_etcd(cluster: Cluster) -> Iterator[Etcd]:
-    """For the records of one test, which kills it, puts it back or fills it."""
+    """An etcd for the records of one test, which may kill, restore or fill it."""
     with folder_in_memory() as folder, running(folder) as etcd:
         yield etcd
 
 
 @pytest.fixture
 def install() -> str:
-    """A new install id, with which a test sees nothing of other tests in a shared store."""
+    """A new install id, so that a test does not see the keys of other tests in a shared store."""
     return f"i-{uuid.uuid4().hex[:10]}"
 
 
@@ -74,13 +74,13 @@ def kubeconfig(cluster: Cluster) -> Path:
 
 @pytest.fixture
 def kubeflow(cluster: Cluster, namespace: str) -> Iterator[FakeKubeflow]:
-    """Plays the Spark operator and the node of `namespace`; without rules every application runs a moment and succeeds."""
+    """Acts as the Spark operator and the node of `namespace`; without rules every application runs for a moment and succeeds."""
     with FakeKubeflow(cluster.url, ca=cluster.certificates.ca, token=ADMIN, namespace=namespace) as fake:
         yield fake
 
 
 @pytest.fixture
 def api_proxy(cluster: Cluster) -> Iterator[ApiProxy]:
-    """Before the API server; `api_proxy.kubeconfig` leads through it. Without faults it only counts."""
+    """A proxy in front of the API server, which clients reach with `api_proxy.kubeconfig`. Without faults it only records requests."""
     with ApiProxy(cluster) as proxy:
         yield proxy

@@ -1,4 +1,4 @@
-"""What tests of `kube/` share: how a coroutine is run and waited for."""
+"""What tests of `kube/` share: running a coroutine, and waiting for a fact in it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(scene: Callable[[], Awaitable[None]]) -> None:
 
 
 async def until(holds: Callable[[], object], timeout: float = 20.0) -> None:
-    """As `assert_eventually`, for a fact that a task of the same loop brings about."""
+    """Like `assert_eventually`, for a fact that a task of the same event loop brings about."""
     patience = Patience(timeout)
     while not holds():
         assert not patience.over(), "not true in time"

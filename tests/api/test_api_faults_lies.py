@@ -1,7 +1,7 @@
-"""A Spark operator that lags, reports falsely or submits twice: the driver pod and the outputs decide, and unknown outcomes are settled as
-declared.
+"""The Spark operator lags, reports falsely or submits twice: the driver pod and the outputs decide, and unknown outcomes are settled as the
+job declares.
 
-Every row of a table is a job; all of a test's jobs run side by side, as they would on a cluster.
+Every row of a table is a job; all jobs of a test run at the same time, as they would on a cluster.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from harness.ledger_dump import dump
 from sparkonce.launch.kubeflow.labels import ATTEMPT_LABEL
 
 IN_TIME = 40.0
-"""Seconds for all jobs of a test: less than the minute by which a status lags."""
+"""Seconds for all jobs of a test: less than the minute by which a false status lags."""
 LAG = 60.0
 TWICE = {"retry": {"maxAttempts": 2, "backoff": SOON}}
 RETRY, FAIL = {"onUnknown": "Retry", **TWICE}, {"onUnknown": "Fail"}
 STOPS_SOON = {"stopTimeoutSeconds": 8}
-"""A Spark operator that has not said the end of a driver gets a quarter of it."""
+"""While the Spark operator does not report a driver's end, a stop waits for a quarter of this."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Case:
     attempts: int = 1
     spec: Mapping[str, Any] = field(default_factory=dict)
     drivers: int = 1
-    """That ran, of all attempts."""
+    """The number of drivers that run, over all attempts."""
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, t
 
 
 def run(fleet: Fleet, kubeflow: FakeKubeflow, cases: Mapping[str, Case], *, honest: Script, **spec: Any) -> None:
-    """A job for each case, whose first attempt is scripted; the attempts after it are `honest`."""
+    """Runs a job for each case with its script for the first attempt and `honest` for the later ones, until all have ended."""
     fleet.start(1)
     for name, case in cases.items():
         kubeflow.on(honest, argument=name)
@@ -67,7 +67,7 @@ def run(fleet: Fleet, kubeflow: FakeKubeflow, cases: Mapping[str, Case], *, hone
 
 
 def drivers(fleet: Fleet, kubeflow: FakeKubeflow) -> dict[str, int]:
-    """How many ran, by the first argument of their application."""
+    """The number of drivers that ran, by the first argument of their application."""
     jobs = {each["metadata"]["name"]: each["spec"]["arguments"][0] for each in fleet.witness.applications.values()}
     return dict(Counter(jobs[each.application] for each in kubeflow.runs))
 
@@ -87,8 +87,8 @@ OPAQUE = {
 
 @pytest.mark.operator
 def test_the_driver_pod_is_right_about_an_opaque_job(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """Whatever the status shows or fails to show for a minute, the job ends as its driver pod does, and not before it; no attempt is made
-    that the exit code does not call for. A second running pod under another name does not decide the attempt."""
+    """Whatever the status shows or omits for a minute, the job ends as its driver pod does and not before it, and no attempt is added that
+    the exit code does not call for. A second running pod under another name does not decide the attempt."""
     run(fleet, kubeflow, OPAQUE, honest=Script())
     fleet.audit()
     assert drivers(fleet, kubeflow) == {name: case.drivers for name, case in OPAQUE.items()}
@@ -109,8 +109,8 @@ UNKNOWN = {
 
 
 def test_an_outcome_that_nobody_saw_is_what_the_job_declared(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """An opaque job whose driver pod vanished: onUnknown retries, or fails for good. A failed submission is no unknown outcome: it never
-    ran, and is repeated whatever is declared."""
+    """After the driver pod of an opaque job vanished, onUnknown decides: retry, or fail for good. A failed submission is not an unknown
+    outcome: it never ran, and is repeated whatever is declared."""
     run(fleet, kubeflow, UNKNOWN, honest=Script(), stopTimeoutSeconds=20)
     fleet.audit()
     ran = drivers(fleet, kubeflow)
@@ -124,7 +124,7 @@ HELD = {
 
 
 def test_an_outcome_that_nobody_saw_is_held_where_nothing_is_declared(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """The same without onUnknown: the job is held for a person, nothing runs again, and the key has no owner."""
+    """Without onUnknown the job is held for a person, nothing runs again, and the key has no owner."""
     run(fleet, kubeflow, HELD, honest=Script(), **TWICE)
     found = dump(fleet.etcd, fleet.install)
     held = {
@@ -166,7 +166,8 @@ DECLARED = {
 def test_the_outputs_are_right_about_a_job_that_declares_them(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path
 ) -> None:
-    """Committed rows are the result, whatever status, pod or exit code showed; otherwise the attempt is retried; each row is there once."""
+    """Committed rows are the result, whatever status, pod or exit code showed; without them the attempt is retried. Each row exists
+    once."""
     table = tmp_path / "table"
     outputs = [{"name": "rows", "slotLog": {"path": str(table)}}]
     run(fleet, kubeflow, DECLARED, honest=Script(code=WRITES), outputs=outputs, **TWICE)

@@ -1,4 +1,4 @@
-"""An API server that fails, dies or freezes under load: running applications continue, and afterwards every job has exactly one."""
+"""An API server fails, dies or freezes under load: running applications continue, and afterwards every job has exactly one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GIVEN_UP = r'(?m)^sparkonce_api_requests_total{kind="SparkApplication",result="u
 Say = Callable[[str], None]
 
 OUTAGE = 120.0
-"""Seconds in which every answer is 500: longer than every patience and every pause between two attempts."""
+"""Seconds during which every answer is 500: longer than every patience and every pause between two tries."""
 FROZEN = 15.0
 """Seconds: longer than any call waits for its answer."""
 AFTERWARDS = 60.0
-"""Seconds for the remaining work when the API server is back: the longest pause between two attempts is 30."""
+"""Seconds for the remaining work once the API server is back: the longest pause between two tries is 30."""
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def passed(seconds: float) -> None:
 def test_nothing_but_500_for_two_minutes(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, tmp_path: Path, *, say: Say
 ) -> None:
-    """Jobs that have ended, that run, that end and that are applied meanwhile: each has one application per attempt in the end, and no
-    output is written twice. The operator is alive all the time and ready again by itself."""
+    """Jobs that had ended, that run, that end and that are applied during the outage have one application per attempt in the end, and no
+    output is written twice. The operator stays alive and becomes ready again by itself."""
     scripted(kubeflow)
     [operator] = fleet.start(1)
     fleet.apply(plain(4, name="before"))
@@ -71,7 +71,7 @@ def test_nothing_but_500_for_two_minutes(
 def test_the_api_server_is_killed_and_started_again_under_load(
     fleet: Fleet, kubeflow: FakeKubeflow, cluster: Cluster, tmp_path: Path, *, say: Say
 ) -> None:
-    """kill -9 of the API server while thirty jobs start, run and end."""
+    """The API server is killed with SIGKILL while thirty jobs start, run and end."""
     scripted(kubeflow)
     kubeflow.scripts.usual = Script(run_seconds=1)
     fleet.start(1)
@@ -88,10 +88,10 @@ def test_the_api_server_is_killed_and_started_again_under_load(
 def test_the_api_server_stands_still_for_a_while(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, *, say: Say
 ) -> None:
-    """SIGSTOP of the API server for longer than a call may take, with creates in flight: they are given up and take effect when it wakes
-    up, whichever operator looked or created again meanwhile, and each job has one application."""
+    """The API server gets SIGSTOP for longer than a call may take, with creates in flight. They are given up, but take effect when it
+    continues, whatever operators have read or created meanwhile; each job has one application."""
     kubeflow.scripts.usual = Script(run_seconds=1)
-    slow = api_proxy.delay(5, method="POST", path=CREATES, times=4)  # they arrive while it is frozen
+    slow = api_proxy.delay(5, method="POST", path=CREATES, times=4)  # so that they arrive while it is frozen
     [operator] = fleet.start(1)
     fleet.apply(plain(12))
     assert_eventually(lambda: slow.hits == 4, 30)

@@ -1,4 +1,4 @@
-"""A kind, a permission or a namespace vanishes from an operator's view: what runs continues, and so does the operator when it is back."""
+"""A kind, a permission or a namespace is lost to an operator: what runs continues, and so does the operator once it is back."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from sparkonce.launch.kubernetes import JOBS, NAMESPACES, SPARK_APPLICATIONS
 Json = dict[str, Any]
 
 SOON = 40.0
-"""Seconds: kopf waits up to fifteen before it is started again."""
+"""Seconds: kopf may wait fifteen before it is started again."""
 OFTEN = ("--sweep-seconds", "1")
-"""Frequent sweeps, so that a mistake of a sweep shows during the test."""
+"""Frequent sweeps, so that a mistake in a sweep shows during the test."""
 LISTS = r"/namespaces/[^/]+/idempotentjobs$"
 RBAC = "rbac.authorization.k8s.io"
 EVERYTHING = ["get", "list", "watch", "create", "patch", "delete"]
@@ -45,7 +45,7 @@ def fleet(
 
 @pytest.fixture
 def end(kubeflow: FakeKubeflow) -> Iterator[threading.Event]:
-    """Drivers run until it is set, even if their pods are gone."""
+    """Drivers run until this event is set, even if their pods are gone."""
     event = threading.Event()
     kubeflow.scripts.usual = Script(code=waits_for(event))
     yield event
@@ -54,13 +54,13 @@ def end(kubeflow: FakeKubeflow) -> Iterator[threading.Event]:
 
 @pytest.fixture
 def crd(cluster: Cluster) -> Iterator[str]:
-    """Its name. It is there again afterwards, for the next test."""
+    """The name of our CRD, which is restored after the test."""
     yield f"{JOBS.plural}.{JOBS.group}"
     cluster.apply_crds()
 
 
 def sweeps(api_proxy: ApiProxy, more: int) -> None:
-    """So many more lists of IdempotentJobs are answered; one of them may be kopf's, when it is started again."""
+    """Waits for this many more answered lists of IdempotentJobs; one of them may be kopf's, when it is started again."""
 
     def answered() -> int:
         return sum(each.status is not None for each in api_proxy.asked(method="GET", path=LISTS) if not each.watch)
@@ -70,7 +70,7 @@ def sweeps(api_proxy: ApiProxy, more: int) -> None:
 
 
 def stopped(cluster: Cluster, namespace: str) -> list[str]:
-    """Applications that another client suspended or deleted."""
+    """Applications that were suspended or deleted."""
     return [
         each["metadata"]["name"]
         for each in cluster.api.list(SPARK_APPLICATIONS, namespace)
@@ -86,9 +86,9 @@ def phase(cluster: Cluster, name: str, namespace: str) -> str:
 def test_the_crd_is_deleted_and_comes_back(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, *, crd: str, end: threading.Event
 ) -> None:
-    """All objects vanish with their kind, and three running applications continue, also when the kind is back without objects. Of the
-    objects that are applied again one is deleted, which counts as a request; one gets the result of the run that was begun before; and the
-    job without objects ends in the ledger. Each has one application."""
+    """Three applications continue although all objects vanish with their kind, and also when the kind is back without objects. Two objects
+    are applied again: one is then deleted, which counts as a request, and the other gets the result of the earlier run. The job that has no
+    object ends in the ledger. Each has one application."""
     kubeflow.scripts.usual = Script(code=waits_unless_stopped(end))
     [operator] = fleet.start(1)
     jobs = {each.name: each.body for each in plain(3)}
@@ -126,8 +126,8 @@ def test_the_crd_is_deleted_and_comes_back(
 def test_permissions_are_taken_away_and_given_back(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, *, end: threading.Event
 ) -> None:
-    """403 on everything in the namespace, while jobs run, end and are applied: nothing is stopped or considered lost, readiness names what
-    cannot be seen; with the permission back all jobs end, each on its one application."""
+    """The API server answers 403 to everything in the namespace while jobs run, end and are applied: nothing is stopped or taken for lost,
+    and the operator is not ready. With the permission restored all jobs end, each with one application."""
     fleet.kubeconfig = cluster.kubeconfig_for(api_proxy.url, token=STRANGER)
     with permitted(cluster, fleet.namespace):
         [operator] = fleet.start(1)
@@ -155,7 +155,7 @@ def statuses(api_proxy: ApiProxy, code: int) -> list[str]:
 
 @contextlib.contextmanager
 def permitted(cluster: Cluster, namespace: str) -> Iterator[None]:
-    """The rights of an operator in one namespace, and those that distinguish a deleted object from a deleted kind."""
+    """Grants an operator's rights in one namespace, and those by which it distinguishes a deleted object from a deleted kind."""
     who = {"kind": "User", "name": "stranger", "apiGroup": RBAC}
     there = [
         {"apiGroups": [JOBS.group], "resources": ["idempotentjobs", "idempotentjobs/status"], "verbs": EVERYTHING},
@@ -191,8 +191,8 @@ def role(kind: str, name: str) -> Json:
 def test_an_operator_that_does_not_serve_the_namespace_stops_nothing_in_it(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, *, end: threading.Event
 ) -> None:
-    """The next operator of the install has another namespace: it owns the unfinished keys, sees none of their objects and stops none of
-    their applications. One that serves the namespace again ends them."""
+    """The install's next operator serves another namespace: it owns the unfinished keys, sees none of their objects and stops none of their
+    applications. An operator that serves the first namespace again ends the jobs."""
     elsewhere = f"t-{uuid.uuid4().hex[:10]}"
     cluster.api.create(NAMESPACES, {"metadata": {"name": elsewhere}})
     [first] = fleet.start(1)

@@ -1,6 +1,6 @@
-"""Watches that end, expire, fail or report falsely: changes that they missed are found, and false reports stop nothing.
+"""Watches end, expire, fail or report falsely: changes that they missed are found, and false reports stop nothing.
 
-The sweep is too rare here to help: the watches themselves find everything.
+Sweeps are too rare to help here: the watches find everything by themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEVER = "600"
 """Seconds between two sweeps."""
 KINDS = ("/idempotentjobs$", "/sparkapplications$", "/pods$")
 SOON = 30.0
-"""Seconds: the longest pause of a watch that failed is ten, of kopf twenty, and neither is reached by the first failures."""
+"""Seconds: a failed watch waits ten at most, kopf twenty, and the first failures wait less."""
 
 FAULTS: dict[str, Hurt] = {
     "closed": lambda proxy, path: proxy.close_watches(path=path),
@@ -49,7 +49,8 @@ def fleet(
 def test_watches_that_end_are_taken_up_again(
     fault: str, fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:
-    """All three watches end so, twice, while jobs run: their ends are seen, and so are jobs that are applied in between and after."""
+    """All three watches end in this way, twice, while jobs run: the ends of those jobs are seen, and so are jobs applied in between and
+    afterwards."""
     kubeflow.scripts.usual = Script(run_seconds=1)
     fleet.start(1)
     for turn in range(2):
@@ -67,8 +68,8 @@ def test_watches_that_end_are_taken_up_again(
 def test_a_deletion_that_did_not_happen_stops_nothing(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, namespace: str
 ) -> None:
-    """The watches report that the object, its application and its driver pod were deleted while all three exist: the driver runs to its
-    end, and the object gets the result."""
+    """The watches report the deletion of the object, its application and its driver pod while all three exist: the driver runs to its end,
+    and the object gets the result."""
     kubeflow.scripts.usual = Script(run_seconds=4)
     fleet.start(1)
     fleet.apply(plain(2))
@@ -86,7 +87,7 @@ def test_a_deletion_that_did_not_happen_stops_nothing(
 def test_watches_that_are_silent_cost_time_and_nothing_else(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:
-    """Watches of applications and pods that stay open without events: when they end, the missed changes are found."""
+    """Watches of applications and pods stay open without events: when they end, the missed changes are found."""
     kubeflow.scripts.usual = Script(run_seconds=0.2)
     fleet.start(1)
     api_proxy.hush(path="/(sparkapplications|pods)$")
@@ -101,5 +102,5 @@ def test_watches_that_are_silent_cost_time_and_nothing_else(
 
 
 def stopped(cluster: Cluster, namespace: str) -> list[Any]:
-    """Applications that another client suspended."""
+    """Applications that were suspended."""
     return [each for each in cluster.api.list(SPARK_APPLICATIONS, namespace) if each["spec"].get("suspend")]

@@ -1,4 +1,4 @@
-"""Writes whose replies or requests are lost, that conflict, or that are refused for now: nothing is done twice and nothing stays undone."""
+"""Writes lose their replies or requests, conflict, or are refused for now: nothing is done twice, and nothing is left undone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CREATES = r"/sparkapplications$"
 STATUSES = r"/idempotentjobs/[^/]+/status$"
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 SOON = 40.0
-"""Seconds for a handful of jobs: five on a quiet machine, and nine test runs share two cores."""
+"""Seconds for a handful of jobs: five on a quiet machine, but nine test runs may share two cores."""
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def fleet(
 def test_a_create_without_an_answer_makes_one_application(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:
-    """The first three creates are done and their replies are lost, the next three never arrive, then their repeats the other way round:
-    six jobs, six applications, and no attempt beyond the first."""
+    """Three creates take effect and lose their replies, and six requests never arrive: six jobs have six applications, and no attempt
+    beyond the first."""
     faults = [
         api_proxy.lose_reply(method="POST", path=CREATES, times=3),
         api_proxy.lose_request(method="POST", path=CREATES, times=6),
@@ -58,8 +58,8 @@ def test_a_create_without_an_answer_makes_one_application(
 def test_a_status_write_without_an_answer_is_repeated_and_never_goes_back(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:
-    """Of the first eight status writes half are done and their replies are lost, half never arrive: every job shows its end, no status
-    went back, and nothing ran twice."""
+    """Of the first eight status writes half take effect and lose their replies, and half never arrive: every job shows its end, no status
+    goes back, and nothing runs twice."""
     faults = [
         api_proxy.lose_reply(method="PATCH", path=STATUSES, times=4),
         api_proxy.lose_request(method="PATCH", path=STATUSES, times=4),
@@ -73,7 +73,7 @@ def test_a_status_write_without_an_answer_is_repeated_and_never_goes_back(
 
 @contextmanager
 def rival(cluster: Cluster, namespace: str, names: list[str]) -> Iterator[None]:
-    """Another client that patches labels, and messages in statuses, of these objects as fast as the API server allows."""
+    """Another client that patches labels and status messages of these objects as fast as the API server allows."""
     stop = threading.Event()
     failed: list[BaseException] = []
 
@@ -104,9 +104,9 @@ def rival(cluster: Cluster, namespace: str, names: list[str]) -> Iterator[None]:
 def test_somebody_else_writes_into_the_objects_all_the_time(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, namespace: str
 ) -> None:
-    """Status writes meet newer objects again and again; each is made anew from the object as it is, and all jobs show their ends."""
+    """Status writes repeatedly meet newer objects: each is computed again from the current object, and all jobs show their ends."""
     kubeflow.scripts.usual = Script(run_seconds=0.5)
-    api_proxy.delay(0.5, method="PATCH", path=STATUSES, times=12)  # so that the rival is surely quicker than some
+    api_proxy.delay(0.5, method="PATCH", path=STATUSES, times=12)  # so that the rival is faster than some of them
     fleet.start(1)
     names = fleet.apply(plain(6))
     with rival(cluster, namespace, names):
@@ -114,14 +114,14 @@ def test_somebody_else_writes_into_the_objects_all_the_time(
     assert any(each.status == 409 for each in api_proxy.asked(method="PATCH", path=STATUSES))
     fleet.audit(kubeflow)
     for name in names:
-        assert "rival" in fleet.witness.jobs[name]["metadata"]["labels"]  # fields of other writers are left alone
+        assert "rival" in fleet.witness.jobs[name]["metadata"]["labels"]  # fields of other writers are kept
 
 
 def test_statuses_that_cannot_be_written_delay_nobody_else(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:
     """Every status write of forty jobs is answered 500, as by a webhook that is down: the forty run, and three other jobs show their ends
-    as fast as ever. When it is up again, the forty get their statuses."""
+    within ten seconds. Once the webhook is up again, the forty get their statuses."""
     down = api_proxy.answer(500, method="PATCH", path=r"/idempotentjobs/sick-\d+/status$")
     fleet.start(1)
     fleet.apply(plain(40, name="sick"))
@@ -137,7 +137,7 @@ def test_statuses_that_cannot_be_written_delay_nobody_else(
 def test_too_many_requests_are_asked_again_when_the_api_server_said(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy
 ) -> None:
-    """429 with `Retry-After: 2` on every create: each job asks again after two seconds and not before, and then runs once."""
+    """Every create is answered 429 with `Retry-After: 2`: each job asks again after two seconds and not before, and then runs once."""
     refused = api_proxy.answer(429, method="POST", path=CREATES, retry_after=2)
     fleet.start(1)
     fleet.apply(plain(1))
@@ -152,7 +152,7 @@ def test_too_many_requests_are_asked_again_when_the_api_server_said(
 def test_a_quota_holds_a_job_up_and_does_not_end_it(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, namespace: str
 ) -> None:
-    """403 on each create while a quota allows no application; the status shows it; without the quota the same attempt starts."""
+    """Creates are answered 403 while a quota allows no application: the status says so, and without the quota the same attempt starts."""
     _forbid_applications(cluster, namespace)
     fleet.start(1)
     names = fleet.apply(plain(2))
@@ -171,7 +171,7 @@ def test_a_quota_holds_a_job_up_and_does_not_end_it(
 
 
 def _forbid_applications(cluster: Cluster, namespace: str) -> None:
-    """No controller computes quotas here, so the status is written by the test."""
+    """Forbids applications by a quota. No controller computes quotas here, so this writes the quota's status as well."""
     limits = {f"count/{SPARK_APPLICATIONS.plural}.{SPARK_APPLICATIONS.group}": "0"}
     cluster.api.create(QUOTAS, {"metadata": {"name": "none"}, "spec": {"hard": limits}}, namespace)
     status = {"status": {"hard": limits, "used": limits}}

@@ -1,4 +1,4 @@
-"""Objects that cannot be run: each names the wrong field, and the operator continues with all others."""
+"""Objects that cannot run: each names the wrong field, and the operator continues with all others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.stage import IN_TIME, Stage, rows, staged
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS
 
 KEYS = 40
-"""Live keys that this operator admits: more than the other tests of this module take together."""
+"""Live keys that this operator allows: more than the other tests of this module need together."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 
 def others_run(stage: Stage, key: str) -> None:
-    """A job applied now runs."""
+    """Asserts that a job applied now runs."""
     stage.send(key, key)
     stage.until(key, "Succeeded")
 
@@ -75,7 +75,8 @@ def template(**spec: Any) -> dict[str, Any]:
     ],
 )
 def test_a_spec_that_is_not_valid_says_which_field(stage: Stage, case: str, change: dict[str, Any], field: str) -> None:
-    """Failed, by a condition and an event that name the field; nothing is reserved, no application is created, other jobs run."""
+    """The object is Failed with a condition and an event that name the field; nothing is reserved, no application is created, and other
+    jobs run."""
     body = stage.job(f"bad-{case}", f"bad-{case}")
     merge(body["spec"], change)
     stage.apply(body)
@@ -100,7 +101,7 @@ def merge(into: dict[str, Any], change: dict[str, Any]) -> None:
 
 @pytest.mark.operator
 def test_a_spec_that_is_mended_runs(stage: Stage) -> None:
-    """An edit that makes it valid is all it takes; the conditions say that it failed no more."""
+    """An edit that makes the spec valid is enough; the conditions then no longer say that it failed."""
     stage.send("mended", "mended", tunableArguments=["--threads"])
     stage.until("mended", "Failed")
     stage.edit("mended", tunableArguments=[])
@@ -110,7 +111,7 @@ def test_a_spec_that_is_mended_runs(stage: Stage) -> None:
 
 
 def test_a_running_job_that_is_edited_to_nonsense_runs_on(stage: Stage) -> None:
-    """Its object shows what is wrong with the edit; the job is not stopped for it, and its result is there when the edit is reverted."""
+    """The object shows what is wrong with the edit; the job is not stopped, and its result is there once the edit is reverted."""
     stage.play("nonsense", Script(run_seconds=1.5))
     stage.send("nonsense", "nonsense")
     stage.until("nonsense", "Running")
@@ -123,7 +124,7 @@ def test_a_running_job_that_is_edited_to_nonsense_runs_on(stage: Stage) -> None:
 
 
 def test_a_key_that_is_too_long_is_refused_by_the_api_server(stage: Stage) -> None:
-    """256 characters are no key: the object is never stored, and the answer names the field."""
+    """A key of 256 characters is refused at admission: the object is not stored, and the answer names the field."""
     with pytest.raises(ApiError) as refused:
         stage.apply(stage.job("long", "k" * 256))
     assert refused.value.code == 422
@@ -133,8 +134,8 @@ def test_a_key_that_is_too_long_is_refused_by_the_api_server(stage: Stage) -> No
 
 @pytest.mark.operator
 def test_a_template_that_the_api_server_refuses_fails_for_good(stage: Stage) -> None:
-    """An invalid SparkApplication (422): Failed with the field's path in the IdempotentJob, one attempt, nothing ran; a duplicate gets the
-    same answer without another attempt."""
+    """An invalid SparkApplication (422) makes the job Failed with the field's path in the IdempotentJob, after one attempt in which nothing
+    ran; a duplicate gets the same answer without another attempt."""
     body = stage.job("refused", "refused")
     body["spec"]["template"]["spec"]["driver"] = {"cores": "many"}
     stage.apply(body)
@@ -156,7 +157,8 @@ def test_a_template_that_the_api_server_refuses_fails_for_good(stage: Stage) -> 
 def test_a_misspelt_field_is_refused_with_its_path_and_the_corrected_job_takes_its_key(
     stage: Stage, tmp_path: Path, *, declares: bool
 ) -> None:
-    """`driver.memroy` is not dropped: Failed with its path in `.status.message`, and nothing ran; the corrected object runs."""
+    """`driver.memroy` is not dropped: the job is Failed with the field's path in `.status.message`, and nothing ran. The corrected object
+    runs."""
     key = "misspelt-outputs" if declares else "misspelt"
     more = {"outputs": rows(tmp_path / "lake")} if declares else {}
     body = stage.job(key, key, **more)
@@ -175,7 +177,7 @@ def test_a_misspelt_field_is_refused_with_its_path_and_the_corrected_job_takes_i
 
 @pytest.mark.operator
 def test_a_name_that_is_taken_by_a_stranger_costs_nothing(stage: Stage) -> None:
-    """A foreign SparkApplication under our name is left alone, and the next name is taken instead; the attempt is not counted."""
+    """A foreign SparkApplication under our name is left alone and the next name is used; the attempt is not counted."""
     stranger(stage, "taken", 1)
     stage.send("taken", "taken", retry={"maxAttempts": 1})
     status = stage.until("taken", "Succeeded", attempt=2)
@@ -187,8 +189,8 @@ def test_a_name_that_is_taken_by_a_stranger_costs_nothing(stage: Stage) -> None:
 
 
 def test_three_taken_names_in_a_row_are_held(stage: Stage) -> None:
-    """Another client creates applications under our names: the job is held, with a condition and an event, and `--retry` tries the next
-    name."""
+    """If applications of another client have three of our names in a row, the job is held with a condition and an event; `--retry` tries
+    the next name."""
     for attempt in (1, 2, 3):
         stranger(stage, "held", attempt)
     stage.send("held", "held")
@@ -210,7 +212,7 @@ def stranger(stage: Stage, key: str, attempt: int) -> None:
 
 
 def test_a_full_realm_says_so_and_takes_the_job_when_there_is_room(stage: Stage) -> None:
-    """The newest key waits, with a condition and an event; replays continue; when a key was forgotten it runs."""
+    """The newest key waits, with a condition and an event, while replays continue; once another key is forgotten, it runs."""
     for number in range(KEYS - live_keys(stage)):
         stage.send(f"fill-{number}", f"fill-{number}")
     assert_eventually(lambda: live_keys(stage) == KEYS, IN_TIME, interval=0.2)

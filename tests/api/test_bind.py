@@ -1,4 +1,4 @@
-"""Following an application that another client started: real operators, ledger and API server; a fake runs the drivers."""
+"""Jobs that follow an application started by another client: real operators, ledger and API server; a fake runs the drivers."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """Drivers that wait for it end with the test, even if their pods are gone."""
+    """Drivers that wait for this event end with the test, even if their pods are gone."""
     event = threading.Event()
     yield event
     event.set()
 
 
 class Plain:
-    """A SparkApplication as its user made it, and the jobs that are bound to it."""
+    """A SparkApplication as its user created it, and the jobs bound to it."""
 
     def __init__(
         self, stage: Stage, name: str, script: Script, *, labels: dict[str, str] | None = None, **spec: Any
@@ -69,7 +69,7 @@ class Plain:
         return self
 
     def say(self, state: str, **more: Any) -> None:
-        """As its Spark operator would."""
+        """Writes the status that its Spark operator would write."""
         status = {"driverInfo": {}, "applicationState": {"state": state, **more}}
         self.stage.cluster.api.patch(
             SPARK_APPLICATIONS, self.name, {"status": status}, namespace=self.stage.namespace, subresource="status"
@@ -80,7 +80,7 @@ class Plain:
         self.stage.cluster.api.gone(SPARK_APPLICATIONS, self.name, self.stage.namespace)
 
     def bind(self, capsys: pytest.CaptureFixture[str], *options: str, name: str = "", **spec: Any) -> str:
-        """What `sparkonce bind` prints for it, applied; the object's name."""
+        """Applies the job that `sparkonce bind` prints for it. Returns the object's name."""
         file = self.stage.folder / f"{self.name}.yaml"
         file.write_text(yaml.safe_dump(self.now()))
         assert main(["bind", str(file), *options]) == 0
@@ -91,7 +91,8 @@ class Plain:
         return str(job["metadata"]["name"])
 
     def untouched(self, key: str) -> None:
-        """It is as its user and its Spark operator left it, ran once, and nothing was created for the key."""
+        """Asserts that nothing but its user and its Spark operator changed it, that it ran at most once, and that nothing was created for
+        the key."""
         now = self.now()
         assert now["metadata"]["generation"] == 1
         for name in ("labels", "annotations", "finalizers", "ownerReferences"):
@@ -105,7 +106,8 @@ class Plain:
 def test_a_running_application_is_followed_to_its_end(
     stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Leader and a duplicate without the binding show it running, then Succeeded; who comes later replays; it was never touched."""
+    """The leader, and a duplicate without the binding, show it running and then Succeeded; a later object gets a replay. The application
+    was not touched."""
     app = Plain(stage, "running", Script(code=held(gate))).until("RUNNING")
     app.bind(capsys, "--key", "running")
     assert stage.until("running", "Running", role="Leader")["application"] == "running"
@@ -132,7 +134,7 @@ def test_a_running_application_is_followed_to_its_end(
 def test_an_application_that_has_ended_gives_its_end(
     stage: Stage, capsys: pytest.CaptureFixture[str], *, name: str, code: int, phase: str, words: str
 ) -> None:
-    """Bound after its end: the result is the application's outcome, with the evidence."""
+    """If it is bound after its end, its outcome is the result, with the evidence."""
     app = Plain(stage, name, Script(exit_code=code)).until("COMPLETED" if code == 0 else "FAILED")
     app.bind(capsys, "--key", name)
     assert words in stage.until(name, phase)["result"]["evidence"]
@@ -140,8 +142,8 @@ def test_an_application_that_has_ended_gives_its_end(
 
 
 def test_what_its_spark_operator_repeats_is_followed(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    """FAILING and PENDING_RERUN, looked at, are no end: the key stays open through both, and gets the end of the second run."""
-    stage.kubeflow.kill_operator()  # ours must not repeat anything: the test writes the statuses of the real one
+    """FAILING and PENDING_RERUN are not ends: the key stays open in both, and gets the end of the second run."""
+    stage.kubeflow.kill_operator()  # the fake must not rerun anything: the test writes the statuses of the real one
     try:
         app = Plain(stage, "repeats", Script(), restartPolicy={"type": "OnFailure", "onFailureRetries": 2})
         app.say("RUNNING")
@@ -165,15 +167,15 @@ def looked_at_again(stage: Stage) -> None:
 
 
 def looks(stage: Stage) -> float:
-    """Applications that any client read one by one."""
+    """The number of reads of single applications by any client."""
     counted = stage.cluster.api.metric("apiserver_request_total")
     wanted = {"verb": "GET", "resource": "sparkapplications"}
     return sum(value for labels, value in counted if wanted.items() <= labels.items())
 
 
 def test_what_is_not_there_is_held_and_a_person_decides(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    """Deleted before it was bound: Held with a sentence, also for the job without the binding; `--retry` looks again and launches nothing;
-    `--failed` ends it, and only a rerun launches the job."""
+    """An application that was deleted before it was bound makes the job Held with a sentence, and also a job without the binding. `--retry`
+    looks again and launches nothing; `--failed` ends the job, and only a rerun launches it."""
     app = Plain(stage, "absent", Script()).until("COMPLETED")
     file = stage.folder / "absent-job.yaml"
     (stage.folder / "absent.yaml").write_text(yaml.safe_dump(app.now()))
@@ -200,7 +202,7 @@ def test_what_is_not_there_is_held_and_a_person_decides(stage: Stage, capsys: py
 def test_another_one_under_its_name_is_not_followed(
     stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Deleted and created again while it was followed: held, whatever happens to the second one."""
+    """After the followed application was deleted and created again, the job is held, whatever the second one does."""
     first = Plain(stage, "replaced", Script(code=held(gate))).until("RUNNING")
     first.bind(capsys, "--key", "replaced")
     stage.until("replaced", "Running")
@@ -210,7 +212,7 @@ def test_another_one_under_its_name_is_not_followed(
 
 
 def test_unknown_can_be_declared_a_failure(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    """`onUnknown: Fail`: FAILED without an exit code is Failed, and the note says that the outcome is unknown."""
+    """With `onUnknown: Fail`, FAILED without an exit code is Failed, and the evidence says that the outcome is unknown."""
     app = Plain(stage, "unknown", Script(submits=False))
     app.say("FAILED", errorMessage="driver pod not found")
     app.bind(capsys, "--key", "unknown", onUnknown="Fail")
@@ -220,7 +222,7 @@ def test_unknown_can_be_declared_a_failure(stage: Stage, capsys: pytest.CaptureF
 
 @pytest.mark.operator
 def test_a_cancel_stops_nothing(stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]) -> None:
-    """Held with who cancelled and that it runs on; it does; `--retry` follows it again to its end."""
+    """The job is Held with the sentence that the application runs on, which it does; `--retry` follows it again to its end."""
     app = Plain(stage, "cancelled", Script(code=held(gate))).until("RUNNING")
     app.bind(capsys, "--key", "cancelled")
     stage.until("cancelled", "Running")
@@ -239,7 +241,7 @@ def test_a_cancel_stops_nothing(stage: Stage, gate: threading.Event, capsys: pyt
 def test_the_first_binding_of_a_key_stands(
     stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two applications under one key: the second job follows the first application, and its own is left alone."""
+    """A second job under the key, bound to another application, follows the first application; its own is left alone."""
     first = Plain(stage, "one-of-two", Script(code=held(gate))).until("RUNNING")
     second = Plain(stage, "two-of-two", Script(exit_code=1)).until("FAILED")
     first.bind(capsys, "--key", "two")
@@ -254,7 +256,7 @@ def test_the_first_binding_of_a_key_stands(
 
 
 def test_one_application_may_be_bound_under_two_keys(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each key gets its end."""
+    """Each of the two keys gets the application's end."""
     app = Plain(stage, "shared", Script()).until("COMPLETED")
     for key in ("shared-a", "shared-b"):
         app.bind(capsys, "--key", key, name=key)
@@ -263,12 +265,12 @@ def test_one_application_may_be_bound_under_two_keys(stage: Stage, capsys: pytes
 
 
 def test_a_deleted_job_ends_nothing(stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its last object is deleted, the application runs on and is followed; a later request gets its result."""
+    """After its last object was deleted the application runs on and is followed; a later request gets its result."""
     app = Plain(stage, "orphan", Script(code=held(gate))).until("RUNNING")
     app.bind(capsys, "--key", "orphan")
     stage.until("orphan", "Running")
     stage.delete("orphan")
-    for _ in range(2):  # effects of the first one are in the record before the second
+    for _ in range(2):  # before the second one, the record has the effects of the first
         looked_at_again(stage)
     assert stage.record("orphan")["phase"] == "Running"
     gate.set()
@@ -281,7 +283,7 @@ def test_a_deleted_job_ends_nothing(stage: Stage, gate: threading.Event, capsys:
 def test_what_supersedes_it_runs_after_its_end(
     stage: Stage, gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another job with `onMismatch: Supersede` waits while the application runs, and is launched when it has ended."""
+    """Another job with `onMismatch: Supersede` waits while the application runs, and is launched once it has ended."""
     app = Plain(stage, "old", Script(code=held(gate))).until("RUNNING")
     app.bind(capsys, "--key", "superseded")
     stage.until("old", "Running")
@@ -314,7 +316,8 @@ def test_an_operator_that_dies_at_any_step_changes_nothing(
     gate: threading.Event,
     place: str,
 ) -> None:
-    """SIGKILL between a write and its reply, or before it: the next operator records the application's end, and touched nothing."""
+    """After SIGKILL before a write, or between a write and its reply, the next operator records the application's end and touches
+    nothing."""
     with staged(cluster, ledger_server, tmp_path, operators=0) as stage:
         environment = {"SPARKONCE_FAILPOINTS": f"{place}=1*kill"}
         url, config = f"http://{ledger_server.one.address}", cluster.kubeconfig
@@ -340,7 +343,7 @@ def test_an_operator_that_dies_at_any_step_changes_nothing(
             next_one.end()
 
 
-# --- all of a namespace
+# --- binding all applications of a namespace
 
 
 def adopt(stage: Stage, *options: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -359,8 +362,8 @@ def jobs_of(stage: Stage, *names: str) -> dict[str, str]:
 
 
 def test_all_that_runs_in_a_namespace_is_adopted_by_one_command(stage: Stage, gate: threading.Event) -> None:
-    """Those that run and have the label get a job each and are followed; the others are named with the reason, and a repetition finds
-    everything done. Nothing of the applications is touched."""
+    """The labelled applications that run each get a job and are followed; the others are named with the reason. Repeating the command finds
+    everything done, and no application is touched."""
     apps = [labelled(stage, f"adopted-{n}", Script(code=held(gate)), team="a").until("RUNNING") for n in range(3)]
     labelled(stage, "adopted-ended", Script(), team="a").until("COMPLETED")
     labelled(stage, "adopted-other", Script(code=held(gate)), team="b").until("RUNNING")
@@ -392,7 +395,7 @@ def test_all_that_runs_in_a_namespace_is_adopted_by_one_command(stage: Stage, ga
 
 
 def test_two_who_adopt_at_once_make_one_job_each(stage: Stage, gate: threading.Event) -> None:
-    """Of two commands at once each application has one job, whichever made it, and both say that it is bound."""
+    """With two commands at once each application has one job, and both commands report it as bound."""
     apps = [labelled(stage, f"raced-{n}", Script(code=held(gate)), race="1").until("RUNNING") for n in range(6)]
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(lambda _: adopt(stage, "-l", "race=1"), range(2)))
@@ -406,7 +409,7 @@ def test_two_who_adopt_at_once_make_one_job_each(stage: Stage, gate: threading.E
 
 
 def test_an_adoption_whose_reply_is_lost_is_found(stage: Stage, api_proxy: ApiProxy, gate: threading.Event) -> None:
-    """The object was made and the reply lost: the repetition finds it, and says that it is bound."""
+    """A create whose reply was lost is repeated, finds the object, and reports it as bound."""
     app = labelled(stage, "reply-lost", Script(code=held(gate)), lost="1").until("RUNNING")
     lost = api_proxy.lose_reply(method="POST", path="/idempotentjobs")
     done = adopt(stage, "-l", "lost=1", kubeconfig=api_proxy.kubeconfig)
@@ -417,7 +420,8 @@ def test_an_adoption_whose_reply_is_lost_is_found(stage: Stage, api_proxy: ApiPr
 
 
 def test_a_definition_that_does_not_know_bind_makes_no_job(stage: Stage, gate: threading.Event) -> None:
-    """A definition of before drops `spec.bind`, and the operator would run the application's spec once more: nothing is created."""
+    """A CRD from an earlier version drops `spec.bind`, so that the operator would launch the application's spec again: the command creates
+    nothing."""
     app = labelled(stage, "strict", Script(code=held(gate)), old="1").until("RUNNING")
     before = stage.cluster.api.get(CRDS, "idempotentjobs.sparkonce.dev", None)
     assert before is not None

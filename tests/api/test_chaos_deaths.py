@@ -1,4 +1,4 @@
-"""Three operators under load, of which one is killed, frozen or restarted: each job is started once and ends once, no status goes back."""
+"""One of three operators under load is killed, frozen or restarted: each job starts once and ends once, and no status goes back."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Say = Callable[[str], None]
 
 STEADY = 600
 RATE = 20.0
-"""Jobs per second: about the capacity of the cluster and three operators on two cores, so that there is always work under way."""
+"""Jobs per second: about what the cluster and three operators can do on two cores, so that work is always under way."""
 WRITES_PER_JOB = 8.0
-"""Of the operators to the API server: create of the application, statuses, events."""
+"""Writes of the operators to the API server: creating the application, statuses, events."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def mixed(count: int, table: Path) -> list[Applied]:
-    """Opaque jobs, opaque ones that fail once, and ones with outputs, of which some fail once: in turns."""
+    """Opaque jobs, opaque jobs that fail once, and jobs with outputs of which some fail once, in turns."""
     fifth = count // 5
     kinds = [
         plain(count - 3 * fifth),
@@ -55,7 +55,7 @@ def of(jobs: list[Applied], *names: str) -> int:
 
 
 def until_busy(fleet: Fleet, *victims: OperatorProcess, ended: int) -> None:
-    """Some jobs have ended, and each of the victims owns some that have not."""
+    """Waits until some jobs have ended and each victim owns some that have not."""
 
     def busy() -> None:
         owners = Counter(fleet.owners().values())
@@ -71,7 +71,7 @@ def all_is_well(fleet: Fleet, kubeflow: FakeKubeflow, jobs: list[Applied], table
 
 
 def test_a_killed_operator_costs_no_attempt(fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say) -> None:
-    """SIGKILL of one of three under load: its jobs end as all others do, on the attempts that they had."""
+    """One of three operators is killed under load: its jobs end like all others, on the attempts that they had."""
     scripted(kubeflow)
     victim, *_ = fleet.start(3)
     jobs = mixed(100, table)
@@ -86,7 +86,7 @@ def test_a_killed_operator_costs_no_attempt(fleet: Fleet, kubeflow: FakeKubeflow
 def test_all_operators_killed_at_once_cost_no_attempt(
     fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
 ) -> None:
-    """SIGKILL of all three at once, with drivers that end while no operator runs: the next ones finish what was begun."""
+    """All three are killed at once, and drivers end while no operator runs: their successors finish the work."""
     scripted(kubeflow)
     fleet.start(3)
     jobs = mixed(50, table)
@@ -103,8 +103,8 @@ def test_all_operators_killed_at_once_cost_no_attempt(
 def test_a_frozen_operator_wakes_up_and_does_no_harm(
     fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
 ) -> None:
-    """SIGSTOP of one of three under load until its lease is over and its keys are taken, then SIGCONT: its pending writes change nothing,
-    and it works again under another lease."""
+    """One of three gets SIGSTOP under load until its lease has expired and its keys are taken, then SIGCONT: its pending writes change
+    nothing, and it works again under a new lease."""
     scripted(kubeflow)
     victim, *_ = fleet.start(3)
     jobs = mixed(160, table)
@@ -124,7 +124,7 @@ def test_a_frozen_operator_wakes_up_and_does_no_harm(
 def test_a_rolling_restart_loses_no_attempt_and_starts_none_twice(
     fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
 ) -> None:
-    """SIGTERM of each of three under load, one after the other, with its successor ready before the next one goes."""
+    """Each of three gets SIGTERM under load, one after the other, with its successor ready before the next one goes."""
     scripted(kubeflow)
     old = fleet.start(3)
     jobs = mixed(240, table)
@@ -142,7 +142,7 @@ def test_a_rolling_restart_loses_no_attempt_and_starts_none_twice(
 
 
 def writes(cluster: Cluster) -> Counter[str]:
-    """Writes to the API server since it started, by verb and resource, except those of the fake Spark operator, the node and the test."""
+    """Writes to the API server since it started, by verb and resource, without those of the fake Spark operator, the node and the test."""
     counted: Counter[str] = Counter()
     for labels, value in cluster.api.metric("apiserver_request_total"):
         verb, resource = labels["verb"], "/".join(filter(None, (labels["resource"], labels["subresource"])))
@@ -152,13 +152,13 @@ def writes(cluster: Cluster) -> Counter[str]:
             "PUT",
             "PATCH",
             "APPLY",
-        ):  # deletions are the garbage collector's, after earlier tests
+        ):  # the garbage collector deletes what earlier tests left
             counted[f"{verb} {resource} {labels['code']}"] += int(value)
     return counted
 
 
 def test_six_hundred_jobs_on_three_operators(fleet: Fleet, cluster: Cluster, kubeflow: FakeKubeflow, say: Say) -> None:
-    """All succeed, each on one application and one driver, with few writes to the API server for each of them."""
+    """All jobs succeed, each with one application and one driver, and with few writes to the API server per job."""
     fleet.start(3)
     before = writes(cluster)
     jobs = plain(STEADY)
@@ -170,7 +170,7 @@ def test_six_hundred_jobs_on_three_operators(fleet: Fleet, cluster: Cluster, kub
     for each in fleet.members:
         each.send(signal.SIGTERM)
     for each in fleet.members:
-        each.terminated()  # with the last events written
+        each.terminated()  # they write their last events before they end
     wrote = writes(cluster) - before
     each_job = sum(wrote.values()) / STEADY
     say(

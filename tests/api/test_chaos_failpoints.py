@@ -1,8 +1,8 @@
-"""Operators that die or freeze at a failpoint: between a write and its reply, or between a reply and the step that should follow it.
+"""Operators die or freeze at a failpoint: between a write and its reply, or between a reply and the step that should follow.
 
-Three operators run at a time, each with one place where it will kill itself; one that dies is replaced by one that dies elsewhere, until
-operators have died at all places. Jobs arrive all the while. Then outputs, ledger and API server look as if the operators had never died.
-A place that is never reached fails the test: the log of the failpoints proves each death.
+Three operators run at a time, each with one place where it will die; one that has died is replaced by one that will die elsewhere, until
+operators have died at all places. Jobs arrive all the time. In the end outputs, ledger and API server look as if no operator had died. A
+place that is never reached fails the test: the log of the failpoints proves each death.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 AT_ONCE = 3
 WAVE = 12
-"""Jobs that are applied while fewer than so many are under way: each armed process gets some of them."""
+"""New jobs are applied while fewer than this are under way, so that each armed process gets some of them."""
 PLACES = {
     "an attempt": [
         "replica.reserve.before",
@@ -54,8 +54,8 @@ PLACES = {
 
 
 def plan(where: str, rng: random.Random) -> list[tuple[str, int]]:
-    """(failpoint, how often it is passed first), in the order of the deaths. Requests are counted from the start of the process, which
-    makes some before it does anything; the other places are died at once at first sight and once later."""
+    """(failpoint, number of hits that pass first), in the order of the deaths. Requests are counted from the start of the process, which
+    makes some before it does any work; at the other places an operator dies once at the first hit and once later."""
     if "ledger" in where:
         deaths = [(place, rng.randrange(5, 150)) for place in PLACES[where]]
     else:
@@ -78,7 +78,7 @@ FREEZES = [
         ("store.etcd.request.before", 60),
     ],
 ]
-"""(failpoint, how often it is passed first), those that are frozen at the same time together."""
+"""(failpoint, number of hits that pass first); each list is frozen at the same time."""
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ class Armed:
         return frozen(self.process.pid)
 
     def came_there(self, action: str) -> None:
-        hits = self.hits.read_text().splitlines()  # maybe not the last line: other threads go on until the act
+        hits = self.hits.read_text().splitlines()  # maybe not in the last line: other threads run on until the action
         assert f"{self.place}={action}" in hits, f"{self.process.name} came to {hits[-3:]}:\n{self.process.tail()}"
 
 
@@ -118,7 +118,7 @@ def arm(fleet: Fleet, place: str, skips: int, *, action: str = "kill") -> Armed:
 
 
 def wave(number: int, table: Path) -> list[Applied]:
-    """One of each kind, and one more that succeeds."""
+    """One job of each kind, and one more that succeeds."""
     name = f"w{number}"
     return [
         *plain(2, name=f"{name}-plain"),
@@ -132,7 +132,7 @@ def wave(number: int, table: Path) -> list[Applied]:
 def test_whoever_dies_is_replaced_by_one_that_goes_on(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say, where: str
 ) -> None:
-    """One application for each granted attempt, one result for each job, and each row in the output once."""
+    """There is one application for each granted attempt and one result for each job, and each row exists in the output once."""
     scripted(kubeflow)
     table = tmp_path / "table"
     seed = effort.seed(f"deaths at {where}")
@@ -173,7 +173,8 @@ def running(process: OperatorProcess) -> bool:
 def test_a_hand_over_that_dies_before_its_lease_ends_costs_the_lease(
     fleet: Fleet, kubeflow: FakeKubeflow, say: Say
 ) -> None:
-    """Killed when every drive was let go and the lease lives: the next one waits for the lease, and starts nothing again."""
+    """The operator is killed after all drives were let go and before its lease was revoked: its successor waits for the lease to expire,
+    and starts nothing again."""
     scripted(kubeflow)
     first = arm(fleet, "replica.hand-over.before", 0)
     first.process.wait_ready()
@@ -191,14 +192,14 @@ def test_a_hand_over_that_dies_before_its_lease_ends_costs_the_lease(
 def test_a_result_that_nobody_was_told_is_told_by_those_who_stay(
     fleet: Fleet, kubeflow: FakeKubeflow, say: Say
 ) -> None:
-    """Killed between the end in the ledger and the status: there is no claim whose end would wake another operator, no operator starts or
-    sweeps, and the other one still finds it."""
+    """An operator is killed after it finalized a job in the ledger and before the status was written. No claim ends that would wake another
+    operator, and none starts or sweeps: the other one still writes the status."""
     scripted(kubeflow)
     fleet.start(1)
     one = arm(fleet, "engine.finalize.after", 2)
     one.process.wait_ready()
     waves = 0
-    while not one.dead:  # the other one may be first with every job of a wave
+    while not one.dead:  # the other operator may finalize all jobs of a wave
         assert waves < 60, f"it finalizes nothing\n{fleet.tails()}"
         fleet.apply(plain(16, name=f"w{waves}"))
         waves += 1
@@ -213,8 +214,8 @@ def test_a_result_that_nobody_was_told_is_told_by_those_who_stay(
 def test_whoever_froze_somewhere_goes_on_and_changes_nothing(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say, places: list[tuple[str, int]]
 ) -> None:
-    """Each freezes in the middle of a step, its lease ends, its keys are taken over and finished by others. Then it continues where it was,
-    with the create, the grant or the result that it was about to write."""
+    """Operators freeze in the middle of a step, their leases expire, and others take over and finish their keys. When they continue, the
+    create, the grant or the result that they were about to write changes nothing."""
     scripted(kubeflow)
     table = tmp_path / "table"
     (steady,) = fleet.start(1)

@@ -1,4 +1,4 @@
-"""How long a key has no owner: measured in etcd, from the signal to the claim of another process."""
+"""How long a key has no owner, measured in etcd from the signal to another process's claim."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 KEYS, ROUNDS = 10, 5
 GRACEFUL, SLACK = 1.0, 3.0
-"""Seconds from SIGTERM, and by how much busy neighbours may stretch the longest."""
+"""Seconds from SIGTERM, and by how much busy neighbours may extend the slowest takeover."""
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, t
 
 @dataclass(frozen=True)
 class Taken:
-    """When a key had another owner, in seconds after the signal: not yet at `after`, and at `by`, which are two looks at etcd."""
+    """When a key had a new owner, in seconds after the signal: not yet at `after`, but at `by`, two successive reads of etcd."""
 
     after: float
     by: float
 
 
 def takeovers(fleet: Fleet, victim: OperatorProcess, number: signal.Signals) -> list[Taken]:
-    """Of each key that the victim owns when it gets this signal."""
+    """The takeover of each key that the victim owns when it gets this signal."""
     keys = {key for key, owner in fleet.owners().items() if owner == victim.pid}
     began = last = time.monotonic()
     victim.send(number)
@@ -70,8 +70,8 @@ def said(taken: list[Taken]) -> str:
 
 
 def test_a_dead_owner_is_replaced_within_its_lease_and_a_second(fleet: Fleet, kubeflow: FakeKubeflow, say: Say) -> None:
-    """Ten running jobs lose their owner to SIGKILL five times, and to SIGTERM five times: each has the next one in time, and none is
-    started again."""
+    """Ten running jobs lose their owner five times to SIGKILL and five times to SIGTERM: each has a new owner in time, and none is started
+    again."""
     end = threading.Event()
     kubeflow.scripts.usual = Script(code=waits_for(end))
     (owner,) = fleet.start(1)
@@ -94,7 +94,7 @@ def test_a_dead_owner_is_replaced_within_its_lease_and_a_second(fleet: Fleet, ku
     assert max(each.after for each in killed) <= TTL + 1.0
     assert (
         statistics.median(each.by for each in stopped) <= GRACEFUL
-    )  # without a hand-over all would wait for the lease
+    )  # without a hand-over all of them would wait for the lease
     assert max(each.after for each in stopped) <= GRACEFUL * SLACK
     end.set()
     fleet.until_ended(timeout=60)

@@ -1,4 +1,4 @@
-"""What `sparkonce convert` writes, at a real API server; and what the pods of its CronJobs do there."""
+"""The output of `sparkonce convert` at a real API server, and what the pods of its CronJobs do there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ APPLICATION = {
 def test_an_application_read_from_the_api_server_converts_into_an_admitted_job(
     cluster: Cluster, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
-    """With everything that the API server adds to it (defaults, managed fields): the CRD's rules take the job as it is printed."""
+    """The CRD's rules admit the printed job, although the application has everything that the API server added (defaults, managed
+    fields)."""
     stored = cluster.api.create(SPARK_APPLICATIONS, APPLICATION, namespace)
     (tmp_path / "app.yaml").write_text(yaml.safe_dump(stored))
     assert main(["convert", str(tmp_path / "app.yaml"), *options]) == 0
@@ -74,7 +75,7 @@ TICK = "29922000"
 
 @dataclass(frozen=True)
 class TickPod:
-    """What a pod of the printed CronJob is: its files, its command, and the token of its service account."""
+    """A pod of the printed CronJob: its files, its command, and its service account's token."""
 
     cluster: Cluster
     namespace: str
@@ -82,7 +83,7 @@ class TickPod:
     container: dict[str, Any]
 
     def run(self, job: str) -> tuple[int, str]:
-        """Its exit code, and all that it says. `job`: the Job's name, as the pod's label gives it."""
+        """Returns the exit code and all output. `job` is the Job's name, which the pod has as a label."""
         mounted = self.container["volumeMounts"][0]["mountPath"]
         script = self.folder / "send.sh"
         script.write_text(script.read_text().replace(mounted, str(self.folder)))
@@ -97,7 +98,7 @@ class TickPod:
 
 @pytest.fixture
 def tick(cluster: Cluster, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> TickPod:
-    """The CronJob as it is printed for a schedule that the API server returned: checked by a dry run, then applied."""
+    """A pod of the CronJob that is printed for a schedule read from the API server; the CronJob passes a dry run, and is applied."""
     metadata = {**SCHEDULED["metadata"], "namespace": namespace}  # type: ignore[dict-item] # a map
     (tmp_path / "app.yaml").write_text(yaml.safe_dump({**SCHEDULED, "metadata": metadata}))
     assert main(["convert", str(tmp_path / "app.yaml")]) == ExitCode.INVALID
@@ -141,8 +142,8 @@ def tick(cluster: Cluster, namespace: str, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_each_tick_of_a_cron_job_is_a_job_of_its_own(tick: TickPod) -> None:
-    """Its pod sends one job with the time of the tick in its key, with the rights of its service account and no more; a pod that is started
-    again for the same tick sends none, and the next tick, or a Job made by hand, another key."""
+    """The pod sends one job whose key has the time of the tick, with its service account's rights. A pod started again for the same tick
+    sends none; the next tick, or a Job created by hand, has another key."""
     code, said = tick.run(f"hourly-{TICK}")
     assert (code, f"sent: IdempotentJob hourly-{TICK} in namespace {tick.namespace}" in said) == (0, True), said
     first = tick.cluster.api.get(JOBS, f"hourly-{TICK}", tick.namespace)
@@ -165,7 +166,7 @@ def test_each_tick_of_a_cron_job_is_a_job_of_its_own(tick: TickPod) -> None:
 
 
 def test_another_job_of_that_name_is_not_taken_for_it(tick: TickPod) -> None:
-    """The pod fails with a sentence, and the object stays as it was."""
+    """The pod fails with a sentence, and the object is unchanged."""
     body = yaml.safe_load((tick.folder / "job.yaml").read_text())
     body["metadata"] = {"name": f"hourly-{TICK}"}
     body["spec"]["resource"] = "other"
@@ -178,7 +179,7 @@ def test_another_job_of_that_name_is_not_taken_for_it(tick: TickPod) -> None:
 def test_the_jobs_of_ticks_run_once_each(
     tick: TickPod, own_etcd: Etcd, install: str, kubeflow: FakeKubeflow, tmp_path: Path
 ) -> None:
-    """An operator runs one application for each tick, however often its pod is started."""
+    """An operator runs one application for each tick, however often the tick's pod is started."""
     with Fleet(tick.cluster, own_etcd, tick.namespace, install, tmp_path) as fleet:
         fleet.start(1)
         names = [f"hourly-{int(TICK) + 60 * hour}" for hour in (0, 0, 1)]

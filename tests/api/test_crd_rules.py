@@ -1,4 +1,4 @@
-"""The CRD on a real API server: admission, refusals and their words, and kubectl's columns."""
+"""The CRD on a real API server: admission, the wording of refusals, and kubectl's columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkonce.model.validation import Loc
 pytestmark = pytest.mark.operator
 
 GONE = object()
-"""Of a field that is to be left out."""
+"""Marks a field to leave out."""
 Changes = dict[Loc, Any]
 
 BY_KEY: Changes = {("spec", "operation"): GONE, ("spec", "resource"): GONE, ("spec", "idempotencyKey"): "night-2013-01"}
@@ -123,7 +123,7 @@ REFUSED: list[tuple[Changes, str]] = [
 ]
 
 IMMUTABLE: list[tuple[Changes, Changes, str]] = [
-    # as it was, the edit, the field that is named
+    # the original, the edit, the field that is named
     ({}, {("spec", "operation"): "store"}, "operation"),
     ({}, {("spec", "resource"): "flights/2013-02"}, "resource"),
     ({}, {("spec", "keyFrom"): ["Image"]}, "keyFrom"),
@@ -137,7 +137,7 @@ EDITS: list[Changes] = [
     {("spec", "suspend"): True},
     {("spec", "onDelete"): "Detach"},
     {("spec", "revision"): "1", ("spec", "outputs"): GONE},  # the default, written out
-    {template("arguments"): ["--month", "2"]},  # a new request, which is the operator's business
+    {template("arguments"): ["--month", "2"]},  # a new request, which the operator decides
     {template("executor", "instances"): 9},
     {("metadata", "labels"): {"team": "sea"}},
 ]
@@ -177,7 +177,8 @@ RULES = list(rules(crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
 
 
 def test_every_rule_is_tried() -> None:
-    """Each CEL rule of the CRD has a refused object here, and each rule on edits a refused edit: a new rule without one fails this test."""
+    """Each CEL rule of the CRD has a job here that it refuses, and each transition rule an edit that it refuses: a new rule without one
+    fails this test."""
     refused = (
         {ONLY_REMOVED} | {message for _, message in REFUSED} | {f"{field} is immutable" for *_, field in IMMUTABLE}
     )
@@ -191,7 +192,7 @@ def test_every_rule_is_tried() -> None:
 
 @pytest.mark.parametrize("number", range(len(ADMITTED)))
 def test_what_the_model_takes_is_admitted(cluster: Cluster, namespace: str, number: int) -> None:
-    """A good job is admitted, is still a job as it comes back, and has the fingerprint of the manifest: defaults change nothing."""
+    """A valid job is admitted, is a valid job when read back, and has the same fingerprint as the manifest: defaults change nothing."""
     made = named("good", made_of(ADMITTED[number]))
     stored = cluster.api.create(JOBS, made, namespace)
     sent, back = IdempotentJob.of(copy.deepcopy(made)), IdempotentJob.of(stored)
@@ -203,7 +204,7 @@ def test_what_the_model_takes_is_admitted(cluster: Cluster, namespace: str, numb
 def test_what_is_wrong_is_refused_with_its_reason(
     cluster: Cluster, namespace: str, changes: Changes, message: str
 ) -> None:
-    """Each wrong job is refused as invalid, with a message that names the mistake, and is not stored."""
+    """Each invalid job is refused with a message that names the mistake, and is not stored."""
     assert message in refusal(cluster, namespace, named("bad", made_of(changes)))
     assert cluster.api.list(JOBS, namespace) == []
 
@@ -212,7 +213,7 @@ def test_what_is_wrong_is_refused_with_its_reason(
 def test_identity_cannot_be_edited(
     cluster: Cluster, namespace: str, before: Changes, edit: Changes, field: str
 ) -> None:
-    """An edit of a field that makes the key is refused, names the field, and leaves the object as it was."""
+    """An edit of a field that makes the key is refused with the field's name, and the object is unchanged."""
     stored = cluster.api.create(JOBS, named("job", made_of(before)), namespace)
     edited = made_of(edit, original=stored)
     with pytest.raises(ApiError, match=f"{field} is immutable: another key is another IdempotentJob") as refused:
@@ -222,7 +223,7 @@ def test_identity_cannot_be_edited(
 
 
 def test_a_binding_can_only_be_removed(cluster: Cluster, namespace: str) -> None:
-    """Neither another application nor one that is bound later is taken; the same job without its binding is."""
+    """Neither another application nor a binding added later is admitted; removing the binding is."""
     stored = cluster.api.create(JOBS, named("bound", made_of(BOUND)), namespace)
     path = path_of(JOBS, namespace, "bound")
     with pytest.raises(ApiError, match=ONLY_REMOVED):
@@ -234,7 +235,8 @@ def test_a_binding_can_only_be_removed(cluster: Cluster, namespace: str) -> None
 
 
 def test_the_rest_can_be_edited(cluster: Cluster, namespace: str) -> None:
-    """Policies, template, labels: each edit is admitted and counts as a generation, but for metadata; so is an edit that says a default."""
+    """Edits of policies, template and labels are admitted, as is one that writes out a default; each counts as a generation, except for
+    metadata."""
     stored = cluster.api.create(JOBS, named("job", document()), namespace)
     for edit in EDITS:
         before = stored
@@ -244,8 +246,8 @@ def test_the_rest_can_be_edited(cluster: Cluster, namespace: str) -> None:
 
 
 def test_a_status_is_the_operators(cluster: Cluster, namespace: str) -> None:
-    """A status that comes with the manifest is dropped, and the object says that no generation of it was observed; a status written to
-    `/status` is kept, moves no generation and has only known phases."""
+    """A status in the manifest is dropped, and the object says that no generation was observed. A status written to `/status` is kept, does
+    not change the generation, and may only have known phases and roles."""
     cluster.api.create(JOBS, {**named("job", document()), "status": {"phase": "Succeeded"}}, namespace)
     stored = cluster.api.get(JOBS, "job", namespace)
     assert stored is not None
@@ -260,7 +262,7 @@ def test_a_status_is_the_operators(cluster: Cluster, namespace: str) -> None:
 
 
 def test_what_kubectl_shows(cluster: Cluster, namespace: str) -> None:
-    """`kubectl get` prints name, phase, role, generation, attempt, age and, at the end, the message; `-o wide` adds key and application."""
+    """`kubectl get` prints name, phase, role, generation, attempt, age and, last, the message; `-o wide` adds key and application."""
     cluster.api.create(JOBS, named("job", document()), namespace)
     status = {
         "phase": "Running",
@@ -295,7 +297,7 @@ def test_what_kubectl_shows(cluster: Cluster, namespace: str) -> None:
 
 
 def as_table(cluster: Cluster, path: str) -> dict[str, Any]:
-    """As kubectl asks."""
+    """The table that the API server returns to kubectl."""
     accept = "application/json;as=Table;g=meta.k8s.io;v=v1"
     answer = httpx.get(
         cluster.url + path,

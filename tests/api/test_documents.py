@@ -1,7 +1,7 @@
-"""The real kubectl is the oracle of our reader of documents: drawn files are one job in both, or refused in both.
+"""The real kubectl is the oracle for our document reader: a drawn file is the same job for both, or refused by both.
 
-kubectl is lenient in a few ways that lose something of a file, or read it in two ways. Those are refused here, and listed in
-docs/templates.md; a refusal that is not in the list is a defect, as is any file that kubectl refuses and we read.
+kubectl is lenient in a few ways that lose part of a file or read it in two ways. Those are refused here and listed in docs/templates.md; a
+refusal that is not in the list is a defect, as is any file that kubectl refuses and we read.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ LENIENT = (
     "while scanning a tag",
     "while parsing a tag",
 )
-"""What is refused although kubectl reads it: parts of the sentences."""
+"""Parts of the sentences that refuse a file which kubectl reads."""
 
 
 def ours(data: bytes) -> Any:
-    """What our reader makes of a file, or the sentence of its refusal."""
+    """The value that our reader gets from a file, or the sentence with which it refuses the file."""
     try:
         return read(decoded(data, source="job.yaml"), source="job.yaml").data
     except InvalidInput as problem:
@@ -61,7 +61,8 @@ def ours(data: bytes) -> Any:
 
 
 def test_a_file_is_one_job_for_kubectl_and_for_us() -> None:
-    """Files of every kind, number by number and text by text; also that kubectl reads half of them, or nothing would be compared."""
+    """Files of every kind are read alike, number by number and text by text; at least a quarter of them can be read, so that something is
+    compared."""
     files = dict(draw(seed(CAMPAIGN), size(CAMPAIGN)))
     theirs = read_by_kubectl(component("kubectl"), files)
     counted: Counter[str] = Counter()
@@ -83,7 +84,7 @@ def test_a_file_is_one_job_for_kubectl_and_for_us() -> None:
 
 
 def test_kubectl_reads_what_we_write() -> None:
-    """`render` and `convert` write YAML for kubectl: every document that was read is written, and is the same again."""
+    """`render` and `convert` write YAML for kubectl: every document that was read gives the same value after it was written."""
     read_here = {
         name: found for name, data in draw(seed(CAMPAIGN), size(CAMPAIGN)) if isinstance(found := ours(data), dict)
     }
@@ -94,7 +95,7 @@ def test_kubectl_reads_what_we_write() -> None:
 
 
 def texts_of(schema: dict[str, Any], above: str) -> set[str]:
-    """Paths of what must be text in a schema, as `text_fields.paths` writes them."""
+    """The paths at which a schema requires text, as `text_fields.paths` writes them."""
     if schema.get("type") == "string":
         return {above}
     if schema.get("type") == "array":
@@ -116,7 +117,7 @@ def texts_of(schema: dict[str, Any], above: str) -> set[str]:
 )
 @pytest.mark.parametrize("value", [8, 1.1, True])
 def test_the_api_server_refuses_what_is_no_text(cluster: Cluster, namespace: str, loc: Loc, value: object) -> None:
-    """As the laptop does, with the same field: nothing is turned into text."""
+    """It is refused with the same field as on a laptop: no value is converted to text."""
     made = changed(document(), {loc: value, ("metadata", "namespace"): namespace})
     with pytest.raises(ApiError) as refused:
         cluster.api.create(JOBS, made, namespace)
@@ -129,7 +130,8 @@ def test_the_api_server_refuses_what_is_no_text(cluster: Cluster, namespace: str
 
 
 def test_the_text_fields_are_those_of_the_spark_operators_crd() -> None:
-    """No field that its schema wants text in is missing, and none is text for us alone but in the pod template that it leaves open."""
+    """Every field that this CRD requires to be text is in our table, and the table has no other outside the pod template, which the CRD
+    leaves open."""
     (path,) = (each for each in or_skip(spark_operator_crds) if each.name.endswith("_sparkapplications.yaml"))
     crd = yaml_document(path)
     theirs = texts_of(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], "")

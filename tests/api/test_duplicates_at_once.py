@@ -1,4 +1,4 @@
-"""The same manifest from many clients at once: 3 clients x 5 names x 2, on three operators."""
+"""Many clients send the same manifest at once, 3 clients x 5 names x 2, to three operators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.operator
 def test_fifteen_objects_of_one_job_have_one_application_and_one_result(stage: Stage) -> None:
-    """One SparkApplication, one driver, one Leader; the 14 others show the same result and say that it is replayed."""
+    """There is one SparkApplication, one driver and one Leader; the 14 others show the same result, marked as replayed."""
     stage.flood("flood")
     said = stage.until_all("flood", "Succeeded")
     assert len(said) == 15
@@ -38,7 +38,7 @@ def test_fifteen_objects_of_one_job_have_one_application_and_one_result(stage: S
 
 
 def test_all_fifteen_follow_one_running_driver(stage: Stage) -> None:
-    """While it runs each object follows it, one of them as leader; when it ends all have its result."""
+    """While the driver runs each object follows it, one as the leader; when it ends all have its result."""
     done = threading.Event()
     stage.play("slow", Script(code=held(done)))
     stage.flood("slow")
@@ -51,7 +51,7 @@ def test_all_fifteen_follow_one_running_driver(stage: Stage) -> None:
 
 
 def test_keys_that_are_flooded_at_once_do_not_mix(stage: Stage) -> None:
-    """45 objects of 3 keys: 3 applications, and each object has the result of its own key."""
+    """45 objects of 3 keys have 3 applications, and each object has its own key's result."""
     keys = ["mix-1", "mix-2", "mix-3"]
     with ThreadPoolExecutor(len(keys)) as pool:
         list(pool.map(stage.flood, keys))

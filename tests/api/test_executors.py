@@ -1,4 +1,4 @@
-"""Executors that outlive their driver: whatever ended the attempt, the next one starts when they are gone."""
+"""Executors outlive their driver: whatever ended the attempt, the next one starts only once they are gone."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from sparkonce.launch.kubeflow.labels import APP_NAME_LABEL, NONCE
 from sparkonce.launch.kubernetes import JOBS, PODS
 
 HELD = "tests.example/held"
-"""A finalizer: the pod stays, being deleted, until the test lets it go, as on a node that takes its time."""
+"""A finalizer: the pod is being deleted, but exists until the test lets it go, as on a slow node."""
 WITHIN = 20.0
 
 
 @dataclass
 class Executors:
-    """Pods that a driver starts, as Spark on Kubernetes does."""
+    """Pods that a driver starts as Spark on Kubernetes does."""
 
     cluster: Cluster
     namespace: str
@@ -56,7 +56,7 @@ class Executors:
         return [each["metadata"]["name"] for each in found if each and each["metadata"].get("deletionTimestamp")]
 
     def go(self) -> float:
-        """Their node has ended them. When: monotonic seconds."""
+        """Lets the pods go, as a node does that has ended them. Returns the monotonic time, in seconds."""
         began = time.monotonic()
         for name in self.leaving():
             self.cluster.api.patch(PODS, name, {"metadata": {"finalizers": None}}, namespace=self.namespace)
@@ -78,7 +78,7 @@ def leaves_executors(executors: Executors, exit_code: int) -> Code:
 
 
 def waits_while_they_stay(stage: Stage, key: str, executors: Executors) -> None:
-    """They are being deleted, and attempt 2 does not exist while they are; then it does."""
+    """Asserts that attempt 2 does not exist while the executors are being deleted, and does afterwards."""
     assert_eventually(lambda: len(executors.leaving()) == 2, WITHIN)
     until = time.monotonic() + A_MOMENT
 
@@ -95,8 +95,8 @@ def waits_while_they_stay(stage: Stage, key: str, executors: Executors) -> None:
 
 @pytest.mark.parametrize("end", ["exited", "vanished"])
 def test_the_next_attempt_waits_for_executors(stage: Stage, tmp_path: Path, end: str) -> None:
-    """A driver exits with an error, or its pod vanishes, and leaves two executors: both are deleted, and attempt 2 starts when the API
-    server has them no more. One effect."""
+    """A driver exits with an error, or its pod vanishes, and leaves two executors: both are deleted, and attempt 2 starts once they are
+    gone from the API server. One effect."""
     executors = Executors(stage.cluster, stage.namespace)
     vanishes = Moment.ENDED if end == "vanished" else None
     stage.play(end, Script(code=writes_outputs(1)))
@@ -108,7 +108,7 @@ def test_the_next_attempt_waits_for_executors(stage: Stage, tmp_path: Path, end:
 
 @pytest.mark.operator
 def test_an_opaque_attempt_is_not_followed_while_executors_stay(stage: Stage) -> None:
-    """Nothing else keeps two attempts apart there: past stopTimeoutSeconds it is Held(StillThere), and no attempt 2 was made."""
+    """Nothing else keeps two attempts of an opaque job apart: after stopTimeoutSeconds it is Held(StillThere), without an attempt 2."""
     executors = Executors(stage.cluster, stage.namespace)
     stage.play("opaque", Script(code=leaves_executors(executors, 1)))
     stage.send("opaque", "opaque", retry={"maxAttempts": 2}, stopTimeoutSeconds=2)
@@ -119,7 +119,7 @@ def test_an_opaque_attempt_is_not_followed_while_executors_stay(stage: Stage) ->
 
 
 def test_with_outputs_the_wait_is_bounded(stage: Stage, tmp_path: Path) -> None:
-    """Their node never answers: after stopTimeoutSeconds attempt 2 starts all the same, since attempt 1 can commit nothing any more."""
+    """If the node never answers, attempt 2 starts after stopTimeoutSeconds, since attempt 1 can no longer commit."""
     executors = Executors(stage.cluster, stage.namespace)
     stage.play("bounded", Script(code=writes_outputs(1)))
     stage.play("bounded", Script(code=leaves_executors(executors, 1)), attempt="g1-a1")
@@ -131,7 +131,7 @@ def test_with_outputs_the_wait_is_bounded(stage: Stage, tmp_path: Path) -> None:
 
 
 def test_executors_of_others_are_left_alone(stage: Stage, tmp_path: Path) -> None:
-    """A pod that only carries the application's name in a label, which any client may set, is not deleted and not waited for."""
+    """A pod that has only the application's name in a label, which any client may set, is neither deleted nor waited for."""
     executors = Executors(stage.cluster, stage.namespace)
 
     def code(driver: Driver) -> int:
@@ -149,8 +149,8 @@ def test_executors_of_others_are_left_alone(stage: Stage, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("point", ["engine.settling.after", "engine.settle.fenced", "waiting"])
 def test_a_successor_waits_for_them_as_well(fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, point: str) -> None:
-    """The operator is killed before it looked for executors, or while it waits for them: the next one does not start attempt 2 before they
-    are gone, either."""
+    """The operator is killed before it has looked for executors, or while it waits for them: its successor does not start attempt 2 before
+    they are gone, either."""
     executors = Executors(fleet.cluster, fleet.namespace)
     kubeflow.on(Script(code=writes_outputs(1)))
     kubeflow.on(Script(code=leaves_executors(executors, 1)), name="*-a1")

@@ -1,4 +1,4 @@
-"""Why a driver failed, from its log through a kubelet and the API server to what people read: status, events, sentences."""
+"""The cause of a driver's failure, from its log through a kubelet and the API server to status, events and sentences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHUTDOWN = "26/11/24 20:53:42 INFO MemoryStore: MemoryStore cleared\n"
 
 
 class Logs:
-    """The log that the kubelet serves for every driver, and the requests to it."""
+    """The log that the kubelet serves for every driver, and the requests for it."""
 
     def __init__(self) -> None:
         self.text, self.asked = "", list[str]()
@@ -38,7 +38,7 @@ class Logs:
 
 @pytest.fixture
 def logs(cluster: Cluster) -> Iterator[Logs]:
-    """A kubelet's port for logs, which the API server finds through the node of the drivers' pods."""
+    """A kubelet's port for logs, which the API server finds by the node of the drivers' pods."""
     served = Logs()
 
     class Handler(BaseHTTPRequestHandler):
@@ -52,7 +52,7 @@ def logs(cluster: Cluster) -> Iterator[Logs]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Says nothing."""
+            """Writes no log."""
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cluster.certificates.crt, cluster.certificates.key)
@@ -83,14 +83,14 @@ class Place:
     folder: Path
 
     def send(self, name: str, **spec: Any) -> None:
-        """A job with one output and three attempts without a pause."""
+        """Applies a job with one output and three attempts without a pause between them."""
         outputs = [{"name": "rows", "slotLog": {"path": str(self.folder / name)}}]
         retry = {"maxAttempts": 3, "backoff": {"initial": "0s", "max": "0s"}}
         document = job(name, key=f"key-{name}", **{"outputs": outputs, "retry": retry, **spec})
         self.cluster.api.create(JOBS, document, self.namespace)
 
     def ended(self, name: str, phase: str) -> Json:
-        """The result in its status, when it is there."""
+        """The result in its status, once the status has this phase."""
 
         def look() -> Json:
             status: Json = (self.cluster.api.get(JOBS, name, self.namespace) or {}).get("status") or {}
@@ -113,8 +113,8 @@ def place(request: pytest.FixtureRequest, cluster: Cluster, namespace: str, tmp_
 
 
 def test_the_status_names_the_exception_of_the_drivers_log(place: Place, logs: Logs) -> None:
-    """Of a log that goes on for a hundred lines of shutdown after a failed UDF: message and event end with the exception of the worker, and
-    the excerpt has the user's line. It may pass, so every attempt is made."""
+    """The log continues for a hundred lines of shutdown after a failed UDF: message and event end with the worker's exception, and the
+    excerpt has the user's line. The failure may be transient, so every attempt is made."""
     place.kubeflow.scripts.usual = Script(exit_code=1)
     logs.text = (LOGS / "udf.txt").read_text() + 100 * SHUTDOWN
     place.send("udf")
@@ -134,8 +134,8 @@ def test_the_status_names_the_exception_of_the_drivers_log(place: Place, logs: L
 
 
 def test_an_error_of_the_script_ends_the_job_after_its_first_attempt(place: Place, logs: Logs) -> None:
-    """Failed(Permanent) with one driver for a job with outputs; a job without outputs is repeated as its author said, and so is one whose
-    driver mounts a volume."""
+    """A job with outputs is Failed(Permanent) after one driver. A job without outputs is repeated as its author declared, and so is one
+    whose driver mounts a volume."""
     place.kubeflow.scripts.usual = Script(exit_code=1)
     logs.text = (LOGS / "missing_module.txt").read_text()
     place.send("script")
@@ -157,7 +157,7 @@ def test_an_error_of_the_script_ends_the_job_after_its_first_attempt(place: Plac
 
 @pytest.mark.operator
 def test_a_forged_log_never_says_that_no_effect_exists(place: Place, logs: Logs) -> None:
-    """A driver that has committed its output and then claims a syntax error: Succeeded, because the outputs decide."""
+    """A driver commits its output and then claims a syntax error: the job is Succeeded, because the outputs decide."""
 
     def writes_and_fails(driver: Driver) -> int:
         writes_outputs(1, 2)(driver)

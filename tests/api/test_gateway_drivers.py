@@ -1,4 +1,4 @@
-"""Drivers at the gateway: which callers are accepted, which are not, and that a refusal reveals nothing. Real tokens, real reviews."""
+"""Drivers at the gateway: which callers are accepted, which are refused, and that a refusal reveals nothing. Real tokens, real reviews."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOBODY = "f" * 64
 def shared(
     cluster: Cluster, ledger_server: object, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayProcess]:
-    """One gateway for this file; each test has a namespace of its own."""
+    """One gateway for this file; each test has its own namespace."""
     folder = tmp_path_factory.mktemp("gateway")
     ledger = f"http://{ledger_server.one.address}"  # type: ignore[attr-defined]  # the fixture's type is the harness's
     with a_gateway(ledger, "gateway-drivers", cluster.kubeconfig, folder) as process:
@@ -60,7 +60,7 @@ def report(
 
 @pytest.mark.operator
 def test_the_driver_is_heard(shared: GatewayProcess, attempts: Attempts) -> None:
-    """With the token of its pod it renews, reports and seals, before and after the record notes it; each is in the ledger."""
+    """With its pod's token a driver renews before and after the record notes it, and reports and seals; all of it is in the ledger."""
     attempt = attempts.granted("heard")
     pod = attempt.driver()
     token = attempts.token(pod)
@@ -82,7 +82,8 @@ def test_the_driver_is_heard(shared: GatewayProcess, attempts: Attempts) -> None
 
 @pytest.mark.operator
 def test_a_forged_seal_is_refused_with_its_field(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Whatever the attempt's own driver sends: a sentence with the field, nothing is sealed, and a valid seal is accepted afterwards."""
+    """Whatever the attempt's own driver sends as a seal, it gets a sentence with the field, nothing is sealed, and a valid seal is still
+    accepted."""
     attempt = attempts.granted("forged")
     token, sound = attempts.token(attempt.driver()), intent_for(attempt.record).slots["orders"]
     folder = f"_data/{sound['sinkKey']}/0000000001-{sound['nonce']}"
@@ -92,7 +93,7 @@ def test_a_forged_seal_is_refused_with_its_field(shared: GatewayProcess, attempt
         assert refused.status in (400, 413, 422), (
             name,
             refused.status,
-        )  # too large or too deep to be read at all: 413, 422
+        )  # 413, 422: too large or too deep to be read at all
         if refused.status == 400:
             assert refused.body["detail"].startswith("the transaction's slots.orders"), name
     other = {"nonce": attempt.record.nonce, "intent": {"token": 1, "slots": {"theirs": sound}}}
@@ -102,7 +103,7 @@ def test_a_forged_seal_is_refused_with_its_field(shared: GatewayProcess, attempt
 
 
 def test_an_attempt_that_is_over_is_told_so(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Its own pod asks, so it gets the ledger's answer: not current, not sealed, not recorded."""
+    """Its own pod asks, so it gets the ledger's answer: not sealed while the attempt is settled, then not current and not recorded."""
     attempt = attempts.granted("over")
     pod = attempt.driver()
     token, first = attempts.token(pod), attempt.path
@@ -119,7 +120,7 @@ def test_an_attempt_that_is_over_is_told_so(shared: GatewayProcess, attempts: At
 
 
 def outsiders(attempts: Attempts, attempt: Attempt) -> dict[str, tuple[str | None, int]]:
-    """Tokens that are not the driver's, and the status for each."""
+    """Tokens that are not the driver's, with the expected status."""
     other = attempts.granted(f"other-{attempt.record.key}")
     deleted = attempt.driver()
     gone = attempts.token(deleted)
@@ -147,7 +148,7 @@ def plain_pod(name: str) -> Json:
 
 @pytest.mark.operator
 def test_nobody_else_is_heard_and_learns_nothing(shared: GatewayProcess, attempts: Attempts) -> None:
-    """A caller that is not the attempt's pod gets the same refusal for an existing key and for a missing one; nothing is written."""
+    """A caller that is not the attempt's pod gets the same refusal for an existing key and a missing one, and nothing is written."""
     attempt = attempts.granted("mine")
     nowhere = attempt.path.replace(attempt.record.key_hash, NOBODY)
     bodies = {
@@ -163,7 +164,7 @@ def test_nobody_else_is_heard_and_learns_nothing(shared: GatewayProcess, attempt
             there = shared.ask("POST", f"{nowhere}/{verb}", token=token, body=body)
             assert here.status == status, (who, verb, here.body)
             assert here.headers["content-type"] == "application/problem+json"
-            if who != "a settle run's":  # it belongs to this very attempt and gets the reason
+            if who != "a settle run's":  # the settle run is the attempt's own, and is told the reason
                 assert (there.status, there.body) == (here.status, here.body), (who, verb)
     record = attempt.record
     assert run(attempts.store.load(record.address)).record == record
@@ -172,7 +173,7 @@ def test_nobody_else_is_heard_and_learns_nothing(shared: GatewayProcess, attempt
 
 
 def test_a_pod_of_another_namespace_is_refused(shared: GatewayProcess, attempts: Attempts, ledger: str) -> None:
-    """Even one that copied everything about the driver's: name, nonce and labels."""
+    """This holds even for a pod that copies the driver's name, nonce and labels."""
     attempt = attempts.granted("copied")
     copied = attempt.driver()["metadata"]
     elsewhere = f"{attempts.namespace}-b"
@@ -188,7 +189,7 @@ def test_a_pod_of_another_namespace_is_refused(shared: GatewayProcess, attempts:
 
 
 def test_a_wrong_nonce_is_refused(shared: GatewayProcess, attempts: Attempts) -> None:
-    """The request's nonce must be the pod's own, and the pod's the record's: numbers alone do not identify an attempt."""
+    """The request's nonce must be the pod's, and the pod's must be the record's: numbers alone do not identify an attempt."""
     attempt = attempts.granted("nonce")
     token = attempts.token(attempt.driver())
     assert renew(shared, attempt, token, nonce="guessed").status == 403
@@ -197,7 +198,7 @@ def test_a_wrong_nonce_is_refused(shared: GatewayProcess, attempts: Attempts) ->
 
 
 def test_what_the_record_notes_counts(shared: GatewayProcess, attempts: Attempts) -> None:
-    """A pod of another application of the same name, or one after the first driver, is not the driver any more."""
+    """A pod of another application with the same name, or a second pod after the noted driver, is not the driver."""
     attempt = attempts.granted("noted")
     first = attempt.driver()
     attempt.note(first)
@@ -213,7 +214,7 @@ def test_what_the_record_notes_counts(shared: GatewayProcess, attempts: Attempts
 
 @pytest.mark.operator
 def test_a_verdict_is_a_settle_runs(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Neither a driver's verdict nor one about an attempt that is not being settled is taken; a settle run's then is."""
+    """A verdict is refused from a driver, and about an attempt that is not being settled; a settle run's is then recorded."""
     attempt = attempts.granted("verdict")
     driver, settles = attempts.token(attempt.driver()), attempts.token(attempt.settle_run())
     body: dict[str, Any] = {"verdict": "None", "note": "", "slots": {}}
@@ -231,13 +232,13 @@ def test_a_verdict_is_a_settle_runs(shared: GatewayProcess, attempts: Attempts) 
 
 
 def test_a_deleted_pod_may_beat_for_seconds_and_seals_no_more(shared: GatewayProcess, attempts: Attempts) -> None:
-    """A cached token is valid for a heartbeat only: a seal reads the pod each time, and identifies it by its UID."""
+    """A cached token is enough for a heartbeat only: a seal reads the pod each time, and identifies it by its UID."""
     unnoted, attempt = attempts.granted("unnoted"), attempts.granted("deleted")
     early = unnoted.driver()
     first = attempts.token(early)
     assert renew(shared, unnoted, first).status == 200
     attempts.cluster.api.delete(PODS, early["metadata"]["name"], attempts.namespace, grace=0)
-    unnoted.driver()  # another one of its name and nonce, while the token of the first is remembered
+    unnoted.driver()  # another pod of that name and nonce, while the first one's token is cached
     assert seal(shared, unnoted, first).status == 403
 
     pod = attempt.driver()
@@ -252,8 +253,7 @@ def test_a_deleted_pod_may_beat_for_seconds_and_seals_no_more(shared: GatewayPro
 
 
 def test_reports_are_limited(shared: GatewayProcess, attempts: Attempts) -> None:
-    """A report of more than 16 KiB, and one beyond the attempt's limit, are 413 with a sentence; the driver takes either for not reported,
-    and the next attempt may report again."""
+    """A report over 16 KiB, or beyond the attempt's limit, is answered 413 with a sentence; what was recorded before may be repeated."""
     attempt = attempts.granted("reports")
     token = attempts.token(attempt.driver())
     large = report(shared, attempt, token, "values", reporter="large", text="a" * 17_000)
@@ -265,7 +265,7 @@ def test_reports_are_limited(shared: GatewayProcess, attempts: Attempts) -> None
 
 
 def test_a_body_is_limited_and_named(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Too large a body is 413, another form 422, an unknown path 404; without a token each is 401 and its body is not read."""
+    """Too large a body is 413, an invalid one 422, an unknown path 404; without a token the answer is 401, and the body is not read."""
     attempt = attempts.granted("bodies")
     token = attempts.token(attempt.driver())
     renews = f"{attempt.path}/renew"

@@ -1,4 +1,4 @@
-"""The gateway under faults: lost replies, freezes, kills, a ledger and an API server that do not answer; and its announcement."""
+"""A gateway under faults: lost replies, freezes, kills, a ledger and an API server that do not answer; and its announcement."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from sparkonce.store.protocol import Refused, Sealed
 from sparkonce.store.roster import SILENT, Gateways
 
 LEASE = 2
-"""Seconds; etcd takes its time on top of it."""
+"""Seconds; etcd takes its own time in addition."""
 GONE = SILENT + LEASE + 5.0
 
 
 @pytest.fixture
 def gateway(own_etcd: Etcd, install: str, kubeconfig: Path, tmp_path: Path) -> Iterator[GatewayProcess]:
-    """With a ledger of its own, which a test may kill."""
+    """A gateway with a ledger of its own, which a test may kill."""
     ledger = f"http://{own_etcd.one.address}"
     process = GatewayProcess(ledger, install, kubeconfig, tmp_path, lease_seconds=LEASE, accept_api_tokens=True)
     try:
@@ -47,13 +47,13 @@ def attempts(cluster: Cluster, namespace: str, gateway: GatewayProcess) -> Itera
 
 @pytest.fixture
 def link(gateway: GatewayProcess) -> Iterator[Proxy]:
-    """The network between a driver and the gateway."""
+    """The network between a driver and the gateway, as a proxy."""
     with in_front_of(gateway.address) as proxy:
         yield proxy
 
 
 def channel_of(attempt: Attempt, attempts: Attempts, link: Proxy, tmp_path: Path, **how: object) -> HttpChannel:
-    """As the driver's process has it."""
+    """The channel that the driver's process would have."""
     token = tmp_path / f"token-{attempt.record.key}"
     token.write_text(attempts.token(attempt.driver()))
     told = attempt.assignment.model_copy(update={"gateway": f"http://{link.address}"})
@@ -66,7 +66,7 @@ def sealed_times(attempt: Attempt) -> int:
 
 @pytest.mark.operator
 def test_a_seal_whose_reply_is_lost_is_sealed_once(attempts: Attempts, link: Proxy, tmp_path: Path) -> None:
-    """The driver repeats it until it is answered; the ledger has one seal."""
+    """The driver repeats the seal until it is answered; the ledger has one seal."""
     attempt = attempts.granted("lost")
     channel = channel_of(attempt, attempts, link, tmp_path)
     assert channel.renew({})
@@ -80,7 +80,7 @@ def test_a_seal_whose_reply_is_lost_is_sealed_once(attempts: Attempts, link: Pro
 
 
 def test_a_refusal_after_a_lost_seal_is_told_as_unknown_first(attempts: Attempts, link: Proxy, tmp_path: Path) -> None:
-    """It was sealed and is over since: a driver that trusted the refusal would delete the files of a committed table."""
+    """The attempt was sealed and is over since: a driver that trusted the refusal would delete the files of a committed table."""
     attempt = attempts.granted("over")
     intent = intent_for(attempt.record)
     over: list[float] = []
@@ -102,7 +102,7 @@ def test_a_refusal_after_a_lost_seal_is_told_as_unknown_first(attempts: Attempts
 def test_a_driver_outlives_its_gateway(
     attempts: Attempts, gateway: GatewayProcess, link: Proxy, tmp_path: Path
 ) -> None:
-    """Frozen or killed, a gateway is silence: a beat is unknown, a seal waits for the next gateway and is sealed once."""
+    """A frozen or killed gateway does not answer: a heartbeat is unknown, and a seal waits for the next gateway and is sealed once."""
     attempt = attempts.granted("outlives")
     channel = channel_of(attempt, attempts, link, tmp_path)
     assert channel.renew({})
@@ -123,7 +123,7 @@ def test_a_driver_outlives_its_gateway(
 
 
 def test_a_token_is_read_anew_each_time(attempts: Attempts, link: Proxy, tmp_path: Path) -> None:
-    """The kubelet replaces it: an expired one gives an unknown outcome, not the end; another pod's is an answer."""
+    """The kubelet replaces the token: an expired one gives an unknown outcome, not the attempt's end; another pod's is refused."""
     attempt = attempts.granted("renewed")
     channel = channel_of(attempt, attempts, link, tmp_path, patience=0.0)
     file = tmp_path / "token-renewed"
@@ -143,7 +143,8 @@ def test_a_token_is_read_anew_each_time(attempts: Attempts, link: Proxy, tmp_pat
 
 
 def test_a_ledger_that_does_not_answer_is_unknown(attempts: Attempts, gateway: GatewayProcess, own_etcd: Etcd) -> None:
-    """503 with a time to come back, on every route that asks it; a stretch of service ends with it and begins anew after it."""
+    """Routes that read the ledger answer 503 with a time to retry; the gateway's period of service ends, and a new one starts
+    afterwards."""
     attempt = attempts.granted("silent")
     token = attempts.token(attempt.driver())
     body = {"nonce": attempt.record.nonce}
@@ -165,14 +166,14 @@ def test_a_ledger_that_does_not_answer_is_unknown(attempts: Attempts, gateway: G
         own_etcd.one.thaw()
     assert_eventually(lambda: gateway.said_ready() == "ok", 20.0)
     assert gateway.ask("POST", renews, token=token, body=body).status == 200
-    # The earlier entry may live a little longer, and its duration grows: only a new one is so short.
+    # The earlier entry may live a little longer, but its duration grows: only a new one is this short.
     assert_eventually(lambda: 0.0 <= (-1.0 if (found := serving(attempts)) is None else found) < 3.0, GONE)
 
 
 def test_an_api_server_that_does_not_answer_is_unknown(
     attempts: Attempts, gateway: GatewayProcess, cluster: Cluster
 ) -> None:
-    """While the API server does not answer, callers are neither accepted nor refused: 503."""
+    """Without an answer of the API server, callers are neither accepted nor refused: 503."""
     attempt = attempts.granted("unreviewed")
     token = attempts.token(attempt.driver())
     body = {"nonce": attempt.record.nonce}
@@ -183,12 +184,12 @@ def test_an_api_server_that_does_not_answer_is_unknown(
 
 
 def serving(attempts: Attempts) -> float | None:
-    """As an operator that has looked all the time sees it."""
+    """Seconds of service that an operator would see; None without an announcement."""
     return run(cast("Gateways", attempts.store).gateways_serving_for())
 
 
 def came_back(attempts: Attempts) -> float:
-    """Seconds of service at the first sight of a new announcement."""
+    """Seconds of service when a new announcement is first seen."""
 
     def look() -> tuple[float]:
         found = serving(attempts)
@@ -203,7 +204,7 @@ def served_for_a_while(attempts: Attempts) -> None:
 
 
 def test_a_killed_gateway_is_not_announced_any_more(attempts: Attempts, gateway: GatewayProcess) -> None:
-    """Its entry goes with its lease, and one that comes back begins anew."""
+    """Its entry ends with its lease, and after a restart a new period starts."""
     served_for_a_while(attempts)
     gateway.kill()
     assert_eventually(lambda: serving(attempts) is None, LEASE + 5.0)
@@ -212,7 +213,7 @@ def test_a_killed_gateway_is_not_announced_any_more(attempts: Attempts, gateway:
 
 
 def test_a_frozen_gateway_is_not_announced_any_more(attempts: Attempts, gateway: GatewayProcess) -> None:
-    """It answers no request, so it does not serve; when it wakes, a new period begins."""
+    """It answers no request, so it does not serve; when it continues, a new period starts."""
     served_for_a_while(attempts)
     gateway.child.freeze()
     assert_eventually(lambda: serving(attempts) is None, GONE)
@@ -223,7 +224,7 @@ def test_a_frozen_gateway_is_not_announced_any_more(attempts: Attempts, gateway:
 def test_two_gateways_serve_as_one(
     attempts: Attempts, gateway: GatewayProcess, tmp_path: Path, kubeconfig: Path
 ) -> None:
-    """While one of them serves without a gap, the other's end changes nothing."""
+    """While one of them serves without a gap, the other's end does not matter."""
     served_for_a_while(attempts)
     other = GatewayProcess(gateway.ledger, gateway.install, kubeconfig, tmp_path, name="other", lease_seconds=LEASE)
     try:
@@ -237,7 +238,7 @@ def test_two_gateways_serve_as_one(
 
 
 def test_a_gateway_that_is_asked_to_end_says_so_first(attempts: Attempts, gateway: GatewayProcess) -> None:
-    """SIGTERM: its entry goes at once, it is not ready, answers requests in progress and exits with 0."""
+    """After SIGTERM the entry is removed at once, requests in progress are answered, and the exit code is 0."""
     served_for_a_while(attempts)
     ended = threading.Thread(target=gateway.terminate)
     ended.start()

@@ -1,4 +1,4 @@
-"""A job with outputs on a cluster without nodes: operator, gateway, and a real driver process that knows the ledger by HTTP alone."""
+"""A job with outputs on a cluster without nodes: operator, gateway, and a real driver process that reaches the ledger over HTTP only."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Place:
         self.namespace, self.api = attempts.namespace, attempts.cluster.api
 
     def as_pod(self, *command: str) -> Code:
-        """A process with the environment of its pod, and its token, but without a store."""
+        """A driver that runs this command as a process with its pod's environment and token, but without access to the store."""
 
         def code(driver: Driver) -> int | None:
             assert Assignment.model_validate_json(driver.environment[ENVIRONMENT]).store == ""
@@ -78,7 +78,7 @@ class Place:
         self.api.create(JOBS, document, self.namespace)
 
     def succeeded(self, name: str) -> Json:
-        """Its status, when it has."""
+        """The job's status, once it has succeeded."""
 
         def look() -> Json:
             status: Json = (self.api.get(JOBS, name, self.namespace) or {}).get("status") or {}
@@ -107,7 +107,7 @@ def placed(cluster: Cluster, namespace: str, ledger: str, folder: Path, *options
 def test_a_job_with_a_transaction_over_http(
     cluster: Cluster, namespace: str, ledger: str, kubeflow: FakeKubeflow, tmp_path: Path
 ) -> None:
-    """`current()`, a write and a transaction by the driver's own process: one attempt, Succeeded, with rows and values."""
+    """The driver's own process uses `current()`, a write and a transaction: one attempt, Succeeded, with rows and values."""
     with placed(cluster, namespace, ledger, tmp_path) as place:
         kubeflow.on(Script(code=place.as_pod("-c", DRIVER)))
         place.send("load")
@@ -124,8 +124,8 @@ def test_a_job_with_a_transaction_over_http(
 def test_commits_are_told_over_http(
     cluster: Cluster, namespace: str, ledger: str, kubeflow: FakeKubeflow, tmp_path: Path, *, silent: bool
 ) -> None:
-    """An operator that reaches no output. Attempt 1 wrote nothing, which a settle run says; attempt 2 wrote all, which its driver says, or
-    a settle run where it died with its last commit."""
+    """The operator reaches no output. Attempt 1 wrote nothing, as a settle run finds; attempt 2 wrote everything, as its driver reports or,
+    if that died with its last commit, a settle run finds."""
     with placed(cluster, namespace, ledger, tmp_path, "--settle", "run", "--settle-after", "0.5") as place:
         dies = "import os; os.environ['SPARKONCE_FAILPOINTS'] = 'sink.slots.create.after=2*off->kill'\n"
         kubeflow.on(Script(code=place.as_pod("-c", (dies if silent else "") + DRIVER)))

@@ -1,4 +1,4 @@
-"""Keys over HTTP: who may look, who may decide, and that both are answered as the command line answers. Real tokens and reviews."""
+"""Keys over HTTP: who may read, who may decide, and that answers equal those of the command line. Real tokens and reviews."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Desk:
 
 
 def hold(attempt: Attempt) -> None:
-    """Settled, and held for a person."""
+    """Settles the attempt, and holds it for a person."""
     now = run(attempt.store.load(attempt.record.address)).record
     assert now is not None
     settling = Settling(attempt=1, why=Why.LOST, note="it vanished")
@@ -70,7 +70,7 @@ def hold(attempt: Attempt) -> None:
 
 
 def test_keys_are_listed_in_pages_and_by_phase(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Each key once, over any number of pages; a phase leaves out the others; another namespace's keys are never among them."""
+    """Each key is listed once over any number of pages; a phase filters, and another namespace's keys are never included."""
     desk = Desk(shared, attempts.namespace)
     keys = {f"k-{n}": attempts.granted(f"k-{n}") for n in range(5)}
     finish(keys["k-0"])
@@ -97,7 +97,7 @@ def test_keys_are_listed_in_pages_and_by_phase(shared: GatewayProcess, attempts:
 
 @pytest.mark.parametrize("key", ["plain", "with/slash@and-at", "100%25+space"])
 def test_a_key_is_found_by_its_text_and_by_its_hash(shared: GatewayProcess, attempts: Attempts, key: str) -> None:
-    """Also one that has slashes and percent signs in it; a part of the hash is enough, a wrong text is 404."""
+    """A key may have slashes and percent signs; part of the hash is enough; a wrong text is 404."""
     desk = Desk(shared, attempts.namespace)
     attempt = attempts.granted(key)
     hashed = attempt.record.key_hash
@@ -117,7 +117,7 @@ def test_a_derived_key_is_found_by_its_text(shared: GatewayProcess, attempts: At
 
 
 def test_history_and_explain(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Who did what; which row decides and what would unblock it."""
+    """The history says who did what; explain says which row decides and what would unblock it."""
     desk = Desk(shared, attempts.namespace)
     attempt = attempts.granted("told")
     hold(attempt)
@@ -130,7 +130,7 @@ def test_history_and_explain(shared: GatewayProcess, attempts: Attempts) -> None
 
 @pytest.mark.operator
 def test_a_person_decides(shared: GatewayProcess, attempts: Attempts) -> None:
-    """resolve, cancel, rerun and forget have the effects of the commands; the history names the user by the API server's user name."""
+    """resolve, cancel, rerun and forget have the same effects as the commands; the history names the user as the API server does."""
     desk = Desk(shared, attempts.namespace)
     held = attempts.granted("decided", outputs=[])
     hold(held)
@@ -185,7 +185,7 @@ def test_a_key_is_not_forgotten_before_its_objects_show_the_end(shared: GatewayP
 
 @pytest.mark.operator
 def test_without_the_right_nobody_learns_whether_a_key_exists(shared: GatewayProcess, attempts: Attempts) -> None:
-    """A stranger gets the same answer for a key that exists and one that does not, at every route; without a token it is 401."""
+    """At every route a stranger gets the same answer for a key that exists and for one that does not; without a token it is 401."""
     attempts.granted("secret")
     for token, status in ((STRANGER, 403), (None, 401)):
         desk = Desk(shared, attempts.namespace, token)
@@ -203,7 +203,8 @@ def test_without_the_right_nobody_learns_whether_a_key_exists(shared: GatewayPro
 
 @pytest.mark.operator
 def test_each_verb_is_a_right_of_its_own(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Who may read may not decide, and who may edit objects may not either: each decision is `update` on its own subresource."""
+    """The right to read is not the right to decide, nor is the right to edit objects: each decision needs `update` on its own
+    subresource."""
     cluster, namespace = attempts.cluster, attempts.namespace
     desk = Desk(shared, namespace, STRANGER)
     finish(attempts.granted("rights"))

@@ -1,4 +1,4 @@
-"""Clients that hold connections of a real gateway: what they hold ends, and other clients are answered meanwhile."""
+"""Clients hold connections of a real gateway: each connection is closed in time, and other clients are answered meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkonce.gateway.gate import BODY_TIME, HEAD_BYTES
 
 MANY = 300
 PROBE = 2.0
-"""Seconds within which a probe of the kubelet must be answered."""
+"""Seconds within which a kubelet's probe must be answered."""
 PATH = f"/v1/attempts/ns/{'a' * 64}/1/1/renew"
 AUTHORIZED = f"Authorization: Bearer {ADMIN}\r\n"
 
@@ -43,7 +43,7 @@ HALF_SENT = {
 
 
 class Held:
-    """A connection on which a client has sent something, and waits."""
+    """A connection on which a client has sent something and waits."""
 
     def __init__(self, gateway: GatewayProcess, sent: bytes, *, source: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection(("127.0.0.1", gateway.port), source_address=(source, 0))
@@ -52,7 +52,7 @@ class Held:
         self.answer = b""
 
     def over(self) -> bool:
-        """Whether the gateway has closed it."""
+        """Whether the gateway has closed the connection."""
         try:
             while said := self.socket.recv(65536):
                 self.answer += said
@@ -65,7 +65,7 @@ class Held:
 
 @contextmanager
 def held(gateway: GatewayProcess, many: int, sources: int) -> Iterator[list[Held]]:
-    """So many half-sent requests, of every kind, from so many addresses."""
+    """This many half-sent requests of every kind, from this many addresses."""
     with ExitStack() as ends:
         kinds = itertools.cycle(HALF_SENT.values())
         made = []
@@ -79,7 +79,7 @@ def held(gateway: GatewayProcess, many: int, sources: int) -> Iterator[list[Held
 def shared(
     cluster: Cluster, ledger_server: object, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayProcess]:
-    """A gateway with the limits it has by default."""
+    """A gateway with its default limits."""
     ledger = f"http://{ledger_server.one.address}"  # type: ignore[attr-defined]  # the fixture's type is the harness's
     folder = tmp_path_factory.mktemp("gateway")
     with a_gateway(ledger, "gateway-slow", cluster.kubeconfig, folder, accept_api_tokens=True) as process:
@@ -101,7 +101,7 @@ def small(
 
 
 def probed(gateway: GatewayProcess) -> None:
-    """Both probes answer, each within its time."""
+    """Asserts that both probes answer, each within its time."""
     for path in ("/readyz", "/healthz"):
         began = time.monotonic()
         assert gateway.ask("GET", path, timeout=stretched(PROBE)).body == "ok\n"
@@ -121,7 +121,7 @@ def all_over(held: list[Held]) -> Callable[[], None]:
 def test_half_sent_requests_end_and_probes_are_answered(
     limits: str, sources: int, request: pytest.FixtureRequest
 ) -> None:
-    """300 of them, from one address or from six: probes are answered all the while, and each is closed by its deadline."""
+    """Of 300 half-sent requests from one address or six, each is closed by its deadline, and probes are answered meanwhile."""
     gateway: GatewayProcess = request.getfixturevalue(limits)
     with held(gateway, MANY, sources) as half:
         assert_eventually(lambda: any(not each.over() for each in half), 5.0)
@@ -139,7 +139,7 @@ def test_half_sent_requests_end_and_probes_are_answered(
 
 
 def test_each_kind_of_half_sent_request_has_its_deadline(shared: GatewayProcess) -> None:
-    """None is closed before a slow but honest client would have sent the rest; the body of one that was let in has longest."""
+    """None is closed before a slow but honest client would have sent the rest; the body of an accepted request has the longest deadline."""
     late = {"half of a body, with a token": BODY_TIME, "half of a body, without": LINGER}
     late["a body for a path that has none"] = LINGER
     began = time.monotonic()
@@ -159,7 +159,7 @@ def test_each_kind_of_half_sent_request_has_its_deadline(shared: GatewayProcess)
 
 
 def test_dripped_bytes_renew_no_deadline(shared: GatewayProcess) -> None:
-    """Headers byte by byte, and a body byte by byte after a refusal: closed as if nothing more had come."""
+    """Headers that arrive byte by byte, and a body after a refusal, are closed as if nothing more had arrived."""
     dripping = [
         Held(shared, b"GET /healthz HTTP/1.1\r\nHost: g\r\nX-Slow: "),
         Held(shared, head("POST", PATH, "Content-Length: 60000") + b"\r\n"),
@@ -190,7 +190,7 @@ def test_dripped_bytes_renew_no_deadline(shared: GatewayProcess) -> None:
 
 
 def test_a_client_that_does_not_read_is_closed(shared: GatewayProcess) -> None:
-    """Requests without end on one connection, and no byte of an answer taken: the gateway keeps neither the answers nor the connection."""
+    """A client sends requests without end and reads no answer: the gateway keeps neither the answers nor the connection."""
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.connect(("127.0.0.1", shared.port))
@@ -213,7 +213,7 @@ def test_a_client_that_does_not_read_is_closed(shared: GatewayProcess) -> None:
 
 
 def test_a_handshake_that_does_not_end_is_closed(cluster: Cluster, ledger: str, install: str, tmp_path: Path) -> None:
-    """TLS: the time for the headers includes the handshake, and a half-sent request after it is closed as well."""
+    """With TLS the time for the headers includes the handshake, and a half-sent request after it is closed as well."""
     with a_gateway(
         ledger, install, cluster.kubeconfig, tmp_path, certificates=cluster.certificates, accept_api_tokens=True
     ) as gateway:
@@ -225,19 +225,19 @@ def test_a_handshake_that_does_not_end_is_closed(cluster: Cluster, ledger: str, 
             shaken.sendall(head("GET", "/healthz"))
             probed(gateway)
             assert_eventually(all_over([silent, started]), HEAD + 5.0)
-            with suppress(OSError):  # a reset is as good
+            with suppress(OSError):  # a reset counts, too
                 assert shaken.recv(1) == b""
         probed(gateway)
 
 
 def exchanged(gateway: GatewayProcess, sent: bytes) -> tuple[http.client.HTTPResponse, bytes]:
-    """The first answer, and every byte after it until the gateway closes the connection."""
+    """The first answer, and everything after it until the gateway closes the connection."""
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=stretched(20.0)) as raw:
         raw.sendall(sent)
         answer = http.client.HTTPResponse(raw)
         answer.begin()
         body = answer.read()
-        with suppress(ConnectionResetError):  # of what the gateway did not read
+        with suppress(ConnectionResetError):  # caused by what the gateway has not read
             body += raw.recv(65536)
         return answer, body
 
@@ -271,7 +271,7 @@ SMUGGLED = b"0\r\n\r\n" + head("GET", "/healthz") + b"\r\n"
     ],
 )
 def test_what_could_be_read_in_two_ways_is_refused(shared: GatewayProcess, sent: bytes, status: int, said: str) -> None:
-    """One answer with one sentence, and the connection is closed: what follows is never taken for a request."""
+    """There is one answer with one sentence, and the connection is closed: what follows is never taken for a request."""
     answer, body = exchanged(shared, sent)
     assert answer.status == status
     assert answer.headers.get_content_type() == "application/problem+json"
@@ -284,8 +284,8 @@ CHUNKED = head("POST", PATH, "Transfer-Encoding: chunked") + b"\r\n"
 
 @pytest.mark.parametrize("answered", [False, True], ids=["at once", "after its answer"])
 def test_a_body_that_turns_out_to_be_none_is_no_defect(shared: GatewayProcess, answered: bool) -> None:
-    """A valid head whose body is no body, in one piece with it or after the request was answered: one answer, the connection ends, and the
-    log has no traceback that any client could fill it with."""
+    """After a valid head the body is malformed, sent with the head or after the answer: there is one answer, the connection ends, and the
+    log has no traceback, with which any client could fill it."""
     said = len(shared.child.log.read_text())
     with socket.create_connection(("127.0.0.1", shared.port), timeout=stretched(20)) as connection:
         connection.sendall(CHUNKED if answered else CHUNKED + b"no chunk\r\n")
@@ -297,12 +297,12 @@ def test_a_body_that_turns_out_to_be_none_is_no_defect(shared: GatewayProcess, a
             connection.sendall(b"no chunk\r\n")
         with suppress(ConnectionResetError):
             assert connection.recv(1) == b""
-    assert shared.ask("GET", "/healthz").status == 200  # whatever the request still had to do is done
+    assert shared.ask("GET", "/healthz").status == 200  # the malformed request has been processed
     assert "Traceback" not in shared.child.log.read_text()[said:]
 
 
 def test_a_path_without_a_route_costs_no_review_and_no_body(shared: GatewayProcess) -> None:
-    """404 and 405 come before the token is looked at, and before the body has arrived."""
+    """404 and 405 come before the token is reviewed, and before the body has arrived."""
     reviews = 'sparkonce_api_requests_total{kind="TokenReview"'
     before = [line for line in shared.ask("GET", "/metrics").body.splitlines() if reviews in line]
     for sent, status in (
@@ -318,7 +318,7 @@ def test_a_path_without_a_route_costs_no_review_and_no_body(shared: GatewayProce
 
 
 def test_the_metrics_count_what_was_closed(small: GatewayProcess) -> None:
-    """Why each was closed, and how many are open now."""
+    """The metrics count why connections were closed, and how many are open now."""
     with held(small, 70, 2):
         said = small.ask("GET", "/metrics").body
         assert "sparkonce_gateway_connections 60.0" in said

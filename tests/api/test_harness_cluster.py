@@ -1,4 +1,4 @@
-"""The harness of the api tier itself: it is a real API, and it can be hurt."""
+"""The harness of the api tier itself: its API server is real, and can be disturbed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POD = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
 
 
 def test_every_part_knows_its_version() -> None:
-    """The one binary is each of the parts, and says the version that our go.mod pins."""
+    """One binary is all of the parts, and reports the version that our go.mod pins."""
     for name, flag in (("kube-apiserver", "--version"), ("kubelet", "--version"), ("kubectl", "version")):
         client = ["--client"] if name == "kubectl" else []
         said = subprocess.run([*component(name), flag, *client], capture_output=True, text=True, check=True).stdout
@@ -35,7 +35,7 @@ def test_every_part_knows_its_version() -> None:
 
 
 def test_parts_of_a_given_folder_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part that KUBEBUILDER_ASSETS has is taken from there; one that it lacks is not missed."""
+    """A part in KUBEBUILDER_ASSETS is used; one that is missing there comes from the build."""
     (tmp_path / "etcd").touch(0o755)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     assert component("etcd") == [str(tmp_path / "etcd")]
@@ -45,7 +45,7 @@ def test_parts_of_a_given_folder_come_first(tmp_path: Path, monkeypatch: pytest.
 def test_without_go_and_without_a_cache_one_sentence_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a cached build and without Go, the reason names both remedies, and a test is skipped with it."""
+    """Without a cached build and without Go, the reason names both remedies, and the test is skipped with it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
@@ -56,7 +56,7 @@ def test_without_go_and_without_a_cache_one_sentence_says_what_to_do(
 
 
 def test_a_build_that_fails_leaves_nothing_that_looks_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that does not compile is reported with the compiler's words, and the next try builds it again."""
+    """If a module does not compile, the compiler's words are reported and the next try builds it again."""
     module = tmp_path / "modules" / "broken"
     module.mkdir(parents=True)
     (tmp_path / "pinned").mkdir()
@@ -65,7 +65,7 @@ def test_a_build_that_fails_leaves_nothing_that_looks_built(tmp_path: Path, monk
     (module / "go.mod").write_text(f"module broken\n\ngo 1.21\n\n{needs}")
     (module / "main.go").write_text("package main\n\nfunc main() { nonsense\n")
     go_cache = subprocess.run(["go", "env", "GOCACHE"], capture_output=True, text=True, check=True).stdout.strip()
-    monkeypatch.setenv("GOCACHE", go_cache)  # by default it is in the folder that this test replaces
+    monkeypatch.setenv("GOCACHE", go_cache)  # by default it is below the folder that this test replaces
     monkeypatch.setattr(binaries, "MODULES", tmp_path / "modules")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_a_build_that_fails_leaves_nothing_that_looks_built(tmp_path: Path, monk
 
 @pytest.mark.parametrize("step", ["build", "env"])
 def test_a_build_that_takes_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """A Go command that was ended at its limit is reported with the limit and the remedy, not with what it did not say."""
+    """A Go command that was ended at its limit is reported with the limit and the remedy, not as silent."""
     module = tmp_path / "modules" / "slow"
     module.mkdir(parents=True)
     (module / "go.mod").write_text("module slow\n")
@@ -94,7 +94,7 @@ def test_a_build_that_takes_too_long_says_so(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_an_object_owns_is_collected_with_it(cluster: Cluster, namespace: str) -> None:
-    """Deleting a SparkApplication removes the pod that it owns: the garbage collector knows both CRDs."""
+    """Deleting a SparkApplication deletes the pod that it owns: the garbage collector knows both CRDs."""
     owner = cluster.api.create(SPARK_APPLICATIONS, {"metadata": {"name": "a"}, "spec": SPEC}, namespace)
     reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": "a", "uid": owner["metadata"]["uid"]}
     cluster.api.create(PODS, {**POD, "metadata": {"name": "p", "ownerReferences": [reference]}}, namespace)
@@ -123,7 +123,8 @@ def test_writes_are_checked(cluster: Cluster, namespace: str) -> None:
 
 
 def test_an_api_server_can_be_killed_frozen_and_doubled(cluster: Cluster, namespace: str) -> None:
-    """Killed it answers nothing, and after its restart stored objects are there; frozen it holds requests; a second one sees the same."""
+    """Killed it answers nothing, and after a restart has the stored objects; frozen it holds requests; a second one sees the same
+    objects."""
     cluster.api.create(CONFIG_MAPS, {"metadata": {"name": "c"}}, namespace)
     cluster.server.kill()
     assert not cluster.api.healthy()
@@ -142,7 +143,7 @@ def test_an_api_server_can_be_killed_frozen_and_doubled(cluster: Cluster, namesp
 
 
 def test_what_the_api_server_forgets_its_etcd_knows(cluster: Cluster, namespace: str) -> None:
-    """Each write of a custom resource between two revisions, in order, also of one that is gone since; and nothing outside of them."""
+    """Each write of a custom resource between two revisions is returned in order, also for a deleted object, and none outside of them."""
     first = cluster.api.create(SPARK_APPLICATIONS, {"metadata": {"name": "a"}, "spec": SPEC}, namespace)
     written = [
         cluster.api.create(SPARK_APPLICATIONS, {"metadata": {"name": "b"}, "spec": SPEC}, namespace),
@@ -163,13 +164,13 @@ def _at(found: dict[str, Any]) -> tuple[object, ...]:
 
 
 def test_the_ledger_is_not_the_clusters_etcd(cluster: Cluster, ledger: str) -> None:
-    """The ledger is an etcd of its own, and serves."""
+    """The ledger's etcd is separate from the cluster's, and serves."""
     assert not ledger.endswith(cluster.etcd.one.address)
     assert httpx.get(f"{ledger}/health", trust_env=False).json()["health"] == "true"
 
 
 def test_what_a_killed_run_left_in_memory_is_removed() -> None:
-    """The folder of a process that is gone is removed by the next one, and that of a living process is not."""
+    """The folder of a process that is gone is removed by the next one; that of a living process is kept."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())

@@ -1,4 +1,4 @@
-"""The proxy in front of the API server: each fault has its effect, and no other."""
+"""The proxy in front of the API server: each fault has its own effect and no other."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_is_not_touched_goes_through(api_proxy: ApiProxy, through: Api, nam
 
 
 def test_an_injected_answer_is_not_delivered(api_proxy: ApiProxy, through: Api, namespace: str) -> None:
-    """429 is answered the given number of times, with its Retry-After, and nothing reaches the API server; then it is over."""
+    """429 is answered as often as asked, with its Retry-After, and nothing reaches the API server; then the fault is over."""
     fault = api_proxy.answer(429, method="POST", path=MAPS, times=2, retry_after=7)
     for _ in range(2):
         with pytest.raises(ApiError, match="429 TooManyRequests"):
@@ -82,7 +82,7 @@ def test_an_injected_answer_is_not_delivered(api_proxy: ApiProxy, through: Api, 
 
 
 def test_a_lost_reply_is_of_a_write_that_happened(api_proxy: ApiProxy, through: Api, namespace: str) -> None:
-    """With the reply lost the client sees a broken connection and the object exists; with the request lost it does not."""
+    """With a lost reply the client sees a broken connection and the object exists; with a lost request it does not."""
     for lose, exists in ((api_proxy.lose_reply, True), (api_proxy.lose_request, False)):
         lose(method="POST", path=MAPS)
         with pytest.raises(httpx.TransportError):
@@ -96,7 +96,7 @@ def test_a_lost_reply_is_of_a_write_that_happened(api_proxy: ApiProxy, through: 
 def test_a_delayed_write_lands_although_its_sender_has_gone(
     cluster: Cluster, api_proxy: ApiProxy, through: Api, namespace: str
 ) -> None:
-    """A create whose sender gave up is delivered afterwards; a delayed reply keeps its sender waiting."""
+    """A create whose sender gave up is delivered afterwards; a delayed reply makes its sender wait."""
     api_proxy.delay(0.5, method="POST", path=MAPS, times=1)
     path, body = path_of(CONFIG_MAPS, namespace), json.dumps({"metadata": {"name": "late"}})
     with pytest.raises(httpx.TimeoutException):
@@ -113,7 +113,7 @@ def test_a_delayed_write_lands_although_its_sender_has_gone(
 def test_watches_are_closed_expired_and_silenced(
     cluster: Cluster, api_proxy: ApiProxy, through: Api, namespace: str
 ) -> None:
-    """A watch ends when it is closed, gets 410 when it is expired, and gets no event while it is hushed."""
+    """A watch ends when it is closed, gets 410 when it is expired, and gets no events while it is silenced."""
     closed = Watch(through, namespace)
     assert_eventually(lambda: api_proxy.watching(path=MAPS) == 1, 10)
     assert api_proxy.close_watches(path=MAPS) == 1

@@ -1,4 +1,4 @@
-"""The fake Spark operator and node: they write what the real ones write, show their known faults, and are fast."""
+"""The fake Spark operator and node write what the real ones write, show their known faults, and are fast."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONTENT: dict[str, Any] = {
 
 
 class Place:
-    """One namespace with the fake in it."""
+    """One namespace with the fakes."""
 
     def __init__(self, cluster: Cluster, namespace: str, kubeflow: FakeKubeflow) -> None:
         self.api, self.namespace, self.kubeflow = cluster.api, namespace, kubeflow
@@ -48,7 +48,7 @@ class Place:
         return self.api.create(SPARK_APPLICATIONS, body, self.namespace)
 
     def application(self, *states: str, name: str = "a") -> Json:
-        """As soon as it is in one of these states."""
+        """The application, once it is in one of these states."""
         return self.api.wait(
             SPARK_APPLICATIONS, name, self.namespace, until=lambda it: state_of(it) in states, timeout=20
         )
@@ -76,7 +76,7 @@ def place(cluster: Cluster, namespace: str, kubeflow: FakeKubeflow) -> Place:
 
 
 def test_a_short_success_is_written_as_kubeflow_writes_it(place: Place) -> None:
-    """An application ends COMPLETED with the fields that a launcher reads, its pod Succeeded with its labels, owner and exit code."""
+    """An application ends COMPLETED with the fields that a launcher reads, and its pod Succeeded with labels, owner and exit code."""
     made = place.submit(labels={"team": "air", "kueue.x-k8s.io/queue-name": "q"})
     ended = place.application(*ENDED)
     status, pod = ended["status"], place.pod()
@@ -103,8 +103,8 @@ def test_a_short_success_is_written_as_kubeflow_writes_it(place: Place) -> None:
 
 
 def test_a_run_costs_as_many_writes_as_a_real_one(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
-    """Of one application, ended well or badly: four statuses by the Spark operator, one pod by spark-submit, two pod statuses by the
-    kubelet; no event is repeated into another write."""
+    """For one application, ended well or badly, the Spark operator writes four statuses, spark-submit one pod, and the kubelet two pod
+    statuses; no event leads to another write."""
     with FakeKubeflow(api_proxy.url, ca=cluster.certificates.ca, token=ADMIN, namespace=namespace) as fake:
         fake.on(Script(exit_code=3), name="bad")
         place = Place(cluster, namespace, fake)
@@ -122,7 +122,7 @@ def test_a_run_costs_as_many_writes_as_a_real_one(cluster: Cluster, api_proxy: A
 
 
 def test_a_driver_writes_slots_by_its_assignment(place: Place, tmp_path: Path) -> None:
-    """A driver that gets our application's environment commits the slot of its attempt, and the slot names it."""
+    """A driver with our application's environment commits its attempt's slot, which names the attempt."""
     job = job_of("orders", folder=str(tmp_path))
     assignment = assignment_of(job)
     place.kubeflow.on(Script(code=writes_outputs(1, 2)))
@@ -135,7 +135,7 @@ def test_a_driver_writes_slots_by_its_assignment(place: Place, tmp_path: Path) -
 
 
 def test_code_of_a_test_is_a_driver(place: Place) -> None:
-    """A driver's return value, exception or exit becomes its exit code, and its text the termination message."""
+    """The return value, exception or exit of a test's function becomes the driver's exit code, and its text the termination message."""
 
     def exits(_: object) -> int:
         raise SystemExit("the input is not there")
@@ -150,7 +150,8 @@ def test_code_of_a_test_is_a_driver(place: Place) -> None:
 
 
 def test_suspending_deletes_the_driver_and_resuming_submits_again(place: Place) -> None:
-    """A suspended application's pod is deleted and its driver asked to stop; resumed, a second driver runs under the same names."""
+    """When an application is suspended, its pod is deleted and its driver told to stop; when it is resumed, a second driver runs under the
+    same names."""
     place.kubeflow.on(Script(code=runs_until_stopped))
     place.submit()
     first = place.running_pod()
@@ -168,7 +169,7 @@ def test_suspending_deletes_the_driver_and_resuming_submits_again(place: Place) 
 
 
 def test_a_placeholder_never_runs(place: Place) -> None:
-    """Created suspended it is SUSPENDED without a pod; resumed by another client it fails, because it names no image."""
+    """Created suspended, it is SUSPENDED without a pod; if another client resumes it, it fails, because it names no image."""
     assignment = assignment_of(job_of())
     made = placeholder(assignment, namespace=place.namespace)
     place.api.create(SPARK_APPLICATIONS, made, place.namespace)
@@ -179,7 +180,7 @@ def test_a_placeholder_never_runs(place: Place) -> None:
 
 
 def test_any_edit_runs_it_again(place: Place) -> None:
-    """A changed argument deletes the driver pod of a finished application and runs a second driver."""
+    """A changed argument deletes the driver pod of a finished application, and a second driver runs."""
     place.submit()
     place.application("COMPLETED")
     place.api.patch(SPARK_APPLICATIONS, "a", {"spec": {"arguments": ["x"]}}, namespace=place.namespace)
@@ -188,7 +189,8 @@ def test_any_edit_runs_it_again(place: Place) -> None:
 
 
 def test_a_label_patched_during_the_submission_submits_twice(place: Place) -> None:
-    """A write that conflicts with the status repeats the submission, which meets its own pod: FAILED, while the driver runs."""
+    """A write that conflicts with the status makes the Spark operator submit again, which finds its own pod: FAILED, while the driver
+    runs."""
     place.kubeflow.on(Script(submit_seconds=0.5, code=runs_until_stopped))
     place.submit()
     assert_eventually(lambda: place.kubeflow.submitting("a"), 10)
@@ -199,7 +201,8 @@ def test_a_label_patched_during_the_submission_submits_twice(place: Place) -> No
 
 
 def test_an_operator_that_died_after_submitting_submits_again(place: Place) -> None:
-    """Dead between pod and status it leaves a running driver and no state; started again it says FAILED, already exist."""
+    """Dead between creating the pod and writing the status, it leaves a running driver and no state; restarted, it says FAILED, already
+    exist."""
     release = threading.Event()
     place.kubeflow.on(Script(dies=True, code=waits_for(release)))
     place.submit()
@@ -231,7 +234,7 @@ def test_an_operator_that_died_after_submitting_submits_again(place: Place) -> N
 def test_what_the_status_says_and_what_is_true(
     place: Place, script: Script, state: str, message: str, phase: str | None
 ) -> None:
-    """Each scripted fault leaves the state that the real one leaves, and the driver pod that is there, or none."""
+    """Each scripted fault leaves the same state as the real one, and the driver pod that then exists, or none."""
     place.kubeflow.on(script)
     place.submit()
 
@@ -246,7 +249,7 @@ def test_what_the_status_says_and_what_is_true(
 
 
 def test_a_lagging_status_comes_after_the_pod(place: Place) -> None:
-    """The application says COMPLETED no earlier than the lag after its driver has ended."""
+    """The application is COMPLETED no earlier than the lag after its driver has ended."""
     place.kubeflow.on(Script(lag_seconds=5))
     place.submit()
     pod = place.api.wait(PODS, "a-driver", place.namespace, until=lambda it: it["status"].get("phase") == "Succeeded")
@@ -258,7 +261,7 @@ def test_a_lagging_status_comes_after_the_pod(place: Place) -> None:
 
 
 def test_a_twin_is_a_second_driver(place: Place) -> None:
-    """Two pods of one submission run at the same time, one of them under another name."""
+    """Two pods of one submission run at the same time, one under another name."""
     place.kubeflow.on(Script(twin=True))
     place.submit()
     place.application("COMPLETED")
@@ -266,7 +269,7 @@ def test_a_twin_is_a_second_driver(place: Place) -> None:
 
 
 def test_a_node_that_is_cut_off_keeps_its_driver(place: Place) -> None:
-    """Its pod stays Terminating and the driver runs on; removed by force, the driver runs on still and ends in its own time."""
+    """Its pod stays Terminating while the driver runs on; after a forced deletion the driver still runs until it ends by itself."""
     release = threading.Event()
 
     def heeds_its_kubelet(driver: Driver) -> int:
@@ -290,7 +293,7 @@ def test_a_node_that_is_cut_off_keeps_its_driver(place: Place) -> None:
 
 
 def test_rules_choose_by_what_an_application_is(place: Place) -> None:
-    """Name, label, annotation and argument each choose a script; the last rule that fits wins, and the rest is usual."""
+    """Name, label, annotation or argument choose a script; the last matching rule wins, and without one the usual script applies."""
     place.kubeflow.on(Script(exit_code=4), labels={"l": "1"})
     place.kubeflow.on(Script(exit_code=5), name="by-*")
     place.kubeflow.on(Script(exit_code=6), argument="--six")
@@ -305,7 +308,7 @@ def test_rules_choose_by_what_an_application_is(place: Place) -> None:
 
 
 def test_it_survives_an_api_server_that_is_killed(cluster: Cluster, place: Place) -> None:
-    """An application that runs while the API server is killed and started again still ends COMPLETED."""
+    """An application that runs while the API server is killed and restarted still ends COMPLETED."""
     release = threading.Event()
     place.kubeflow.on(Script(code=waits_for(release)))
     place.submit()
@@ -317,7 +320,7 @@ def test_it_survives_an_api_server_that_is_killed(cluster: Cluster, place: Place
 
 
 def test_it_also_runs_in_a_process_of_its_own(cluster: Cluster, namespace: str, install: str) -> None:
-    """Started as a child process with its script as JSON, it behaves as the thread does; `least` writes SUBMITTED and the end."""
+    """Started as a child process with its script as JSON, it behaves like the thread; `least` writes only SUBMITTED and the end."""
     with kubeflow_process(cluster, namespace, script=Script(exit_code=7), least=True) as child:
         body = {"metadata": {"name": install}, "spec": CONTENT}
         cluster.api.create(SPARK_APPLICATIONS, body, namespace)

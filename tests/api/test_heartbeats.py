@@ -1,4 +1,4 @@
-"""Drivers that stop sending heartbeats, beside gateways that serve or do not; and reported progress. Their channel is the ledger itself."""
+"""Drivers that stop sending heartbeats, with and without a gateway that serves; and reported progress. They reach the ledger directly."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def url(stage: Stage) -> str:
 
 @contextmanager
 def gateway(stage: Stage) -> Iterator[None]:
-    """One that serves while the block lasts, as far as the roster says."""
+    """A gateway that, according to the roster, serves while the block lasts."""
     began = time.monotonic()
     ledger = open_blocking(url(stage), install=stage.install, ttl=3)
 
@@ -70,7 +70,7 @@ def gateway(stage: Stage) -> Iterator[None]:
 
 
 class Talking:
-    """A driver that sends heartbeats, may stop, and writes its rows on request, even if it was replaced."""
+    """A driver that sends heartbeats until told to stop, and writes its rows on request, even if it was replaced."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -95,7 +95,7 @@ class Talking:
 
 
 class Lingering:
-    """A driver that has written its rows, and that a thread keeps: it says for how long, until it is stopped."""
+    """A driver that has written its rows but is kept alive by a thread: it reports for how long, until it is stopped."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.seconds, self.ended = stage, 0.0, False
@@ -124,8 +124,8 @@ def starts(stage: Stage, key: str, tmp_path: Path, first: Code) -> None:
 
 @pytest.mark.operator
 def test_a_driver_that_falls_silent_is_replaced(stage: Stage, tmp_path: Path) -> None:
-    """Hung or cut off alike: its pod still runs, and after the timeout attempt 2 writes the rows. When it wakes up and
-    writes, that has no effect."""
+    """A hung driver and one that is cut off look the same: its pod still runs, and after the timeout attempt 2 writes the rows. When the
+    first one continues and writes, that has no effect."""
     driver = Talking(stage)
     with gateway(stage):
         starts(stage, "silent", tmp_path, driver)
@@ -142,13 +142,13 @@ def test_a_driver_that_falls_silent_is_replaced(stage: Stage, tmp_path: Path) ->
 
 def test_while_no_gateway_serves_nobody_is_replaced(stage: Stage, tmp_path: Path) -> None:
     """All gateways go, and no heartbeat arrives for more than three times the timeout, long enough for any operator to notice: no attempt
-    is added. When one serves again the driver continues, and its own rows count."""
+    is added. Once a gateway serves again, the driver continues and its own rows count."""
     driver = Talking(stage)
     with gateway(stage):
         starts(stage, "unheard", tmp_path, driver)
         assert_eventually(lambda: driver.beats > 5, 20)
     driver.silent.set()
-    quiet_until = time.monotonic() + SILENT + 2 * 3 + 3 * TIMEOUT  # its entry, its lease, and then the silence
+    quiet_until = time.monotonic() + SILENT + 2 * 3 + 3 * TIMEOUT  # the gateway's entry, its lease, then the silence
 
     def still() -> bool:
         assert stage.status("unheard").get("attempt") == 1
@@ -166,7 +166,7 @@ def test_while_no_gateway_serves_nobody_is_replaced(stage: Stage, tmp_path: Path
 @pytest.mark.operator
 def test_a_driver_with_nothing_left_to_do_is_stopped(stage: Stage, tmp_path: Path) -> None:
     """Its rows are committed and its program has ended, but its process has not: status and `explain` say so, and after lingerSeconds the
-    job has succeeded with what was reported, and the driver is stopped."""
+    job has succeeded with the reported result and the driver is stopped."""
     driver = Lingering(stage)
     stage.play("lingers", Script(code=driver))
     with gateway(stage):
@@ -181,7 +181,7 @@ def test_a_driver_with_nothing_left_to_do_is_stopped(stage: Stage, tmp_path: Pat
 
 
 def test_progress_is_shown_and_not_more_often_than_people_read(stage: Stage, tmp_path: Path) -> None:
-    """The driver says five times a second how far it is: its object shows it, at most every ten seconds."""
+    """The driver reports progress five times a second; its object shows it, at most every ten seconds."""
     driver = Talking(stage)
     starts(stage, "telling", tmp_path, driver)
     seen: list[tuple[float, int]] = []

@@ -1,4 +1,4 @@
-"""The client on a real API server: what each answer means, and what no answer means."""
+"""The client on a real API server: the meaning of each answer, and of none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sparkonce.model.crd_status import UNWRITTEN
 
 NOWHERE = Resource("nowhere.sparkonce.dev", "v1", "things", "Thing")
 UNSERVED = Resource("sparkonce.dev", "v1alpha1", "things", "Thing")
-"""Its group and version are served."""
+"""A kind whose group and version are served."""
 Calls = list[tuple[str, str, str]]
 
 
@@ -52,7 +52,7 @@ def document(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def test_a_life(kubeconfig: Path, namespace: str) -> None:
-    """Create, read, list, patch and delete one object; each call is reported with its verb, kind and result."""
+    """One object is created, read, listed, patched and deleted; each call is reported with its verb, kind and result."""
 
     async def scene() -> None:
         async with client_of(kubeconfig) as (client, calls):
@@ -78,7 +78,7 @@ def test_a_life(kubeconfig: Path, namespace: str) -> None:
 
 
 def test_a_list_is_read_in_pages(kubeconfig: Path, namespace: str, cluster: Cluster) -> None:
-    """Seven objects in pages of three are three calls and one list, each with the kind that the API server leaves out of lists."""
+    """Seven objects in pages of three take three calls and give one list; each has the kind, which the API server omits in lists."""
     for number in range(7):
         cluster.api.create(CONFIG_MAPS, {"metadata": {"name": f"c{number}"}}, namespace)
 
@@ -93,7 +93,8 @@ def test_a_list_is_read_in_pages(kubeconfig: Path, namespace: str, cluster: Clus
 
 
 def test_what_is_taken_and_what_is_invalid(kubeconfig: Path, namespace: str) -> None:
-    """A taken name is AlreadyExists; an invalid object is refused for good, naming its fields once each; so is a missing namespace."""
+    """A taken name is AlreadyExists. An invalid object is refused for good and names its fields once each; a missing namespace is a
+    refusal, too, but not as invalid."""
 
     async def scene() -> None:
         async with client_of(kubeconfig) as (client, calls):
@@ -115,7 +116,7 @@ def test_what_is_taken_and_what_is_invalid(kubeconfig: Path, namespace: str) -> 
 
 
 def test_preconditions(kubeconfig: Path, namespace: str) -> None:
-    """Another version, or another UID, is a conflict and changes nothing; a deletion that means another UID deletes nothing."""
+    """Another version or another UID is a conflict and changes nothing; a deletion for another UID deletes nothing."""
 
     async def scene() -> None:
         async with client_of(kubeconfig) as (client, calls):
@@ -130,16 +131,16 @@ def test_preconditions(kubeconfig: Path, namespace: str) -> None:
             assert await client.delete(JOBS, namespace, "a", uid="another") is False
             assert await client.get(JOBS, namespace, "a") == made
             assert [result for *_, result in calls[1:4]] == ["conflict"] * 3
-            with pytest.raises(ValueError, match="not a precondition"):  # the API server ignores it there
+            with pytest.raises(ValueError, match="not a precondition"):  # the API server would ignore it there
                 await client.patch(JOBS, namespace, "a", {"metadata": {"uid": "another"}}, subresource="status")
-            with pytest.raises(ValueError, match="not a name"):  # it would be a list
+            with pytest.raises(ValueError, match="not a name"):  # without a name it would be a list
                 await client.get(JOBS, namespace, "")
 
     run(scene)
 
 
 def test_not_there_is_not_the_same_as_not_served(kubeconfig: Path, namespace: str) -> None:
-    """None means that this very object does not exist; a kind that is not served, with or without its group, is no answer; `served`
+    """None means that this object does not exist. A kind that is not served, with or without its group, is no answer; `served`
     distinguishes the two."""
 
     async def scene() -> None:
@@ -165,7 +166,7 @@ def test_not_there_is_not_the_same_as_not_served(kubeconfig: Path, namespace: st
 
 
 def test_who_may_not_is_refused(cluster: Cluster, namespace: str) -> None:
-    """Without permission it is 403, with an unknown token 401: answered, and for `get` never None."""
+    """Missing permission is 403 and an unknown token 401: both are answers, and `get` never returns None for them."""
 
     async def scene() -> None:
         for token, code in ((STRANGER, 403), ("unknown", 401)):
@@ -179,7 +180,7 @@ def test_who_may_not_is_refused(cluster: Cluster, namespace: str) -> None:
 
 
 def test_a_new_token_is_found(cluster: Cluster, namespace: str) -> None:
-    """After a 401 the kubeconfig is read again: once its token is right the same client is let in."""
+    """After a 401 the kubeconfig is read again: once its token is right, the same client is accepted."""
     kubeconfig = cluster.kubeconfig_for(cluster.url, token="unknown")
 
     async def scene() -> None:
@@ -220,7 +221,7 @@ def test_a_create_whose_reply_was_lost_has_landed(api_proxy: ApiProxy, namespace
 
 @pytest.mark.parametrize("code", [500, 502, 503, 504])
 def test_a_server_error_proves_nothing(api_proxy: ApiProxy, namespace: str, code: int) -> None:
-    """5xx is unknown for every verb, and no verb is sent twice."""
+    """5xx is unknown for every verb, and no request is sent twice."""
 
     async def scene() -> None:
         async with client_of(api_proxy.kubeconfig) as (client, _):
@@ -241,7 +242,8 @@ def test_a_server_error_proves_nothing(api_proxy: ApiProxy, namespace: str, code
 
 
 def test_a_frozen_api_server_is_no_answer(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """SIGSTOP: each call ends at its deadline, also those that wait for a slot; once thawed, the client continues."""
+    """With the API server stopped by SIGSTOP each call ends at its deadline, even one that waits for a slot; once it continues, so does the
+    client."""
 
     async def scene() -> None:
         async with client_of(kubeconfig, deadline=1.0, writes=2) as (client, _):
@@ -266,7 +268,7 @@ def test_a_frozen_api_server_is_no_answer(cluster: Cluster, kubeconfig: Path, na
 
 
 def test_at_most_so_many_writes_at_a_time(api_proxy: ApiProxy, namespace: str) -> None:
-    """Of twenty creates at once no more than `writes` are under way, and all land."""
+    """Of twenty concurrent creates at most `writes` are under way, and all succeed."""
     api_proxy.delay_reply(0.1, method="POST")
     most = 0
 

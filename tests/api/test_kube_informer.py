@@ -65,7 +65,7 @@ def names(informer: Informer, namespace: str, *known: str) -> list[str]:
 
 
 def test_lists_in_pages_then_follows(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Five objects in pages of two are all reported as added; later creations, changes and deletions are reported as such, once each."""
+    """Five objects in pages of two are all reported as added; later creations, changes and deletions are reported once each."""
     make(cluster, namespace, "a", "b", "c", "d", "e", labels={LABEL: "k1"})
 
     async def scene() -> None:
@@ -87,14 +87,14 @@ def test_lists_in_pages_then_follows(cluster: Cluster, kubeconfig: Path, namespa
             await until(lambda: ("modified", "f") in told)
             assert not informer.labelled(namespace, LABEL, "k2")
             cluster.api.patch(CONFIG_MAPS, "f", {"metadata": {"labels": {LABEL: None}}}, namespace=namespace)
-            await until(lambda: ("deleted", "f") in told)  # it exists, and is no longer selected
+            await until(lambda: ("deleted", "f") in told)  # the object exists, but is no longer selected
             assert informer.get(namespace, "f") is None
 
     run(scene)
 
 
 def test_two_namespaces_of_three(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """An informer of named namespaces sees those and no other; of another one it knows nothing."""
+    """An informer of named namespaces has the objects of those and no others."""
     make(cluster, namespace, "a")
 
     async def scene() -> None:
@@ -116,7 +116,8 @@ def test_two_namespaces_of_three(cluster: Cluster, kubeconfig: Path, namespace: 
 def test_a_broken_stream_loses_nothing(
     cluster: Cluster, api_proxy: ApiProxy, namespace: str, event: dict[str, Any] | None
 ) -> None:
-    """After a closed stream, a 410 and ERROR events of other codes the informer continues, and reports what came and went meanwhile."""
+    """After a closed stream, a 410 or an ERROR event of another code the informer continues, and reports what was created and deleted
+    meanwhile."""
     make(cluster, namespace, "a", "b")
     again = Pace(first=0.3, cap=0.5)
 
@@ -140,8 +141,8 @@ def test_a_broken_stream_loses_nothing(
 def test_what_was_deleted_while_the_version_expired_is_told(
     cluster: Cluster, api_proxy: ApiProxy, namespace: str
 ) -> None:
-    """While the API server answers 410 to the watch itself, objects are deleted and one is created again under its name: both are
-    reported."""
+    """While the API server answers 410 to the watch, one object is deleted and another is deleted and created again under its name: both
+    are reported."""
     make(cluster, namespace, "a", "b")
 
     async def scene() -> None:
@@ -170,7 +171,7 @@ def test_what_was_deleted_while_the_version_expired_is_told(
 
 @pytest.mark.parametrize("code", [500, 504, 429, 403, 401, 404])
 def test_errors_for_a_while(cluster: Cluster, api_proxy: ApiProxy, namespace: str, code: int) -> None:
-    """While every call is answered with an error the cache stays and `synced` is False; afterwards it is up to date again."""
+    """While every call fails the cache is kept and `synced` is False; afterwards it is up to date again."""
     make(cluster, namespace, "a")
 
     async def scene() -> None:
@@ -191,8 +192,8 @@ def test_errors_for_a_while(cluster: Cluster, api_proxy: ApiProxy, namespace: st
 
 
 def test_new_credentials_lose_nothing(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    """The login changes while a watch is open (a service account's token does each hour): the stream is reopened with it within the
-    deadline of a call, and later changes are reported."""
+    """The credentials change while a watch is open, as a service account's token does every hour: the stream is opened again with the new
+    ones within the deadline of a call, and later changes are reported."""
     path = tmp_path / "kubeconfig"
     path.write_bytes(cluster.kubeconfig.read_bytes())
 
@@ -223,7 +224,7 @@ def test_new_credentials_lose_nothing(cluster: Cluster, namespace: str, tmp_path
 
 
 def test_silence_is_noticed(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
-    """An open stream without events for `silence` seconds is opened again from where it was: nothing is missed."""
+    """A stream without events for `silence` seconds is opened again where it left off, and nothing is missed."""
     pace = Pace(first=0.05, cap=0.5, silence=1.0)
 
     async def scene() -> None:
@@ -235,13 +236,13 @@ def test_silence_is_noticed(cluster: Cluster, api_proxy: ApiProxy, namespace: st
             assert told == []
             api_proxy.clear()
             await until(lambda: told == [("added", "a")])
-            assert api_proxy.count(watch=False) == 1  # it was resumed, not listed again
+            assert api_proxy.count(watch=False) == 1  # the watch was resumed, without another list
 
     run(scene)
 
 
 def test_an_api_server_that_is_killed_comes_back(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """kill -9 and a restart: not synced while it is down, the cache stays, and later changes are reported."""
+    """SIGKILL and a restart: not synced while the server is down, the cache is kept, and later changes are reported."""
     make(cluster, namespace, "a")
 
     async def scene() -> None:
@@ -252,7 +253,7 @@ def test_an_api_server_that_is_killed_comes_back(cluster: Cluster, kubeconfig: P
                 await until(lambda: not informer.synced)
                 assert informer.get(namespace, "a") is not None
             finally:
-                cluster.server.begin()  # here, in the main thread: a child dies with the thread that started it
+                cluster.server.begin()  # in the main thread, because a child dies with the thread that started it
                 await asyncio.to_thread(cluster.server.until_ready)
             cluster.api.delete(CONFIG_MAPS, "a", namespace)
             await until(lambda: ("deleted", "a") in told)
@@ -262,8 +263,8 @@ def test_an_api_server_that_is_killed_comes_back(cluster: Cluster, kubeconfig: P
 
 
 def test_a_kind_that_is_not_served_yet_is_waited_for(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Without its CRD an informer is not synced and retries; once the kind is served it sees it; when the CRD is gone, its cache keeps what
-    was not reported as deleted, and it sees the next CRD's objects."""
+    """Without its CRD an informer is not synced and retries; once the kind is served it is synced. When the CRD is gone, the cache keeps
+    what was not reported as deleted, and the informer sees the objects of the next CRD."""
     kind = Resource("tests.sparkonce.dev", "v1", "widgets", "Widget")
     crd = {
         "metadata": {"name": "widgets.tests.sparkonce.dev"},
@@ -282,7 +283,7 @@ def test_a_kind_that_is_not_served_yet_is_waited_for(cluster: Cluster, kubeconfi
 
     async def scene() -> None:
         async with watching(kubeconfig, namespace, resource=kind) as (informer, told):
-            await asyncio.sleep(0.3)  # it asks some times
+            await asyncio.sleep(0.3)  # time for a few tries
             assert not informer.synced
             for name in ("first", "second"):
                 cluster.api.create(CRDS, crd)

@@ -36,7 +36,7 @@ async def client_of(kubeconfig: Path) -> AsyncIterator[ApiClient]:
 
 
 def forward(revision: int, **status: Any) -> Any:
-    """As `controller.status` does: a newer revision replaces an older one, and nothing else is touched."""
+    """Like `controller.status`: a newer revision replaces an older one, and nothing else is written."""
 
     def make(live: Json) -> Json | None:
         if (live.get("status") or {}).get("ledgerRevision", 0) >= revision:
@@ -53,7 +53,7 @@ def status_of(cluster: Cluster, namespace: str, name: str = "a") -> Json:
 
 
 def test_a_status_is_replaced_as_a_whole(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Keys that the new status does not have are removed, nested ones too; the same status again causes no write."""
+    """Keys that the new status lacks are removed, also nested ones; the same status again causes no write."""
     uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
 
     async def scene() -> None:
@@ -74,7 +74,7 @@ def test_a_status_is_replaced_as_a_whole(cluster: Cluster, kubeconfig: Path, nam
 
 @pytest.mark.operator
 def test_twenty_writers_never_go_back(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Twenty writers of twenty revisions at once, each with an old body: the newest stays, and no version of the object is older than
+    """Of twenty concurrent writers of twenty revisions, each with an old body, the newest wins, and no version of the object is older than
     the one before it."""
     made = cluster.api.create(JOBS, job("a"), namespace)
     uid = made["metadata"]["uid"]
@@ -91,7 +91,7 @@ def test_twenty_writers_never_go_back(cluster: Cluster, kubeconfig: Path, namesp
                     revisions.append(found["status"]["ledgerRevision"])
 
             noting = asyncio.create_task(note())
-            writer = StatusWriter(client, patience=SCENE, first=0.01, cap=0.1)  # not what this test is about
+            writer = StatusWriter(client, patience=SCENE, first=0.01, cap=0.1)  # its patience is not tested here
             await asyncio.gather(
                 *(
                     writer.write(namespace, "a", uid, forward(each, phase="Running"), fresh=made)
@@ -107,14 +107,14 @@ def test_twenty_writers_never_go_back(cluster: Cluster, kubeconfig: Path, namesp
 
 
 def test_a_frozen_writer_gives_up(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """A writer that read the object and was frozen while another replica wrote a newer status continues: its patch is refused, it reads
-    again and leaves the newer one."""
+    """A writer reads the object and is frozen while another replica writes a newer status: its patch is refused, it reads again, and leaves
+    the newer status."""
     uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
     asked: list[Json] = []
 
     def frozen(live: Json) -> Json | None:
         asked.append(live)
-        if len(asked) == 1:  # happens while it is frozen
+        if len(asked) == 1:  # what happens while it is frozen
             newer = {"status": {"ledgerRevision": 9, "phase": "Succeeded"}}
             cluster.api.patch(JOBS, "a", newer, namespace=namespace, subresource="status")
         made: Json | None = forward(5, phase="Running")(live)
@@ -130,7 +130,8 @@ def test_a_frozen_writer_gives_up(cluster: Cluster, kubeconfig: Path, namespace:
 
 
 def test_a_lost_reply_is_one_write(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
-    """The status landed and its reply was lost: the repeat is refused for its old version, and the next look finds nothing to do."""
+    """The status is written and its reply lost: the repeated patch is refused for its old version, and the next read finds nothing to
+    do."""
     made = cluster.api.create(JOBS, job("a"), namespace)
     lost = api_proxy.lose_reply(method="PATCH")
 
@@ -147,7 +148,7 @@ def test_a_lost_reply_is_one_write(cluster: Cluster, api_proxy: ApiProxy, namesp
 
 
 def test_patience_ends(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
-    """If the API server answers 500 or 429 for longer than the writer's patience, the write ends with the error, after several attempts."""
+    """If the API server answers 500 or 429 for longer than the writer's patience, the write ends with that error after several tries."""
     uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
 
     async def scene() -> None:
@@ -162,7 +163,7 @@ def test_patience_ends(cluster: Cluster, api_proxy: ApiProxy, namespace: str) ->
 
 
 def test_another_object_of_the_name_is_not_written(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """An object that was deleted, and one that was made again under its name, get no status that was meant for the first."""
+    """A status meant for an object is not written once it was deleted, nor to another object under its name."""
     made = cluster.api.create(JOBS, job("a"), namespace)
     cluster.api.delete(JOBS, "a", namespace)
 
@@ -181,7 +182,8 @@ def test_another_object_of_the_name_is_not_written(cluster: Cluster, kubeconfig:
 
 
 def test_gone_is_an_answer(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """There: not gone. Deleted, or made again under its name: gone. Outside of the scope, in a namespace that is not to be seen: not."""
+    """An existing object is not gone. One that was deleted, or created again under its name, is gone. Outside the scope, or in a namespace
+    that cannot be seen, nothing counts as gone."""
     uid = cluster.api.create(JOBS, job("a"), namespace)["metadata"]["uid"]
 
     async def scene() -> None:
@@ -199,7 +201,7 @@ def test_gone_is_an_answer(cluster: Cluster, kubeconfig: Path, namespace: str) -
 
 
 def test_in_a_namespace_that_is_deleted_objects_are_gone_until_it_is(cluster: Cluster, kubeconfig: Path) -> None:
-    """While a namespace is being deleted an object that it deleted is gone; once the namespace does not exist, nothing is known."""
+    """In a namespace that is being deleted an object that this deleted is gone; once the namespace does not exist, nothing is known."""
     namespace = "to-be-deleted"
     cluster.api.create(NAMESPACES, {"metadata": {"name": namespace, "finalizers": ["tests.sparkonce.dev/held"]}})
     made = cluster.api.create(JOBS, job("a"), namespace)
@@ -217,8 +219,8 @@ def test_in_a_namespace_that_is_deleted_objects_are_gone_until_it_is(cluster: Cl
 
 
 def test_a_crd_that_goes_takes_nothing_with_it(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """While a CRD is being deleted its objects are deleted one by one, and the kind is still served: none of them counts as gone, nor when
-    the CRD is back; an object that was created and deleted under the new one does."""
+    """While a CRD is being deleted its objects are deleted one by one and the kind is still served: none of them counts as gone, not even
+    when the CRD is back. An object that was created and deleted under the new CRD does."""
     kind = Resource("tests.sparkonce.dev", "v1", "gizmos", "Gizmo")
     name = f"{kind.plural}.{kind.group}"
     schema = {"openAPIV3Schema": {"type": "object"}}
@@ -273,7 +275,7 @@ async def until_not_served(client: ApiClient, kind: Resource) -> None:
 
 
 def test_events_are_counted_by_reason(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """A reason that repeats is one Event whose count rises; another reason, and another object, have their own."""
+    """A reason that repeats is one Event with a rising count; another reason or another object has its own."""
     one = cluster.api.create(JOBS, job("a"), namespace)
     two = cluster.api.create(JOBS, job("b"), namespace)
 

@@ -41,7 +41,7 @@ async def triggered(kubeconfig: Path, *namespaces: str, **more: Any) -> AsyncIte
 
 
 def test_tells_what_is_there_and_what_happens(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Existing objects are reported with type None, then each change of one of them, in order; other namespaces are not."""
+    """Existing objects are reported with type None, then each change of an object in order; other namespaces are not reported."""
     cluster.api.create(JOBS, job("a"), namespace)
 
     async def scene() -> None:
@@ -64,8 +64,8 @@ def test_tells_what_is_there_and_what_happens(cluster: Cluster, kubeconfig: Path
 
 @pytest.mark.operator
 def test_three_triggers_write_nothing(cluster: Cluster, api_proxy: ApiProxy, namespace: str) -> None:
-    """Three triggers see objects made, changed, finalized and deleted, also with kopf's own finalizer on them: the API server gets not
-    one write from them, and no object has another version than the test gave it."""
+    """Three triggers see objects created, changed, finalized and deleted, some with kopf's own finalizer: the API server gets no write from
+    them, and no object has a version that the test did not give it."""
     cluster.api.create(JOBS, job("before", finalizers=[KOPFS, "tests.sparkonce.dev/ours"]), namespace)
 
     async def scene() -> None:
@@ -86,7 +86,7 @@ def test_three_triggers_write_nothing(cluster: Cluster, api_proxy: ApiProxy, nam
             cluster.api.delete(JOBS, "before", namespace)
             await until(lambda: all(sum(name.startswith("job-") for _, name in each) == 30 for each in told))
             await until(lambda: all(("MODIFIED", "before") in each for each in told))  # it is being deleted
-            await asyncio.sleep(1.5)  # longer than kopf's workers live, so that their final writes would have happened
+            await asyncio.sleep(1.5)  # longer than kopf's workers live, whose final writes would have happened by then
             assert api_proxy.asked(method="^(?!GET$)") == []
             assert {method for each in (one, two, three) for method in each.requests} == {"GET"}
             stored_now = {each["metadata"]["name"]: each["metadata"] for each in cluster.api.list(JOBS, namespace)}
@@ -104,7 +104,7 @@ def test_three_triggers_write_nothing(cluster: Cluster, api_proxy: ApiProxy, nam
 def test_a_broken_stream_ends_nothing(
     cluster: Cluster, api_proxy: ApiProxy, namespace: str, event: dict[str, Any] | None
 ) -> None:
-    """After a closed stream, a 410 and ERROR events that end kopf itself, later changes are reported."""
+    """After a closed stream, a 410 or ERROR events that end kopf itself, later changes are reported."""
     cluster.api.create(JOBS, job("a"), namespace)
 
     async def scene() -> None:
@@ -124,7 +124,7 @@ def test_a_broken_stream_ends_nothing(
 
 @pytest.mark.parametrize("code", [500, 429, 403, 401, 404])
 def test_errors_for_a_while_end_nothing(cluster: Cluster, api_proxy: ApiProxy, namespace: str, code: int) -> None:
-    """While every call fails nothing is reported; afterwards everything is, and each error occurred more than once."""
+    """While every call fails nothing is reported; afterwards everything is. Each error occurred more than once."""
 
     async def scene() -> None:
         async with triggered(api_proxy.kubeconfig, namespace) as (trigger, told):
@@ -141,7 +141,7 @@ def test_errors_for_a_while_end_nothing(cluster: Cluster, api_proxy: ApiProxy, n
 
 
 def test_an_api_server_that_is_killed_comes_back(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """kill -9 and a restart: later objects are reported."""
+    """After SIGKILL and a restart of the API server later objects are reported."""
 
     async def scene() -> None:
         async with triggered(kubeconfig, namespace) as (trigger, told):
@@ -156,7 +156,7 @@ def test_an_api_server_that_is_killed_comes_back(cluster: Cluster, kubeconfig: P
 
 
 def test_a_watch_that_is_not_opened_again_is_dead(api_proxy: ApiProxy, namespace: str) -> None:
-    """kopf whose watch is open and was not opened anew for `silence` seconds is ended and started again."""
+    """If kopf's watch has not been opened again for `silence` seconds, kopf is ended and started again."""
 
     async def scene() -> None:
         async with triggered(api_proxy.kubeconfig, namespace, silence=1.5) as (trigger, _):
@@ -167,7 +167,8 @@ def test_a_watch_that_is_not_opened_again_is_dead(api_proxy: ApiProxy, namespace
 
 
 def test_waits_for_its_kind_to_be_served(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """Started before its CRD it waits and does not report that a list was seen; it also survives the CRD's deletion and return."""
+    """Started before its CRD exists, the trigger waits and does not report that it has seen a list; it also survives the CRD's deletion and
+    return."""
     kind = Resource("tests.sparkonce.dev", "v1", "gadgets", "Gadget")
     schema = {"openAPIV3Schema": {"type": "object"}}
     crd = {
@@ -204,7 +205,7 @@ def _made(cluster: Cluster, kind: Resource, namespace: str, name: str) -> bool:
 
 
 def test_stopped_it_tells_nothing_more(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """After `stop` its thread is gone, and a new object is not reported; stopping one that never connected works as well."""
+    """After `stop` its thread is gone and a new object is not reported; a trigger that never connected can be stopped as well."""
 
     async def scene() -> None:
         async with triggered(kubeconfig, namespace) as (trigger, told):

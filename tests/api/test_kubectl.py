@@ -1,4 +1,4 @@
-"""`kubectl sparkonce` at a real gateway, behind a real API server that knows the tokens; a fake replaces kubectl's port-forward.
+"""`kubectl sparkonce` against a real gateway behind a real API server that issued the tokens; a fake replaces kubectl's port-forward.
 
 This tier has no kubelet that could forward a port or return a log: the fake forwards to the gateway's address, prints what kubectl prints,
 and records its arguments.
@@ -113,7 +113,7 @@ class Desk:
         self.account(ACCOUNT, verbs=["get", "list", "update"], resources=RESOURCES)
 
     def told(self, gateway: GatewayProcess, **more: str) -> None:
-        """What the chart says of the gateway, in the release's namespace; here the test's."""
+        """Writes the ConfigMap in which the chart describes the gateway, in the release's namespace; here in the test's."""
         url = f"{gateway.url.partition(':')[0]}://localhost:8080"
         data = {"url": url, "audience": gateway_audience(gateway.install), **more}
         body = {
@@ -141,7 +141,7 @@ class Desk:
         return [*where, "--kubeconfig", str(kubeconfig or self.cluster.kubeconfig), *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """A process of its own, for what only processes show."""
+        """Starts a process of its own, for tests of signals and children."""
         command = [
             sys.executable,
             "-c",
@@ -151,7 +151,7 @@ class Desk:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def say(self, *arguments: str, kubeconfig: Path | None = None) -> Said:
-        """Runs the command line in this process; returns its output, kubectl's included."""
+        """Runs the command line in this process. Returns its output, including kubectl's."""
         self._capture.readouterr()
         asked = hoisted(self.arguments(*arguments, kubeconfig=kubeconfig))
         code = command_line(asked, commands=app, name=NAME)
@@ -188,7 +188,7 @@ def hold(attempt: Attempt) -> None:
 
 @pytest.mark.operator
 def test_what_is_read(desk: Desk, attempts: Attempts) -> None:
-    """list, show, history and explain answer in the words of `sparkonce keys`, and `--json` as the gateway does."""
+    """list, show, history and explain answer in the words of `sparkonce keys`, and with `--json` like the gateway."""
     finish(attempts.granted("a/done"))
     hold(attempts.granted("held"))
     listed = desk.say("list")
@@ -206,7 +206,8 @@ def test_what_is_read(desk: Desk, attempts: Attempts) -> None:
 
 
 def test_what_is_decided(desk: Desk, attempts: Attempts) -> None:
-    """rerun opens the next generation, cancel asks, resolve settles a held key, forget removes a finished one; each only when meant."""
+    """rerun opens the next generation, cancel requests a stop, resolve settles a held key, and forget removes a finished one; resolve and
+    forget need --yes."""
     finish(attempts.granted("done"))
     again = desk.say("rerun", "done", "--reason", "the source was wrong")
     assert (again.code, "done, generation 2, attempt 1" in again.out) == (0, True), again.err
@@ -229,7 +230,7 @@ def test_what_is_decided(desk: Desk, attempts: Attempts) -> None:
 
 
 def test_the_gateway_decides_who_may(desk: Desk, attempts: Attempts) -> None:
-    """The gateway authorizes the service account that is named: one that may read may not decide, one without rights sees nothing."""
+    """The gateway authorizes the named service account: one that may read may not decide, and one without rights sees nothing."""
     finish(attempts.granted("done"))
     desk.account("reader", verbs=["get", "list"], resources=["idempotentjobs"])
     desk.account("nobody", verbs=["get"], resources=["other"])
@@ -256,7 +257,7 @@ VERBS = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_key_that_is_not_there(desk: Desk, attempts: Attempts, verb: str) -> None:
-    """Each command says so in a sentence whose remedy is a command of the plugin, and that command shows the keys."""
+    """Each command says so in a sentence that names a command of the plugin, and that command lists the keys."""
     attempts.granted("k")
     refused = desk.say(verb, "other", *VERBS[verb])
     assert (refused.code, refused.out) == (ExitCode.INVALID, "")
@@ -268,7 +269,7 @@ def test_a_key_that_is_not_there(desk: Desk, attempts: Attempts, verb: str) -> N
 
 
 def test_an_older_gateway_names_a_request() -> None:
-    """The user of the plugin is told the command in its place."""
+    """The plugin replaces the request in the gateway's sentence by its own command."""
     detail = "there is no such key in namespace team-a; GET /v1/namespaces/team-a/keys lists them"
 
     class Old(http.server.BaseHTTPRequestHandler):
@@ -290,8 +291,8 @@ def test_an_older_gateway_names_a_request() -> None:
 
 
 def test_a_log_that_is_there_and_one_that_is_kept(desk: Desk, attempts: Attempts) -> None:
-    """Of a running attempt kubectl reads its driver pod; when that is gone, what the result kept of the log is printed. Below the log of a
-    driver that failed one line says why."""
+    """For a running attempt kubectl reads the driver pod's log; once that is gone, the part that the result kept is printed. Below the log
+    of a failed driver one line gives the cause."""
     attempt = attempts.granted("logged")
     desk.log.write_text("line 1\nline 2\n")
     said = desk.say("logs", "logged")
@@ -313,7 +314,7 @@ def test_a_log_that_is_there_and_one_that_is_kept(desk: Desk, attempts: Attempts
 
 
 def test_following_ends_with_the_key(desk: Desk, attempts: Attempts) -> None:
-    """`logs -f` waits for a driver that is still to come, prints its log once, and ends when the key has its result."""
+    """`logs -f` waits for a driver that is not there yet, prints its log once, and ends when the key has its result."""
     attempt = attempts.granted("followed")
     process = desk.start("logs", "-f", "followed")
     try:
@@ -331,7 +332,7 @@ def test_following_ends_with_the_key(desk: Desk, attempts: Attempts) -> None:
 
 
 def test_no_port_forward_stays(desk: Desk, attempts: Attempts) -> None:
-    """After an answer, a refusal and a SIGTERM alike, the child that forwarded is gone."""
+    """After an answer, a refusal or a SIGTERM the child that forwarded the port is gone."""
     attempts.granted("k")
     assert desk.say("show", "k").code == 0
     assert desk.say("show", "other").code == ExitCode.INVALID
@@ -366,8 +367,8 @@ def with_credential_program(cluster: Cluster, folder: Path) -> Path:
 
 
 def test_whose_token_it_is(desk: Desk, attempts: Attempts, tmp_path: Path) -> None:
-    """However the user authenticates at the API server, the gateway is sent a service account's token: the user's own, if it is one. Its
-    name is in the history."""
+    """However the user authenticates at the API server, the gateway gets a service account's token: the user's own account, if the user is
+    one."""
     attempts.granted("k")
     program = with_credential_program(desk.cluster, tmp_path)
     said = desk.say("list", kubeconfig=program)
@@ -396,11 +397,11 @@ def test_whose_token_it_is(desk: Desk, attempts: Attempts, tmp_path: Path) -> No
 
 
 def test_a_missing_account_is_made_as_the_sentence_says(desk: Desk) -> None:
-    """The command in the sentence names the account and namespace that are then used."""
+    """The sentence's command names the account and namespace that are used once the account exists."""
     desk.cluster.api.delete(SERVICE_ACCOUNTS, ACCOUNT, desk.namespace)
     said = desk.say("list")
     assert f"`kubectl create serviceaccount {ACCOUNT} -n {desk.namespace}`" in said.err
-    desk.cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": ACCOUNT}}, desk.namespace)  # what that command does
+    desk.cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": ACCOUNT}}, desk.namespace)  # its effect
     assert desk.say("list").code == 0
 
 
@@ -431,7 +432,8 @@ def test_what_goes_wrong_is_one_sentence(desk: Desk, cluster: Cluster) -> None:
 
 
 def test_whose_certificate_is_accepted(desk: Desk, ledger_server: Etcd, tmp_path: Path) -> None:
-    """One of the release's CA and for the gateway's own name, at a URL and through a port-forward; --gateway-ca names another CA."""
+    """One by the release's CA for the gateway's own name is accepted, at a URL and through a port-forward; --gateway-ca names another
+    CA."""
     certificates = desk.cluster.certificates
     ledger, kubeconfig = f"http://{ledger_server.one.address}", desk.cluster.kubeconfig
     (tmp_path / "other.crt").write_bytes(trustme.CA().cert_pem.bytes())

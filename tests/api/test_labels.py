@@ -1,4 +1,4 @@
-"""Labels and annotations: which of a job's go on its applications and pods, and that none come back. One test for each rule of
+"""Which labels and annotations of a job reach its applications and pods, and that none come back. One test for each rule of
 docs/templates.md ("Where labels and annotations go")."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 
 def sent(stage: Stage, key: str, *, job: str = "", template: str = "", driver: str = "") -> dict[str, Any]:
-    """Applies a job with a label and an annotation of this name at each place; returns its body."""
+    """Applies a job with a label and an annotation of the given name at each place. Returns its body."""
     body = stage.job(key, key)
     given = {name: {"labels": {name: "x"}, "annotations": {name: "x"}} for name in (job, template, driver) if name}
     body["metadata"] |= given.get(job, {})
@@ -50,7 +50,7 @@ def pod_of(stage: Stage, key: str) -> dict[str, Any]:
 
 
 def test_those_of_the_job_stay_on_it(stage: Stage) -> None:
-    """No application and no pod gets them."""
+    """Labels and annotations of the job itself are on no application and no pod."""
     sent(stage, "stays", job="example.com/job")
     stage.until("stays", "Succeeded")
     (application,) = stage.applications("stays")
@@ -58,7 +58,7 @@ def test_those_of_the_job_stay_on_it(stage: Stage) -> None:
 
 
 def test_those_of_the_template_go_on_each_application(stage: Stage) -> None:
-    """Beside the three labels of the attempt; the Spark operator copies labels to the pods, and no annotation."""
+    """They are added to the attempt's three labels; the Spark operator copies labels to the pods, but no annotations."""
     stage.play("goes", Script(exit_code=1), attempt="g1-a1")
     body = stage.job("goes", "goes", retry={"maxAttempts": 2}, onUnknown="Retry")
     body["spec"]["template"]["metadata"] = {"labels": {"team": "x"}, "annotations": {"example.com/owner": "y"}}
@@ -76,7 +76,7 @@ def test_those_of_the_template_go_on_each_application(stage: Stage) -> None:
 
 
 def test_those_of_the_driver_are_given_to_the_spark_operator(stage: Stage) -> None:
-    """As the fields that the template has, not as labels of the application."""
+    """They are fields of the driver in the application, not labels of the application."""
     sent(stage, "driven", driver="example.com/pod")
     stage.until("driven", "Succeeded")
     (application,) = stage.applications("driven")
@@ -87,7 +87,7 @@ def test_those_of_the_driver_are_given_to_the_spark_operator(stage: Stage) -> No
 
 
 def test_nothing_comes_back(stage: Stage) -> None:
-    """What another program writes on application and pod is on no job, whose labels and annotations are those that were applied."""
+    """A label that another program adds to an application or a pod does not reach the job, which keeps those that were applied."""
     end = threading.Event()
     stage.play("back", Script(code=held(end)))
     sent(stage, "back", job="example.com/job")
@@ -106,7 +106,7 @@ def test_nothing_comes_back(stage: Stage) -> None:
 
 
 def test_an_edit_is_no_mismatch_and_the_next_attempt_has_it(stage: Stage) -> None:
-    """Of the template's labels and of the driver's, while an attempt runs; those in a pod template must match."""
+    """This holds for labels of the template and of the driver, edited while an attempt runs; those in a pod template must match."""
     end = threading.Event()
     stage.play("edited", Script(code=held(end, 1)), attempt="g1-a1")
     stage.apply(stage.job("edited", "edited", retry={"maxAttempts": 2}, onUnknown="Retry"))

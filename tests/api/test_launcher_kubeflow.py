@@ -33,12 +33,12 @@ from sparkonce.model.spec import IdempotentJob, OnDelete
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 TIMEOUT = 30.0
-"""Seconds for a stop: the fake Spark operator needs a part of one, on free cores."""
+"""Seconds for a stop; on free cores the fake Spark operator needs a fraction of one."""
 JOB, OPAQUE = job_of("orders"), job_of()
 
 
 class Place:
-    """One namespace with one attempt: its own nonce and install, so that tests do not meet."""
+    """One namespace with one attempt, which has its own nonce and install so that tests do not affect each other."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster, self.api, self.namespace = cluster, cluster.api, namespace
@@ -113,7 +113,7 @@ def play(kubeconfig: Path, scene: Callable[[ApiClient], Awaitable[None]]) -> Non
 async def seen_as(
     launcher: KubeflowLauncher, assignment: Assignment, phase: Phase, noted: Application | None = None
 ) -> ApplicationState:
-    """As soon as it is in this phase."""
+    """The observed state, once it is in this phase."""
     patience = Patience(TIMEOUT)
     while not patience.over():
         seen = await launcher.observe(assignment, noted)
@@ -124,7 +124,7 @@ async def seen_as(
 
 
 async def another_runs(place: Place, launcher: KubeflowLauncher) -> None:
-    """An application that comes last has run: the Spark operator has seen everything that was done before it."""
+    """Runs another application to its end: then the Spark operator has seen everything done before it."""
     last = place.attempt(OPAQUE).model_copy(update={"attempt": 99})
     await launcher.launch(last)
     await seen_as(launcher, last, Phase.SUCCEEDED)
@@ -138,7 +138,8 @@ def noted_of(seen: ApplicationState) -> Application:
 
 
 def test_a_life_seen_through_watches(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
-    """Launched, running, succeeded: one application, one driver, and not a single request of an observation once the watches know it."""
+    """Launched, running, succeeded: one application and one driver; once the watches have the application, no observation makes a
+    request."""
     asked: list[str] = []
 
     async def scene(client: ApiClient) -> None:
@@ -160,7 +161,7 @@ def test_a_life_seen_through_watches(kubeconfig: Path, place: Place, kubeflow: F
 
 @pytest.mark.operator
 def test_twenty_who_launch_one_attempt_make_one(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
-    """All of them get the same application; one driver runs."""
+    """All of them get the same application, and one driver runs."""
     assignment = place.attempt(OPAQUE)
 
     async def scene(client: ApiClient) -> None:
@@ -177,7 +178,7 @@ def test_twenty_who_launch_one_attempt_make_one(kubeconfig: Path, place: Place, 
 def test_a_create_without_an_answer_is_unknown_and_the_next_one_knows(
     api_proxy: ApiProxy, place: Place, kubeflow: FakeKubeflow, lost: str
 ) -> None:
-    """Whether the request or the reply was lost: one application, one driver."""
+    """Whether the request or the reply was lost, the repeated create gives one application and one driver."""
     assignment = place.attempt()
 
     async def scene(client: ApiClient) -> None:
@@ -196,7 +197,7 @@ def test_a_create_without_an_answer_is_unknown_and_the_next_one_knows(
 
 
 def test_what_the_schema_forbids_is_refused_with_its_fields(kubeconfig: Path, place: Place) -> None:
-    """As fields of the IdempotentJob; nothing was created."""
+    """The refusal names the fields as fields of the IdempotentJob; nothing was created."""
     wrong = job_of("orders", template={"driver": {"cores": -1}, "executor": {"instances": -2}})
 
     async def scene(client: ApiClient) -> None:
@@ -208,7 +209,7 @@ def test_what_the_schema_forbids_is_refused_with_its_fields(kubeconfig: Path, pl
 
 
 def test_too_many_requests_say_when(api_proxy: ApiProxy, place: Place) -> None:
-    """The Retry-After reaches the caller that repeats the call."""
+    """The Retry-After reaches the caller, which repeats the call."""
     api_proxy.answer(429, method="POST", retry_after=7)
 
     async def scene(client: ApiClient) -> None:
@@ -220,7 +221,8 @@ def test_too_many_requests_say_when(api_proxy: ApiProxy, place: Place) -> None:
 
 
 def test_an_application_goes_with_the_last_object_that_wants_it(kubeconfig: Path, place: Place) -> None:
-    """Two owners: with one deleted it stays, with both the garbage collector takes it, and that is seen as absence."""
+    """An application with two owners stays when one is deleted; after both, the garbage collector deletes it, and it is observed as
+    absent."""
     assignment = place.attempt()
     for name in ("a", "b"):
         made = place.api.create(JOBS, job(name), place.namespace)
@@ -277,7 +279,7 @@ def test_a_running_attempt_is_stopped_for_good(
 
 
 def test_a_driver_that_ended_is_evidence(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
-    """Stopped after it had exited: its exit code, by its pod, which stays."""
+    """After a stop the exit code of a driver that had already exited is still known from its pod, which is kept."""
     assignment = place.attempt(OPAQUE)
     kubeflow.on(Script(exit_code=3))
 
@@ -314,7 +316,8 @@ def test_a_late_create_meets_the_placeholder(kubeconfig: Path, place: Place, kub
 def test_while_a_submission_may_be_under_way_a_stop_says_so(
     kubeconfig: Path, place: Place, kubeflow: FakeKubeflow
 ) -> None:
-    """The Spark operator is dead: past the bound it is StillThere; when it is back, the next call ends it, and no driver ever ran."""
+    """While the Spark operator is dead a stop ends as StillThere at its time limit; once it is back, the next call completes, and no driver
+    ever ran."""
     assignment = place.attempt(OPAQUE)
     kubeflow.kill_operator()
 
@@ -330,7 +333,7 @@ def test_while_a_submission_may_be_under_way_a_stop_says_so(
 
 
 def test_a_stop_during_a_submission_leaves_nothing(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
-    """spark-submit takes its time, and our suspension is the very conflict that makes the Spark operator submit again."""
+    """spark-submit is slow, and our suspension is the conflict that makes the Spark operator submit again."""
     assignment = place.attempt(OPAQUE)
     kubeflow.on(Script(submit_seconds=1.0, code=runs_until_stopped), name=assignment.name)
 
@@ -351,10 +354,10 @@ def test_a_stop_during_a_submission_leaves_nothing(kubeconfig: Path, place: Plac
 def test_a_stub_fits_into_a_restricted_namespace_with_a_quota(
     kubeconfig: Path, place: Place, kubeflow: FakeKubeflow
 ) -> None:
-    """Pod security `restricted`, and a quota that is used up and wants every pod to name its requests and limits."""
+    """The namespace enforces pod security `restricted`, and has a used-up quota for which every pod must name requests and limits."""
     hard = {"requests.cpu": "1", "requests.memory": "1Gi", "limits.cpu": "1", "limits.memory": "1Gi"}
     place.api.create(QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": hard}}, place.namespace)
-    status = {"status": {"hard": hard, "used": hard}}  # as its controller would write it, which does not run here
+    status = {"status": {"hard": hard, "used": hard}}  # written as the quota controller would, which does not run here
     place.api.patch(QUOTAS, "q", status, namespace=place.namespace, subresource="status")
     strict = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     place.api.patch(NAMESPACES, place.namespace, strict)
@@ -374,7 +377,7 @@ def test_a_stub_fits_into_a_restricted_namespace_with_a_quota(
 def test_a_name_that_a_quota_does_not_give_is_waited_for(
     kubeconfig: Path, place: Place, kubeflow: FakeKubeflow
 ) -> None:
-    """A quota of no more SparkApplications: no placeholder now, and the stop is complete once there is room."""
+    """The quota allows no more SparkApplications: there is no placeholder yet, and the stop completes once there is room."""
     hard = {"count/sparkapplications.sparkoperator.k8s.io": "0"}
     place.api.create(QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": hard}}, place.namespace)
     status = {"status": {"hard": hard, "used": hard}}
@@ -393,7 +396,7 @@ def test_a_name_that_a_quota_does_not_give_is_waited_for(
 
 
 def test_with_its_namespace_an_attempt_is_gone(kubeconfig: Path, cluster: Cluster) -> None:
-    """While the namespace is being deleted nothing can be created in it; once it is gone the stop is complete."""
+    """While the namespace is being deleted nothing can be created in it; once it is gone, the stop is complete."""
     name = f"t-{uuid.uuid4().hex[:10]}"
     cluster.api.create(NAMESPACES, {"metadata": {"name": name}})
     place = Place(cluster, name)
@@ -402,7 +405,7 @@ def test_with_its_namespace_an_attempt_is_gone(kubeconfig: Path, cluster: Cluste
     async def scene(client: ApiClient) -> None:
         launcher = place.launcher(client)
         cluster.api.delete(NAMESPACES, name)
-        while True:  # until the scene's own bound
+        while True:  # the scene's own time limit ends it
             try:
                 assert await launcher.stop(assignment, timeout=TIMEOUT) == Stopped(None)
                 return
@@ -417,7 +420,8 @@ def test_with_its_namespace_an_attempt_is_gone(kubeconfig: Path, cluster: Cluste
 
 @pytest.mark.operator
 def test_an_opaque_application_leaves_a_placeholder(kubeconfig: Path, place: Place, kubeflow: FakeKubeflow) -> None:
-    """The garbage collector takes its driver pod; its name is taken by what runs nothing, and it is still known as of this install."""
+    """The garbage collector deletes the driver pod; a placeholder, which runs nothing, takes the application's name and is listed as one of
+    this install."""
     assignment = place.attempt(OPAQUE)
 
     async def scene(client: ApiClient) -> None:

@@ -1,7 +1,8 @@
-"""The chart's monitoring of a release: its alerts with their faults, and every query, on a real Prometheus beside real operators.
+"""The chart's monitoring of a release, with a real Prometheus beside real operators: alerts fire by their faults, and every query returns
+data.
 
-A fault is made where it happens: processes are killed and frozen, etcd is restored and filled, jobs fail, the API server refuses. Each
-alert is silent before its fault. tests/chart/test_alert_times.py tests that alerts with windows of ten minutes and more end, and when; no
+Faults are caused where they happen: processes are killed and frozen, etcd is restored and filled, jobs fail, the API server refuses. Each
+alert is silent before its fault. tests/chart/test_alert_times.py tests when alerts with windows of ten minutes and more fire and end; no
 test here waits for that.
 """
 
@@ -49,12 +50,12 @@ def scene(cluster: Cluster) -> Iterator[Scene]:
         yield made
 
 
-# --- faults: each is there inside its block, and healed afterwards
+# --- faults: each holds inside its block and is repaired afterwards
 
 
 @contextmanager
 def no_gateway(scene: Scene) -> Iterator[None]:
-    """The gateway is killed."""
+    """Kills the gateway."""
     scene.gateway.kill()
     yield
     scene.gateway.start(wait=False)
@@ -98,7 +99,7 @@ def rewound(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def a_job_is_held(scene: Scene) -> Iterator[None]:
-    """The driver of an opaque job vanishes; a person decides."""
+    """The driver of an opaque job vanishes; a person decides afterwards."""
     [name] = scene.send(1, "held", VANISHES)
     scene.until([name], "Held")
     yield
@@ -109,7 +110,7 @@ def a_job_is_held(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def jobs_fail(scene: Scene) -> Iterator[None]:
-    """More fail than anything else ended, each twice."""
+    """More jobs fail than jobs end in any other way, each after several attempts."""
     count = 8 + int(scene.prometheus.value("sum(increase(sparkonce_reservations_total[30s]))"))
     names = scene.send(count, "fails", Script(exit_code=1), retry={"maxAttempts": 3})
     yield
@@ -118,7 +119,7 @@ def jobs_fail(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def drivers_vanish(scene: Scene) -> Iterator[None]:
-    """Three of them, each once."""
+    """Three drivers vanish, each once."""
     names = [scene.key("vanishes") for _ in range(3)]
     for name in names:
         scene.stage.play(name, VANISHES, attempt="g1-a1")
@@ -129,8 +130,8 @@ def drivers_vanish(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def no_room(scene: Scene) -> Iterator[None]:
-    """All operators are killed. Then there is one, with three slots, for six keys more than there are, on an etcd that has three quarters
-    of its quota. (An operator takes seconds to start, so these are one fault after another.)"""
+    """All operators are killed. Then one starts, with three slots, for six keys more than there are records, on an etcd that has used three
+    quarters of its quota. An operator takes seconds to start, so these are one fault after another."""
     began = time.monotonic()
     small = scene.operators[0]
     options, ledger = small.options, small.ledger
@@ -160,7 +161,7 @@ def no_room(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def leases_end(scene: Scene) -> Iterator[None]:
-    """Ends the lease of a key's owner, again and again, while its process lives."""
+    """Ends the lease of a key's owner again and again while its process lives."""
     go = threading.Event()
     [name] = scene.send(1, "passed", Script(code=held(go)))
     scene.until([name], "Running")
@@ -176,7 +177,7 @@ def leases_end(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def much_is_reported(scene: Scene) -> Iterator[None]:
-    """Drivers of one namespace report until nine tenths of its room are used; the gateway has room for a megabyte."""
+    """Drivers of one namespace report until nine tenths of its room are used; the gateway's room is one megabyte."""
     child, api, namespace = scene.gateway.child, scene.stage.cluster.api, scene.key("reports")
     environment = child.environment
     api.create(NAMESPACES, {"metadata": {"name": namespace}})
@@ -204,7 +205,7 @@ def much_is_reported(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def somebody_else_writes(scene: Scene) -> Iterator[None]:
-    """Changes objects faster than a slow API server accepts their statuses."""
+    """Another client changes objects faster than a slow API server accepts their statuses."""
     slow = scene.api.delay(0.3, method="PATCH", path="/idempotentjobs/fought-.*/status$")
     names = scene.send(6, "fought")
     turn = iter(range(1_000_000))
@@ -222,7 +223,7 @@ def somebody_else_writes(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def unavailable(scene: Scene) -> Iterator[None]:
-    """The API server answers 503 to writes of statuses."""
+    """The API server answers 503 to status writes."""
     fault = scene.api.answer(503, method="PATCH", path="/idempotentjobs/untold-.*/status$", times=None)
     names = scene.send(10, "untold")
     yield
@@ -232,7 +233,7 @@ def unavailable(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def slow(scene: Scene) -> Iterator[None]:
-    """The API server takes seconds for a status, of more jobs than two operators look at together."""
+    """The API server takes seconds for a status write, for more jobs than two operators handle at once."""
     fault = scene.api.delay(6, method="PATCH", path="/idempotentjobs/late-.*/status$")
     names = scene.send(36, "late")
     yield
@@ -264,15 +265,16 @@ TOGETHER: tuple[dict[Fault, tuple[str, ...]], ...] = (
     },
     {rewound: ("StoreRewound",)},
 )  # fmt: skip
-"""Faults that are there at the same time, and the alerts of each."""
+"""Faults that hold at the same time, each with its alerts."""
 PLAYED = ("EtcdNoLeader", "EtcdLeaderChanges", "EtcdDiskSlow", "EtcdQuotaNear")
-"""Alerts on a ledger of several members, a slow disk or a full one, which is not here: promtool plays their faults on the names that the
-etcd here exposes (tests/chart/test_alert_times.py)."""
+"""Alerts about a ledger of several members, or a slow or full disk, which this test has not: promtool plays their faults with the metric
+names that this etcd exposes (tests/chart/test_alert_times.py)."""
 
 
 @pytest.mark.parametrize("faults", TOGETHER, ids=lambda faults: "-".join(each.__name__ for each in faults))
 def test_a_fault_fires_its_alerts(scene: Scene, faults: dict[Fault, tuple[str, ...]]) -> None:
-    """Not before it, each while it lasts, with words that are filled in; those about the moment end with it."""
+    """The alerts are silent before the fault and fire while it lasts, with all their text filled in; alerts about the present state end
+    with it."""
     alerts = [f"Sparkonce{each}" for some in faults.values() for each in some]
     scene.until_silent(*alerts)
     since = time.monotonic()
@@ -287,15 +289,15 @@ def test_a_fault_fires_its_alerts(scene: Scene, faults: dict[Fault, tuple[str, .
 
 
 def test_every_alert_has_its_fault() -> None:
-    """The faults here cover exactly the chart's alerts, but for those that are only played."""
+    """The faults here cover exactly the chart's alerts, except those that are only played."""
     named = [rule["alert"] for group in rule_groups() for rule in group["rules"] if "alert" in rule]
     broken = [alert for faults in TOGETHER for alerts in faults.values() for alert in alerts]
     assert sorted(named) == sorted(f"Sparkonce{each}" for each in [*broken, *PLAYED])
 
 
 def test_rules_are_checked_and_say_what_to_do(tmp_path: Path) -> None:
-    """promtool accepts them as rendered; each alert has a severity, a summary, a description, and a runbook as a
-    sentence and as an address."""
+    """promtool accepts the rendered rules; each alert has a severity, a summary, a description, and a runbook as a sentence and as a
+    URL."""
     with_prometheus()
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": rule_groups()}))
@@ -310,8 +312,8 @@ def test_rules_are_checked_and_say_what_to_do(tmp_path: Path) -> None:
 
 
 def traffic(scene: Scene) -> None:
-    """Jobs of every kind: done, failed, retried, answered from the record, attached, refused, held, taken over; and requests to the
-    gateway, also while it has no right to the ledger."""
+    """Jobs of every kind (done, failed, retried, answered from the record, attached, refused, held, taken over) and requests to the
+    gateway, some while it has no right to the ledger."""
     stage = scene.stage
     stage.etcd.turn_auth_on()
     assert scene.gateway.ask("GET", f"/v1/namespaces/{stage.namespace}/keys", token=ADMIN).status >= 500
@@ -343,18 +345,18 @@ def traffic(scene: Scene) -> None:
 
 
 def taken_over(scene: Scene) -> float:
-    """Takeovers so far, including those by frozen operators, which cannot be scraped."""
+    """The number of takeovers so far, including those by operators that are now frozen and cannot be scraped."""
     return scene.prometheus.value("sum(max_over_time(sparkonce_takeovers_total[1h]))")
 
 
 def owner(scene: Scene, key: str) -> OperatorProcess:
-    """Who drives it now."""
+    """The process that drives it now."""
     name = str(scene.stage.record(key)["owner"])
     return next(each for each in scene.operators if name.endswith(f"/{each.pid}"))
 
 
 def asked(expr: str) -> str:
-    """A query of the dashboard as Grafana sends it, for this release and the last minutes."""
+    """A dashboard query as Grafana sends it, for this release and the last minutes."""
     values = {
         "$namespace": NAMESPACE, "$operator": f"{SERVICE}-operator", "$gateway": f"{SERVICE}-gateway",
         "$__rate_interval": "2m", "$__range": "1h",
@@ -369,8 +371,8 @@ def names_in(query: str) -> set[str]:
 
 
 def test_every_query_returns_data(scene: Scene) -> None:
-    """After one job of each kind: every query of the dashboard, with the labels of its legend, every recorded series, and every selector of
-    an alert. All parse, as in the chart, and use existing metrics and label values; the rules are evaluated."""
+    """After one job of each kind every query of the dashboard returns data with the labels of its legend, as does every recorded series and
+    every selector of an alert. All of them parse and use existing metrics and label values, and the rules are evaluated."""
     traffic(scene)
     page = json.loads((CHART / "dashboards" / "sparkonce.json").read_text())
     legends = {asked(t["expr"]): t["legendFormat"] for panel in page["panels"] for t in panel.get("targets", ())}
@@ -399,7 +401,7 @@ def test_every_query_returns_data(scene: Scene) -> None:
 
 
 def of_labels(scene: Scene, queries: list[str]) -> None:
-    """Each value that a query selects by is one that a label has."""
+    """Each label value that a query selects exists."""
     wanted = {pair for query in queries for pair in re.findall(r'(\w+)=~"([\w|]+)"', query)}
     values = {(label, value) for label, listed in wanted for value in listed.split("|")}
     assert {label for label, _ in values} >= {"why", "result"}
@@ -407,7 +409,7 @@ def of_labels(scene: Scene, queries: list[str]) -> None:
 
 
 def of_variables(scene: Scene, variables: list[dict[str, object]]) -> None:
-    """What Grafana offers to choose is this release."""
+    """Grafana's variables offer exactly this release."""
     chosen = {}
     for each in variables:
         if each["type"] == "query":
@@ -420,7 +422,7 @@ def of_variables(scene: Scene, variables: list[dict[str, object]]) -> None:
 
 
 def of_cases(scene: Scene) -> None:
-    """The metrics by which the alerts' times are tried have the names, and the names of labels, of those that are scraped."""
+    """The metrics in the cases of the alerts' times have the names and label names of the scraped ones."""
     target = {"namespace", "service", "pod", "instance", "job", "__name__"}
     series = {name for cases in ALERTS.values() for case in cases.faults for name in case.series}
     for each in series | {name for cases in ALERTS.values() for near in cases.near.values() for name in near}:

@@ -1,4 +1,4 @@
-"""Opaque jobs whose attempts never ran: a person is asked only where an effect is possible."""
+"""Opaque jobs whose attempts never ran: a person has to decide only if an effect is possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_QUOTA = "failed to run spark-submit: exceeded quota: pods"
 FAILS = Script(submission_error=NO_QUOTA)
 JOBS = effort.size("failing submissions")
 PATIENCE = 300.0
-"""Seconds for all of them."""
+"""Seconds for all of the random submissions."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.operator
 def test_a_failed_submission_is_repeated(stage: Stage) -> None:
-    """An opaque job that may run once: its third submission succeeds, it has run once, and the history says that the others never ran."""
+    """An opaque job with one attempt succeeds at its third submission, and has run once."""
     stage.play("late", FAILS)
     stage.play("late", Script(), attempt="g1-a3")
     stage.send("late", "late")
@@ -41,7 +41,7 @@ def test_a_failed_submission_is_repeated(stage: Stage) -> None:
 
 
 def test_submissions_that_always_fail_end_it(stage: Stage) -> None:
-    """After `submissionRetries` it is Failed with the Spark operator's words, and never Held: nothing has happened."""
+    """After `submissionRetries` the job is Failed with the Spark operator's words, and never Held, because nothing has run."""
     stage.play("never", FAILS)
     stage.send("never", "never", retry={"submissionRetries": 1})
     status = stage.until("never", "Failed", attempt=2)
@@ -62,7 +62,7 @@ def test_an_attempt_that_is_cancelled_before_it_ran_is_simply_cancelled(stage: S
 
 
 def test_submissions_that_fail_at_random(stage: Stage) -> None:
-    """60 % of all submissions fail: each opaque job ends once, as Succeeded with one driver or as Failed with none, and none is Held."""
+    """60 % of all submissions fail: each opaque job ends once, either Succeeded with one driver or Failed with none, and none is Held."""
     rng = random.Random(effort.seed("failing submissions"))
     expected = {}
     for number in range(JOBS):
@@ -81,7 +81,7 @@ def test_submissions_that_fail_at_random(stage: Stage) -> None:
 
 
 def test_why_it_waits_is_said_while_it_waits(stage: Stage) -> None:
-    """An image that cannot be pulled: within seconds the status, one event and `explain` name it; the message goes once it is pulled."""
+    """The image cannot be pulled: within seconds the status, one event and `explain` say so. The job runs once the image is there."""
     stage.play("waits", Script(pending_seconds=20.0, pending_reason="ImagePullBackOff"))
     stage.send("waits", "waits")
 
@@ -100,8 +100,8 @@ def test_why_it_waits_is_said_while_it_waits(stage: Stage) -> None:
 
 @pytest.mark.operator
 def test_a_missing_volume_is_said_while_it_waits(stage: Stage) -> None:
-    """A ConfigMap that does not exist, which only the kubelet's Events tell: the status, one event and `explain` name it within half a
-    minute; once it is there the job runs, and the message goes."""
+    """A ConfigMap does not exist, which only the kubelet's Events say: the status, one event and `explain` name it within half a minute.
+    Once it exists the job runs, and the message is gone."""
     missing = 'MountVolume.SetUp failed for volume "settings" : configmap "etl-settings" not found'
     stage.play("unmounted", Script(pending_seconds=45.0, unmounted=missing))
     stage.send("unmounted", "unmounted")
@@ -121,7 +121,7 @@ def test_a_missing_volume_is_said_while_it_waits(stage: Stage) -> None:
 
 @pytest.mark.operator
 def test_a_start_that_timed_out_for_a_missing_volume_names_it(stage: Stage) -> None:
-    """The Secret does not come within startTimeoutSeconds: the failure says which one, and nothing ran."""
+    """The Secret does not appear within startTimeoutSeconds: the failure names it, and nothing ran."""
     missing = 'MountVolume.SetUp failed for volume "keys" : secret "store-keys" not found'
     stage.play("no-secret", Script(pending_seconds=600.0, unmounted=missing))
     stage.send("no-secret", "no-secret", startTimeoutSeconds=20, retry={"submissionRetries": 0})
@@ -132,7 +132,7 @@ def test_a_start_that_timed_out_for_a_missing_volume_names_it(stage: Stage) -> N
 
 
 def test_what_cannot_mend_itself_ends_early(stage: Stage) -> None:
-    """An image name that no registry can have: Failed with the cause, long before startTimeoutSeconds, and nothing ran."""
+    """The image name is invalid for any registry: the job is Failed with the cause long before startTimeoutSeconds, and nothing ran."""
     stage.play("hopeless", Script(pending_seconds=600.0, pending_reason="InvalidImageName"))
     stage.send("hopeless", "hopeless", retry={"submissionRetries": 1})
     status = stage.until("hopeless", "Failed", attempt=2)
@@ -143,8 +143,8 @@ def test_what_cannot_mend_itself_ends_early(stage: Stage) -> None:
 @pytest.mark.operator
 @pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated", ""], ids=["full", "gated", "silent"])
 def test_waiting_for_a_node_is_not_starting(stage: Stage, reason: str) -> None:
-    """An opaque job whose pod no node takes for longer than startTimeoutSeconds, whether its scheduler says why or not: it goes on waiting,
-    its status says so, and the time counts from when a node has it. It runs once."""
+    """No node takes the pod of an opaque job for longer than startTimeoutSeconds, whether its scheduler says why or not: the job keeps
+    waiting, its status says so, and the timeout counts from when a node has the pod. It runs once."""
     key = f"queued-{reason or 'silent'}".lower()
     stage.play(key, Script(queued_seconds=9.0, queued_reason=reason, pending_seconds=1.5))
     stage.send(key, key, startTimeoutSeconds=4)
@@ -161,8 +161,8 @@ def test_waiting_for_a_node_is_not_starting(stage: Stage, reason: str) -> None:
 
 @pytest.mark.operator
 def test_a_corrected_job_takes_its_key(stage: Stage) -> None:
-    """Its image cannot be had; the edited object runs as generation 2 without a person, and the history says that nothing had happened. One
-    that had run before it failed is a mismatch after the edit, and so is one whose onMismatch is RejectAlways."""
+    """The image cannot be pulled; the edited object runs as generation 2 without a person, and the history says that nothing had taken
+    effect. A job that had run before it failed is a mismatch after the edit, and so is one whose onMismatch is RejectAlways."""
     stage.play("corrected", Script(pending_seconds=600.0, pending_reason="InvalidImageName"), attempt="g1-*")
     stage.play("had-run", Script(exit_code=7), attempt="g1-*")
     stage.play("strict", Script(pending_seconds=600.0, pending_reason="InvalidImageName"), attempt="g1-*")

@@ -1,4 +1,4 @@
-"""From `kubectl apply` to the result in `.status`, through real etcd and a real API server."""
+"""From `kubectl apply` to the result in `.status`, with a real etcd and a real API server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def operator(ledger: str, install: str, kubeconfig: Path, namespace: str, tmp_pa
 def test_an_applied_job_runs_once_and_its_status_has_the_result(
     cluster: Cluster, namespace: str, kubeflow: FakeKubeflow, operator: OperatorProcess
 ) -> None:
-    """One SparkApplication, phase Succeeded, and the conditions that kubectl waits for."""
+    """There is one SparkApplication, the phase is Succeeded, and the conditions are those that kubectl waits for."""
     cluster.api.create(JOBS, job("one", key="path-1"), namespace)
 
     def succeeded() -> None:

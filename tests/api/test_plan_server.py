@@ -1,4 +1,4 @@
-"""`sparkonce plan --server`: the API server of the cluster says beforehand what it refuses, and stores nothing."""
+"""`sparkonce plan --server`: the cluster's API server says beforehand what it would refuse, and stores nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CRD = "sparkapplications.sparkoperator.k8s.io"
 
 @dataclass(frozen=True)
 class Person:
-    """Someone with a kubeconfig, a job file, and `sparkonce`."""
+    """A user with a kubeconfig, a job file, and `sparkonce`."""
 
     cluster: Cluster
     namespace: str
@@ -33,7 +33,7 @@ class Person:
     kubeconfig: Path
 
     def plans(self, body: dict[str, Any], *more: str) -> tuple[int, str]:
-        """The exit code, and all that is said."""
+        """Returns the exit code and all output."""
         file = self.folder / "job.yaml"
         file.write_text(yaml.safe_dump(body))
         where = ["--server", "--namespace", self.namespace, "--kubeconfig", str(self.kubeconfig)]
@@ -61,7 +61,7 @@ def with_driver(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_job_that_the_api_server_takes(person: Person) -> None:
-    """Its script is in an image, which does not matter here."""
+    """The job's script is in an image, and is not needed here."""
     code, said = person.plans(with_driver())
     assert code == 0, said
     assert said.startswith("would be admitted: orders: the API server takes IdempotentJob orders of namespace")
@@ -69,14 +69,14 @@ def test_a_job_that_the_api_server_takes(person: Person) -> None:
 
 
 def test_a_misspelt_field_is_named_with_its_path(person: Person) -> None:
-    """In the template, where only the Spark operator's CRD knows the fields; nothing is dropped in silence."""
+    """The field is in the template, which only the Spark operator's CRD can check; nothing is dropped silently."""
     code, said = person.plans(with_driver(memroy="2g", retries=2))
     assert code == ExitCode.INVALID
     assert "spec.template.spec.driver.memroy and spec.template.spec.driver.retries are not fields" in said, said
 
 
 def test_a_field_of_another_version_of_the_spark_operator_passes(person: Person) -> None:
-    """Which fields there are is what this cluster's CRD says, whatever its version."""
+    """Which fields exist is decided by this cluster's CRD, whatever its version."""
     body = with_driver(ofTomorrow="x")
     assert "spec.template.spec.driver.ofTomorrow is not a field" in person.plans(body)[1]
     api, path = person.cluster.api, path_of(CRDS, name=CRD)
@@ -89,7 +89,7 @@ def test_a_field_of_another_version_of_the_spark_operator_passes(person: Person)
             spec["driver"]["properties"] |= fields
         try:
             api.request("PUT", path, definition)
-        except ApiError as conflict:  # the API server writes the status of a definition, too
+        except ApiError as conflict:  # the API server writes the CRD's status meanwhile
             raise AssertionError(str(conflict)) from conflict
 
     assert_eventually(lambda: knows({"ofTomorrow": {"type": "string"}}), IN_TIME)
@@ -101,7 +101,7 @@ def test_a_field_of_another_version_of_the_spark_operator_passes(person: Person)
 
 
 def test_what_the_schemas_refuse_is_said_as_at_the_attempt(person: Person) -> None:
-    """A value of another type, with its path in the job."""
+    """A value of the wrong type is named by its path in the job."""
 
     def told() -> None:
         code, said = person.plans(with_driver(cores="many"))
@@ -113,7 +113,7 @@ def test_what_the_schemas_refuse_is_said_as_at_the_attempt(person: Person) -> No
 def test_a_person_who_may_not_create_applications_is_told_that_they_are_not_checked(
     cluster: Cluster, person: Person
 ) -> None:
-    """With the right to create jobs alone, as the chart gives it: the command does not succeed, and says why."""
+    """With the right to create jobs only, as the chart grants it, the command does not succeed, and says why."""
     api, namespace = cluster.api, person.namespace
     api.create(SERVICE_ACCOUNTS, {"metadata": {"name": "sender"}}, namespace)
     rule = {"apiGroups": [JOBS.group], "resources": [JOBS.plural], "verbs": ["create"]}

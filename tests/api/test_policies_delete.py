@@ -1,4 +1,4 @@
-"""Objects of a job that are deleted while it runs: followers, the leader, all of them."""
+"""Objects of a running job are deleted: followers, the leader, all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 
 def leader_and_follower(stage: Stage, key: str, **spec: object) -> tuple[str, str]:
-    """Both show the running job; names of the leader and of the follower."""
+    """Creates two objects of a job and waits until both show it running. Returns the names of leader and follower."""
     names = stage.send(f"{key}-1", key, **spec), stage.send(f"{key}-2", key, **spec)
     roles = {stage.until(name, "Running")["role"]: name for name in names}
     return roles["Leader"], roles["Follower"]
@@ -31,7 +31,7 @@ def leader_and_follower(stage: Stage, key: str, **spec: object) -> tuple[str, st
 
 @pytest.mark.operator
 def test_deleting_a_follower_changes_nothing(stage: Stage) -> None:
-    """The job runs on in its first attempt, and the leader gets the result."""
+    """The job continues in its first attempt, and the leader gets the result."""
     done = threading.Event()
     stage.play("follower", Script(code=held(done)))
     leader, follower = leader_and_follower(stage, "follower")
@@ -44,7 +44,7 @@ def test_deleting_a_follower_changes_nothing(stage: Stage) -> None:
 
 
 def test_deleting_the_leader_of_an_opaque_job_costs_nothing(stage: Stage) -> None:
-    """None of it is garbage-collected, because its application has no owner: the same attempt ends, and the follower gets its result."""
+    """An opaque application has no owner, so nothing is garbage-collected: the same attempt ends, and the follower gets its result."""
     done = threading.Event()
     stage.play("opaque", Script(code=held(done)))
     leader, follower = leader_and_follower(stage, "opaque")
@@ -57,7 +57,7 @@ def test_deleting_the_leader_of_an_opaque_job_costs_nothing(stage: Stage) -> Non
 
 
 def test_deleting_the_leader_of_a_job_with_outputs_costs_one_attempt_at_most(stage: Stage, tmp_path: Path) -> None:
-    """Its application is collected with it; the follower gets the result of the second attempt, whose rows are there once."""
+    """The application is garbage-collected with it; the follower gets the result of the second attempt, and each row exists once."""
     stage.play("collected", Script(code=writes_outputs(1, 2, 3)))
     stage.play("collected", Script(code=runs_until_stopped), attempt="g1-a1")
     stage.send("collected-1", "collected", outputs=rows(tmp_path))
@@ -73,7 +73,7 @@ def test_deleting_the_leader_of_a_job_with_outputs_costs_one_attempt_at_most(sta
 
 
 def test_deleting_the_leader_after_its_commit_costs_nothing(stage: Stage, tmp_path: Path) -> None:
-    """The application is garbage-collected when its rows are committed and the operator does not know yet: the follower gets that result,
+    """The application is garbage-collected after its rows were committed and before the operator knows: the follower gets that result, and
     no attempt follows."""
     wrote = threading.Event()
 
@@ -96,7 +96,7 @@ def test_deleting_the_leader_after_its_commit_costs_nothing(stage: Stage, tmp_pa
 
 
 def test_deleting_all_objects_of_an_opaque_job_stops_it(stage: Stage) -> None:
-    """Its driver is ended, its record says Cancelled, and an object applied afterwards is a new generation."""
+    """Its driver is stopped and its record is Cancelled; an object applied afterwards opens a new generation."""
     stage.play("both", Script(code=runs_until_stopped), attempt="g1-*")
     for name in leader_and_follower(stage, "both"):
         stage.delete(name)
@@ -110,7 +110,7 @@ def test_deleting_all_objects_of_an_opaque_job_stops_it(stage: Stage) -> None:
 
 @pytest.mark.operator
 def test_deleting_all_objects_of_a_job_with_outputs_stops_it(stage: Stage, tmp_path: Path) -> None:
-    """Cancelled, and no driver that lives on can ever commit: the slot of its attempt is closed."""
+    """The record is Cancelled and the slot of its attempt closed: a driver that is still alive can never commit."""
     wakes, told = threading.Event(), threading.Event()
 
     def ignores_its_end(driver: Driver) -> int:
@@ -134,7 +134,7 @@ def test_deleting_all_objects_of_a_job_with_outputs_stops_it(stage: Stage, tmp_p
 
 @pytest.mark.operator
 def test_deleting_all_objects_after_the_commit_ends_as_succeeded(stage: Stage, tmp_path: Path) -> None:
-    """Cancelled is not said of rows that exist; an object applied afterwards gets them without another application."""
+    """Rows that exist are never called Cancelled; an object applied afterwards gets them without another application."""
     wrote = threading.Event()
 
     def writes_and_stays(driver: Driver) -> int:
@@ -156,7 +156,7 @@ def test_deleting_all_objects_after_the_commit_ends_as_succeeded(stage: Stage, t
 
 
 def test_a_detached_job_runs_on_without_its_objects(stage: Stage, tmp_path: Path) -> None:
-    """onDelete: Detach, with outputs and without: nothing is garbage-collected or stopped, and a later object gets the result."""
+    """With onDelete: Detach, with and without outputs, nothing is garbage-collected or stopped, and a later object gets the result."""
     done = threading.Event()
     stage.play("detached", Script(code=held(done)))
     stage.play("kept", Script(code=lambda driver: (done.wait(), writes_outputs(1)(driver))[1]))
@@ -176,7 +176,7 @@ def test_a_detached_job_runs_on_without_its_objects(stage: Stage, tmp_path: Path
 
 
 def test_deleting_a_finished_object_forgets_nothing(stage: Stage) -> None:
-    """Applied again after its deletion, the same manifest shows the old result; no application is made."""
+    """The same manifest, applied again after the deletion, shows the old result, and no application is created."""
     stage.send("again", "again")
     first = stage.until("again", "Succeeded", role="Leader")
     stage.delete("again")

@@ -1,4 +1,4 @@
-"""What people and scripts see who have nothing but kubectl: wait, get, describe."""
+"""What people and scripts see that have only kubectl: wait, get, describe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.verdicts import HEALTH
 ROOT = Path(__file__).resolve().parents[2]
 
 VANISHES = Script(code=held(threading.Event()), vanishes=Moment.RUNNING)
-"""Nobody can tell what this driver did."""
+"""Nothing shows what this driver did."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def kubectl(stage: Stage, *command: str) -> subprocess.Popen[str]:
 
 
 def said(process: subprocess.Popen[str], *, code: int = 0) -> str:
-    """The command's output, once it has ended."""
+    """The command's output, after it has ended."""
     out, _ = output_of(process, 60)
     assert process.returncode == code, out
     return out
@@ -59,7 +59,7 @@ def wait_for(stage: Stage, name: str, condition: str, seconds: int = 40) -> subp
 
 @pytest.mark.operator
 def test_kubectl_wait_returns_when_the_job_has_its_result(stage: Stage) -> None:
-    """Not before; for the leader, for a follower, and at once for an object of a finished job."""
+    """It does not return earlier; it returns for the leader, for a follower, and at once for an object of a finished job."""
     done = threading.Event()
     stage.play("waits", Script(code=held(done)))
     stage.send("waits-1", "waits")
@@ -77,7 +77,7 @@ def test_kubectl_wait_returns_when_the_job_has_its_result(stage: Stage) -> None:
 
 
 def test_kubectl_wait_returns_when_the_job_failed(stage: Stage) -> None:
-    """`--for=condition=Failed`, of a job that failed and of one whose spec is not valid; `Complete` is not met by either."""
+    """`--for=condition=Failed` is met by a failed job and by one with an invalid spec; `Complete` is not met by a failed job."""
     stage.play("fails", Script(exit_code=1))
     stage.send("fails", "fails")
     stage.send("invalid", "invalid", tunableArguments=["--threads"])
@@ -87,7 +87,7 @@ def test_kubectl_wait_returns_when_the_job_failed(stage: Stage) -> None:
 
 
 def test_kubectl_wait_for_held_and_for_mismatch(stage: Stage) -> None:
-    """A client that waits for the end of a job can also wait for a state that needs a person."""
+    """A client can wait for states that need a person, not only for a job's end."""
     stage.play("held", VANISHES)
     stage.send("held", "held")
     stage.send("other", "held", "another")
@@ -96,14 +96,14 @@ def test_kubectl_wait_for_held_and_for_mismatch(stage: Stage) -> None:
 
 
 def commands(page: str, about: str) -> str:
-    """The one block of shell commands on this page of the documentation that has these words."""
+    """The one block of shell commands on this documentation page that contains these words."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
     (found,) = (each for each in blocks if about in each)
     return str(found)
 
 
 def as_printed(stage: Stage, script: str) -> subprocess.CompletedProcess[str]:
-    """Runs shell commands of the documentation in the root of the checkout, with kubectl on the PATH."""
+    """Runs the documentation's shell commands in the root of the checkout, with kubectl on the PATH."""
     folder = stage.folder / "bin"
     folder.mkdir(exist_ok=True)
     where = ("--kubeconfig", str(stage.cluster.kubeconfig), "--namespace", stage.namespace)
@@ -114,7 +114,7 @@ def as_printed(stage: Stage, script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_documented_wait_ends_on_failure_too(stage: Stage) -> None:
-    """The commands of docs/operator.md wait while the job runs. Then they exit with 0 if it has its result; if it failed, is held or was
+    """The commands of docs/operator.md wait while the job runs. They exit with 0 once it has its result; if it failed, is held or was
     refused, they print phase and message and exit with 1."""
     script = commands("operator.md", "--for=condition=Ready").replace("2h", "40s")
     done = threading.Event()
@@ -139,7 +139,7 @@ def test_the_documented_wait_ends_on_failure_too(stage: Stage) -> None:
 
 
 def test_the_documented_health_check_of_argo_cd(stage: Stage) -> None:
-    """The command of docs/helm.md adds the chart's script to Argo CD's settings, the second time as well, and leaves the others alone."""
+    """The command of docs/helm.md adds the chart's script to Argo CD's settings, can be repeated, and keeps the other settings."""
     script = commands("helm.md", "argocd-cm").replace("--namespace argocd", f"--namespace {stage.namespace}")
     settings = {"metadata": {"name": "argocd-cm", "labels": {"a": "b"}}, "data": {"url": "https://argo.example.com"}}
     stage.cluster.api.create(CONFIG_MAPS, settings, stage.namespace)
@@ -154,7 +154,7 @@ def test_the_documented_health_check_of_argo_cd(stage: Stage) -> None:
 
 
 def test_kubectl_get_shows_what_became_of_each_job(stage: Stage) -> None:
-    """Columns of phase, role, generation and attempt, and the message at the end; `-o wide` has the key."""
+    """The columns include phase and role, with the message last; `-o wide` adds the key."""
     stage.send("shown-1", "shown")
     stage.until("shown-1", "Succeeded")
     stage.send("shown-2", "shown")
@@ -170,7 +170,7 @@ def test_kubectl_get_shows_what_became_of_each_job(stage: Stage) -> None:
 
 
 def test_kubectl_describe_shows_the_transitions(stage: Stage) -> None:
-    """Events under the object, by us, with the sentence that says what to do."""
+    """Events of ours are listed under the object, with the sentence that says what to do."""
     stage.play("described", Script(exit_code=9))
     stage.send("described", "described")
     stage.until("described", "Failed")
@@ -187,7 +187,7 @@ def test_kubectl_describe_shows_the_transitions(stage: Stage) -> None:
 
 
 def test_kubectl_apply_twice_is_unchanged(stage: Stage) -> None:
-    """The client-side apply of a person: created once, unchanged the second time, and the job has run once."""
+    """With a user's client-side apply the object is created once and unchanged the second time, and the job has run once."""
     manifest = stage.folder / "applied.yaml"
     manifest.write_text(json.dumps(stage.job("applied", "applied")))
     assert "created" in said(kubectl(stage, "apply", "-f", str(manifest)))

@@ -20,7 +20,7 @@ from harness.stage import IN_TIME, Stage, held, rows, staged
 from sparkonce.launch.kubernetes import PODS
 
 WITHIN = 10.0
-"""Seconds in which operators act on a person's decision; their sweep comes every five minutes."""
+"""Seconds within which operators act on a person's decision; their sweep runs every five minutes only."""
 VANISHES = Script(code=held(threading.Event()), vanishes=Moment.RUNNING)
 
 
@@ -35,7 +35,8 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.operator
 def test_a_failed_attempt_is_tried_again_after_the_backoff(stage: Stage) -> None:
-    """Attempt 2 starts no earlier than the backoff after attempt 1, attempt 3 no earlier than twice that; then it is Failed for good."""
+    """Attempt 2 starts no earlier than the backoff after attempt 1, and attempt 3 no earlier than twice that after attempt 2; then the job
+    is Failed for good."""
     stage.play("retried", Script(exit_code=7))
     stage.send("retried", "retried", retry={"maxAttempts": 3, "backoff": {"initial": "0.5s", "max": "10s"}})
     status = stage.until("retried", "Failed", attempt=3)
@@ -50,7 +51,7 @@ def test_a_failed_attempt_is_tried_again_after_the_backoff(stage: Stage) -> None
 
 
 def test_an_opaque_job_is_tried_once(stage: Stage) -> None:
-    """Without a word about retries a second attempt could repeat its effects."""
+    """Unless the job declares retries, a second attempt could repeat its effects."""
     stage.play("once", Script(exit_code=7))
     stage.send("once", "once")
     stage.until("once", "Failed", attempt=1)
@@ -58,8 +59,8 @@ def test_an_opaque_job_is_tried_once(stage: Stage) -> None:
 
 
 def test_an_attempt_that_does_not_start_in_time_ends(stage: Stage) -> None:
-    """startTimeoutSeconds: it never ran, so an opaque job is repeated as often as submissionRetries say, beside maxAttempts, and then
-    fails; one that starts the next time succeeds."""
+    """An attempt that exceeds startTimeoutSeconds never ran: an opaque job is repeated as often as submissionRetries says, apart from
+    maxAttempts, and then fails; one that starts the next time succeeds."""
     stage.play("unstarted", Script(submits=False))
     stage.play("restarted", Script(submits=False), attempt="g1-a1")
     stage.send("unstarted", "unstarted", startTimeoutSeconds=1, retry={"submissionRetries": 1})
@@ -71,7 +72,7 @@ def test_an_attempt_that_does_not_start_in_time_ends(stage: Stage) -> None:
 
 
 def test_a_job_that_takes_too_long_fails(stage: Stage) -> None:
-    """activeDeadlineSeconds, over all attempts: its driver is ended, and no other attempt follows."""
+    """activeDeadlineSeconds covers all attempts: the driver is stopped, and no attempt follows."""
     stage.play("slow", Script(code=held(threading.Event())))
     stage.send("slow", "slow", activeDeadlineSeconds=2, retry={"maxAttempts": 5})
     began = time.monotonic()
@@ -83,7 +84,7 @@ def test_a_job_that_takes_too_long_fails(stage: Stage) -> None:
 
 
 def test_a_deadline_that_is_edited_counts_at_once(stage: Stage) -> None:
-    """The leader's policies rule as they are now: a limit set while it runs ends it."""
+    """The leader's current policies apply: a limit set during the run ends it."""
     stage.play("shortened", Script(code=held(threading.Event())))
     stage.send("shortened", "shortened")
     stage.until("shortened", "Running")
@@ -96,7 +97,7 @@ def test_a_deadline_that_is_edited_counts_at_once(stage: Stage) -> None:
 
 @pytest.mark.operator
 def test_a_vanished_driver_of_an_opaque_job_is_decided_as_declared(stage: Stage) -> None:
-    """onUnknown: Hold asks a person, Retry starts the next attempt, Fail ends it; in each case the outcome is called unknown."""
+    """onUnknown decides: Hold asks a person, Retry starts the next attempt, Fail ends the job; the outcome is called unknown."""
     for policy in ("Hold", "Retry", "Fail"):
         key = f"vanished-{policy}".lower()
         stage.play(key, VANISHES, attempt="g1-a1")
@@ -109,7 +110,7 @@ def test_a_vanished_driver_of_an_opaque_job_is_decided_as_declared(stage: Stage)
 
 
 def graceful(driver: Driver) -> int:
-    """Runs until it is told to stop, and then ends as if it were done."""
+    """Runs until it is told to stop, then exits with 0 as if it were done."""
     driver.stop.wait()
     return 0
 
@@ -122,8 +123,8 @@ def delete_driver(stage: Stage, key: str) -> None:
 
 @pytest.mark.operator
 def test_a_deleted_driver_that_exits_with_code_0_proves_nothing(stage: Stage, tmp_path: Path) -> None:
-    """Its pod is deleted, it exits 0 on SIGTERM, and the Spark operator says COMPLETED: an opaque job is Held, whether operators watch or
-    are away meanwhile; one with outputs is tried again. One that had ended before its pod was deleted has succeeded."""
+    """The pod is deleted, the driver exits with 0 on SIGTERM, and the Spark operator says COMPLETED: an opaque job is Held, whether
+    operators watched or were down; one with outputs is tried again. A driver that had ended before its pod was deleted has succeeded."""
     stage.play("watched", Script(code=graceful))
     stage.play("away", Script(code=graceful))
     stage.play("declared", Script(code=graceful), attempt="g1-a1")
@@ -159,7 +160,7 @@ def test_a_deleted_driver_that_exits_with_code_0_proves_nothing(stage: Stage, tm
 
 
 def test_a_vanished_driver_of_a_job_with_outputs_is_tried_again(stage: Stage, tmp_path: Path) -> None:
-    """No decision is needed: its slot was closed, the next attempt writes the rows."""
+    """No decision is needed: its slot is closed, and the next attempt writes the rows."""
     stage.play("settled", Script(code=writes_outputs(1, 2)))
     stage.play("settled", VANISHES, attempt="g1-a1")
     stage.send("settled", "settled", outputs=rows(tmp_path))
@@ -168,7 +169,7 @@ def test_a_vanished_driver_of_a_job_with_outputs_is_tried_again(stage: Stage, tm
 
 
 def hold(stage: Stage, key: str) -> str:
-    """An object of this name that is Held."""
+    """Brings the job to Held. Returns the object's name."""
     stage.play(key, VANISHES, attempt="g1-a1")
     stage.send(key, key)
     stage.until(key, "Held", attempt=1)
@@ -191,7 +192,7 @@ def test_a_held_job_says_how_it_is_decided(stage: Stage) -> None:
 
 
 def test_a_person_who_says_succeeded_ends_it(stage: Stage) -> None:
-    """Within seconds the object and a follower show Succeeded, decided by a person; nothing runs again."""
+    """Within seconds the object and a follower show Succeeded as a person's decision; nothing runs again."""
     name = hold(stage, "worked")
     stage.send("worked-2", "worked")
     stage.until("worked-2", "Held")
@@ -205,7 +206,7 @@ def test_a_person_who_says_succeeded_ends_it(stage: Stage) -> None:
 
 
 def test_a_person_who_says_failed_ends_it(stage: Stage) -> None:
-    """Failed, with the person's reason; a new object gets the same."""
+    """The job is Failed with the person's reason; a new object gets the same result."""
     name = hold(stage, "broke")
     done = stage.cli("keys", "resolve", "broke", "--failed", "--reason", "no rows came", "--yes")
     assert done.returncode == 0, done.stderr
@@ -217,7 +218,7 @@ def test_a_person_who_says_failed_ends_it(stage: Stage) -> None:
 
 @pytest.mark.operator
 def test_a_person_who_says_retry_has_it_run_by_an_operator(stage: Stage) -> None:
-    """The command grants attempt 2 and ends; an operator takes the key over within seconds and runs it."""
+    """The command grants attempt 2 and ends; an operator takes the key over within seconds and runs the attempt."""
     name = hold(stage, "again")
     done = stage.cli("keys", "resolve", "again", "--retry", "--reason", "nothing was written", "--yes")
     assert done.returncode == 0, done.stderr
@@ -226,7 +227,7 @@ def test_a_person_who_says_retry_has_it_run_by_an_operator(stage: Stage) -> None
 
 
 def test_resolving_a_key_that_is_not_held_is_refused(stage: Stage) -> None:
-    """One sentence, exit code 2, nothing written."""
+    """One sentence, exit code 2, and nothing is written."""
     stage.send("ended", "ended")
     stage.until("ended", "Succeeded")
     done = stage.cli("keys", "resolve", "ended", "--failed", "--reason", "no", "--yes")
@@ -240,7 +241,7 @@ def test_resolving_a_key_that_is_not_held_is_refused(stage: Stage) -> None:
 
 @pytest.mark.operator
 def test_a_running_job_is_cancelled_by_command(stage: Stage) -> None:
-    """The command waits until the owner has stopped it; object and follower say Cancelled, and who did it."""
+    """The command waits until the owner has stopped the job; object and follower are Cancelled, with the reason."""
     stage.play("stopped", Script(code=held(threading.Event())))
     stage.send("stopped", "stopped")
     stage.send("stopped-2", "stopped")
@@ -270,7 +271,7 @@ def test_a_finished_job_is_rerun_by_command(stage: Stage) -> None:
 
 
 def test_a_failed_rerun_takes_the_old_success_back(stage: Stage) -> None:
-    """The object shows the outcome of the newest generation: Complete is False again, and Failed is True."""
+    """The object shows the newest generation's outcome: Complete is False again, and Failed is True."""
     stage.play("worse", Script(exit_code=1), attempt="g2-*")
     stage.send("worse", "worse")
     stage.until("worse", "Succeeded")
@@ -281,7 +282,7 @@ def test_a_failed_rerun_takes_the_old_success_back(stage: Stage) -> None:
 
 
 def test_a_running_job_cannot_be_rerun(stage: Stage) -> None:
-    """The command says what runs and how it is ended."""
+    """The command says what is running and how to end it."""
     stage.play("busy", Script(code=held(threading.Event())))
     stage.send("busy", "busy")
     stage.until("busy", "Running")
@@ -292,7 +293,7 @@ def test_a_running_job_cannot_be_rerun(stage: Stage) -> None:
 
 
 def test_no_job_is_run_by_a_command_on_a_clusters_ledger(stage: Stage, tmp_path: Path) -> None:
-    """`run` says who runs jobs there; a ledger without an install is not guessed at."""
+    """`run` says who runs jobs there; the command line does not guess a missing install."""
     file = tmp_path / "job.yaml"
     file.write_text(json.dumps(stage.job("local", "local")))
     done = stage.cli("run", str(file))
@@ -304,7 +305,7 @@ def test_no_job_is_run_by_a_command_on_a_clusters_ledger(stage: Stage, tmp_path:
 
 
 def test_explain_says_what_a_running_job_waits_for(stage: Stage) -> None:
-    """From the ledger alone: the row, the owner, the command that ends it."""
+    """From the ledger alone it gives the row, the owner, and the command that ends the job."""
     stage.play("explained", Script(code=held(threading.Event())))
     stage.send("explained", "explained")
     stage.until("explained", "Running")
@@ -320,8 +321,8 @@ def test_explain_says_what_a_running_job_waits_for(stage: Stage) -> None:
 
 
 def test_an_attempt_that_cannot_be_stopped_is_held_until_it_is_gone(stage: Stage) -> None:
-    """Its node is unreachable, so its pod stays: Held(StillThere), whatever outcome a person decides, because it may still run. A decision
-    stops it once more; when the pod is gone, the job ends."""
+    """Its node is unreachable, so its pod stays: Held(StillThere), whatever outcome a person decides, because it may still run. Each
+    decision tries to stop it once more; once the pod is gone, the job ends."""
     stage.play("stays", Script(code=held(threading.Event()), cut_off=True))
     stage.send("stays", "stays", stopTimeoutSeconds=1)
     stage.until("stays", "Running")

@@ -1,4 +1,4 @@
-"""Another job under the same key: refused with the fields named, or taking the place of the first when that has ended."""
+"""Another job under the same key: refused with the differing fields, or taking the place of the first once that has ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.operator
 def test_a_mismatch_names_the_fields_and_harms_nobody(stage: Stage) -> None:
-    """Phase, condition and event name each field that differs; the job that has the key runs on and gets its result."""
+    """Status, condition and event name each differing field; the job that has the key continues and gets its result."""
     done = threading.Event()
     stage.play("named", Script(code=held(done)))
     stage.send("first", "named", "--month", "1")
@@ -56,7 +56,7 @@ def test_a_mismatch_names_the_fields_and_harms_nobody(stage: Stage) -> None:
 
 
 def test_a_mismatch_after_the_end_is_one_as_well(stage: Stage) -> None:
-    """A finished key is not free for another job; what differs is named then, too."""
+    """Another job cannot use a finished key either, and the differing fields are named."""
     stage.send("ended", "ended", "a")
     stage.until("ended", "Succeeded")
     stage.send("late", "ended", "b")
@@ -65,7 +65,7 @@ def test_a_mismatch_after_the_end_is_one_as_well(stage: Stage) -> None:
 
 
 def test_a_clients_key_is_for_one_operation_and_resource(stage: Stage) -> None:
-    """Operation and resource beside the key must match what is recorded under it; the status names the one that differs."""
+    """Operation and resource beside the key must match those recorded with it; the status names the ones that differ."""
     purpose = {"operation": "load", "resource": "orders"}
     stage.send("token", "token", **purpose)
     stage.until("token", "Succeeded")
@@ -111,7 +111,8 @@ def test_a_job_that_supersedes_waits_until_nothing_of_the_old_one_runs(stage: St
 
 @pytest.mark.operator
 def test_superseding_a_job_that_had_committed_replaces_its_result(stage: Stage, tmp_path: Path) -> None:
-    """Its rows were committed, so its generation ends Succeeded; the next one follows it, and both were never active together."""
+    """The first job's rows are committed, so its generation ends Succeeded; the next generation follows it, and both are never active
+    together."""
     wrote = threading.Event()
 
     def writes_and_stays(driver: Driver) -> int:
@@ -135,7 +136,7 @@ def test_superseding_a_job_that_had_committed_replaces_its_result(stage: Stage, 
 
 @pytest.mark.operator
 def test_a_superseded_driver_that_wakes_up_later_commits_nothing(stage: Stage, tmp_path: Path) -> None:
-    """A driver of the old generation that could not be stopped is fenced: the table has the new rows alone."""
+    """A driver of the old generation that could not be stopped is fenced; the new generation has its own rows only."""
     wakes = threading.Event()
     stage.play("zombie", Script(code=writes_outputs(7)))
     stage.play("zombie", Script(code=waits_for(wakes, writes_outputs(1, 2)), cut_off=True), attempt="g1-*")
@@ -150,7 +151,7 @@ def test_a_superseded_driver_that_wakes_up_later_commits_nothing(stage: Stage, t
 
 
 def test_two_objects_that_supersede_each_other_end(stage: Stage) -> None:
-    """Each opens one generation at most: the one that came last has the key, the other is superseded, and nothing moves any more."""
+    """Each opens at most one generation: the later one has the key, the earlier one is superseded, and nothing changes any more."""
     stage.play("duel", Script(code=runs_until_stopped), attempt="g1-*")
     stage.send("one", "duel", "one", onMismatch="Supersede")
     stage.until("one", "Running")
@@ -163,7 +164,7 @@ def test_two_objects_that_supersede_each_other_end(stage: Stage) -> None:
 
 
 def test_two_objects_that_supersede_each_other_from_the_start_end(stage: Stage) -> None:
-    """Applied in the same moment, twenty times over: at most one generation for each object."""
+    """They are applied at the same moment, twenty times over: at most one generation for each object."""
     for number in range(5):
         key = f"duel-{number}"
         threads = [
@@ -183,7 +184,7 @@ def test_two_objects_that_supersede_each_other_from_the_start_end(stage: Stage) 
 
 
 def test_a_finished_job_that_is_superseded_keeps_its_result_in_its_status(stage: Stage) -> None:
-    """It says Succeeded with its own result and generation, and that the key is another job's now."""
+    """Its status stays Succeeded with its own result and generation, and says that another job has the key now."""
     stage.send("kept", "kept", "a")
     before = stage.until("kept", "Succeeded")
     stage.send("replaces", "kept", "b", onMismatch="Supersede")
@@ -195,7 +196,7 @@ def test_a_finished_job_that_is_superseded_keeps_its_result_in_its_status(stage:
 
 
 def test_the_application_of_generation_two_is_the_new_job(stage: Stage) -> None:
-    """What runs after a supersede has the arguments of the object that superseded."""
+    """The application that runs after a supersede has the arguments of the superseding object."""
     listed = stage.cluster.api.list(SPARK_APPLICATIONS, stage.namespace)
     found = {
         each["metadata"]["name"].split("-", 2)[2]: each["spec"]["arguments"]
@@ -206,8 +207,8 @@ def test_the_application_of_generation_two_is_the_new_job(stage: Stage) -> None:
 
 
 def test_a_schedulers_second_try_is_replayed(stage: Stage) -> None:
-    """Lineage settings that each try sets anew, and those that the job names, are in the application and not in the job's identity; labels
-    by which a tool would prune the application are not on it."""
+    """Lineage settings that each try sets anew, and settings that the job lists, are in the application but not in the job's identity;
+    labels by which a tool would prune the application are not on it."""
 
     def send(name: str, run: str) -> None:
         job = stage.job(name, "lineage", ignoredConf=["spark.example.runId"])
@@ -229,7 +230,7 @@ def test_a_schedulers_second_try_is_replayed(stage: Stage) -> None:
     send("try-2", "run-2")
     again = stage.until("try-2", "Succeeded", replayed=True)
     assert again["result"] == first["result"]
-    send("try-2", "run-3")  # an edit of what is ignored asks for nothing new
+    send("try-2", "run-3")  # an edit of ignored settings is no request
     send("try-3", "run-1")
     stage.until("try-3", "Succeeded", replayed=True)
     assert stage.status("try-2")["requestNumber"] == again["requestNumber"]

@@ -1,4 +1,4 @@
-"""Which object's request opens a generation and which does not: refused and late duplicates, failures, edits, suspend."""
+"""Which object's request opens a generation, and which does not: refused and late duplicates, failures, edits, suspend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 
 def test_fifteen_objects_on_one_operator_have_one_application(stage: Stage) -> None:
-    """What one process reads for fifteen objects of a key is reserved once: no caller is taken for another."""
+    """A single process that reads fifteen objects of a key reserves it once."""
     stage.flood("flood")
     assert len({str(each["result"]) for each in stage.until_all("flood", "Succeeded")}) == 1
     assert stage.attempts("flood") == ["g1-a1"]
@@ -35,7 +35,7 @@ def test_fifteen_objects_on_one_operator_have_one_application(stage: Stage) -> N
 
 
 def test_a_rejected_duplicate_waits_for_nothing_and_is_told_the_result(stage: Stage) -> None:
-    """The leader has onDuplicate: Reject: the second object is refused at once, is not a follower, and has the result after the end."""
+    """The leader has onDuplicate: Reject: the second object is refused at once, is no follower, and has the result after the end."""
     done = threading.Event()
     stage.play("reject", Script(code=held(done)))
     stage.send("reject-1", "reject", onDuplicate="Reject")
@@ -46,7 +46,7 @@ def test_a_rejected_duplicate_waits_for_nothing_and_is_told_the_result(stage: St
     assert "onDuplicate" in stage.until_event("reject-2", "DuplicateRejected")
     assert stage.status("reject-2")["phase"] == "Pending"
     assert [each.partition("/")[0] for each in stage.record("reject")["record"]["objects"]] == [stage.uid("reject-1")]
-    stage.edit("reject-1", retention={"failed": "9d"})  # the leader's own re-delivery is not a duplicate
+    stage.edit("reject-1", retention={"failed": "9d"})  # an edit of the leader is not a duplicate
     stage.settled("reject-1", "reject-2")
     assert stage.status("reject-1")["role"] == "Leader"
     done.set()
@@ -56,7 +56,7 @@ def test_a_rejected_duplicate_waits_for_nothing_and_is_told_the_result(stage: St
 
 
 def test_a_rejected_duplicate_does_not_keep_the_job_alive(stage: Stage) -> None:
-    """The leader is deleted while a refused object exists: the job stops. The refused one becomes Cancelled, and as it has been answered it
+    """The leader is deleted while a refused object exists: the job is stopped. The refused object becomes Cancelled and, having its answer,
     opens nothing; a new object does."""
     stage.play("orphan", Script(code=held(threading.Event())), attempt="g1-*")
     stage.send("orphan-1", "orphan", onDuplicate="Reject")
@@ -73,7 +73,7 @@ def test_a_rejected_duplicate_does_not_keep_the_job_alive(stage: Stage) -> None:
 
 @pytest.mark.operator
 def test_an_object_that_comes_after_the_end_runs_nothing(stage: Stage) -> None:
-    """Replay with the same result and an event about it; no second application."""
+    """It is a replay with the same result and an event; there is no second application."""
     stage.send("late-1", "late")
     first = stage.until("late-1", "Succeeded")
     stage.send("late-2", "late")
@@ -84,7 +84,7 @@ def test_an_object_that_comes_after_the_end_runs_nothing(stage: Stage) -> None:
 
 
 def test_applying_the_same_manifest_again_changes_nothing(stage: Stage) -> None:
-    """Not the object, not its status, not the record."""
+    """The object, its status and the record do not change."""
     stage.send("same", "same")
     stage.until("same", "Succeeded")
     before, record = stage.object("same"), stage.record("same")["record"]
@@ -102,7 +102,7 @@ def test_applying_the_same_manifest_again_changes_nothing(stage: Stage) -> None:
 
 
 def test_a_failed_job_is_replayed_unless_a_new_object_may_run_it_again(stage: Stage) -> None:
-    """A failure is a result. onFinalized: RerunIfFailed runs a new generation for a new object, once, and never for an old one."""
+    """A failure is a result. With onFinalized: RerunIfFailed a new object runs a new generation once; an old object never does."""
     stage.play("failed", Script(exit_code=3), attempt="g1-*")
     stage.play("failed", Script(exit_code=4), attempt="g2-*")
     stage.send("failed-1", "failed", onFinalized="RerunIfFailed")
@@ -113,7 +113,7 @@ def test_a_failed_job_is_replayed_unless_a_new_object_may_run_it_again(stage: St
     stage.until("failed-3", "Failed", role="Leader", generation=2)
     stage.settled("failed-1", "failed-2", "failed-3")
     assert stage.attempts("failed") == ["g1-a1", "g2-a1"]
-    stage.edit("failed-2", onFinalized="RerunIfFailed")  # an old object, and an ignored field
+    stage.edit("failed-2", onFinalized="RerunIfFailed")  # an old object, edited in an ignored field
     stage.settled("failed-2")
     stage.send("failed-4", "failed", onFinalized="RerunIfFailed")
     stage.until("failed-4", "Succeeded", generation=3)
@@ -123,7 +123,7 @@ def test_a_failed_job_is_replayed_unless_a_new_object_may_run_it_again(stage: St
 
 
 def test_a_cancelled_generation_is_no_result_for_a_new_object(stage: Stage) -> None:
-    """The object that became Cancelled stays so; the next new one opens a generation."""
+    """The object stays Cancelled; the next new one opens a generation."""
     stage.play("cancelled", Script(code=held(threading.Event())), attempt="g1-*")
     stage.send("cancelled-1", "cancelled")
     stage.until("cancelled-1", "Running")
@@ -139,7 +139,7 @@ def test_a_cancelled_generation_is_no_result_for_a_new_object(stage: Stage) -> N
 
 
 def test_an_edit_of_ignored_fields_is_no_request(stage: Stage) -> None:
-    """Labels, retention and policies of a finished job change nothing but observedGeneration."""
+    """Edits of labels, retention and policies of a finished job change only observedGeneration."""
     stage.send("ignored", "ignored")
     before = stage.until("ignored", "Succeeded")
     stage.edit(
@@ -152,7 +152,7 @@ def test_an_edit_of_ignored_fields_is_no_request(stage: Stage) -> None:
 
 
 def test_an_edit_of_tunable_fields_serves_the_next_attempt(stage: Stage) -> None:
-    """The running attempt keeps its memory; the next one has the edited value, for the same job."""
+    """The running attempt keeps its memory; the next one has the edited value, and it is the same job."""
     fails = threading.Event()
     stage.play("tuned", Script(code=held(fails, exit_code=1)), attempt="g1-a1")
     stage.send("tuned", "tuned", retry={"maxAttempts": 2})
@@ -169,8 +169,8 @@ def test_an_edit_of_tunable_fields_serves_the_next_attempt(stage: Stage) -> None
 
 @pytest.mark.operator
 def test_an_edit_of_must_match_fields_is_a_request_that_on_mismatch_decides(stage: Stage) -> None:
-    """Rejected: the object becomes Mismatch with the field, and its running job continues. Reverted: it follows its job again, and has the
-    result."""
+    """Rejected, the object is a Mismatch with the field's name, and its running job continues. Reverted, it is the job's leader again and
+    gets the result."""
     done = threading.Event()
     stage.play("edited", Script(code=held(done)))
     stage.send("edited", "edited", "a")
@@ -186,7 +186,7 @@ def test_an_edit_of_must_match_fields_is_a_request_that_on_mismatch_decides(stag
 
 
 def test_an_edit_with_supersede_replaces_the_objects_own_job(stage: Stage) -> None:
-    """The old generation ends first; there and back again is two requests, each of which runs once."""
+    """The old generation ends first; editing there and back is two requests, each of which runs once."""
     stage.play("replaced", Script(code=held(threading.Event())), attempt="g1-*")
     stage.send("replaced", "replaced", "a", onMismatch="Supersede")
     stage.until("replaced", "Running")
@@ -201,7 +201,7 @@ def test_an_edit_with_supersede_replaces_the_objects_own_job(stage: Stage) -> No
 
 
 def test_an_edit_there_and_back_that_nobody_saw_is_no_request(stage: Stage) -> None:
-    """While no operator runs the object is edited and edited back: nothing happens when one comes."""
+    """The object is edited and edited back while no operator runs: when one starts, nothing happens."""
     stage.send("unseen", "unseen", "a", onMismatch="Supersede")
     stage.until("unseen", "Succeeded")
     (operator,) = stage.operators
@@ -218,7 +218,7 @@ def test_an_edit_there_and_back_that_nobody_saw_is_no_request(stage: Stage) -> N
 
 
 def test_a_suspended_job_has_no_application_until_it_is_resumed(stage: Stage) -> None:
-    """It holds its key and says why it waits; duplicates follow it; false starts it."""
+    """It holds its key and says why it waits, and duplicates follow it; it starts when suspend becomes false."""
     stage.send("suspended", "suspended", suspend=True)
     stage.until("suspended", "Pending", role="Leader")
     assert "spec.suspend" in stage.status("suspended")["message"]
@@ -232,7 +232,7 @@ def test_a_suspended_job_has_no_application_until_it_is_resumed(stage: Stage) ->
 
 
 def test_a_suspended_job_that_is_deleted_is_cancelled(stage: Stage) -> None:
-    """Nothing ran and nothing will: its name is held by a placeholder."""
+    """Nothing ran and nothing will: a placeholder holds the application's name."""
     stage.send("dropped", "dropped", suspend=True)
     stage.until("dropped", "Pending", role="Leader")
     stage.delete("dropped")
@@ -247,8 +247,8 @@ def test_a_suspended_job_that_is_deleted_is_cancelled(stage: Stage) -> None:
 
 @pytest.mark.operator
 def test_a_result_that_is_gone_is_said_and_run_again_only_on_purpose(stage: Stage, tmp_path: Path) -> None:
-    """A new object of a finished job whose table was deleted: ResultGone instead of Complete, and an event; nothing runs until `sparkonce
-    rerun`. An object that already had the result keeps it."""
+    """A new object of a finished job whose table was deleted has ResultGone instead of Complete, and an event; nothing runs until
+    `sparkonce rerun`. An object that already had the result keeps it."""
     stage.play("gone", Script(code=writes_outputs(1, 2)))
     stage.send("gone-1", "gone", outputs=rows(tmp_path / "table"))
     stage.until("gone-1", "Succeeded")

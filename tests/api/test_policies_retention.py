@@ -1,4 +1,4 @@
-"""What is removed after the end, and when: applications, objects, records; and the status of an object whose record is gone."""
+"""What is removed after a job's end, and when: applications, objects, records; and the status of an object whose record is gone."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def forget(stage: Stage, key: str) -> subprocess.CompletedProcess[str]:
 
 
 def gone(stage: Stage, key: str) -> bool:
-    """The ledger has no record of it."""
+    """Whether the ledger has no record of the key."""
     done = stage.cli("keys", "show", key)
     assert done.returncode in (0, 2), done.stderr
     return done.returncode == 2
 
 
 def test_a_record_is_purged_after_its_retention_and_its_object_expires(stage: Stage) -> None:
-    """Not before; the object says Expired and runs nothing; a new object is a new job, in a generation above the old one."""
+    """The record is not purged earlier; then the object is Expired and runs nothing. A new object is a new job, in a higher generation."""
     stage.send("purged-1", "purged", retention={"succeeded": "3s"})
     stage.send("kept", "kept", retention={"succeeded": "1h"})
     first = stage.until("purged-1", "Succeeded", "Expired")
@@ -58,7 +58,7 @@ def test_a_record_is_purged_after_its_retention_and_its_object_expires(stage: St
 
 @pytest.mark.operator
 def test_a_forgotten_key_runs_again_for_a_new_object_alone(stage: Stage) -> None:
-    """`keys forget`: the old object expires within seconds and stays quiet, also when its manifest is applied again."""
+    """After `keys forget` the old object expires within seconds and runs nothing, even if its manifest is applied again."""
     stage.send("forgotten-1", "forgotten")
     stage.until("forgotten-1", "Succeeded")
     done = forget(stage, "forgotten")
@@ -89,7 +89,8 @@ def test_a_running_key_is_not_forgotten(stage: Stage) -> None:
 def test_the_application_of_a_job_with_outputs_goes_after_its_ttl(
     stage: Stage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Its name is free then, since its outputs are fenced; the record and the result stay. A failed one stays as long as is said."""
+    """Its name is then free, since its outputs are fenced; record and result are kept. A failed application is kept as long as its own TTL
+    says."""
     folder = tmp_path_factory.mktemp("table")
     ttl = {"succeeded": "1s", "failed": "1h"}
     stage.play("written", Script(code=writes_outputs(1)))
@@ -107,7 +108,7 @@ def test_the_application_of_a_job_with_outputs_goes_after_its_ttl(
 
 
 def test_the_application_of_an_opaque_job_leaves_a_suspended_stub(stage: Stage) -> None:
-    """Its name stays taken, by something that runs nothing, so that a create call of a frozen owner can never start it anew."""
+    """A suspended application that runs nothing holds the name, so that a frozen owner's late create can never start the attempt."""
     stage.send("stubbed", "stubbed", applicationTTL={"succeeded": "1s"})
     stage.until("stubbed", "Succeeded")
     name = f"so-{stage.hash20('stubbed')}-g1-a1"
@@ -121,8 +122,8 @@ def test_the_application_of_an_opaque_job_leaves_a_suspended_stub(stage: Stage) 
 
 
 def test_a_finished_object_is_deleted_after_its_ttl(stage: Stage) -> None:
-    """ttlSecondsAfterFinished removes the object and not the record: applied again it has the result at once. Another object of the key
-    with no TTL stays."""
+    """ttlSecondsAfterFinished removes the object but not the record: a new object of the key gets the result at once. An object without a
+    TTL is kept."""
     stage.send("brief", "brief", ttlSecondsAfterFinished=1)
     stage.send("lasting", "brief")
     stage.until("lasting", "Succeeded")
@@ -134,7 +135,7 @@ def test_a_finished_object_is_deleted_after_its_ttl(stage: Stage) -> None:
 
 
 def test_an_unfinished_object_with_a_ttl_stays(stage: Stage) -> None:
-    """The time counts from its end."""
+    """The TTL counts from the job's end."""
     done = threading.Event()
     stage.play("waiting", Script(code=held(done)))
     stage.send("waiting", "waiting", ttlSecondsAfterFinished=0)
@@ -148,8 +149,8 @@ def test_an_unfinished_object_with_a_ttl_stays(stage: Stage) -> None:
 
 @pytest.mark.operator
 def test_a_record_is_not_purged_before_its_object_is_told(stage: Stage) -> None:
-    """A person decides a held key while no operator runs, and its retention ends: when operators come, the object learns the end first
-    and expires after it."""
+    """A person decides a held key while no operator runs, and its retention ends: once operators run, the object gets the result before it
+    expires."""
     stage.play("untold", Script(code=held(threading.Event()), vanishes=Moment.RUNNING))
     stage.send("untold", "untold", retention={"failed": "1s"})
     stage.until("untold", "Held")
@@ -167,5 +168,5 @@ def test_a_record_is_not_purged_before_its_object_is_told(stage: Stage) -> None:
 
 
 def now() -> str:
-    """As the command line writes times."""
+    """The current time, formatted as the command line does."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""The annotation `sparkonce.dev/rerun`, and an edit of onMismatch: what stands in the object runs once more, once for each text."""
+"""The annotation `sparkonce.dev/rerun`, and edits of onMismatch: the object's current spec runs once more, once for each text."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def annotate(stage: Stage, name: str, text: str | None) -> None:
 
 
 def history(stage: Stage, key: str, what: str = "Reopened") -> list[str]:
-    """The reasons of these events."""
+    """The reasons of the reopenings in the key's history."""
     told = json.loads(stage.cli("keys", "history", key, "--json").stdout)["events"]
     return [each.get("why", "") for each in told if each["what"] == what]
 
 
 def arguments(stage: Stage, key: str) -> dict[str, list[str]]:
-    """Of each application, by its attempt."""
+    """The arguments of each application, by attempt."""
     found = stage.applications(key)
     return {"-".join(each["metadata"]["name"].split("-")[2:]): each["spec"]["arguments"] for each in found}
 
 
 def as_printed(stage: Stage, message: str) -> None:
-    """Carries out the `kubectl annotate` command of a message as it is printed, with a reason in the place of REASON."""
+    """Applies the effect of the `kubectl annotate` command in a message, after checking its words, with a reason in place of REASON."""
     words = shlex.split(message[message.index("kubectl annotate") :])
     assert words[:4] == ["kubectl", "annotate", "--overwrite", "idempotentjobs"] and words[4] == "-n"
     namespace, name, (annotation, _, text) = words[5], words[6], words[7].partition("=")
@@ -66,8 +66,8 @@ def as_printed(stage: Stage, message: str) -> None:
 
 @pytest.mark.operator
 def test_each_new_text_runs_what_stands_in_the_object_now(stage: Stage) -> None:
-    """A success is run again with the same spec, then with an edited one; a text that was there before opens nothing, nor does a restart
-    of both operators; the history has the object and the text."""
+    """A success is run again with the same spec, then with an edited one. A text used before opens nothing, nor does a restart of both
+    operators; the history has the object and the text."""
     stage.send("again", "again", "a")
     stage.until("again", "Succeeded", generation=1)
     annotate(stage, "again", 'the "source" was mended')
@@ -99,7 +99,7 @@ def test_each_new_text_runs_what_stands_in_the_object_now(stage: Stage) -> None:
 
 
 def test_a_running_generation_ends_first_and_is_not_stopped(stage: Stage) -> None:
-    """The object goes on to show the run, says what follows, and two texts meanwhile are one further generation: the last."""
+    """The object still shows the run and says what follows; two texts meanwhile give one further generation, with the last text."""
     done = threading.Event()
     stage.play("busy", Script(code=held(done)), attempt="g1-*")
     stage.send("busy", "busy")
@@ -117,7 +117,7 @@ def test_a_running_generation_ends_first_and_is_not_stopped(stage: Stage) -> Non
 
 
 def test_a_job_with_the_text_waits_for_another_one_of_its_key(stage: Stage) -> None:
-    """It waits for the other job's end, and for the person that decides a held one, by the command that the message prints."""
+    """It waits for the other job's end and, if that is held, for a person to run the command that the message prints."""
     done = threading.Event()
     stage.play("other", Script(code=held(done)), attempt="g1-*")
     stage.send("one", "other", "a")
@@ -148,7 +148,7 @@ def _has(text: str, word: str) -> str:
 
 
 def test_a_text_that_cannot_be_shown_opens_nothing_and_is_named(stage: Stage) -> None:
-    """Status and event name the character by its number, the text is nowhere; without it, as the sentence says, the job runs."""
+    """Status and event name the character by its number and do not contain the text; with a text as the sentence asks, the job runs."""
     stage.send("bad", "bad")
     stage.until("bad", "Succeeded")
     annotate(stage, "bad", "red\u001b[31m")
@@ -170,7 +170,7 @@ def test_a_text_that_cannot_be_shown_opens_nothing_and_is_named(stage: Stage) ->
 
 
 def test_copies_of_one_manifest_run_once_more_together(stage: Stage) -> None:
-    """Ten objects of one key that get one text at once are one generation."""
+    """Ten objects of one key that get the same text at once open one generation."""
     names = stage.flood("copies", clients=2, names=5, times=1)
     stage.until_all("copies", "Succeeded")
     threads = [threading.Thread(target=annotate, args=(stage, name, "all of them")) for name in names]
@@ -186,8 +186,8 @@ def test_copies_of_one_manifest_run_once_more_together(stage: Stage) -> None:
 
 @pytest.mark.operator
 def test_an_edit_of_on_mismatch_asks_again(stage: Stage) -> None:
-    """A mismatch whose onMismatch becomes Supersede takes the key once; other edits ask for nothing. With RejectAlways it stays a mismatch
-    even of a job that never ran, until that is edited, too."""
+    """A mismatch whose onMismatch becomes Supersede takes the key once; other edits are no request. With RejectAlways it stays a mismatch
+    even of a job that never ran, until that field is edited, too."""
     stage.send("mine", "taken", "a")
     stage.until("mine", "Succeeded")
     stage.send("theirs", "taken", "b")
@@ -216,7 +216,7 @@ def test_an_edit_of_on_mismatch_asks_again(stage: Stage) -> None:
 def test_an_operator_that_dies_while_it_opens_opens_one(
     cluster: Cluster, ledger_server: Etcd, tmp_path: Path, place: str
 ) -> None:
-    """Killed before its write, after it, and before it had the reply: another operator finds one request, one generation."""
+    """Killed before its write, after it, or before it had the reply: another operator finds one request and one generation."""
     with staged(cluster, ledger_server, tmp_path, sweep=SWEEP) as stage:
         stage.send("dies", "dies", "a")
         stage.until("dies", "Succeeded")
@@ -247,8 +247,8 @@ def test_an_operator_that_dies_while_it_opens_opens_one(
 def test_an_operator_that_froze_before_its_write_opens_nothing_later(
     cluster: Cluster, ledger_server: Etcd, tmp_path: Path
 ) -> None:
-    """It has read the object and is about to write; another one opens generation 2 for the text and a third for the next one. Then it goes
-    on, with a request for what is long over."""
+    """It has read the object and is about to write when another operator opens generation 2 for the text and generation 3 for the next one.
+    When it continues, its request is outdated and opens nothing."""
     with staged(cluster, ledger_server, tmp_path, sweep=SWEEP) as stage:
         stage.send("froze", "froze", "a")
         stage.until("froze", "Succeeded")
@@ -275,8 +275,8 @@ def test_an_operator_that_froze_before_its_write_opens_nothing_later(
 def test_an_operator_of_the_version_before_opens_nothing_for_it(
     cluster: Cluster, ledger_server: Etcd, tmp_path: Path
 ) -> None:
-    """Alone it leaves the annotated job as it is; this version then opens one generation; and the earlier one, back alone or beside it,
-    opens none although it removes the text from the status."""
+    """Alone it leaves the annotated job unchanged; this version then opens one generation; and the earlier version, alone again or beside
+    it, opens none although it removes the text from the status."""
     before = previous(tmp_path)
     with staged(cluster, ledger_server, tmp_path, sweep=SWEEP, environment=before.environment) as stage:
         [old] = stage.operators
@@ -309,7 +309,7 @@ def test_an_operator_of_the_version_before_opens_nothing_for_it(
 def plugin(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """`kubectl sparkonce rerun` in this process, with the real kubectl on PATH. Returns the exit code and what it printed."""
+    """Runs `kubectl sparkonce rerun` in this process, with the real kubectl on PATH. Returns the exit code and the output."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "kubectl").write_text(f'#!/bin/sh\nexec {shlex.join(find("kubectl"))} "$@"\n')
@@ -329,8 +329,8 @@ def plugin(
 def test_the_plugin_runs_what_the_file_says(
     stage: Stage, tmp_path: Path, plugin: Callable[..., tuple[int, str]]
 ) -> None:
-    """The file is applied with the reason as annotation: the changed job runs, the same command again opens nothing, nor does the plain
-    file that kubectl applies afterwards; another reason runs it once more."""
+    """The file is applied with the reason as annotation, and the changed job runs. The same command again opens nothing, nor does the plain
+    file when kubectl applies it afterwards; another reason runs the job once more."""
     file = tmp_path / "job.json"
     stage.send("from-file", "from-file", "a")
     stage.until("from-file", "Succeeded")
@@ -372,7 +372,7 @@ def test_the_plugin_runs_what_the_file_says(
 def test_what_the_plugin_refuses_is_not_applied(
     stage: Stage, tmp_path: Path, plugin: Callable[..., tuple[int, str]], words: tuple[str, ...], why: str
 ) -> None:
-    """Exit code 2 with one sentence, and there is no object."""
+    """Exit code 2 with one sentence, and no object is created."""
     file = tmp_path / "job.json"
     file.write_text(json.dumps(stage.job("refused", "refused")))
     code, said = plugin(*(str(file) if word == "FILE" else word for word in words))

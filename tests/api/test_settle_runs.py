@@ -1,4 +1,4 @@
-"""Outputs that operators do not reach: settle runs, which really run as separate processes, find out what an attempt committed."""
+"""Operators cannot reach the outputs: settle runs, which run as separate processes here, find out what an attempt committed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparkonce.store.open import open_blocking
 from sparkonce.store.protocol import Sealed
 
 GATEWAY = ("--gateway-url", "http://gateway.invalid")
-"""The settle runs of these tests speak to the ledger itself."""
+"""The settle runs of these tests reach the ledger directly."""
 OPTIONS = ("--settle", "run", "--settle-after", "0.5", *GATEWAY)
 SETTLES = {ROLE_LABEL: Role.SETTLE.value}
 WITHIN = 20.0
@@ -47,7 +47,7 @@ def url(stage: Stage) -> str:
 
 
 def play(stage: Stage, key: str, driver: Script, *runs: Script) -> None:
-    """Sets the behaviour of a key's attempts, and of each of their settle runs; by default the last one settles."""
+    """Sets the scripts of a key's attempts and of its settle runs; settle runs without one settle."""
     stage.play(key, driver, attempt="g*-a?")
     log = stage.folder / f"{key}.log"
     stage.play(key, Script(code=settles(url(stage), log)), attempt="g*-a*-s*")
@@ -56,7 +56,7 @@ def play(stage: Stage, key: str, driver: Script, *runs: Script) -> None:
 
 
 def settle_runs(stage: Stage, key: str) -> list[str]:
-    """Their names' ends, as "a1-s1"."""
+    """The settle runs of a key, as "a1-s1"."""
     found = stage.applications(key, placeholders=True)
     labels = {each["metadata"]["name"]: each["metadata"]["labels"][ROLE_LABEL] for each in found}
     return sorted("-".join(name.split("-")[3:]) for name, role in labels.items() if role == Role.SETTLE)
@@ -71,7 +71,7 @@ def slots_in(folder: Path) -> list[str]:
 
 @pytest.mark.operator
 def test_what_an_attempt_committed_is_found_by_a_settle_run(stage: Stage, tmp_path: Path) -> None:
-    """The operators touch no output: the result, with its rows, is the report's. One attempt, one settle run, one effect."""
+    """No operator touches the output: the result, with its rows, comes from the report. One attempt, one settle run, one effect."""
     play(stage, "found", Script(code=writes_outputs(1, 2, 3)))
     stage.send("found", "found", outputs=rows(tmp_path))
     status = stage.until("found", "Succeeded", attempt=1)
@@ -85,7 +85,7 @@ def test_what_an_attempt_committed_is_found_by_a_settle_run(stage: Stage, tmp_pa
 
 @pytest.mark.operator
 def test_an_attempt_that_committed_nothing_is_closed_before_the_next(stage: Stage, tmp_path: Path) -> None:
-    """Slot 1 is closed by the settle run, and attempt 2 writes the rows; settle runs are no attempts."""
+    """Slot 1 is closed by the settle run and attempt 2 writes the rows; settle runs do not count as attempts."""
     play(stage, "closed", Script(code=writes_outputs(4)))
     stage.play("closed", Script(exit_code=3), attempt="g1-a1")
     stage.send("closed", "closed", outputs=rows(tmp_path), retry={"maxAttempts": 2})
@@ -96,7 +96,7 @@ def test_an_attempt_that_committed_nothing_is_closed_before_the_next(stage: Stag
 
 
 def test_a_failure_is_said_after_a_settle_run_alone(stage: Stage, tmp_path: Path) -> None:
-    """Attempts are used up: Failed, and the last slot is closed, so that nothing can come any more."""
+    """Once attempts are used up the job is Failed, and the last slot is closed, so that nothing can be committed any more."""
     play(stage, "failed", Script(exit_code=3))
     stage.send("failed", "failed", outputs=rows(tmp_path), retry={"maxAttempts": 1})
     stage.until("failed", "Failed", attempt=1)
@@ -104,7 +104,7 @@ def test_a_failure_is_said_after_a_settle_run_alone(stage: Stage, tmp_path: Path
 
 
 def seals_and_dies(store: str, install: str) -> Code:
-    """A driver that is lost between the seal of its transaction and the first slot."""
+    """A driver that dies after sealing its transaction and before the first slot."""
 
     def code(driver: Driver) -> int:
         assignment = assignment_in(driver)
@@ -123,7 +123,7 @@ def seals_and_dies(store: str, install: str) -> Code:
 
 
 def test_a_sealed_transaction_is_rolled_forward_by_a_settle_run(stage: Stage, tmp_path: Path) -> None:
-    """Its driver died after the seal: both outputs have the rows that it staged, once, and no other attempt was made."""
+    """Its driver died after the seal: both outputs have the staged rows once, and there was no other attempt."""
     two = [{"name": name, "slotLog": {"path": str(tmp_path / name)}} for name in ("a", "b")]
     play(stage, "sealed", Script(code=seals_and_dies(url(stage), stage.install)))
     stage.send("sealed", "sealed", outputs=two)
@@ -136,7 +136,8 @@ def test_a_sealed_transaction_is_rolled_forward_by_a_settle_run(stage: Stage, tm
 
 
 def test_a_lost_settle_run_is_followed_by_another(stage: Stage, tmp_path: Path) -> None:
-    """The first ends without a report, the second never gets a driver: the third's report counts, and the attempt is still the first."""
+    """The first ends without a report and the second never gets a driver: the third one's report counts, and the attempt is still the
+    first."""
     lost = [Script(exit_code=75), Script(submission_error="no room")]
     play(stage, "lost", Script(code=writes_outputs(5)), *lost)
     stage.send("lost", "lost", outputs=rows(tmp_path))
@@ -146,7 +147,8 @@ def test_a_lost_settle_run_is_followed_by_another(stage: Stage, tmp_path: Path) 
 
 
 def test_three_lost_settle_runs_are_for_a_person(stage: Stage, tmp_path: Path) -> None:
-    """Held(CannotSettle), with the reason; nothing more is tried. `keys resolve --retry` has an operator ask again: three more."""
+    """The job is Held(CannotSettle) with the reason, and nothing more is tried. After `keys resolve --retry` an operator tries three
+    more."""
     play(stage, "three", Script(code=writes_outputs(6)), *[Script(exit_code=75)] * 3)
     stage.send("three", "three", outputs=rows(tmp_path))
     stage.until("three", "Held", attempt=1)
@@ -163,8 +165,8 @@ def test_three_lost_settle_runs_are_for_a_person(stage: Stage, tmp_path: Path) -
 
 
 def test_a_settle_run_that_comes_late_changes_nothing(stage: Stage, tmp_path: Path) -> None:
-    """The first one's pod is lost and its process lives on. It settles attempt 1 when attempt 2 has committed: one effect, the same result,
-    and its report is ignored."""
+    """The first one's pod is lost while its process lives on, and settles attempt 1 after attempt 2 has committed: one effect, the same
+    result, and its report is ignored."""
     wakes, done = threading.Event(), threading.Event()
     real = settles(url(stage), stage.folder / "late.log")
 
@@ -204,8 +206,8 @@ def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, t
 def test_an_operator_that_dies_beside_a_settle_run_sends_no_second_one(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, point: str
 ) -> None:
-    """Killed after the run was counted, before and after its application was created: the next operator continues with the same number. One
-    settle run, one effect, one attempt."""
+    """It is killed after the run was counted, or before or after its application was created: the next operator continues with the same
+    number. One settle run, one effect, one attempt."""
     table = tmp_path / "table"
     kubeflow.on(Script(code=writes_outputs(1, 2, 3)))
     kubeflow.on(Script(code=settles(fleet.url, tmp_path / "settle.log")), labels=SETTLES)
@@ -224,7 +226,7 @@ def test_an_operator_that_dies_beside_a_settle_run_sends_no_second_one(
 
 
 def blind(fleet: Fleet, folder: Path, *options: str) -> OperatorProcess:
-    """An operator in a pod without the volume: its file system has another, empty disk at that path."""
+    """An operator in a pod without the volume: it sees another, empty disk at that path."""
     hidden = f"mount -t tmpfs none {shlex.quote(str(folder))}"
     alone = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{hidden} && exec "$0" "$@"']
     process = fleet.add(program=[*alone[1:], sys.executable, "-m", "sparkonce"], options=options, python=alone[0])
@@ -235,8 +237,8 @@ def blind(fleet: Fleet, folder: Path, *options: str) -> OperatorProcess:
 def test_a_folder_that_only_drivers_see_is_left_to_settle_runs(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path
 ) -> None:
-    """`--settle auto`: the operator's own disk has a folder of that name, whose content proves nothing. The rows are found, once, and
-    nothing is written on the wrong disk, where a fence would have declared a committed job failed."""
+    """With `--settle auto` the operator's own disk has a folder of that name, whose content proves nothing. The rows are found once, and
+    nothing is written to the wrong disk, where a fence would have made a committed job Failed."""
     volume = tmp_path / "volume"
     volume.mkdir()
     kubeflow.on(Script(code=writes_outputs(1, 2, 3)))

@@ -1,4 +1,4 @@
-"""A tenant writes into the status of its own object: its namespace stands still, and another tenant's jobs run."""
+"""A tenant forges the status of its own object: its namespace is frozen, and another tenant's jobs run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Tenants:
         return assert_eventually(there, IN_TIME)
 
     def forge(self, namespace: str, name: str, **status: Any) -> None:
-        """As whoever may write statuses in the namespace."""
+        """Writes a status, as anyone with the right to write statuses in the namespace can."""
         self.cluster.api.patch(JOBS, name, {"status": status}, namespace=namespace, subresource="status")
 
 
@@ -68,8 +68,8 @@ def tenants(cluster: Cluster, ledger: str, install: str, namespace: str, tmp_pat
 
 @pytest.mark.operator
 def test_a_forged_status_freezes_its_own_namespace(tenants: Tenants) -> None:
-    """Revision and epoch of an object are forged: new jobs of its namespace wait, with a condition that names the object; the other
-    tenant's jobs run and the operator is ready. One `accept-restore` ends it for good, although the forged epoch is ahead."""
+    """Revision and epoch of an object's status are forged: new jobs of its namespace wait with a condition that names the object, while the
+    other tenant's jobs run and the operator is ready. One `accept-restore` ends this for good, although the forged epoch is ahead."""
     for namespace in (tenants.one, tenants.other):
         tenants.send(namespace, "first")
         tenants.until(namespace, "first", "Succeeded")
@@ -102,7 +102,8 @@ def test_a_forged_status_freezes_its_own_namespace(tenants: Tenants) -> None:
 
 
 def test_a_status_beyond_all_bounds_proves_nothing(tenants: Tenants) -> None:
-    """The API server takes no epoch of 2^62; an epoch that no restore explains is told as an event, overwritten, and freezes nothing."""
+    """The API server refuses an epoch of 2^62; an epoch that no restore explains is reported as an event, overwritten, and freezes
+    nothing."""
     tenants.send(tenants.one, "first")
     tenants.until(tenants.one, "first", "Succeeded")
     for field in ("epoch", "ledgerRevision"):

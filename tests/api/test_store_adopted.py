@@ -1,4 +1,4 @@
-"""Operators come and go while drivers run, also all of them at once: successors continue what runs, and start nothing anew."""
+"""Operators come and go, sometimes all at once, while drivers run: successors continue what runs and start nothing again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, t
 
 @pytest.fixture
 def go(kubeflow: FakeKubeflow) -> Iterator[threading.Event]:
-    """Once set, the drivers below continue and end."""
+    """When set, the drivers below continue and end."""
     event = threading.Event()
     kubeflow.on(Script(code=waits_for(event)), argument=WAITS)
     kubeflow.on(Script(code=waits_for(event)), argument=FAILS_LATE)
@@ -73,8 +73,8 @@ def until_running(fleet: Fleet, *jobs: Applied) -> None:
 def test_all_operators_killed_while_drivers_run(
     fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path
 ) -> None:
-    """SIGKILL of all operators: drivers run on, and some end while no operator runs. Operators started afterwards, on the records and
-    applications of others, adopt what runs and conclude what ended: no driver was started twice and no attempt was added."""
+    """All operators are killed: drivers run on, and some end while no operator runs. Operators started afterwards adopt what runs and
+    conclude what has ended: no driver is started twice, and no attempt is added."""
     table = tmp_path / "table"
     jobs = [waiting("waits-1"), waiting("waits-2"), failing_late("fails"), writing_late("writes", table)]
     victims = fleet.start(2)
@@ -97,7 +97,7 @@ def test_all_operators_killed_while_drivers_run(
 
 @pytest.mark.operator
 def test_operators_that_know_nothing_adopt(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
-    """Operators killed while drivers run, and a new one ready before any of them ended: each is owned again, and runs on."""
+    """Operators are killed while drivers run, and a new one is ready before any has ended: it owns each job, and each runs on."""
     jobs = [waiting(f"waits-{number}") for number in range(5)]
     victims = fleet.start(2)
     fleet.apply(jobs)
@@ -108,14 +108,14 @@ def test_operators_that_know_nothing_adopt(fleet: Fleet, kubeflow: FakeKubeflow,
     (heir,) = [each for each in fleet.members if each not in victims]
     assert_eventually(lambda: Counter(fleet.owners().values()) == {heir.pid: len(jobs)}, SOON)
     taken = re.search(r"^sparkonce_takeovers_total (\S+)", heir.metrics(), re.MULTILINE)
-    assert taken is not None and float(taken[1]) >= len(jobs)  # more, if its own lease ran out on a busy machine
+    assert taken is not None and float(taken[1]) >= len(jobs)  # more if its own lease expired on a busy machine
     go.set()
     fleet.until_ended(SOON)
     fleet.audit(kubeflow)
 
 
 def test_a_full_replica_takes_over(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
-    """A replica whose only slot is taken begins nothing new, and takes over all that a dead one leaves."""
+    """A replica whose only slot is taken starts nothing new, but takes over everything that a dead one leaves."""
     full = fleet.add(options=("--slots", "1"))
     full.wait_ready()
     mine = waiting("mine")

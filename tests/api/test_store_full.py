@@ -1,4 +1,4 @@
-"""etcd near its quota, and beyond it: nothing new is begun, what was begun ends, and users get the reason."""
+"""etcd is near its quota or beyond it: nothing new is started, started jobs end, and users get the reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOON = 60.0
 
 @pytest.fixture
 def fleet(cluster: Cluster, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
-    """Its operators know the quota, and look at everything every few seconds instead of once a minute."""
+    """A fleet whose operators know the quota and sweep every few seconds instead of once a minute."""
     with (
         folder_in_memory() as folder,
         running(folder, flags=FLAGS) as etcd,
@@ -42,13 +42,13 @@ def status(fleet: Fleet, name: str) -> dict[str, Any]:
 
 
 def reserved(fleet: Fleet, name: str) -> tuple[str, str]:
-    """Status and reason of the condition."""
+    """Status and reason of the condition Reserved."""
     listed = [each for each in status(fleet, name).get("conditions", ()) if each["type"] == "Reserved"]
     return (listed[0]["status"], listed[0]["reason"]) if listed else ("", "")
 
 
 def refused_now(fleet: Fleet) -> str:
-    """A new job that is refused. Some may be taken before: a size of the database is believed for five seconds."""
+    """The name of a new job that is refused. Jobs before it may be accepted, since operators cache the database's size for five seconds."""
     names = (f"new-{number}" for number in count())
 
     def answered(name: str) -> bool:
@@ -64,9 +64,9 @@ def refused_now(fleet: Fleet) -> str:
 
 
 def test_what_was_begun_ends_when_etcd_is_nearly_full(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """At 80 % of etcd's quota a new job is refused, by its status and an event; running ones are finalized, and the same job under another
-    name gets the result. When etcd accepts no writes at all a result waits; it is written when there is room again, and the new job is
-    begun."""
+    """At 80 % of etcd's quota a new job is refused by its status and an event, while running jobs are finalized, and the same job under
+    another name gets the result. When etcd accepts no writes at all, a result waits; once there is room it is written, and the new job
+    starts."""
     first, second = threading.Event(), threading.Event()
     kubeflow.on(Script(code=waits_for(first)), argument="first")
     kubeflow.on(Script(code=waits_for(second)), argument="second")

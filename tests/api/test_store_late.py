@@ -1,4 +1,4 @@
-"""Answers of etcd that come too late or never, and drives that die: no key stays owned without being driven."""
+"""Answers of etcd that are late or lost, and drives that die: no key stays owned without being driven."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, t
 
 @contextmanager
 def reserve_without_a_reply(fleet: Fleet, line: Proxy, one: Applied) -> Iterator[None]:
-    """The operator behind the proxy reserves this job's key in etcd and gets no reply; during the block nothing from etcd reaches it. It
-    reserves only after a second, by which time the proxy drops replies."""
+    """The operator behind the proxy reserves this job's key in etcd and gets no reply; inside the block nothing from etcd reaches it. It
+    waits a second before it reserves, and by then the proxy drops replies."""
     fleet.apply([one])
     assert_eventually(lambda: POINT in (fleet.folder / "hits").read_text(), SOON, interval=0.005)
     line.replies = Flow.DROP
@@ -57,15 +57,15 @@ def slow_to_reserve(fleet: Fleet) -> OperatorProcess:
 
 
 def reserved_once(fleet: Fleet) -> str:
-    """Nonce of the current claim: that of the request that won."""
+    """The nonce of the only claim, that is, of the request that won."""
     (claim,) = claims(fleet.etcd, fleet.install).values()
     return str(claim["nonce"])
 
 
 @pytest.mark.operator
 def test_a_reserve_whose_reply_is_lost_is_driven(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """etcd applied it and the reply was lost, while the lease lives: the repetition with the same nonce finds that it owns the key, and
-    drives it. No takeover happens."""
+    """etcd has applied it and the lease lives: the repetition with the same nonce finds that it owns the key, and drives it. There is no
+    takeover."""
     fleet.lease_seconds = LONG_TTL
     with in_front_of(fleet.etcd.one.address) as line:
         fleet.ledger = f"etcd://{line.address}"
@@ -83,8 +83,8 @@ def test_a_reserve_whose_reply_is_lost_is_driven(fleet: Fleet, kubeflow: FakeKub
 
 
 def test_a_reserve_whose_owner_lost_its_lease_is_released(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """etcd did it, the reply vanished, and so did the lease: the claim goes with the lease, the key is taken over under the next one, and
-    runs on the attempt that was granted first."""
+    """etcd has applied it, but the reply and the lease are lost: the claim ends with the lease, the key is taken over under the next one,
+    and the attempt that was granted first runs."""
     with in_front_of(fleet.etcd.one.address) as line:
         fleet.ledger = f"etcd://{line.address}"
         slow_to_reserve(fleet)
@@ -99,8 +99,8 @@ def test_a_reserve_whose_owner_lost_its_lease_is_released(fleet: Fleet, kubeflow
 
 
 def test_a_drive_that_raised_is_driven_again(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """Whatever error a drive dies of, at any of its steps, its owner drives the key on within a second, and the job ends as it would
-    have."""
+    """At each of these steps a drive fails with an error: its owner drives the key again soon, without a takeover, and the job ends as
+    usual."""
     points = ("engine.launch.before", "engine.launch.after", "engine.note.after", "engine.finalize.before")
     hits = fleet.folder / "hits"
     fleet.lease_seconds = LONG_TTL
@@ -113,7 +113,7 @@ def test_a_drive_that_raised_is_driven_again(fleet: Fleet, kubeflow: FakeKubeflo
     assert {f"{point}=raise" for point in points} <= set(hits.read_text().split())
     (events,) = dump(fleet.etcd, fleet.install).events.values()
     gaps = [after["at"] - before["at"] for before, after in pairwise(events)]
-    assert max(gaps) < stretched(2.0), events  # including the duration of the job itself
+    assert max(gaps) < stretched(2.0), events  # includes the time of the job itself
     assert operator.log.read_text().count("trying again") == len(points)
     assert "sparkonce_takeovers_total 0.0" in operator.metrics()
     fleet.audit(kubeflow)

@@ -39,7 +39,7 @@ def fleet(cluster: Cluster, own_etcd: Etcd, namespace: str, install: str, tmp_pa
 
 @pytest.fixture
 def three(cluster: Cluster, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
-    """On three members."""
+    """An etcd cluster of three members, and a fleet on it."""
     with (
         folder_in_memory() as folder,
         running(folder, members=3) as etcd,
@@ -49,7 +49,7 @@ def three(cluster: Cluster, namespace: str, install: str, tmp_path: Path) -> Ite
 
 
 def mixed(count: int, table: Path) -> list[Applied]:
-    """Opaque jobs, some that fail once, some with outputs."""
+    """Opaque jobs, some that fail once, and some with outputs."""
     fifth = count // 5
     kinds = [plain(count - 2 * fifth), failing_once(fifth), writing(fifth, table)]
     return [kind[n] for n in range(max(map(len, kinds))) for kind in kinds if n < len(kind)]
@@ -86,8 +86,8 @@ AWAY = {"killed": killed, "frozen": Member.freeze}
 def test_an_outage_under_running_jobs(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, how: str, seconds: float
 ) -> None:
-    """etcd is down for longer than leases live: no running job is stopped, jobs that are applied meanwhile wait, and when it is back every
-    job is concluded from its single run, also those whose drivers ended meanwhile."""
+    """etcd is down for longer than leases live: no running job is stopped, and jobs applied meanwhile wait. When it is back, every job ends
+    with its single run, including those whose drivers ended meanwhile."""
     scripted(kubeflow)
     over, later = threading.Event(), threading.Event()
     kubeflow.on(Script(code=waits_for(over)), argument="ends-meanwhile")
@@ -121,7 +121,7 @@ def test_an_outage_under_running_jobs(
 
 
 def patches(fleet: Fleet) -> int:
-    """Status writes that the operators have sent for IdempotentJobs."""
+    """The number of status writes that the operators have sent for IdempotentJobs."""
     lines = [line for each in fleet.members for line in each.metrics().splitlines()]
     wanted = [
         line for line in lines if line.startswith("sparkonce_api_requests_total{") and 'kind="IdempotentJob"' in line
@@ -138,8 +138,8 @@ def reserved(status: Json) -> tuple[str, str]:
 def test_an_object_that_comes_during_an_outage_says_why_it_waits(
     fleet: Fleet, kubeflow: FakeKubeflow, how: str
 ) -> None:
-    """Pending, and unknown whether its key is reserved, because the ledger does not answer: one write for each new object however long it
-    lasts, none for an object that has its answer. Once the ledger answers, each runs once, without being sent again."""
+    """It is Pending and its reservation unknown, because the ledger does not answer: one write for each new object however long this lasts,
+    and none for an object that has its answer. Once the ledger answers, each job runs once without being sent again."""
     scripted(kubeflow)
     fleet.start(2)
     before = fleet.apply(plain(2, name="before"))
@@ -175,7 +175,7 @@ def test_an_object_that_comes_during_an_outage_says_why_it_waits(
 
 @pytest.mark.operator
 def test_an_operator_that_starts_during_an_outage_says_why_objects_wait(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """Also one that has never reached the ledger."""
+    """This includes an operator that has never reached the ledger."""
     scripted(kubeflow)
     with away(fleet.etcd.one, killed):
         fleet.add()
@@ -187,8 +187,8 @@ def test_an_operator_that_starts_during_an_outage_says_why_objects_wait(fleet: F
 
 
 def test_etcd_is_killed_under_load(fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say) -> None:
-    """SIGKILL of etcd and start again, three times while jobs are applied and run: each job has the one application per attempt and the
-    one end that it would have had."""
+    """etcd is killed and restarted three times while jobs are applied and run: each job has one application per attempt and the end that it
+    would have had."""
     scripted(kubeflow)
     table = tmp_path / "table"
     fleet.start(3)
@@ -210,8 +210,8 @@ def ended_well(fleet: Fleet, kubeflow: FakeKubeflow, say: Say, table: Path) -> N
 
 @pytest.mark.parametrize("how", sorted(AWAY))
 def test_the_leader_of_three_members(three: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, how: str, say: Say) -> None:
-    """The leading member is killed or frozen under load; another one becomes leader, and the old one comes back later: no operator lost a
-    key that it had won, and no job was started twice."""
+    """The leading member is killed or frozen under load, another one becomes the leader, and the old one comes back later: no operator
+    loses a key that it had won, and no job is started twice."""
     scripted(kubeflow)
     table = tmp_path / "table"
     three.start(3)

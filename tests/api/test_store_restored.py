@@ -36,7 +36,7 @@ WAITS, FAILS_LATE = "waits", "fails-late"
 SOON = 60.0
 """Seconds for what takes a few on a quiet machine."""
 QUIET = 3.0
-"""Seconds in which operators would have begun something: a look takes a tenth of one."""
+"""Seconds within which operators would have started something: a look takes a tenth of one."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def fleet(cluster: Cluster, own_etcd: Etcd, namespace: str, install: str, tmp_pa
 
 @pytest.fixture
 def go(kubeflow: FakeKubeflow) -> Iterator[threading.Event]:
-    """Set: the drivers of `waiting` jobs end."""
+    """When set, the drivers of `waiting` jobs end."""
     scripted(kubeflow)
     event = threading.Event()
     kubeflow.on(Script(code=waits_for(event)), argument=WAITS)
@@ -60,13 +60,13 @@ def waiting(name: str) -> Applied:
 
 
 def started(fleet: Fleet, *jobs: Applied) -> None:
-    """Applied, and their drivers run and are noted."""
+    """Applies the jobs and waits until their drivers run and are noted."""
     fleet.apply(jobs)
     assert_eventually(lambda: {fleet.witness.phase(one.name) for one in jobs} == {"Running"}, SOON)
 
 
 def until_alarmed(fleet: Fleet) -> None:
-    """All operators say that the ledger is older than it was, and what to do; each has counted it once."""
+    """Waits until all operators say that the ledger is older than it was, and what to do; each has counted it once."""
     for each in fleet.members:
 
         def said(each: Any = each) -> None:
@@ -78,7 +78,7 @@ def until_alarmed(fleet: Fleet) -> None:
 
 
 def nothing_starts(fleet: Fleet, name: str) -> None:
-    """A new job waits with the reason and an event, without a record or an application; no record changes."""
+    """Asserts that a new job waits with the reason and an event but without a record or an application, and that no record changes."""
     before = dump(fleet.etcd, fleet.install).records
     made = set(fleet.witness.applications)
     fleet.apply(plain(1, name=name))
@@ -121,7 +121,7 @@ def until_accepted(fleet: Fleet) -> None:
 
 
 def until_told(fleet: Fleet, phases: dict[str, str]) -> None:
-    """Waits until every object shows this phase, written in the new epoch."""
+    """Waits until every object has this phase, written in the new epoch."""
 
     def told() -> None:
         statuses = {name: (fleet.witness.jobs.get(name) or {}).get("status") or {} for name in phases}
@@ -136,19 +136,19 @@ def until_told(fleet: Fleet, phases: dict[str, str]) -> None:
 
 
 def ran(kubeflow: FakeKubeflow) -> Counter[str]:
-    """Drivers by application."""
+    """The number of drivers by application."""
     return Counter(run.application for run in kubeflow.runs)
 
 
 def applications_of(fleet: Fleet, key: str) -> list[str]:
-    """Of this key, that were ever made: as "g1-a1"."""
+    """All applications of this key that were ever created, as "g1-a1"."""
     start = f"so-{explicit(key, fleet.namespace).hash20}-"
     names = [each["metadata"]["name"] for each in fleet.witness.applications.values()]
     return sorted(name.removeprefix(start) for name in names if name.startswith(start))
 
 
 def each_ran_once(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """Every job has one application and one driver for each attempt that it takes, and no other."""
+    """Asserts that every job has one application and one driver for each of its attempts, and no other."""
     assert set(ran(kubeflow).values()) == {1}
     for name, expected in fleet.applied.items():
         key = fleet.witness.jobs[name]["spec"]["idempotencyKey"]
@@ -160,8 +160,8 @@ def each_ran_once(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
 def test_a_restored_ledger_is_accepted_and_no_job_runs_twice(
     fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path, last: int
 ) -> None:
-    """A backup from before the last jobs is put back: nothing starts until it is accepted (by a command that is killed the first time);
-    then every job has its result, from the one run that it had, whether the backup knew it, knew an earlier attempt of it, or neither."""
+    """A backup from before the last jobs is restored: nothing starts until it is accepted, by a command that is killed the first time. Then
+    every job has the result of the one run that it had, whether the backup knew that run, an earlier attempt, or neither."""
     fail = threading.Event()
     kubeflow.on(Script(code=waits_for(go)), argument=FAILS_LATE)
     kubeflow.on(Script(code=waits_for(fail, lambda _: 1)), argument=FAILS_LATE, labels={ATTEMPT_LABEL: "1"})
@@ -210,8 +210,8 @@ def test_a_restored_ledger_is_accepted_and_no_job_runs_twice(
 def test_an_empty_ledger_is_accepted_and_outputs_are_found(
     fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path
 ) -> None:
-    """etcd has forgotten everything, and so has Kubernetes of the jobs that ended: nothing starts until it is accepted, and then what runs
-    is adopted, old objects show Expired and run nothing; the same job, sent again, gets what its first run had committed."""
+    """etcd has lost everything, and so has Kubernetes for the jobs that ended. Nothing starts until the ledger is accepted; then running
+    jobs are adopted, and old objects are Expired and run nothing. The same job, sent again, gets what its first run had committed."""
     table = tmp_path / "table"
     fleet.start(1)
     ended = fleet.apply(plain(3) + writing(3, table))
@@ -236,5 +236,5 @@ def test_an_empty_ledger_is_accepted_and_outputs_are_found(
     assert rows_of(table) == rows == Counter(dict.fromkeys(ROWS, 3))
     result = fleet.witness.jobs["again"]["status"]["result"]
     assert result["outputs"][0]["rows"] == len(ROWS), result
-    ended.remove("writes-0000")  # whose key has its result again
+    ended.remove("writes-0000")  # its key has its result again
     until_told(fleet, dict.fromkeys(ended, "Expired") | {"writes-0000": "Succeeded"})

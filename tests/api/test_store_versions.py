@@ -1,4 +1,4 @@
-"""Operators of two versions on one ledger: nothing is dropped, they do not fight over keys, and records that are too new are left alone.
+"""Operators of two versions on one ledger: no field is dropped, they do not fight over keys, and records that are too new are left alone.
 
 The other version is the previous commit's wheel (`harness/previous_version.py`), or a fixture that acts as a future version
 (`harness/next_version.py`).
@@ -37,7 +37,7 @@ Json = dict[str, Any]
 SOON = 60.0
 """Seconds for what takes a few on a quiet machine."""
 QUIET = 4.0
-"""Seconds in which several sweeps pass."""
+"""Seconds; several sweeps take less."""
 SWEEP = 1.0
 WAITS, FAILS_LATE = "waits", "fails-late"
 
@@ -50,7 +50,7 @@ def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, t
 
 @pytest.fixture
 def go(kubeflow: FakeKubeflow) -> Iterator[threading.Event]:
-    """Set: the drivers of waiting jobs end."""
+    """When set, the drivers of waiting jobs end."""
     scripted(kubeflow)
     event = threading.Event()
     kubeflow.on(Script(code=waits_for(event)), argument=WAITS)
@@ -74,12 +74,12 @@ def next_version(fleet: Fleet, *, min_reader: int = 1) -> OperatorProcess:
 
 
 def records(fleet: Fleet) -> dict[str, Json]:
-    """By key."""
+    """All records, by key."""
     return {each.value["key"]: each.value for each in dump(fleet.etcd, fleet.install).records.values()}
 
 
 def newer(fleet: Fleet) -> set[str]:
-    """Keys whose records say what only the next version says, all of it."""
+    """The keys whose records have everything that only the next version writes."""
     return {
         key for key, record in records(fleet).items() if (record["schema"], record.get(FIELD)) == (SCHEMA + 1, VALUE)
     }
@@ -90,7 +90,8 @@ def until_running(fleet: Fleet, jobs: list[Applied]) -> None:
 
 
 def both_own(fleet: Fleet, *members: OperatorProcess) -> list[Applied]:
-    """Jobs that run, of which each of these owns some: on a busy machine one may be first at all of a few."""
+    """Running jobs, of which each of these operators owns some: on a busy machine one may be first to reserve all of a few, so more are
+    added."""
     jobs: list[Applied] = []
 
     def owned() -> bool:
@@ -105,7 +106,7 @@ def both_own(fleet: Fleet, *members: OperatorProcess) -> list[Applied]:
 
 
 def quiet(fleet: Fleet) -> None:
-    """Several sweeps change nothing: no record, no object."""
+    """Asserts that several sweeps change no record and no object."""
 
     def stands() -> object:
         objects = fleet.cluster.api.list(JOBS, fleet.namespace)
@@ -121,8 +122,8 @@ def quiet(fleet: Fleet) -> None:
 
 
 def test_two_versions_side_by_side(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
-    """Jobs run on this version and the next at once, and are handed from each to the other and back: fields that the next version wrote
-    into a record stay, through attempts, followers and the end; every job ends once; and then both are idle."""
+    """Jobs run on this version and the next at the same time and are handed over from each to the other and back. Fields that the next
+    version wrote are kept through attempts, followers and the end; every job ends once, and then both versions are idle."""
     ours = fleet.add()
     theirs = next_version(fleet)
     for each in (ours, theirs):
@@ -155,8 +156,8 @@ def test_two_versions_side_by_side(fleet: Fleet, kubeflow: FakeKubeflow, go: thr
 def test_the_previous_commit_beside_this_one(
     fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path, *, say: Callable[[str], None]
 ) -> None:
-    """As in a rolling upgrade that is rolled back: jobs run on both, are handed from the old one to the new one and back; every job ends
-    once, on one application per attempt, and then both are quiet."""
+    """As in a rolling upgrade that is rolled back, jobs run on both versions and are handed over from the old one to the new one and back.
+    Every job ends once, with one application per attempt, and then both are idle."""
     old = previous(tmp_path / "previous")
     ours, theirs = fleet.add(), fleet.add(**old.environment)
     for each in (ours, theirs):
@@ -190,8 +191,8 @@ def test_the_previous_commit_beside_this_one(
 
 @pytest.mark.operator
 def test_a_record_that_is_too_new(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
-    """This version leaves a record that needs a newer reader unchanged, reports that in its log and to an object without a status, and
-    continues with all other keys. The next version, when it is back, finishes the job."""
+    """A record that needs a newer reader is left unchanged; this version reports it in its log and to an object without a status, and
+    continues with all other keys. Once the next version is back, it finishes the job."""
     theirs = next_version(fleet, min_reader=READER + 1)
     theirs.wait_ready()
     jobs = waiting("theirs")

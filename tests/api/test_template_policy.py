@@ -1,4 +1,4 @@
-"""The admission policy that docs/templates.md gives: a real API server takes it, and refuses the pods that it names."""
+"""The admission policy of docs/templates.md: a real API server accepts it, and refuses the pods that it describes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LABEL = {"spark-tenants": "true"}
 
 @pytest.fixture
 def tenant(cluster: Cluster, namespace: str) -> Iterator[str]:
-    """A namespace under the policy."""
+    """A namespace with the policy."""
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     policy, binding = yaml.safe_load_all(block)
     made = [(POLICIES, policy), (BINDINGS, binding)]
@@ -54,14 +54,14 @@ ATTACKS: dict[str, dict[str, Any]] = {
 
 
 def test_the_policy_of_the_page_refuses_what_it_names(cluster: Cluster, tenant: str) -> None:
-    """Each pod that the page speaks of is refused with the page's sentence; a driver of an ordinary job is created."""
+    """Each pod that the page describes is refused with the page's sentence; an ordinary job's driver is created."""
 
     def refusal(spec: dict[str, Any]) -> str:
         try:
             cluster.api.create(PODS, pod("attack", **spec), tenant)
         except ApiError as refused:
             return refused.message
-        cluster.api.delete(PODS, "attack", tenant)  # the policy is not in force yet
+        cluster.api.delete(PODS, "attack", tenant)  # the policy is not enforced yet
         return ""
 
     for message, spec in ATTACKS.items():

@@ -1,4 +1,4 @@
-"""How much code runs from a watch event to the created SparkApplication, in a real operator: what a newcomer has to read."""
+"""How much code runs between a watch event and the created SparkApplication in a real operator, and so how much a newcomer has to read."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ IN_ORDER = (
     "launch/kubeflow/launcher.py:KubeflowLauncher.launch",
     "kube/client.py:ApiClient.create",
 )
-"""As docs/life-of-a-job.md has them."""
+"""The steps of docs/life-of-a-job.md, in order."""
 
 
 @pytest.fixture
 def operator(ledger: str, install: str, kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """Traced; its report is in report.json once the application exists."""
+    """A traced operator, which writes report.json once the application exists."""
     program = (str(SCRIPT), "--json", str(tmp_path / "report.json"), "launch")
     process = OperatorProcess(ledger, install, kubeconfig, [namespace], tmp_path, program=program)
     try:
@@ -50,7 +50,7 @@ def operator(ledger: str, install: str, kubeconfig: Path, namespace: str, tmp_pa
 def test_the_path_from_a_watch_event_to_the_spark_application_does_not_grow(
     cluster: Cluster, namespace: str, operator: OperatorProcess, tmp_path: Path
 ) -> None:
-    """The operator takes the steps of docs/life-of-a-job.md in order, and enters so many lines and files for a new job, and no more."""
+    """For a new job the operator takes the steps of docs/life-of-a-job.md in order, and enters at most this many lines and files."""
     cluster.api.create(JOBS, job("traced", key="traced-1"), namespace)
     report = tmp_path / "report.json"
     assert_eventually(report.exists, timeout=60)

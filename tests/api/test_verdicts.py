@@ -1,5 +1,5 @@
-"""What deployment tools make of a job: kstatus (Flux, kpt, Helm) and Argo CD judge each version of an object that the API server served,
-for each way in which a job lives and ends."""
+"""How deployment tools judge a job: kstatus (Flux, kpt, Helm) and Argo CD judge each version of an object that the API server served, for
+each way in which a job lives and ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OF_PHASE = {
     "Held": FAILED,
     "Mismatch": FAILED,
 }
-"""Phases that have the same verdict always; a test names its exceptions."""
+"""The verdict of each phase that has always the same one; tests name their exceptions."""
 HEALTHS = {CURRENT: {"Healthy"}, FAILED: {"Degraded"}, IN_PROGRESS: {"Progressing", "Suspended"}}
 STANDARD = ("Ready", "Reconciling", "Stalled")
 
@@ -49,7 +49,8 @@ class Lives:
     recorder: Recorder
 
     def of(self, name: str, **exceptions: str) -> list[Verdict]:
-        """The verdicts of an object's life, each of which is right and agrees with the others. `exceptions`: by phase."""
+        """The verdicts over an object's life, after checking that each is right and consistent with the others. `exceptions`: other
+        verdicts, by phase."""
         assert_eventually(lambda: self._recorded(name), IN_TIME)
         life = judged(self.recorder.versions[name])
         for one in life:
@@ -68,7 +69,7 @@ class Lives:
         metadata = one.of["metadata"]
         if "deletionTimestamp" in metadata:
             assert one.kstatus == TERMINATING, one.of
-            return  # Argo CD does not ask the health check about it
+            return  # Argo CD does not run the health check then
         seen = one.status.get("observedGeneration") == metadata["generation"]
         invalid = any(each["reason"] == "InvalidSpec" for each in one.status.get("conditions", ()))
         assert one.kstatus == (IN_PROGRESS if not seen else FAILED if invalid else of_phase[one.phase]), one.of
@@ -86,13 +87,13 @@ def _version(found: Json) -> str:
 
 
 def _asked_anew(before: Verdict, after: Verdict) -> bool:
-    """Whether the object was edited, or a generation of its key was opened, between the two."""
+    """Whether the object was edited, or its key got another generation, between the two."""
     edited = after.of["metadata"]["generation"] > before.of["metadata"]["generation"]
     return bool(edited or after.status.get("generation", 0) > before.status.get("generation", 0))
 
 
 def turns(life: list[Verdict]) -> list[str]:
-    """kstatus' verdicts without repetitions."""
+    """kstatus' verdicts over a life, without repetitions."""
     return [each for each, _ in itertools.groupby(one.kstatus for one in life)]
 
 
@@ -106,7 +107,7 @@ def lives(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPa
 
 
 def test_a_job_that_succeeds(lives: Lives) -> None:
-    """Leader, follower, refused duplicate and replay alike: InProgress from the first moment, before the operator has seen the object, and
+    """Leader, follower, refused duplicate and replay are InProgress from the first moment, before the operator has seen the object, and
     then Current."""
     stage, done = lives.stage, threading.Event()
     stage.play("good", Script(code=held(done)))
@@ -132,8 +133,8 @@ def test_a_job_that_succeeds(lives: Lives) -> None:
 
 
 def test_a_job_that_fails(lives: Lives) -> None:
-    """A lost attempt is InProgress; a job without attempts left is Failed, with the sentence that says what to do. After a rerun it is
-    Current."""
+    """With a lost attempt a job is InProgress; without attempts left it is Failed, with the sentence that says what to do. After a rerun it
+    is Current."""
     stage = lives.stage
     stage.play("late", Script(exit_code=1), attempt="g1-a1")
     stage.send("late", "late", retry={"maxAttempts": 2})
@@ -153,7 +154,7 @@ def test_a_job_that_fails(lives: Lives) -> None:
 
 
 def test_a_job_that_is_cancelled(lives: Lives) -> None:
-    """Failed, with who cancelled it and why; and Terminating while it is deleted."""
+    """It is Failed, with who cancelled it and why, and Terminating while it is deleted."""
     stage = lives.stage
     stage.play("stopped", Script(code=held(threading.Event())), attempt="g1-*")
     body = stage.job("stopped", "stopped")
@@ -169,7 +170,7 @@ def test_a_job_that_is_cancelled(lives: Lives) -> None:
 
 
 def test_a_job_that_is_held(lives: Lives) -> None:
-    """Failed as long as it waits for a person; Current once that person says that it succeeded."""
+    """It is Failed as long as it waits for a person, and Current once that person says that it succeeded."""
     stage = lives.stage
     stage.play("held", Script(vanishes=Moment.RUNNING), attempt="g1-a1")
     stage.send("held", "held")
@@ -182,8 +183,8 @@ def test_a_job_that_is_held(lives: Lives) -> None:
 
 
 def test_a_job_that_is_refused(lives: Lives) -> None:
-    """A mismatch and an invalid spec are Failed at once. An edit that makes the spec valid is InProgress and then Current; a later one that
-    makes it invalid is Failed, although its phase is Pending."""
+    """A mismatch and an invalid spec are Failed at once. After an edit that makes the spec valid the object is InProgress and then Current;
+    after one that makes it invalid it is Failed, although its phase is Pending."""
     stage = lives.stage
     stage.send("first", "taken")
     stage.until("first", "Succeeded")
@@ -205,7 +206,7 @@ def test_a_job_that_is_refused(lives: Lives) -> None:
 
 
 def test_a_suspended_job(lives: Lives) -> None:
-    """InProgress, and Suspended in Argo CD, until it is started."""
+    """It is InProgress, and Suspended in Argo CD, until it is started."""
     stage = lives.stage
     stage.send("asleep", "asleep", suspend=True)
     assert_eventually(lambda: "suspended" in stage.status("asleep").get("message", ""), IN_TIME)
@@ -218,7 +219,7 @@ def test_a_suspended_job(lives: Lives) -> None:
 
 
 def test_an_edit_after_the_end(lives: Lives) -> None:
-    """An edit that asks for nothing is InProgress until the operator has seen it, and Current again."""
+    """After an edit that is no request it is InProgress until the operator has seen the edit, then Current again."""
     stage = lives.stage
     stage.send("edited", "edited")
     stage.until("edited", "Succeeded")
@@ -228,8 +229,8 @@ def test_an_edit_after_the_end(lives: Lives) -> None:
 
 
 def test_a_job_whose_key_goes_to_another(lives: Lives) -> None:
-    """One that ran is Failed, one that had its result stays Current: after a supersede, after an edit that asks for nothing, and when the
-    record is forgotten. A record that is forgotten without a result leaves its object Failed."""
+    """One that was running is Failed, one that had its result stays Current: after a supersede, after an edit that is no request, and after
+    its record was forgotten. If a record is forgotten without a result, its object is Failed."""
     stage = lives.stage
     stage.play("key", Script(code=held(threading.Event())), attempt="g1-*")
     stage.send("runs", "key", "a")
@@ -257,7 +258,7 @@ def test_a_job_whose_key_goes_to_another(lives: Lives) -> None:
 
 
 def test_a_result_that_is_gone(lives: Lives, tmp_path: Path) -> None:
-    """An object that had the result stays Current; one that comes after the table was deleted is Failed until a rerun."""
+    """An object that had the result stays Current; one that is created after the table was deleted is Failed until a rerun."""
     stage = lives.stage
     stage.play("gone", Script(code=writes_outputs(1, 2)))
     stage.send("gone-1", "gone", outputs=rows(tmp_path / "table"))
@@ -276,7 +277,7 @@ def test_a_result_that_is_gone(lives: Lives, tmp_path: Path) -> None:
 
 
 def test_an_operator_that_dies(lives: Lives) -> None:
-    """A job that is taken over by the next process is InProgress all the time, and one that has ended stays Current."""
+    """A job that the next process takes over is InProgress all the time, and one that has ended stays Current."""
     stage, done = lives.stage, threading.Event()
     stage.send("ended", "ended")
     stage.until("ended", "Succeeded")
@@ -293,8 +294,8 @@ def test_an_operator_that_dies(lives: Lives) -> None:
 
 
 def test_beside_an_operator_that_does_not_know_them(lives: Lives) -> None:
-    """While a process runs that would remove the standard conditions, none are written, and sweeps change nothing; once it is gone, every
-    object gets them, also those that had ended."""
+    """While a process of a version runs that would remove the standard conditions, none are written; once it is gone every object gets
+    them, even those that had ended."""
     stage = lives.stage
     older = Replica(nonce="older", owner="older", clock=0.0, schema=1, slots=1)
     store = open_blocking(f"etcd://{stage.etcd.one.address}", install=stage.install)
@@ -315,7 +316,7 @@ def test_beside_an_operator_that_does_not_know_them(lives: Lives) -> None:
 
 
 def some_ended(stage: Stage) -> str:
-    """An object that has ended before."""
+    """An object that ended earlier."""
     name = "ended-before"
     if stage.object(name) is None:
         stage.send(name, name)

@@ -16,14 +16,14 @@ __all__ = ["running", "s3_server", "server", "spark"]
 
 @pytest.fixture
 def store(tmpfs_path: Path) -> Iterator[Scene]:
-    """A ledger without a key."""
+    """A ledger without keys."""
     with scene(tmpfs_path) as empty:
         yield empty
 
 
 @pytest.fixture
 def clean(store: Scene) -> Scene:
-    """Three jobs that succeeded on one table, one of two outputs, one that failed; all without a defect."""
+    """Three jobs that succeeded on one table, one that succeeded with two outputs, and one that failed; no defect."""
     for number in range(3):
         store.ran(f"day-{number}", *range(number * 10, number * 10 + 7))
     store.ran("two", 100, 101, outputs=("orders", "totals"))

@@ -1,6 +1,6 @@
 """A ledger and its tables after real runs: keys that were reserved, written by a driver's code, settled and finalized.
 
-Everything goes through the product's own steps, with pyarrow instead of Spark; defects are planted afterwards in the bytes.
+All of this uses the product's own steps, with pyarrow instead of Spark; defects are then planted in the stored bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Scene:
     written: list[Granted] = field(default_factory=list)
 
     def granted(self, key: str, *outputs: str, **spec: Any) -> Granted:
-        """Attempt 1 of generation 1, nothing written."""
+        """Attempt 1 of generation 1, before it has written anything."""
         job = granted(self.folder, *(outputs or ("orders",)), store=self.store, idempotencyKey=key, **spec)
         self.written.append(job)
         return job
@@ -54,7 +54,7 @@ class Scene:
         return job
 
     def finalize(self, job: Granted, outcome: Outcome = Outcome.SUCCEEDED, *, retention: float = WEEK) -> None:
-        """As its owner does: settled first, the result read from the slots."""
+        """Settles and finalizes as the owner does, with the result read from the slots."""
         job.settling(Why.COMPLETED if outcome is Outcome.SUCCEEDED else Why.EXITED)
         sinks = tuple(job.sinks().values())
         settlement = run(
@@ -81,7 +81,7 @@ class Scene:
         job.update(state=State.HELD, held=HeldReason.PARTIAL, note="one output of two")
 
     def audit(self, *tables: str, ledger: bool = True, deep: bool = False) -> AuditReport:
-        """Of all tables of the ledger; or of these, by name."""
+        """Audits all tables of the ledger, or only these, by name."""
         from sparkonce.audit.places import named
 
         return Audit(
@@ -91,7 +91,7 @@ class Scene:
             deep=deep,
         ).run()
 
-    # what lies there
+    # # the stored bytes
     def table(self, output: str = "orders") -> Path:
         return self.folder / output
 
@@ -102,14 +102,14 @@ class Scene:
         return dict(json.loads(self.slot_file(job, output, token).read_text()))
 
     def files(self, job: Granted, output: str = "orders") -> list[Path]:
-        """Of its committed slot."""
+        """The files of its committed slot."""
         slot = job.committed(output)
         assert slot is not None
         return [self.table(output) / file.path for file in slot.files]
 
     def copied(self, job: Granted, sink_key: str, *, token: int = 1, nonce: str | None = None) -> str:
-        """The effect once more, under another sink key or token, with files of its own; its nonce too unless another is given.
-        The new slot's path."""
+        """Commits a copy of the job's effect, with files of its own, under another sink key or token, and with the same nonce unless
+        another is given. Returns the new slot's path."""
         slot = self.slot(job)
         folder = f"_data/{sink_key}/{token:010d}-{nonce or slot['nonce']}"
         old = self.files(job)[0].parent
@@ -125,7 +125,7 @@ class Scene:
 
 @contextmanager
 def scene(folder: Path) -> Iterator[Scene]:
-    """On a SQLite ledger."""
+    """A scene on a SQLite ledger."""
     store = open_store(str(folder / "ledger.db"))
     try:
         yield Scene(folder, store)
@@ -134,11 +134,11 @@ def scene(folder: Path) -> Iterator[Scene]:
 
 
 def kinds(report: AuditReport) -> list[Kind]:
-    """Of all findings, the gravest first."""
+    """The kinds of all findings, most severe first."""
     return [finding.kind for finding in report.findings]
 
 
 def only(report: AuditReport) -> Finding:
-    """The one finding."""
+    """The report's single finding; fails if there are several or none."""
     assert len(report.findings) == 1, [each.dump() for each in report.findings]
     return report.findings[0]

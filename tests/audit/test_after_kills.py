@@ -1,4 +1,4 @@
-"""Complete runs that were killed at each step of a write and sent again: the remaining state is right, and `sweep` cleans it up."""
+"""Complete runs that were killed at each step of a write and sent again: what they leave is correct, and `sweep` removes the rest."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def killed(tmpfs_path: Path) -> Iterator[Scene]:
 
 @pytest.mark.parametrize("points", POINTS)
 def test_a_store_after_kills_and_reruns(killed: Scene, points: str) -> None:
-    """A transaction over two outputs whose driver and owner are killed on the way: once the job has succeeded nothing is wrong, and after a
-    sweep nothing superfluous is left."""
+    """The driver and the owner of a transaction over two outputs are killed on the way: once the job has succeeded there is no defect, and
+    after a sweep no orphan."""
     until_ended(killed.run(points), PATIENCE)
     killed.finish()
     assert "=kill" in "".join(killed.hits())

@@ -1,6 +1,6 @@
 """Audits and sweeps beside processes that commit, are killed and are frozen.
 
-They report no false defect, and delete nothing that may still be committed.
+They report no false defect and delete nothing that may still be committed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def graver(report: AuditReport) -> list[Finding]:
 
 
 def test_no_false_defect_while_jobs_commit_and_die(tmpfs_path: Path, say: pytest.FixtureRequest) -> None:
-    """Five processes attempt sixty keys, with kills and frozen ones; audits all the while find no defect, and none in the end."""
+    """Five processes attempt sixty keys, some killed, some frozen; audits meanwhile and at the end find no defect."""
     dice = random.Random(effort.seed("audits beside jobs"))
     keys = tuple(f"k{number}" for number in range(KEYS))
     plans = [
@@ -71,7 +71,7 @@ def test_no_false_defect_while_jobs_commit_and_die(tmpfs_path: Path, say: pytest
     for process in processes:
         until_ended(process, PATIENCE)
     sink = sink_in(str(tmpfs_path))
-    for name in keys:  # the next run
+    for name in keys:  # each key's next run
         slot = sink.stage(table_of(*rows_of(name)), key_of(name), 6, fingerprint=FINGERPRINT)
         run(sink.commit(key_of(name), slot))
     report = audited(tmpfs_path)
@@ -85,7 +85,7 @@ def test_no_false_defect_while_jobs_commit_and_die(tmpfs_path: Path, say: pytest
 
 
 class Late:
-    """A sink whose first inventory shows the content of a moment earlier."""
+    """A sink whose first inventory shows the content as it was before."""
 
     def __init__(self, sink: object, before: Inventory) -> None:
         self._sink, self._before = sink, [before]
@@ -98,7 +98,8 @@ class Late:
 
 
 def test_what_a_second_look_does_not_see_is_not_told(store: Scene) -> None:
-    """A look that shows a folder before its slot, and a commit that its record has outrun, is not believed: the table is listed again."""
+    """An inventory from before a commit whose record is already final is not believed: the table is listed again, and nothing is
+    reported."""
     job = store.granted("day")
     sink = job.sinks()["orders"]
     slot = sink.stage(table_of(1), job.key("orders"), 1, fingerprint=job.record.fingerprint)
@@ -112,7 +113,7 @@ def test_what_a_second_look_does_not_see_is_not_told(store: Scene) -> None:
 
 
 def test_a_record_that_comes_between_the_looks(store: Scene) -> None:
-    """A key that is reserved, run and finalized after the ledger was listed is looked up by itself: its slot has a record."""
+    """A key that is reserved, run and finalized after the ledger was listed is looked up individually, so its slot has a record."""
     store.ran("before", 1, 2)
     sink = store.written[0].sinks()["orders"]
 
@@ -130,7 +131,7 @@ def test_a_record_that_comes_between_the_looks(store: Scene) -> None:
 
 
 def test_a_sweep_spares_what_may_be_committed(store: Scene) -> None:
-    """A sweep between staging and commit of an attempt takes the orphans and leaves the attempt's own rows, which it then commits."""
+    """A sweep between an attempt's staging and its commit removes the orphans and keeps the attempt's files, which are then committed."""
     job = store.granted("running")
     sink, key = job.sinks()["orders"], job.key("orders")
     sink.stage(table_of(7), key, 1, fingerprint=job.record.fingerprint)
@@ -149,8 +150,8 @@ def test_a_sweep_spares_what_may_be_committed(store: Scene) -> None:
 
 @pytest.mark.parametrize("action", ["kill", "stop"])
 def test_a_sweep_that_dies_or_freezes(tmpfs_path: Path, action: str) -> None:
-    """Killed or frozen before a folder goes, a sweep has taken nothing that counts; the next one takes the rest, and a frozen one that
-    wakes up afterwards takes nothing more."""
+    """A sweep that is killed or frozen before it deletes a folder has removed nothing committed; the next one removes the rest, and the
+    frozen one removes nothing more when it continues."""
     sink = sink_in(str(tmpfs_path))
     names = tuple(f"k{number}" for number in range(4))
     for name in names:
@@ -184,7 +185,7 @@ def hits(plan: Plan) -> str:
 
 
 def test_a_folder_that_is_half_deleted_is_swept(store: Scene) -> None:
-    """The rest of a folder from a sweep that died is still unreachable: it is reported, and deleted by the next sweep."""
+    """The rest of a folder that an interrupted sweep left is still unreachable: it is reported, and deleted by the next sweep."""
     job = store.granted("killed")
     sink = job.sinks()["orders"]
     sink.stage(table_of(1, 2), job.key("orders"), 1, fingerprint=job.record.fingerprint)
@@ -197,7 +198,7 @@ def test_a_folder_that_is_half_deleted_is_swept(store: Scene) -> None:
 
 
 def test_a_key_that_cannot_be_read_keeps_its_folders(store: Scene) -> None:
-    """A slot that does not parse may be a commit: nothing of its key is swept, the other keys are."""
+    """A slot that cannot be parsed may be a commit: nothing of its key is swept, while other keys are."""
     jobs = [store.granted(name) for name in ("torn", "closed")]
     for job in jobs:
         job.sinks()["orders"].stage(table_of(1), job.key("orders"), 1, fingerprint=job.record.fingerprint)

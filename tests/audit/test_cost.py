@@ -11,7 +11,7 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "audit.py"
 
 
 def test_the_benchmark_tells_time_memory_and_the_slope_to_a_million() -> None:
-    """Each size has its median and its spread; the slope is given per 1,000 files and extrapolated to 1,000,000."""
+    """Each size has its median and spread; the slope is given per 1,000 files and extrapolated to 1,000,000."""
     command = [sys.executable, str(BENCHMARK), "--times", "2", "--files", "5", "--files", "120"]
     done = completed(command, 180)
     assert done.returncode == 0, done.stderr

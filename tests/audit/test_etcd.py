@@ -1,4 +1,4 @@
-"""A cluster's ledger, on a real etcd, is compared as a local one is."""
+"""The ledger of a cluster, on a real etcd, is audited like a local one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkonce.store.open import open_blocking
 
 
 def test_a_ledger_on_etcd(tmpfs_path: Path) -> None:
-    """Jobs recorded on etcd are clean; a lost slot, a stranger's commit and a held key are found, by another client as well."""
+    """Jobs recorded on etcd audit clean; a lost slot, a commit of an unknown key and a held key are found, also by another client."""
     (tmpfs_path / "etcd").mkdir()
     with etcd.running(tmpfs_path / "etcd") as server:
         url = f"etcd://{','.join(server.endpoints)}"

@@ -1,7 +1,7 @@
-"""The same defects in tables of each kind: an audit's findings do not depend on how a kind of table keeps its evidence.
+"""The same defects in each kind of table: an audit's findings do not depend on how a kind stores its evidence.
 
-Where a defect cannot be made by hand without detailed knowledge of a format, the ledger is wrong instead: its record is Failed although the
-run is committed.
+Where planting a defect would need detailed knowledge of a format, the ledger is made wrong instead: its record is Failed although the run
+is committed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROWS = ((1, 2, 3), (10, 11, 12, 13), (20,))
 
 @dataclass
 class Kinds:
-    """A store of three jobs on one table of a kind."""
+    """Three jobs on one table of a kind."""
 
     kind: str
     store: Scene
@@ -64,7 +64,7 @@ class Kinds:
 
     @property
     def folder(self) -> Path:
-        """Where the table's files lie."""
+        """The folder of the table's files."""
         table = self.inventory()
         return Path((table.location or table.uri).removeprefix("file://"))
 
@@ -88,17 +88,17 @@ def full(request: pytest.FixtureRequest, tmpfs_path: Path, monkeypatch: pytest.M
 
 
 def test_a_clean_table(full: Kinds) -> None:
-    """Three jobs: three effects, eight rows, nothing to find, by the ledger's own specs."""
+    """Three jobs: three effects, eight rows and no finding, audited by the specs in the ledger."""
     report = full.store.audit(deep=True)
     assert kinds(report) == []
     [table] = report.tables
     assert (table.kind, table.effects, table.visible, table.rows, table.files) == (full.kind, 3, 3, 8, 6)
-    assert report.cost.files == (5 if full.kind == "iceberg" else 6)  # which leaves the file without rows out
+    assert report.cost.files == (5 if full.kind == "iceberg" else 6)  # Iceberg leaves out the file without rows
     assert report.complete
 
 
 def test_a_table_that_is_named(full: Kinds) -> None:
-    """A table that a person names, with its kind, is looked at without a ledger."""
+    """A table given by name and kind is audited without a ledger."""
     named = {"slotLog": "orders", "delta": "orders", "iceberg": "iceberg:lake.sales.orders"}[full.kind]
     report = full.store.audit(named, ledger=False)
     assert (kinds(report), report.tables[0].kind, report.rows) == ([], full.kind, 8)
@@ -106,7 +106,7 @@ def test_a_table_that_is_named(full: Kinds) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "truncated", "rewritten"])
 def test_a_file_that_is_not_as_it_was(full: Kinds, how: str) -> None:
-    """A data file of a visible commit that is gone, cut short or written anew is named with its path."""
+    """A missing, truncated or rewritten data file of a visible commit is reported with its path."""
     path = full.files(full.store.written[1])[0]
     if how == "missing":
         path.unlink()
@@ -123,7 +123,7 @@ def test_a_file_that_is_not_as_it_was(full: Kinds, how: str) -> None:
 
 
 def test_staging_that_was_left_behind(full: Kinds) -> None:
-    """Staging of a barred token is an orphan and is swept; that of an open one is left alone and can be committed afterwards."""
+    """Staging of a barred token is an orphan and is swept; that of an open token is kept and can still be committed."""
     barred = full.granted("barred")
     full.stage(barred, 50)
     barred.next_attempt()
@@ -144,7 +144,7 @@ def test_staging_that_was_left_behind(full: Kinds) -> None:
 
 
 def test_a_commit_of_another_ledger(full: Kinds, tmp_path: Path) -> None:
-    """A commit whose key this ledger never knew has no record."""
+    """A commit whose key this ledger never had is reported as lacking a record."""
     with scene(tmp_path) as other:
         other.folder = full.store.folder
         stranger = full.ran("stranger", 70, at=other)
@@ -153,7 +153,7 @@ def test_a_commit_of_another_ledger(full: Kinds, tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_gone(full: Kinds) -> None:
-    """Every record of a table that was deleted is without its commit."""
+    """After a table was deleted, each of its records lacks its commit."""
     if full.kind == "iceberg":
         from harness.iceberg_tables import TABLE, catalog
 
@@ -165,7 +165,7 @@ def test_a_table_that_is_gone(full: Kinds) -> None:
 
 
 def test_a_ledger_that_lies(full: Kinds) -> None:
-    """A record is Failed although its run is committed, and a success has another digest than was recorded: each is a broken promise."""
+    """The record of a committed run is Failed, or a success has another digest than was recorded: each is a broken promise."""
     lies = full.granted("lies")
     lies.job().write(table_of(80), "orders")
     now = lies.now()
@@ -188,7 +188,7 @@ def test_a_ledger_that_lies(full: Kinds) -> None:
 
 
 def test_one_write_under_two_keys(full: Kinds) -> None:
-    """A write that was committed a second time, under another key, is duplicate rows."""
+    """One write that was committed again under another key is reported as duplicate rows."""
     job = full.store.written[0]
     sink, slot = job.sinks()["orders"], job.committed("orders")
     assert slot is not None
@@ -214,9 +214,9 @@ def test_evidence_that_cannot_be_read(full: Kinds) -> None:
 
 
 def test_other_writers_are_no_defect(full: Kinds) -> None:
-    """Rows that another program appends to a Delta or an Iceberg table are legal, and so is a compaction of all of them."""
+    """Rows that another program appends to a Delta or an Iceberg table are legal, and so is a compaction of a Delta table."""
     if full.kind == "slotLog":
-        return  # no other writer writes there: rows without a slot are in test_planted.py
+        return  # only slots add rows there; test_planted.py has rows without a slot
     rows = pa.table({"n": pa.array([1000], pa.int64())})
     if full.kind == "delta":
         from deltalake import DeltaTable, write_deltalake
@@ -235,9 +235,9 @@ def test_other_writers_are_no_defect(full: Kinds) -> None:
 
 
 def test_rows_that_somebody_put_back(full: Kinds) -> None:
-    """A rerun's rows replace the earlier ones; if a user restores the table, readers see rows without a result."""
+    """A rerun's rows replace the earlier ones; if a user restores the table, its readers see rows that belong to no result."""
     if full.kind == "slotLog":
-        return  # what its readers see follows from the slots
+        return  # its readers see exactly what the slots say
     job = full.store.written[0]
     sink, key = job.sinks()["orders"], job.key("orders").model_copy(update={"generation": 2})
     undo = _delta_undo(full.folder) if full.kind == "delta" else _iceberg_undo()

@@ -34,7 +34,7 @@ from sparkonce.sink.slotlog import layout
 Plant = Callable[["Case"], tuple[Kind, str] | None]
 ROWS = ((1, 2, 3), (10, 11, 12, 13), (20, 21))
 DAMAGED = 1
-"""Which of the jobs something happens to."""
+"""Index of the job that the defect is planted in."""
 STRANGER = "e" * 64
 """Hash of a key that the ledger never knew."""
 
@@ -86,7 +86,7 @@ class Case:
         return open_place(table.location or table.uri)
 
     def staged(self, *rows: int, token: int = 2) -> Slot:
-        """One more write of the same key, by another attempt."""
+        """One more write of the same key, staged by another attempt."""
         return self.sink.stage(table_of(*rows), self.key, token, fingerprint=self.job.record.fingerprint)
 
     def replace(self, path: str, data: bytes) -> None:
@@ -97,7 +97,7 @@ class Case:
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
-    """On a table of the kind that the test is given."""
+    """A case on a table of the kind that the test's parameter names."""
     place = {"folder": "orders", "delta": "orders", "iceberg": "sales.orders"}.get(request.param, "")
     if request.param == "bucket":
         server: StoreServer = request.getfixturevalue("s3_server")
@@ -119,15 +119,15 @@ def _filled(case: Case) -> Case:
     return case
 
 
-# Each plants its defect, and returns the kind and the subject of what must be found.
+# Each function plants its defect, and returns the kind and the subject of the finding that it must cause.
 
 
 def nothing(_: Case) -> None:
-    """As the product left it."""
+    """Leaves the table correct."""
 
 
 def duplicate_rows(case: Case) -> tuple[Kind, str]:
-    """One write is committed under a second key."""
+    """Commits one write under a second key."""
     objects, slot = case.objects, case.slot
     other = SinkKey(key_hash=STRANGER, output="orders", generation=1)
     folder = next(each.path for each in case.inventory().staged if each.sink_key == str(case.key))
@@ -141,14 +141,14 @@ def duplicate_rows(case: Case) -> tuple[Kind, str]:
 
 
 def missing_file(case: Case) -> tuple[Kind, str]:
-    """A data file is deleted."""
+    """Deletes a data file."""
     path = case.slot.files[0].path
     run(case.objects.delete(path))
     return Kind.MISSING_FILE, path
 
 
 def changed_file(case: Case) -> tuple[Kind, str]:
-    """A data file is written anew, with other rows and as many of them."""
+    """Rewrites a data file with as many rows, but others."""
     file = case.slot.files[0]
     data = pa.BufferOutputStream()
     parquet.write_table(pa.table({"n": pa.array([99] * file.rows, pa.int64())}), data)
@@ -157,7 +157,7 @@ def changed_file(case: Case) -> tuple[Kind, str]:
 
 
 def orphan_staging(case: Case) -> tuple[Kind, str]:
-    """A barred attempt leaves its staged files."""
+    """Leaves staged files of a barred attempt."""
     job = case.granted("barred")
     sink, key = job.sinks()["orders"], job.key("orders")
     sink.stage(table_of(50), key, 1, fingerprint=job.record.fingerprint)
@@ -167,14 +167,14 @@ def orphan_staging(case: Case) -> tuple[Kind, str]:
 
 
 def slot_without_record(case: Case) -> tuple[Kind, str]:
-    """A job of another ledger commits into the table."""
+    """Commits a job of another ledger into the table."""
     with scene(case.store.folder / "elsewhere") as other:
         other.folder = case.store.folder
         return Kind.SLOT_WITHOUT_RECORD, str(case.ran("stranger", 70, at=other).key("orders"))
 
 
 def record_without_slot(case: Case) -> tuple[Kind, str]:
-    """The commit is gone, and its record stays: a slot is deleted; a table is restored to an earlier version."""
+    """Removes a commit but not its record: deletes a slot, or restores the table to an earlier version."""
     undo = _undo(case)
     gone = case.ran("gone", 30, 31).key("orders")
     undo(gone)
@@ -182,7 +182,7 @@ def record_without_slot(case: Case) -> tuple[Kind, str]:
 
 
 def _undo(case: Case) -> Callable[[SinkKey], object]:
-    """A call that undoes the commits made from now on."""
+    """Returns a call that undoes the commits made from now on."""
     if case.kind == "delta":
         before = {each.path for each in run(case.objects.list("_delta_log"))}
         return lambda _: [
@@ -205,7 +205,7 @@ def _catalog(case: Case, text: str, *values: str) -> list[str]:
 
 
 def two_commits(case: Case) -> tuple[Kind, str]:
-    """Another attempt's write of the same (key, generation) is committed beside the first, with everything that belongs to a commit."""
+    """Commits another attempt's write of the same (key, generation) beside the first, with everything that belongs to a commit."""
     slot = case.staged(90, 91)
     if case.kind == "delta":
         run(put_slot(case.objects, slot))
@@ -218,7 +218,7 @@ def two_commits(case: Case) -> tuple[Kind, str]:
 
 
 def two_commits_seen_in_the_rows(case: Case) -> tuple[Kind, str]:
-    """Only the rows of the second write are added to the table: only the location of its files shows their write."""
+    """Adds only the rows of a second write to the table: the location of its files alone shows the second write."""
     slot = case.staged(90, 91)
     if case.kind == "delta":
         _delta_entry(case, *_adds(slot))
@@ -228,7 +228,7 @@ def two_commits_seen_in_the_rows(case: Case) -> tuple[Kind, str]:
 
 
 def two_commits_seen_in_the_history(case: Case) -> tuple[Kind, str]:
-    """Another program adds its own rows under the sink key: only the log, or the snapshots, show it."""
+    """Adds a foreign program's rows under the sink key: the log or the snapshots alone show it."""
     if case.kind == "delta":
         _delta_entry(case, {"txn": {"appId": idem(case.key), "version": 7}})
     else:
@@ -252,7 +252,7 @@ def _delta_entry(case: Case, *actions: dict[str, Any]) -> None:
 
 
 def _names(slot: Slot) -> dict[str, str]:
-    """The properties of a snapshot about its key."""
+    """The snapshot properties by which a commit names its key."""
     said = {"sink-key": slot.sink_key, "token": str(slot.token), "nonce": slot.nonce, "fingerprint": slot.fingerprint}
     return {f"sparkonce.{name}": value for name, value in said.items()}
 
@@ -276,14 +276,14 @@ EVERYWHERE: tuple[Plant, ...] = (
     two_commits,
 )
 FORMATS: tuple[Plant, ...] = (two_commits_seen_in_the_rows, two_commits_seen_in_the_history)
-"""Of tables that have other writers. In a slot log nothing but a slot is a commit."""
+"""For tables that have other writers. In a slot log only a slot is a commit."""
 MATRIX = [
     *((kind, plant) for plant in EVERYWHERE for kind in KINDS),
     *((kind, plant) for plant in FORMATS for kind in ("delta", "iceberg")),
 ]
 BESIDE = {
-    Kind.DUPLICATE_ROWS: {Kind.SLOT_WITHOUT_RECORD},  # the second key, which the ledger never knew
-    Kind.DOUBLE_COMMIT: {Kind.LEDGER_BEHIND},  # of an attempt that was never granted, where the slot names it
+    Kind.DUPLICATE_ROWS: {Kind.SLOT_WITHOUT_RECORD},  # the second key is unknown to the ledger
+    Kind.DOUBLE_COMMIT: {Kind.LEDGER_BEHIND},  # a slot that names an attempt which was never granted
 }
 """Further findings that follow from the planted one."""
 
@@ -292,7 +292,7 @@ BESIDE = {
     ("case", "plant"), MATRIX, indirect=["case"], ids=[f"{plant.__name__}-{kind}" for kind, plant in MATRIX]
 )
 def test_an_audit_finds(plant: Plant, case: Case) -> None:
-    """The planted defect is found, with its table and its place, and only findings that follow from it are reported; a clean store has
+    """The audit reports the planted defect with its table and place, and otherwise only findings that follow from it; a correct table gives
     none."""
     planted = plant(case)
     report = case.store.audit()

@@ -1,4 +1,4 @@
-"""The report's page: it needs no other file, shows the findings, and escapes foreign text."""
+"""The report's page: it needs no other file, shows the findings, and escapes text from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COST = Cost(
 
 
 class Strict(HTMLParser):
-    """Every element is closed in order; attributes that load something are remembered."""
+    """Checks that elements are closed in order, and records attributes that load something."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -53,19 +53,20 @@ def read(text: str) -> Strict:
 
 
 def test_a_page_needs_nothing_from_elsewhere(clean: Scene) -> None:
-    """It is well formed, has three plots, no script, no link, no image, no font and no address that a browser would ask."""
+    """The page is well formed and has no script, link, image, font or address that a browser would request. A clean report has two
+    plots."""
     text = page(clean.audit())
     parsed = read(text)
     assert text.startswith("<!DOCTYPE html>")
     assert parsed.loads == []
     assert not {"script", "link", "img", "iframe", "object", "base"} & set(parsed.seen)
     assert not re.search(r"url\(|@import|https?:", text)
-    assert parsed.seen.count("svg") == 2  # nothing was found: the third plot has nothing to show
+    assert parsed.seen.count("svg") == 2  # nothing was found, so there is no plot of kinds
     assert "no defect in 2 table(s), 5 commits, 25 rows in 10 files, 5 keys" in parsed.text
 
 
 def test_a_page_tells_each_finding(clean: Scene) -> None:
-    """Severity, kind, place, sentence and remedy of a finding are on the page, and a plot counts the kinds."""
+    """The page has severity, kind, place, sentence and remedy of each finding, and a plot that counts the kinds."""
     path = clean.files(clean.written[0])[0]
     path.unlink()
     shutil.rmtree(clean.table("totals"))
@@ -83,7 +84,7 @@ def test_a_page_tells_each_finding(clean: Scene) -> None:
 
 
 def test_what_others_wrote_is_text() -> None:
-    """A table, a key or a message that looks like HTML is shown, not run; long plots are cut and empty ones say so."""
+    """A table, a key or a message that looks like HTML is shown as text; long plots are cut, and empty ones say so."""
     evil = '"><script>alert(1)</script>&amp;'
     finding = Finding(kind=Kind.HELD, subject=evil, what=evil, todo=evil)
     table = TableSummary(
@@ -106,7 +107,7 @@ def test_what_others_wrote_is_text() -> None:
 
 
 def test_the_slope_is_told_where_files_are_many_enough() -> None:
-    """1,000 files in 2 s and 30 MB more than at the start: 2,000 s and 30.06 GB at a million; for ten files there is no extrapolation."""
+    """1,000 files in 2 s, and 30 MB more than at the start, give 2,000 s and 30.06 GB at a million; ten files are not extrapolated."""
     assert COST.seconds_per_million == pytest.approx(2000.0)
     assert COST.bytes_per_million == pytest.approx(30.06e9)
     assert COST.files_per_second == 500
@@ -117,12 +118,12 @@ def test_the_slope_is_told_where_files_are_many_enough() -> None:
 
 
 def test_a_page_opens_in_a_browser(clean: Scene, tmp_path: Path) -> None:
-    """Where there is a browser it draws the page offline: every bar has a width, and nothing failed to load."""
+    """If a browser is installed it draws the page offline, with all three bars; otherwise the parsed page has them."""
     file = tmp_path / "audit.html"
     file.write_text(page(clean.audit()), encoding="utf-8")
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "firefox"))), None)
     if browser is None:
-        assert read(file.read_text()).seen.count("rect") == 3  # one day, two tables: as strictly as html.parser can say
+        assert read(file.read_text()).seen.count("rect") == 3  # one day, two tables: as much as html.parser can check
         return
 
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", file.as_uri()]

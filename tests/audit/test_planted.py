@@ -1,4 +1,4 @@
-"""Each defect, planted into a store that is right otherwise, is found and named with its place; nothing else is."""
+"""Each defect, planted in an otherwise correct store, is found and reported with its place; nothing else is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkonce.sink.slotlog.snapshot import write_snapshot
 
 
 def test_a_clean_store_has_no_finding(clean: Scene) -> None:
-    """Real runs, one of two outputs and one that failed: nothing is found, and everything was checked."""
+    """After real runs, one with two outputs and one that failed, nothing is found and everything was checked."""
     report = clean.audit()
     assert kinds(report) == []
     assert (report.clean, report.complete) == (True, True)
@@ -35,7 +35,7 @@ def test_a_clean_store_has_no_finding(clean: Scene) -> None:
 
 
 def test_an_effect_that_was_copied_to_another_key(clean: Scene) -> None:
-    """One write under two keys is duplicate rows, whatever the names of its files; the ledger does not know the second key."""
+    """One write under two keys is reported as duplicate rows, whatever its files are called; the second key has no record."""
     job = clean.written[0]
     clean.copied(job, f"{'e' * 64}-orders-g1")
     report = clean.audit()
@@ -58,7 +58,7 @@ def test_two_committed_slots_of_one_key(clean: Scene) -> None:
 
 
 def test_one_file_in_two_effects(clean: Scene) -> None:
-    """A file that two commits name is shown twice, and named."""
+    """A file that two commits list is read twice by readers, and is named."""
     job, path = clean.written[0], clean.files(clean.written[0])[0]
     slot = clean.slot(clean.written[1])
     slot["files"].append(clean.slot(job)["files"][0])
@@ -70,7 +70,7 @@ def test_one_file_in_two_effects(clean: Scene) -> None:
 
 
 def test_the_same_rows_of_two_keys_are_only_worth_a_look(clean: Scene) -> None:
-    """Two keys that wrote equal rows, each by its own write, are not a defect: that may be intended."""
+    """Equal rows that two keys wrote, each by its own write, are pointed out but are no defect: they may be intended."""
     clean.ran("day-0-again", *range(7))
     report = clean.audit()
     assert kinds(report) == [Kind.SAME_ROWS]
@@ -78,7 +78,7 @@ def test_the_same_rows_of_two_keys_are_only_worth_a_look(clean: Scene) -> None:
 
 
 def test_a_missing_file(clean: Scene) -> None:
-    """A data file that is gone is named with its path and whose it was."""
+    """A missing data file is named with its path and its owner."""
     path = clean.files(clean.written[2])[1]
     path.unlink()
     found = only(clean.audit())
@@ -89,8 +89,8 @@ def test_a_missing_file(clean: Scene) -> None:
 
 @pytest.mark.parametrize("how", ["truncated", "rewritten", "other", "grown", "footer", "padded"])
 def test_a_changed_file(clean: Scene, how: str) -> None:
-    """A file that was truncated, written anew, replaced by another one or added to, at its end or before its footer, is a changed file; so
-    is one whose footer has another byte."""
+    """A file that was truncated, rewritten, replaced, or extended at its end or before its footer is a changed file; so is one with another
+    byte in its footer."""
     path, other = clean.files(clean.written[0])[0], clean.files(clean.written[1])[0]
     data = path.read_bytes()
     if how == "truncated":
@@ -105,14 +105,14 @@ def test_a_changed_file(clean: Scene, how: str) -> None:
         path.write_bytes(data + b"\0" * 8)
     elif how == "footer":  # of the same length
         path.write_bytes(data[:-20] + bytes([data[-20] ^ 1]) + data[-19:])
-    else:  # with the footer that was committed
+    else:  # longer, with the committed footer
         path.write_bytes(data[:4] + b"\0" * 8 + data[4:])
     found = only(clean.audit())
     assert (found.kind, found.where) == (Kind.CHANGED_FILE, f"file://{path}")
 
 
 def test_bytes_that_rotted_inside_a_page_are_found_by_reading_deep(clean: Scene) -> None:
-    """A flipped byte in the data leaves the footer as it was: the quick look cannot see it, `deep` does."""
+    """A flipped byte in a data page does not change the footer: the quick audit cannot see it, `deep` does."""
     path = clean.files(clean.written[0])[0]
     data = bytearray(path.read_bytes())
     data[8] ^= 0xFF
@@ -122,7 +122,7 @@ def test_bytes_that_rotted_inside_a_page_are_found_by_reading_deep(clean: Scene)
 
 
 def test_a_slot_that_counts_other_rows_than_its_files(clean: Scene) -> None:
-    """Rows that a slot claims and its files do not hold are missing rows; rows that a file is said to hold are counted in its footer."""
+    """Rows that a slot claims and its files lack are reported as missing; a file's rows are counted in its footer."""
     job = clean.written[0]
     slot = clean.slot(job)
     clean.slot_file(job).write_text(json.dumps(slot | {"rows": slot["rows"] + 1}))
@@ -134,7 +134,7 @@ def test_a_slot_that_counts_other_rows_than_its_files(clean: Scene) -> None:
 
 
 def test_orphan_staging_that_is_closed(clean: Scene) -> None:
-    """A folder of a closed token is unreachable: `sweep` may delete it; it is not a defect."""
+    """The folder of a closed token is unreachable: `sweep` may delete it, and it is no defect."""
     job = clean.granted("killed")
     job.sinks()["orders"].stage(table_of(1, 2), job.key("orders"), 1, fingerprint=job.record.fingerprint)
     job.next_attempt()
@@ -147,7 +147,7 @@ def test_orphan_staging_that_is_closed(clean: Scene) -> None:
 
 
 def test_staging_of_an_attempt_that_may_be_writing(clean: Scene) -> None:
-    """A folder of an open token is reported with its age and left alone at any age."""
+    """The folder of an open token is reported with its age and kept, however old it is."""
     job = clean.granted("running")
     job.sinks()["orders"].stage(table_of(1, 2), job.key("orders"), 1, fingerprint=job.record.fingerprint)
     for path in (clean.table() / "_data" / str(job.key("orders"))).rglob("*"):
@@ -158,21 +158,21 @@ def test_staging_of_an_attempt_that_may_be_writing(clean: Scene) -> None:
 
 
 def test_what_lies_beside_a_commit_of_the_key_is_unreachable(clean: Scene) -> None:
-    """Another write of a key that is committed can never be: it is an orphan although its token is not closed."""
+    """After a key is committed, another write of it never can be: its files are orphans although its token is not closed."""
     job = clean.written[0]
     job.sinks()["orders"].stage(table_of(1, 2), job.key("orders"), 1, fingerprint=job.record.fingerprint)
     assert kinds(clean.audit()) == [Kind.ORPHAN_STAGING]
 
 
 def test_a_slot_without_record(clean: Scene, tmp_path: Path) -> None:
-    """A commit whose key the ledger never knew is found; one whose record was forgotten, or is of an older generation, is right."""
+    """A commit whose key the ledger never had is found; one whose record was forgotten is correct."""
     from audit.scene import scene
     from sparkonce.model.record import Event
 
     forgotten = clean.written[0].now()
     run(clean.store.forget(forgotten, Event(what="Forgotten")))
     report = clean.audit()
-    assert (kinds(report), report.unconfirmed) == ([], 0)  # its generation is known, so nothing is listed twice for it
+    assert (kinds(report), report.unconfirmed) == ([], 0)  # its generation is known, so nothing needs a second look
     shutil.copy(clean.folder / "ledger.db", tmp_path / "before")
     with scene(tmp_path) as other:
         other.folder = clean.folder
@@ -183,7 +183,7 @@ def test_a_slot_without_record(clean: Scene, tmp_path: Path) -> None:
 
 
 def test_a_record_without_slot(clean: Scene) -> None:
-    """A recorded success whose slot is gone is found, with the slot's name; the files it named are no news of their own."""
+    """A recorded success whose slot is missing is reported with the slot's name; the files of that slot are not reported separately."""
     job = clean.written[1]
     shutil.rmtree(clean.slot_file(job).parent)
     for _ in ("with its files", "without"):
@@ -195,14 +195,14 @@ def test_a_record_without_slot(clean: Scene) -> None:
 
 
 def test_a_table_that_is_gone(clean: Scene) -> None:
-    """All records of a table whose folder was deleted are without their slots."""
+    """All records of a table whose folder was deleted lack their slots."""
     shutil.rmtree(clean.table("totals"))
     found = only(clean.audit())
     assert (found.kind, found.table) == (Kind.RECORD_WITHOUT_SLOT, f"file://{clean.table('totals')}")
 
 
 def test_a_slot_that_was_changed_after_the_fact(clean: Scene) -> None:
-    """The record keeps the slot's digest: a slot with another one is found, even if it is consistent in itself."""
+    """The record keeps the slot's digest: a changed slot is found even if it is consistent in itself."""
     job = clean.written[0]
     clean.slot_file(job).write_text(json.dumps(clean.slot(job) | {"application": "somebody else's"}))
     found = only(clean.audit())
@@ -210,12 +210,12 @@ def test_a_slot_that_was_changed_after_the_fact(clean: Scene) -> None:
 
 
 def test_a_failed_record_with_a_commit(clean: Scene) -> None:
-    """A record is Failed only if none of the run's rows exists: a commit under a failed run is a broken promise."""
+    """A record may be Failed only if no row of the run exists: a commit under a failed run is a broken promise."""
     job = clean.granted("said-failed")
     slot = job.sinks()["orders"].stage(table_of(77), job.key("orders"), 1, fingerprint=job.record.fingerprint)
     clean.finalize(job, Outcome.FAILED)
     path = clean.slot_file(job)
-    path.unlink()  # the tombstone that the owner wrote
+    path.unlink()  # the tombstone, which would bar the commit
     path.write_bytes(layout.encode(slot))
     found = only(clean.audit())
     assert (found.kind, found.subject) == (Kind.EFFECT_OF_FAILED, str(job.key("orders")))
@@ -223,7 +223,7 @@ def test_a_failed_record_with_a_commit(clean: Scene) -> None:
 
 
 def test_another_jobs_commit(clean: Scene) -> None:
-    """A commit with another fingerprint than the record's is of another job."""
+    """A commit with another fingerprint than its record's belongs to another job."""
     job = clean.granted("mine")
     sink = job.sinks()["orders"]
     run(sink.commit(job.key("orders"), sink.stage(table_of(5), job.key("orders"), 1, fingerprint="another")))
@@ -231,7 +231,7 @@ def test_another_jobs_commit(clean: Scene) -> None:
 
 
 def test_a_ledger_that_is_older_than_its_tables(clean: Scene) -> None:
-    """A commit of a generation that the ledger has not opened shows that the ledger was restored."""
+    """A commit of a generation that the ledger has not opened shows that the ledger was restored to an older state."""
     job = clean.written[0]
     key = job.key("orders").model_copy(update={"generation": 2})
     sink = job.sinks()["orders"]
@@ -241,7 +241,7 @@ def test_a_ledger_that_is_older_than_its_tables(clean: Scene) -> None:
 
 
 def test_a_slot_that_cannot_be_read(clean: Scene) -> None:
-    """A slot that does not parse is named; its consequences (no slot for its record, no owner of its files) are not reported again."""
+    """A slot that cannot be parsed is named; what follows from it (a record without slot, files without owner) is not reported again."""
     path = clean.slot_file(clean.written[2])
     path.write_text("{")
     report = clean.audit()
@@ -251,7 +251,7 @@ def test_a_slot_that_cannot_be_read(clean: Scene) -> None:
 
 
 def test_a_list_of_files_that_was_changed(clean: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot whose files are in a list beside it is read through the list, and a changed list is unreadable evidence."""
+    """A slot's files may be in a list beside it: the list is read, and a changed one is reported as unreadable evidence."""
     monkeypatch.setattr("sparkonce.sink.slotlog.layout.FILES_IN_SLOT", 1)
     job = clean.ran("many", 900, 901)
     assert kinds(clean.audit()) == []
@@ -263,7 +263,7 @@ def test_a_list_of_files_that_was_changed(clean: Scene, monkeypatch: pytest.Monk
 
 
 def test_held_and_due(clean: Scene) -> None:
-    """Held keys and records whose retention is over want attention and are no defects."""
+    """Held keys and records past their retention are listed for attention and are no defects."""
     clean.hold(clean.granted("held"))
     clean.ran("old", 1000, retention=0.0)
     report = clean.audit()
@@ -273,7 +273,7 @@ def test_held_and_due(clean: Scene) -> None:
 
 
 def test_rows_that_readers_see_without_a_slot(clean: Scene) -> None:
-    """Readers trust a snapshot: when a slot that it names is deleted, its rows are still read, without a commit for them."""
+    """Readers trust a snapshot: if a slot that it lists is deleted, they still read its rows, which then have no commit."""
     job = clean.written[0]
     sink = job.sinks()["orders"]
     assert run(write_snapshot(sink._objects, after=1))  # type: ignore[attr-defined]
@@ -288,7 +288,7 @@ def test_rows_that_readers_see_without_a_slot(clean: Scene) -> None:
 
 
 def test_a_commit_that_readers_do_not_see(clean: Scene) -> None:
-    """A snapshot that calls a committed slot closed hides its rows from readers."""
+    """A snapshot that lists a committed slot as closed hides its rows from readers."""
     job = clean.written[0]
     run(write_snapshot(job.sinks()["orders"]._objects, after=1))  # type: ignore[attr-defined]
     [snapshot] = clean.table().glob("_idem/_snapshot/*.json")
@@ -301,7 +301,8 @@ def test_a_commit_that_readers_do_not_see(clean: Scene) -> None:
 
 
 def test_a_table_that_was_copied(clean: Scene) -> None:
-    """A copy of a table, audited with its original, has each effect a second time; alone it is where the ledger does not have it."""
+    """A copy of a table that is audited with its original has each effect twice; audited alone, it is not where the ledger says the table
+    is."""
     shutil.copytree(clean.table("totals"), clean.table("copy"))
     assert kinds(clean.audit("totals", "copy")) == [Kind.DOUBLE_COMMIT, Kind.MOVED]
     alone = clean.audit("copy")
@@ -310,8 +311,8 @@ def test_a_table_that_was_copied(clean: Scene) -> None:
 
 
 def test_reruns_are_right(clean: Scene) -> None:
-    """Generations that replaced each other, or exist side by side if the job has Append, are one effect each; a file of a replaced one may
-    be deleted."""
+    """Generations that replaced each other, or exist side by side with Append, are one effect each; files of a replaced one may be
+    deleted."""
     job = clean.written[0]
     for on_rerun, generation in ((OnRerun.REPLACE, 1), (OnRerun.REPLACE, 2), (OnRerun.APPEND, 3)):
         declared = Declared(name="orders", kind="slotLog", location=str(clean.table()), on_rerun=on_rerun)

@@ -1,4 +1,4 @@
-"""Streams in an audit: a chain of batches is one piece, and its opening is not an effect."""
+"""Streams in an audit: a chain of batches is one effect, and its opening is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCHES = 4
 
 
 def opened(job: Granted) -> tuple[Any, Chain]:
-    """The stream's opening is committed, no batch is."""
+    """Commits the stream's opening, but no batch."""
     sink, key = job.sinks()["orders"], job.key("orders")
     opening = stream.opening_of(
         key, 1, query_id="q", first_batch=0, fingerprint=job.record.fingerprint, on_rerun=OnRerun.REPLACE
@@ -30,7 +30,7 @@ def opened(job: Granted) -> tuple[Any, Chain]:
 
 
 def streamed(job: Granted, *, end: bool = True) -> None:
-    """Four batches of two rows."""
+    """Commits four batches of two rows."""
     sink, chain = opened(job)
     key = job.key("orders")
     for number in range(BATCHES):
@@ -45,16 +45,16 @@ def streamed(job: Granted, *, end: bool = True) -> None:
 
 
 def test_a_whole_stream_is_clean(store: Scene) -> None:
-    """Opening, four batches and the end are as they should be, whether the stream runs or has ended."""
+    """A stream with its opening and four batches audits clean, whether it still runs or has ended."""
     streamed(store.granted("ended"))
     streamed(store.granted("running"), end=False)
     report = store.audit()
-    assert kinds(report) == [Kind.SAME_ROWS] * BATCHES  # both wrote equal rows
+    assert kinds(report) == [Kind.SAME_ROWS] * BATCHES  # both streams wrote equal rows
     assert (report.clean, report.rows) == (True, 4 * BATCHES)
 
 
 def test_a_missing_batch(store: Scene) -> None:
-    """A batch in the middle whose slot is gone is named, with its number."""
+    """A missing slot in the middle of the chain is reported with the batch's number."""
     job = store.granted("stream")
     streamed(job)
     lost = stream.place(job.key("orders"), 1)
@@ -65,8 +65,7 @@ def test_a_missing_batch(store: Scene) -> None:
 
 
 def test_an_opening_is_no_effect(store: Scene) -> None:
-    """A stream that failed before its first batch has an opening and no effect: nothing is wrong. With a batch, Failed is a false
-    statement."""
+    """A stream that failed before its first batch has an opening but no effect, so Failed is correct; with a batch it is not."""
     job = store.granted("failed")
     opened(job)
     now = job.now()

@@ -1,4 +1,4 @@
-"""The benchmarks at tiny size: they run, report only what they may, and fail if the measured code has no effect.
+"""The benchmarks at tiny size: they run, report only valid figures, and fail if the measured code has no effect.
 
 Times of a tiny run are meaningless and not checked. `benchmarks/` is a folder of scripts, so it is run as one.
 """
@@ -30,13 +30,13 @@ needs_spark = pytest.mark.skipif(java() is None, reason="no Java: install OpenJD
 
 
 def started(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Python in the benchmarks' folder, its temporary files under the test's."""
+    """Starts Python in the benchmarks' folder, with its temporary files in the test's folder."""
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(BENCHMARKS)}
     return completed([sys.executable, *arguments], PATIENCE, env=environment, cwd=folder)
 
 
 def benched(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
-    """The results file and the printed text; nothing but the file may be left on disk."""
+    """The results file and the printed text; nothing else may be left on disk."""
     done = started([str(BENCHMARKS / "run.py"), *options, "--json", str(folder / "all.json")], folder)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in folder.iterdir()] == ["all.json"]
@@ -57,7 +57,7 @@ def benched(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
 
 
 def check_row(row: dict[str, Any], *, pairs: int) -> None:
-    """Every figure follows from the samples, of which there is one per pair."""
+    """Every figure follows from the samples, one per pair."""
     ours, raw = row["samples"]["ours"], row["samples"]["raw"]
     assert len(ours) == row["pairs"] == pairs
     assert row["ours"] == median(ours)
@@ -70,7 +70,8 @@ def check_row(row: dict[str, Any], *, pairs: int) -> None:
 
 
 def test_reserve_and_replay_are_measured_and_told(tmp_path: Path) -> None:
-    """Every column and figure of the two parts without Spark is there, follows from its samples, and no goal is met by two pairs."""
+    """The two parts without Spark report every column and figure, each computed from its samples, and two pairs are too few for a verdict
+    on a goal."""
     told, printed = benched(tmp_path, "--only", "reserve", "--only", "replay", "--pairs", "2")
     assert list(told["parts"]) == ["reserve", "replay"]
     reserve, replay = told["parts"]["reserve"], told["parts"]["replay"]
@@ -86,7 +87,7 @@ def test_reserve_and_replay_are_measured_and_told(tmp_path: Path) -> None:
 @needs_spark
 @pytest.mark.spark
 def test_output_is_measured_at_its_effect(tmp_path: Path) -> None:
-    """Three variants write the requested rows, into files of the same size, and each is one pair."""
+    """Three variants write the requested rows into files of the same size, and each has one pair."""
     told, _ = benched(tmp_path, "--only", "output", "--rows", "2,000", "--pairs", "1")
     output = told["parts"]["output"]
     assert output["rows"] == 2000
@@ -100,7 +101,7 @@ def test_output_is_measured_at_its_effect(tmp_path: Path) -> None:
 @needs_spark
 @pytest.mark.spark
 def test_formats_are_measured_at_their_effect(tmp_path: Path) -> None:
-    """Both libraries count the requested rows in the writes of either side; each format is compared with plain files and its library's
+    """Each library counts the requested rows in what either side wrote; each format is compared with plain files and with its library's own
     writer."""
     told, _ = benched(tmp_path, "--only", "formats", "--rows", "10,000", "--pairs", "1", "--first-writes", "0")
     formats = told["parts"]["formats"]
@@ -130,7 +131,8 @@ print(json.dumps([row.dump() for row in part._split(DELTA, NATIVE, "delta by par
 
 
 def test_what_is_fixed_is_told_apart_from_what_each_row_costs(tmp_path: Path) -> None:
-    """From two sizes: 0.2 s more per write at the same cost per row does not change the ratio per row, and vice versa."""
+    """Two sizes separate the fixed cost from the cost per row: 0.2 s more per write at the same cost per row does not change the ratio per
+    row, and vice versa."""
     done = started(["-c", SPLIT % 3.0], tmp_path)
     assert done.returncode == 0, done.stderr
     fixed, rows, _ = json.loads(done.stdout)
@@ -140,7 +142,7 @@ def test_what_is_fixed_is_told_apart_from_what_each_row_costs(tmp_path: Path) ->
 
 
 def test_no_ratio_is_made_of_rows_that_cost_nothing(tmp_path: Path) -> None:
-    """Where the larger size took no more CPU than the smaller, the row is left out rather than made up."""
+    """If the larger size took no more CPU than the smaller, the ratio is left out rather than invented."""
     done = started(["-c", SPLIT % 1.0], tmp_path)
     assert done.returncode == 0, done.stderr
     assert [row["what"] for row in json.loads(done.stdout)] == [
@@ -168,8 +170,8 @@ print(json.dumps({**told, "left": os.times().children_user + os.times().children
 @needs_spark
 @pytest.mark.spark
 def test_a_first_write_is_counted_with_all_that_it_started(tmp_path: Path) -> None:
-    """A separate process leaves the requested rows in the table (otherwise it is refused), and its CPU includes the JVM's. The JVM ends
-    first, so that its parent counts all of it as ours, not as others'."""
+    """A separate process leaves the requested rows in the table, or the sample is refused; its CPU includes the JVM's. The JVM ends first,
+    so that its parent counts all of its CPU as its own."""
     done = started(["-c", FIRST], tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
@@ -191,31 +193,31 @@ def test_a_first_write_is_counted_with_all_that_it_started(tmp_path: Path) -> No
     ],
 )
 def test_a_goal_is_met_only_by_a_whole_spread_of_nine_pairs(values: list[float], at_most: float, expected: str) -> None:
-    """One pair across the goal, or one pair too few, and the two are not told apart."""
+    """One pair on the other side of the goal, or one pair too few, and the verdict is "not told apart"."""
     assert measure()["verdict"](values, at_most=at_most) == expected
 
 
 def test_pairs_are_interleaved_a_b_b_a() -> None:
-    """Neither side is always first, and the pair that warms up comes first."""
+    """Pairs run A B, B A, so that neither side is always first; the warm-up pair comes first."""
     order = list(measure()["interleaved"](("A", "B"), 3))
     assert order == [(0, "A"), (0, "B"), (1, "B"), (1, "A"), (2, "A"), (2, "B"), (3, "B"), (3, "A")]
 
 
 def test_the_pair_that_warms_up_is_not_counted() -> None:
-    """Each variant runs once more than there are pairs; what its first run returned is thrown away."""
+    """Each variant runs once more than there are pairs, and the result of its first run is discarded."""
     runs = {"A": iter(range(10)), "B": iter(range(10, 20))}
     kept = measure()["measured"]({name: each.__next__ for name, each in runs.items()}, 3, lambda *_: None)
     assert kept == {"A": [1, 2, 3], "B": [11, 12, 13]}
 
 
 def test_the_median_of_nine_lies_between_the_second_and_the_eighth() -> None:
-    """That is the narrowest interval with at least 95 % (96.1 %); with fewer than six values none exists."""
+    """The second to the eighth of nine values is the narrowest interval with at least 95 % (96.1 %); fewer than six values have none."""
     assert measure()["interval"]([float(n) for n in range(9, 0, -1)]) == (2, 8)
     assert measure()["interval"]([1.0] * 5) is None
 
 
 def measure() -> dict[str, Any]:
-    """The module's names, without its folder on the path of all tests."""
+    """The module's names, without adding its folder to the path of all tests."""
     return runpy.run_path(str(BENCHMARKS / "measure.py"), run_name="measure")
 
 
@@ -266,7 +268,7 @@ part._counted()
     ],
 )
 def test_a_wrong_effect_is_no_measurement(tmp_path: Path, code: str, said: str) -> None:
-    """What does not do its work is refused, however quick it was."""
+    """A measurement without its effect is refused, however fast it was."""
     done = started(["-c", code], tmp_path)
     assert "WrongEffect" in done.stderr
     assert said in done.stderr
@@ -275,7 +277,7 @@ def test_a_wrong_effect_is_no_measurement(tmp_path: Path, code: str, said: str) 
 
 @pytest.mark.parametrize("bad", ["0", "-1", "many", ""])
 def test_a_number_that_is_none_is_refused(tmp_path: Path, bad: str) -> None:
-    """One sentence names the option, and nothing is measured."""
+    """An invalid number is refused in one sentence that names the option, and nothing is measured."""
     done = started([str(BENCHMARKS / "run.py"), f"--pairs={bad}"], tmp_path)
     assert done.returncode == 2
     assert "--pairs" in done.stderr.splitlines()[-1]

@@ -1,7 +1,8 @@
-"""The alerts through hours that pass as numbers: promtool runs the chart's rules, as rendered, over the metrics of `harness.alert_cases`.
+"""When alerts fire and end: promtool runs the chart's rendered rules over the metric series of `harness.alert_cases`, with hours of
+simulated time.
 
-Windows, thresholds and `for` are those of the chart. A real Prometheus beside real operators, where the same alerts fire by faults, runs
-the same rules much faster (tests/api/test_monitoring.py): neither alone shows both.
+Windows, thresholds and `for` are those of the chart. tests/api/test_monitoring.py causes the same alerts by real faults, with a real
+Prometheus beside real operators, but runs the rules much faster: neither test alone shows both.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Json = dict[str, Any]
 
 @functools.cache
 def alerts() -> Mapping[str, Json]:
-    """The rules of a release with everything, by name."""
+    """The alerting rules of a release with every component, by name."""
     return {rule["alert"]: rule for group in rule_groups() for rule in group["rules"] if "alert" in rule}
 
 
@@ -36,7 +37,7 @@ def promtool() -> str:
 
 
 def input_series(series: Mapping[str, Values]) -> Iterator[Json]:
-    """As scraped from this release."""
+    """The series with the labels that a scrape of this release gives them."""
     for name, values in series.items():
         metric, _, labels = name.rstrip("}").partition("{")
         kind = next((each for each in ("gateway", "etcd") if f"service='{each}'" in labels), "operator")
@@ -47,7 +48,7 @@ def input_series(series: Mapping[str, Values]) -> Iterator[Json]:
 
 
 def says(alert: str, minutes: float, fires: bool, *, ever: bool = False) -> Json:
-    """At this minute since the first scrape it fires or not; `ever`: it has not fired up to then."""
+    """A promtool test: the alert fires at this minute since the first scrape, or does not. `ever`: it has not fired up to then."""
     firing = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
     return {
         "expr": f"count by (alertname) ({f'count_over_time({firing}[1d])' if ever else firing})",
@@ -57,7 +58,7 @@ def says(alert: str, minutes: float, fires: bool, *, ever: bool = False) -> Json
 
 
 def expected(alert: str, case: Case) -> Iterator[Json]:
-    """Not before the fault and not too early, from then on until the fault ends, and soon after not any more."""
+    """The alert does not fire before the fault or too early, fires from then on until the fault ends, and is over soon after."""
     yield says(alert, WELL + case.not_yet, fires=False, ever=True)
     at = case.by_then
     while at < case.lasts:
@@ -88,7 +89,8 @@ def played(alert: str) -> Iterator[Json]:
 
 @pytest.mark.parametrize("alert", [f"Sparkonce{each}" for each in ALERTS])
 def test_an_alert_fires_in_its_time(alert: str, promtool: str, tmp_path: Path) -> None:
-    """After the minutes of its `for` and not before, as long as its fault lasts, and not after its window; never for a near miss."""
+    """An alert fires after the minutes of its `for` and not before, as long as its fault lasts and not after its window, and never for a
+    near miss."""
     rule = alerts()[alert]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [rule]}]}))
     file = tmp_path / "tests.yaml"
@@ -103,6 +105,6 @@ def test_an_alert_fires_in_its_time(alert: str, promtool: str, tmp_path: Path) -
 
 
 def test_every_alert_has_its_cases() -> None:
-    """No alert of the chart is without a fault and something close to it, and no case is about an alert that is not there."""
+    """Each alert of the chart has a fault and a near miss, and each case belongs to an alert of the chart."""
     assert sorted(f"Sparkonce{each}" for each in ALERTS) == sorted(alerts())
     assert all(cases.faults and cases.near for cases in ALERTS.values())

@@ -1,4 +1,4 @@
-"""The images: made from one list, the same bytes each time, and programs that start in them as a pod would start them."""
+"""The images: built from one list, byte for byte reproducible, with programs that start as they would in a pod."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a Debian system is ma
 
 @pytest.mark.parametrize("name", list(contents.images()))
 def test_the_dockerfile_is_what_the_list_gives(name: str) -> None:
-    """Dockerfiles are not edited by hand: they are the current output of images.toml and the generator."""
+    """The committed Dockerfiles are the generator's current output for images.toml; they are not edited by hand."""
     image = contents.image(name)
     assert dockerfile.path_of(image).read_text() == dockerfile.text(image), "run `python scripts/images dockerfiles`"
 
 
 @pytest.mark.parametrize("name", list(contents.images()))
 def test_every_dockerfile_copies_what_exists(name: str) -> None:
-    """Each path that a Dockerfile takes from the repository is there, and each stage that it copies from was named before."""
+    """Each path that a Dockerfile copies from the repository exists, and each stage that it copies from is defined above."""
     stages: set[str] = set()
     for line in dockerfile.path_of(contents.image(name)).read_text().splitlines():
         if line.startswith("FROM ") and " AS " in line:
@@ -55,7 +55,7 @@ def test_every_dockerfile_copies_what_exists(name: str) -> None:
 
 
 def test_the_locked_packages_of_an_extra_are_all_that_it_needs() -> None:
-    """The selection from the lock has the extra's packages and their dependencies, hashes included, and none of other extras."""
+    """The packages selected from the lock are the extra's own and their dependencies, with hashes, and none of other extras."""
     operator, spark = (contents.requirements(contents.image(name).extras) for name in ("operator", "spark"))
     names = {line.partition("==")[0] for line in operator.splitlines() if line[0] != " "}
     assert {"kopf", "kubernetes", "grpcio", "aiohttp", "multidict", "deltalake", "pydantic-core"} <= names
@@ -67,7 +67,7 @@ def test_the_locked_packages_of_an_extra_are_all_that_it_needs() -> None:
 
 
 def test_a_package_that_only_another_package_needs_comes_with_it() -> None:
-    """The closure follows the lock's "via", over several steps and both of its spellings, and leaves strangers out."""
+    """The closure follows the lock's "via" over several steps, in both of its spellings, and leaves unrelated packages out."""
     pyproject = (
         '[project]\ndependencies = ["a>=1"]\n[project.optional-dependencies]\nx = ["B.b"]\ny = ["sparkonce[x]", "c"]\n'
     )
@@ -95,7 +95,7 @@ def test_a_package_that_only_another_package_needs_comes_with_it() -> None:
 
 
 def test_the_images_jars_are_for_the_sparks_hadoop() -> None:
-    """The S3A connector of the job image is of the Hadoop version that PySpark's own jars are."""
+    """The S3A connector of the job image has the same Hadoop version as PySpark's own jars."""
     import pyspark
 
     (client,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
@@ -104,7 +104,7 @@ def test_the_images_jars_are_for_the_sparks_hadoop() -> None:
 
 
 def test_etcd_is_the_release_that_the_tests_run_on() -> None:
-    """The bundled etcd is of the version whose behaviour the store's tests know."""
+    """The bundled etcd has the version that the store's tests run on."""
     go_mod = (ROOT / "tests" / "harness" / "gomodules" / "kube" / "go.mod").read_text()
     (tested,) = (line.split()[1] for line in go_mod.splitlines() if "go.etcd.io/etcd/server/v3 v" in line)
     ours = (contents.HERE / "etcd" / "go.mod").read_text()
@@ -124,7 +124,7 @@ def folder_of(place: Path, files: Mapping[str, str]) -> Path:
 
 
 def test_a_layer_depends_on_nothing_but_its_files(tmp_path: Path) -> None:
-    """Two folders with the same files, made in another order, at other times, with other rights of a umask: the same bytes."""
+    """Two folders with the same files give the same bytes, whatever the order, the times and the umask with which they were made."""
     files = {"b/two": "2", "a/one": "1", "c": "3"}
     first = folder_of(tmp_path / "1", files)
     second = folder_of(tmp_path / "2", dict(reversed(files.items())))
@@ -140,7 +140,8 @@ def test_a_layer_depends_on_nothing_but_its_files(tmp_path: Path) -> None:
 
 
 def test_an_archive_is_a_complete_oci_layout(tmp_path: Path) -> None:
-    """Each blob has the digest and size that it is known by, and the configuration says who runs what in which environment."""
+    """Each blob has the digest and size under which it is listed; the configuration names the user and the entrypoint; writing it again
+    gives the same bytes."""
     layer = layers.packed(folder_of(tmp_path / "files", {"one": "1"}), tmp_path / "l.tar", "test", as_root=True)
     image = contents.image("operator")
     made = archive.write(image, [layer, layer], tmp_path / "a.tar", tag=TAG.format("operator"))
@@ -163,14 +164,14 @@ def test_text_is_utf8_in_images_that_run_our_code(name: str) -> None:
 
 @pytest.mark.parametrize("tag", ["operator", "sparkonce/operator:dev", "localhost/operator", "localhost/:dev"])
 def test_a_tag_that_a_node_would_read_otherwise_is_refused(tmp_path: Path, tag: str) -> None:
-    """An image is imported under its full name or not at all; a short one would be searched for at a default registry."""
+    """An image is imported under its full name or not at all: a node would look for a short one at a default registry."""
     with pytest.raises(contents.NotBuilt, match="HOST/NAME:VERSION"):
         build("operator", tmp_path / "a.tar", tag=tag)
     assert list(tmp_path.iterdir()) == []
 
 
 def checked(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Configuration and manifest of an archive whose blobs are all there and are what their names say."""
+    """Configuration and manifest of an archive, after checking that it has all blobs and that their names are their digests."""
     with tarfile.open(path) as tar:
         names = tar.getnames()
         for name in names:
@@ -207,7 +208,7 @@ exec chroot --userspec="$user" "$root" env -i "$@"
 
 
 class Container:
-    """An image's files in a folder, and its programs run as its own user, without this machine's environment."""
+    """An image's files in a folder; its programs run as its own user, without this machine's environment."""
 
     def __init__(self, name: str, folder: Path) -> None:
         made = build(name, folder / "image.tar", tag=TAG.format(name))
@@ -259,8 +260,8 @@ def container(name: str, folder: Path, programs: Sequence[str] = ()) -> Containe
 @needs_root
 @pytest.mark.slow
 def test_the_operators_image_runs_as_nobody(tmp_path: Path) -> None:
-    """As its own user on files that it cannot change: the command knows its version, and the operator, the gateway and every kind of
-    output can be imported, from compiled files."""
+    """It runs as its own user on files that it cannot change: the command prints its version, and the operator, the gateway and every kind
+    of output can be imported, from compiled files."""
     operator = container("operator", tmp_path)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert version in operator.printed(*operator.config["Entrypoint"], "--version")
@@ -279,12 +280,12 @@ def test_the_operators_image_runs_as_nobody(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_spark_image_starts_drivers_and_executors(tmp_path: Path) -> None:
-    """The entrypoint starts spark-submit and the executor's own class as Spark on Kubernetes asks for them, in the order of its numbered
-    options; PySpark, sparkonce and the table formats are there; and there is one version of each library on the class path."""
+    """The entrypoint starts spark-submit and the executor's class as Spark on Kubernetes expects, with the numbered Java options in numeric
+    order. PySpark, sparkonce and the table formats can be imported, and the class path has one version of each library."""
     spark = container("spark", tmp_path)
     (tmp_path / "root" / "etc" / "hosts").write_text(
         f"127.0.0.1 localhost {os.uname().nodename}\n"
-    )  # a kubelet writes it
+    )  # as a kubelet does
     entrypoint = spark.config["Entrypoint"]
     driver = spark.run(*entrypoint, "driver", "--version", SPARK_DRIVER_BIND_ADDRESS="127.0.0.1")
     assert "version 4.1" in driver.stderr
@@ -298,7 +299,7 @@ def test_the_spark_image_starts_drivers_and_executors(tmp_path: Path) -> None:
         "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
         "SPARK_RESOURCE_PROFILE_ID": "0",
         "SPARK_EXECUTOR_POD_NAME": "pod",
-        "JAVA_HOME": "/standin",  # it prints its arguments
+        "JAVA_HOME": "/standin",  # prints its arguments
     }
     java = folder_of(tmp_path / "root" / "standin", {"bin/java": '#!/bin/sh\nprintf "%s\\n" "$@"\n'}) / "bin" / "java"
     java.chmod(0o755)
@@ -321,7 +322,7 @@ def test_the_spark_image_starts_drivers_and_executors(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_etcd_image_needs_nothing_else(tmp_path: Path) -> None:
-    """Three programs that run in a folder with nothing else in it, and a folder for temporary files."""
+    """The image's only files are three programs, which start without an environment."""
     made = build("etcd", tmp_path / "image.tar", tag=TAG.format("etcd"))
     config, manifest = checked(made)
     (layer,) = manifest["layers"]

@@ -1,4 +1,4 @@
-"""Releases at a real API server: admission, and the effects of `helm upgrade` and `helm uninstall`. No pod runs here."""
+"""Releases on a real API server: admission, and the effects of `helm upgrade` and `helm uninstall`. No pod runs here."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ NEW = 'description: "One job that takes effect once, however often it is sent."'
 def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     try:
-        with capture.global_and_fixture_disabled():  # a build of minutes is to be seen while it lasts
+        with capture.global_and_fixture_disabled():  # a build takes minutes: show its progress
             find("kube-apiserver")
     except PartMissing as missing:
         pytest.skip(str(missing))
     with started_cluster() as started:
         for name in ("team-a", "team-b", "teams"):
             started.api.create(NAMESPACES, {"metadata": {"name": name}})
-        started.api.delete(CRDS, OURS)  # it is the chart's to install
+        started.api.delete(CRDS, OURS)  # the chart installs it
         started.api.gone(CRDS, OURS, timeout=START_TIMEOUT)
         yield started
 
@@ -86,8 +86,8 @@ def test_objects_outlive_releases(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["trio", "tenants"])
 def test_the_api_server_accepts_everything(cluster: Cluster, name: str) -> None:
-    """Each object that the chart can render is one that the API server takes, strictly: no field of it is unknown there."""
-    more = ("--set", "metrics.serviceMonitor.enabled=false,crds.install=false")  # its kind is the Prometheus operator's
+    """The API server accepts each rendered object under strict validation, that is, without an unknown field."""
+    more = ("--set", "metrics.serviceMonitor.enabled=false,crds.install=false")  # its kind is not installed
     said = release(cluster, "install", name, CHART, "--values", VALUES / f"{name}.yaml", *more, "--create-namespace")
     assert said.returncode == 0, said.stderr
     assert "unknown field" not in said.stderr
@@ -95,7 +95,7 @@ def test_the_api_server_accepts_everything(cluster: Cluster, name: str) -> None:
 
 
 def said_of(cluster: Cluster) -> str:
-    """The description of our kind, as the API server has it now."""
+    """The description of our kind in the CRD that the API server has now."""
     found = cluster.api.get(CRDS, OURS)
     assert found is not None
     assert found["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
@@ -104,8 +104,8 @@ def said_of(cluster: Cluster) -> str:
 
 @pytest.mark.slow
 def test_the_certificate_is_kept_over_upgrades(cluster: Cluster) -> None:
-    """Drivers know the CA that they were started with: an upgrade changes neither certificate nor CA, a Secret that was deleted is made
-    anew, and every user may read the address that goes with it."""
+    """Running drivers trust the CA that they were started with, so an upgrade changes neither certificate nor CA. A deleted Secret is
+    created anew, and every user may read the ConfigMap with the gateway's CA."""
     sets = ("--set", "etcd.bundled.enabled=true", "--set", "crds.install=false")
     done(cluster, "install", "kept", CHART, "--create-namespace", *sets)
     secret = partial(cluster.api.get, SECRETS, "kept-sparkonce-gateway-tls", "platform")

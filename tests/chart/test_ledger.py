@@ -37,22 +37,22 @@ from sparkonce.etcd.errors import EtcdUnavailable
 from sparkonce.etcd.kv import Put, Range
 
 PLAIN = ("etcd.bundled.tls.enabled=false", "acceptInsecure=true")
-"""What releases before had, without a choice."""
+"""Values for the plain text that earlier releases always used."""
 TIMEOUT = 12.0
-"""Seconds for a call: two for each member that speaks another protocol, before the next one is asked."""
+"""Seconds for a call: two for each member that speaks another protocol, before the client tries the next one."""
 ANSWER = 30.0
 """Seconds for a write to succeed; an election takes one or two."""
 REFUSED = 3.0
-"""Seconds for a call that is to be refused: gRPC connects again and again until its time is over."""
+"""Seconds for a call that is to be refused: gRPC reconnects until the time is over."""
 THREE = "etcd.bundled.replicas=3"
 
 
 async def written(made: Sequence[ChartMember], tls: Tls | None, value: bytes) -> None:
-    """Writes under one key through whichever member answers, and reads it back."""
+    """Writes under one key through any member that answers, and reads it back."""
     client = Client.open([each.address for each in made], tls=tls, timeout=TIMEOUT)
     try:
         patience = Patience(ANSWER)
-        while True:  # others speak another protocol, and the leader may just have been replaced
+        while True:  # some members speak another protocol, and the leader may just have been replaced
             try:
                 await client.txn([], [Put(b"ledger", value)])
                 break
@@ -76,8 +76,8 @@ async def read(made: Sequence[ChartMember], tls: Tls | None, *, timeout: float =
 
 
 def test_the_ledger_answers_the_releases_own_certificate_only(tmp_path: Path) -> None:
-    """The operator's client, with the Secret that it mounts, reads and writes. Plain text, no certificate, and one of another release's CA
-    are refused, at the members' own port, too."""
+    """The operator's client reads and writes with the Secret that it mounts. Plain text, a missing certificate, and one of another
+    release's CA are refused, also at the port for members."""
     objects = objects_with()
     ours = tls_of(secret_files(objects, "-client", tmp_path / "ours"))
     strangers = secret_files(objects_with(), "-client", tmp_path / "theirs")
@@ -94,7 +94,8 @@ def test_the_ledger_answers_the_releases_own_certificate_only(tmp_path: Path) ->
 
 
 def test_a_member_keeps_its_data_when_it_begins_to_ask_for_certificates(tmp_path: Path) -> None:
-    """One member of a release before this one, replaced on its data by one of this: the record is there, the plain door is shut."""
+    """A member of an earlier release is replaced by one of this release on the same data: the record is there, and plain text is
+    refused."""
     secured = objects_with()
     ours = tls_of(secret_files(secured, "-client", tmp_path / "ours"))
     with members(tmp_path / "etcd", 1) as made:
@@ -108,8 +109,8 @@ def test_a_member_keeps_its_data_when_it_begins_to_ask_for_certificates(tmp_path
 
 @pytest.mark.parametrize("way", ["to TLS", "back to plain text"])
 def test_three_members_change_between_plain_text_and_tls_one_by_one(tmp_path: Path, way: str) -> None:
-    """With what the chart runs first, the three always have a quorum: operators of the old values read and write until the last member is
-    replaced, those of the new ones from the first on. The next upgrade removes the URLs of before."""
+    """After the chart's preparing step, the three always have a quorum: clients with the old values read and write until the last member is
+    replaced, clients with the new ones from the first replacement on. The next upgrade removes the old URLs."""
     secured, plain = objects_with(THREE), objects_with(THREE, *PLAIN)
     folder = secret_files(secured, "-client", tmp_path / "ours")
     ours: Tls | None = tls_of(folder)
@@ -126,7 +127,7 @@ def test_three_members_change_between_plain_text_and_tls_one_by_one(tmp_path: Pa
             asyncio.run(written(made, mine, b"%d new" % number))
             if number:
                 asyncio.run(written(made, theirs, b"%d old" % number))
-        said = assert_eventually(lambda: peer_urls(scheme, folder, made), 60)  # all three must have answered it
+        said = assert_eventually(lambda: peer_urls(scheme, folder, made), 60)  # all three have to answer it
         assert said.count("127.0.0.1") == said.count(f"{scheme}://127.0.0.1") == 3
         for each in made:
             replaced(each, new)
@@ -134,14 +135,14 @@ def test_three_members_change_between_plain_text_and_tls_one_by_one(tmp_path: Pa
 
 
 def test_nothing_is_prepared_where_no_ledger_is(tmp_path: Path) -> None:
-    """Before a first installation, where some tools run the hook, too, no name resolves: it ends well."""
+    """Before the first installation no member's name resolves; the hook, which some tools run even then, succeeds."""
     command = [sys.executable, "-I", str(PEER_URLS), "https", str(tmp_path), "etcd-0.etcd.none.invalid:2379"]
     done = completed(command, 60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "nothing to prepare" in done.stdout
 
 
-# --- what docs/helm.md says, done ---
+# --- the commands of docs/helm.md, executed ---
 
 KUBECTL = """#!/bin/sh
 # Secrets are read from a file, by the real kubectl; the member's port is on loopback already.
@@ -154,14 +155,15 @@ exit 64
 
 
 def documented(title: str) -> str:
-    """The first block of commands after this title in docs/helm.md."""
+    """The first block of commands below this title in docs/helm.md."""
     text = (ROOT / "docs" / "helm.md").read_text()
     return text[text.index(f"**{title}.**") :].split("```sh\n", 1)[1].split("```", 1)[0]
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_documented_commands_work_with_certificates(tmp_path: Path, count: int) -> None:
-    """Looked at and defragmented from the container, saved from outside with the clients' Secret, restored from the snapshot alone."""
+    """The documented commands check and defragment the ledger from the container, save it from outside with the clients' Secret, and
+    restore it from the snapshot alone."""
     programs = etcd_programs(tmp_path / "bin")
     objects = objects_with(f"etcd.bundled.replicas={count}")
     ours = tls_of(secret_files(objects, "-client", tmp_path / "ours"))

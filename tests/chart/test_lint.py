@@ -1,7 +1,7 @@
-"""kube-score's checks on the rendered chart, all of them, for the values of the tests and of docs/helm.md.
+"""All of kube-score's checks on the rendered chart, for the values of the tests and of docs/helm.md.
 
-A finding that the chart keeps on purpose is a row of `EXCEPTIONS`. A row that nothing needs any more fails, too. Annotations that would
-silence kube-score inside the templates have no effect here, so that the table is the only place with exceptions.
+A finding that the chart keeps on purpose is a row of `EXCEPTIONS`. A row that is no longer needed fails the test, too. Annotations that
+would silence kube-score inside the templates have no effect here, so the table is the only place for exceptions.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ RELEASES = {
     **documented(),
 }
 OK = 10
-"""kube-score's grade of an object that passes a check; below are almost ok, warning and critical."""
+"""kube-score's grade of an object that passes a check; lower are almost ok, warning and critical."""
 TIMEOUT = 60.0
-"""Seconds; a second on a free core."""
+"""Seconds; kube-score takes one on a free core."""
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
     release: str
-    """The values: a name of `RELEASES`."""
+    """The name of the values: a key of `RELEASES`."""
     object: str
-    """Its kind, and its name without that of the release."""
+    """Its kind, and its name without the release's."""
     check: str
     """As in `kube-score list`."""
     says: str
@@ -43,14 +43,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Kept:
-    """Findings of one check on these objects that the chart keeps, for one reason."""
+    """Findings of one check on these objects that the chart keeps, all for the same reason."""
 
     check: str
     objects: Sequence[str]
     says: Sequence[str]
     reason: str
     releases: Sequence[str] = tuple(RELEASES)
-    """Only with these values."""
+    """Applies with these values only."""
 
     def has(self, found: Finding) -> bool:
         return (
@@ -133,7 +133,7 @@ EXCEPTIONS = (
 
 
 def findings(name: str, folder: Path) -> Iterator[Finding]:
-    """All of kube-score's on the release `name`."""
+    """All findings of kube-score on the release `name`."""
     made = RELEASES[name].template(folder)
     assert made.returncode == 0, made.stderr
     file = folder / "rendered.yaml"
@@ -160,11 +160,11 @@ def findings(name: str, folder: Path) -> Iterator[Finding]:
 
 @pytest.mark.parametrize("name", list(RELEASES))
 def test_the_linter_finds_what_is_kept_on_purpose_and_nothing_else(name: str, tmp_path: Path) -> None:
-    """Every finding of kube-score has a reason in the table, and every row that is for these values has a finding."""
+    """Every finding of kube-score has a reason in the table, and every row for these values has a finding."""
     found = set(findings(name, tmp_path))
     unexplained = sorted(each for each in found if not any(kept.has(each) for kept in EXCEPTIONS))
     assert not unexplained, "fix these or give a reason in EXCEPTIONS:\n" + "\n".join(map(str, unexplained))
-    workloads = {each.object for each in found}  # each has findings: nothing sets ImagePullPolicy to Always
+    workloads = {each.object for each in found}  # has every workload: nothing sets ImagePullPolicy to Always
     unused = [
         (kept.check, target, says)
         for kept in EXCEPTIONS
@@ -178,7 +178,7 @@ def test_the_linter_finds_what_is_kept_on_purpose_and_nothing_else(name: str, tm
 
 
 def test_every_exception_is_for_one_finding_and_has_a_reason() -> None:
-    """No finding has two rows, every row is about an object that the chart has, and each reason is a sentence's worth."""
+    """No finding has two rows, every row is about an object of the chart, and each reason is long enough to be a sentence."""
     rows = [
         (release, target, kept.check, says)
         for kept in EXCEPTIONS

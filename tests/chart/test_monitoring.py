@@ -1,4 +1,4 @@
-"""The dashboard and the rules as files: generated from their sources, about existing metrics, and documented."""
+"""The dashboard and the rules as files: generated from their sources, limited to existing metrics, and documented."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MADE = "run scripts/dashboard.py > charts/sparkonce/dashboards/sparkonce.json"
 
 
 def panels() -> list[dict[str, Any]]:
-    """Without the titles of rows."""
+    """The dashboard's panels, without the titles of rows."""
     return [each for each in json.loads(DASHBOARD.read_text())["panels"] if each["type"] != "row"]
 
 
@@ -48,7 +48,7 @@ def queries() -> Iterator[str]:
 
 @functools.cache
 def names() -> set[str]:
-    """Of every sample that an operator or a gateway may expose, with the labels that it has."""
+    """The name of every sample that an operator or a gateway may expose."""
     metrics, gateway = Metrics(), GatewayMetrics(announced=lambda: True)
     metrics.watch(lambda: dict.fromkeys(GAUGES, 1.0), dict, dict)
     found = {"sparkonce_api_requests_total", "sparkonce_store_requests_total"}
@@ -56,7 +56,7 @@ def names() -> set[str]:
         for family in text_string_to_metric_families(each.text()[0].decode()):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
             found |= {family.name + suffix for suffix in suffixes}
-    return {name for name in found if name.startswith("sparkonce_")}  # and those of every process
+    return {name for name in found if name.startswith("sparkonce_")}  # without the metrics that every process has
 
 
 def test_the_dashboard_is_what_its_list_makes() -> None:
@@ -68,21 +68,21 @@ def test_the_dashboard_is_what_its_list_makes() -> None:
 
 
 def test_queries_are_about_metrics_that_exist() -> None:
-    """Every name in the dashboard and the rules is one that operators or gateways expose."""
+    """Each metric name in the dashboard and the rules is exposed by operators or gateways."""
     asked = {name for query in queries() for name in re.findall(r"\bsparkonce_\w+", query)}
     assert len(asked) > 25
     assert asked <= names(), asked - names()
 
 
 def test_every_metric_is_shown() -> None:
-    """No metric is without a panel, except the count and the sum of histograms, and the creation time of counters."""
+    """Every metric has a panel, except the count and sum of histograms and the creation time of counters."""
     shown = {name for panel in panels() for t in panel["targets"] for name in re.findall(r"\bsparkonce_\w+", t["expr"])}
     hidden = {name for name in names() - shown if not name.endswith(("_sum", "_count", "_created"))}
     assert not hidden
 
 
 def test_panels_explain_themselves() -> None:
-    """Each has a title of its own, a description, a unit, the variable data source, and a place where no other panel is."""
+    """Each panel has its own title, a description, a unit and the variable data source, and overlaps no other panel."""
     titles: set[tuple[int, str]] = set()
     taken: set[tuple[int, int]] = set()
     for panel in panels():
@@ -101,7 +101,7 @@ def test_panels_explain_themselves() -> None:
 
 
 def test_the_guide_names_every_panel_and_alert() -> None:
-    """docs/monitoring.md says what each one means."""
+    """docs/monitoring.md explains each panel and alert by name."""
     told = DOCS.read_text()
     for panel in panels():
         assert f"*{panel['title']}*" in told, panel["title"]
@@ -110,14 +110,15 @@ def test_the_guide_names_every_panel_and_alert() -> None:
 
 
 def anchors(text: str) -> list[str]:
-    """Of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
 
 
 @pytest.mark.parametrize("page", ["", "https://runbooks.example.com/spark/"])
 def test_each_alert_has_the_address_of_its_section(page: str) -> None:
-    """`runbook_url` is a section of docs/monitoring.md that exists, once, on the page that the values name or under its path."""
+    """`runbook_url` is the page that the values name, or docs/monitoring.md, with an anchor that is exactly one section of
+    docs/monitoring.md."""
     sets = [f"metrics.prometheusRule.runbookUrl={page}"] if page else []
     objects = rendered(sets=["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", *sets])
     groups = one(objects, "PrometheusRule", "")["spec"]["groups"]
@@ -135,7 +136,7 @@ def test_each_alert_has_the_address_of_its_section(page: str) -> None:
 
 
 _PAST = "decisions.md"
-"""Names things that have gone since."""
+"""Names things that no longer exist."""
 PAGES = [
     *(page for page in (ROOT / "docs").glob("*.md") if page.name != _PAST),
     ROOT / "README.md",
@@ -145,7 +146,7 @@ PAGES = [
 _FIELD = re.compile(r"(?<![\w./-])\.?((?:spec|status)(?:\.[A-Za-z]\w*(?:\[[^\]]*\])?)+)")
 _VALUE = re.compile(r"([a-z][A-Za-z]*(?:\.[a-z][A-Za-z]*)+)(?::.*)?")
 WORDS = {"metadata.managedFields"}
-"""Of every Kubernetes object."""
+"""Words of every Kubernetes object."""
 
 
 @functools.cache
@@ -154,7 +155,7 @@ def document(file: Path) -> Any:
 
 
 def code(text: str) -> list[str]:
-    """What a text has in backticks; blocks are left out."""
+    """Inline code of a text: what is in backticks, without blocks."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 
 
@@ -175,7 +176,7 @@ def has_field(path: str) -> bool:
 
 
 def has_value(path: str) -> bool:
-    """Whether the chart has the value; an empty map or list may hold anything."""
+    """Whether the chart has the value; any value fits below an empty map or list."""
     here = document(CHART / "values.yaml")
     for part in path.split("."):
         if not here and isinstance(here, dict | list):
@@ -187,14 +188,14 @@ def has_value(path: str) -> bool:
 
 
 def is_value(text: str) -> str | None:
-    """The path of a chart's value that this is, or was meant to be."""
+    """The path of the chart's value that the text is, or was meant to be."""
     path = _VALUE.fullmatch(text)
     top = document(CHART / "values.yaml")
     return path[1] if path and path[1].split(".")[0] in top else None
 
 
 def unknown_command(text: str) -> str | None:
-    """What of `sparkonce ...` or `kubectl sparkonce ...` the command line does not have."""
+    """The part of `sparkonce ...` or `kubectl sparkonce ...` that the command line does not have; None if it has everything."""
     plugin = text.startswith("kubectl ")
     words = shlex.split(text)[2 if plugin else 1 :]
     if words[:2] == ["doctor", "accept-restore"]:
@@ -211,7 +212,7 @@ def unknown_command(text: str) -> str | None:
 
 
 def test_alerts_name_only_what_exists() -> None:
-    """A command, a field of the CRD, a value of the chart, a value of a label: whatever an alert sends its reader to is there."""
+    """Each command, field of the CRD, value of the chart and label value in an alert's text exists."""
     verbs = set(get_command(kubectl).commands)  # type: ignore[attr-defined] # a group
     looked = 0
     for rule in rules():
@@ -236,7 +237,8 @@ def test_alerts_name_only_what_exists() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_pages_name_only_fields_and_values_that_exist(page: Path) -> None:
-    """`spec.` and `.status.` begin a field of the CRD, the name of a value's group a value of the chart, `sparkonce_` a metric."""
+    """A name that begins with `spec.` or `.status.` is a field of the CRD, one that begins with a group of values is a value of the chart,
+    and `sparkonce_` begins a metric."""
     known = names() | {name.removesuffix(end) for name in names() for end in ("_bucket", "_total")}
     for text in code(page.read_text()):
         for path in _FIELD.findall(text):
@@ -248,7 +250,7 @@ def test_pages_name_only_fields_and_values_that_exist(page: Path) -> None:
 
 
 def test_what_does_not_exist_is_found() -> None:
-    """The tests above see a field, a value, a command and an option that are not there."""
+    """The checks above notice a field, a value, a command and an option that do not exist."""
     assert not has_field("spec.ttl")
     assert has_field("spec.retention.succeeded")
     assert not has_value("operator.slot")
@@ -260,8 +262,8 @@ def test_what_does_not_exist_is_found() -> None:
 @pytest.mark.parametrize("gateway", [True, False])
 @pytest.mark.parametrize("etcd", ["etcd.bundled.enabled=true", "etcd.external.endpoints={a:2379}"])
 def test_rules_are_about_this_release(gateway: bool, etcd: str) -> None:
-    """As rendered, every selector names the namespace and a service of the release; without a gateway there is no alert on one, and without
-    the bundled etcd none on its members."""
+    """Every rendered selector names the namespace and a service of the release; without a gateway no alert is about one, and without the
+    bundled etcd none about its members."""
     sets = [etcd, "acceptInsecure=true", "metrics.prometheusRule.enabled=true"]
     objects = rendered(sets=[*sets, f"gateway.enabled={str(gateway).lower()}"])
     services = {each["metadata"]["name"] for each in objects if each["kind"] == "Service"}
@@ -281,15 +283,15 @@ def test_rules_are_about_this_release(gateway: bool, etcd: str) -> None:
 
 
 def exprs(*sets: str) -> dict[str, str]:
-    """Of the alerts that a release with these settings has."""
+    """The expressions of the alerts that a release with these settings has, by name."""
     objects = rendered(sets=["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", *sets])
     groups = one(objects, "PrometheusRule", "")["spec"]["groups"]
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"] if "alert" in rule}
 
 
 def test_bounds_are_values() -> None:
-    """How old a job may be is set in seconds; 0 leaves that alert out, and a missing value is the default. The members of etcd that must be
-    there are those of the values."""
+    """The age at which a job raises an alert is set in seconds: 0 leaves the alert out, and a missing value means the default. The number
+    of etcd members that the alert expects is that of the values."""
     of = {"SparkonceJobsPending": "pendingSeconds", "SparkonceJobsRunning": "runningSeconds"}
     usual = exprs()
     assert [usual[alert].rpartition(" > ")[2] for alert in of] == ["3600", "86400"]

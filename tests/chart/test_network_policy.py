@@ -1,4 +1,4 @@
-"""The NetworkPolicies of the rendered chart: which pods may connect to which port. tests/cluster enforces them on a real network."""
+"""The NetworkPolicies of the rendered chart: which pods may connect to which port. tests/cluster tests them on a real network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.operator
 
 
 def selected(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Whether a label selector matches, as Kubernetes decides it for the two operators that the chart and its values use."""
+    """Whether a label selector matches. Supports `matchLabels` and the operator `In`, all that the chart and its values use."""
     wanted = [
         {"key": key, "operator": "In", "values": [value]} for key, value in selector.get("matchLabels", {}).items()
     ]
@@ -44,8 +44,8 @@ PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 
 
 def test_the_platform_of_the_guide_admits_its_prometheus(tmp_path: Path) -> None:
-    """The values of docs/helm.md watch, and let Prometheus reach what it watches: its pods alone, in its namespace alone; teams reach the
-    gateway and not the operators."""
+    """The values of docs/helm.md admit Prometheus to what it scrapes: its pods only, in its namespace only. Teams reach the gateway and not
+    the operators."""
     done = documented()["platform"].template(tmp_path)
     assert done.returncode == 0, done.stderr
     objects = [each for each in yaml.safe_load_all(done.stdout) if each]
@@ -62,7 +62,8 @@ def test_the_platform_of_the_guide_admits_its_prometheus(tmp_path: Path) -> None
 
 
 def test_selectors_of_prometheus_hold_for_all_that_is_scraped() -> None:
-    """Operator, gateway and etcd's metrics, and not etcd's port for clients; a pod selector alone is for any namespace."""
+    """Prometheus' selectors open the metrics ports of operator, gateway and etcd, and never etcd's port for clients; a pod selector alone
+    holds in every namespace."""
     sets = [*everything(), "watch.namespaces={team-a}"]
     ports = {"operator": "http", "gateway": "http", "etcd": "metrics"}
 
@@ -73,7 +74,7 @@ def test_selectors_of_prometheus_hold_for_all_that_is_scraped() -> None:
 
     space = "networkPolicy.prometheusNamespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name=monitoring"
     pods = "networkPolicy.prometheusPodSelector.matchLabels.app\\.kubernetes\\.io/name=prometheus"
-    assert may() == {"operator", "etcd"}  # as it was before there was a selector of pods
+    assert may() == {"operator", "etcd"}  # as before the chart had a pod selector
     for more in ((space,), (pods,), (space, pods)):
         assert may(*more) == set(ports)
         assert may(*more, namespace="team-b", pod={}) == set()
@@ -92,5 +93,5 @@ def test_selectors_of_prometheus_hold_for_all_that_is_scraped() -> None:
     ],
 )
 def test_the_notes_say_when_prometheus_is_shut_out(sets: list[str], said: bool, tmp_path: Path) -> None:
-    """Where the gateway is scraped, its policy names others, and no value selects Prometheus."""
+    """The notes warn when the gateway is scraped, its policy admits only others, and no value selects Prometheus."""
     assert ("shut Prometheus out" in notes(tmp_path, [*everything(), *sets])) is said

@@ -1,4 +1,4 @@
-"""What demos and examples name as next steps is there: commands with their options, the chart's values, a role, pages."""
+"""Everything that demos and examples name as next steps exists: commands with their options, values of the chart, a role, pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("place", TEXTS)
 def test_next_steps_name_both_programs(place: str) -> None:
-    """Helm, and the plugin with options that it has; pages that are there."""
+    """The next steps name helm and the kubectl plugin, with options that the plugin has, and pages that exist."""
     named = list(commands(TEXTS[place]))
     assert any(words[0] == "helm" for words in named)
     plugin = [words for words in named if words[:2] == ["kubectl", "sparkonce"]]
@@ -46,7 +46,7 @@ def test_next_steps_name_both_programs(place: str) -> None:
 
 @pytest.mark.parametrize("place", TEXTS)
 def test_helm_takes_its_next_steps(place: str) -> None:
-    """Subcommands exist, and the chart renders with the values of an installation."""
+    """The subcommands of helm exist, and the chart renders with the values of the installation."""
     for _, verb, *words in (each for each in commands(TEXTS[place]) if each[0] == "helm"):
         assert helm(verb, "--help").returncode == 0, verb
         if verb == "install":
@@ -58,7 +58,7 @@ def test_helm_takes_its_next_steps(place: str) -> None:
 
 
 def test_the_role_of_the_next_steps_is_the_charts() -> None:
-    """The one that is bound to the user's service account."""
+    """The role that they bind to the user's service account is one that the chart makes."""
     roles = {
         words[words.index("--clusterrole") + 1]
         for text in TEXTS.values()
@@ -82,7 +82,7 @@ def test_the_role_of_the_next_steps_is_the_charts() -> None:
 
 
 def test_the_readme_says_where_the_next_steps_are() -> None:
-    """At the end of the cluster demo, with both programs."""
+    """The README points to them where it describes the cluster demo, naming both programs."""
     [told] = [part for part in (ROOT / "README.md").read_text().split("\n\n") if "make cluster-demo` (Linux" in part]
     assert "`helm`" in told
     assert "`kubectl sparkonce`" in told

@@ -1,4 +1,4 @@
-"""The chart's pods at a real API server's PodSecurity admission: all components satisfy the profile `restricted`, without exceptions."""
+"""The chart's pods under PodSecurity admission by a real API server: all components satisfy the profile `restricted`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def restricted(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     """A cluster with a namespace that enforces the profile."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     try:
-        with capture.global_and_fixture_disabled():  # a build of minutes is to be seen while it lasts
+        with capture.global_and_fixture_disabled():  # a build takes minutes: show its progress
             find("kube-apiserver")
     except PartMissing as missing:
         pytest.skip(str(missing))
@@ -44,7 +44,8 @@ def pods() -> Iterator[Json]:
 
 
 def test_every_pod_of_the_chart_is_admitted_as_restricted(restricted: Cluster) -> None:
-    """Operator, gateway, etcd, the Job before an upgrade and `helm test`; the same namespace refuses a pod without a security context."""
+    """Operator, gateway, etcd, the hook Job before an upgrade and the pod of `helm test` are admitted; a pod without a security context is
+    refused in the same namespace."""
     names = set()
     for pod in pods():
         names.add(restricted.api.request("POST", PATH, pod)["metadata"]["name"].removeprefix("spark-sparkonce-"))

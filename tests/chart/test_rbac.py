@@ -1,6 +1,5 @@
-"""The rules of the chart, compared with the calls that are really made: the operator runs as its service account, and the API server logs
-the caller of each request. An unneeded rule fails as surely as a missing one.
-"""
+"""The chart's RBAC rules, compared with the calls that are made: the operator runs as its service account, and the API server's audit log
+names the caller of each request. An unneeded rule fails the test as a missing one does."""
 
 from __future__ import annotations
 
@@ -50,14 +49,14 @@ Call = tuple[str, str, str]
 
 @dataclass
 class Audited:
-    """A cluster with an API server that writes down what service accounts ask."""
+    """A cluster whose API server logs the requests of service accounts."""
 
     cluster: Cluster
     server: ApiServer
     log: Path
 
     def entries(self, user: str) -> list[Json]:
-        """Requests for objects; those that every client may make (versions, discovery) do not count."""
+        """The user's requests for objects. Requests open to every client (versions, discovery) are left out."""
         found = [json.loads(line) for line in self.log.read_text().splitlines()]
         return [each for each in found if each["user"]["username"] == user and "resource" in each.get("objectRef", {})]
 
@@ -82,7 +81,7 @@ def call_of(entry: Json) -> Call:
 def audited(pytestconfig: pytest.Config) -> Iterator[Audited]:
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     try:
-        with capture.global_and_fixture_disabled():  # a build of minutes is to be seen while it lasts
+        with capture.global_and_fixture_disabled():  # a build takes minutes: show its progress
             find("kube-apiserver")
     except PartMissing as missing:
         pytest.skip(str(missing))
@@ -110,7 +109,7 @@ def ledger_server(audited: Audited, tmp_path_factory: pytest.TempPathFactory) ->
 def installed(
     audited: Audited, etcd: Etcd, folder: Path, *, all_namespaces: bool
 ) -> Iterator[tuple[Stage, list[Json]]]:
-    """An operator that runs as the chart's service account, and the objects that give it its rights."""
+    """An operator that runs as the chart's service account, and the objects that grant its rights."""
     cluster, namespace, install = audited.cluster, f"t-{uuid.uuid4().hex[:10]}", f"i-{uuid.uuid4().hex[:10]}"
     with ExitStack() as stack:
         cluster.api.create(NAMESPACES, {"metadata": {"name": namespace}})
@@ -130,7 +129,7 @@ def installed(
 
 
 def given(audited: Audited, *sets: str) -> list[Json]:
-    """The accounts, roles and bindings that the chart renders with these settings, applied."""
+    """Applies the accounts, roles and bindings that the chart renders with these settings."""
     objects = rendered(sets=["etcd.bundled.enabled=true", "crds.install=false", *sets])
     rights = [each for each in objects if each["kind"] in RBAC]
     for each in rights:
@@ -145,7 +144,7 @@ def token_of(cluster: Cluster, account: str) -> str:
 
 
 def allowed(objects: Sequence[dict[str, Any]], component: str) -> set[Call]:
-    """Requests that the rules of this component's roles allow."""
+    """The requests that this component's roles allow."""
     found = set()
     for each in objects:
         if each["kind"] in {"Role", "ClusterRole"} and each["metadata"]["name"].endswith(f"-{component}"):
@@ -159,9 +158,9 @@ def allowed(objects: Sequence[dict[str, Any]], component: str) -> set[Call]:
 
 
 def everything_it_does(stage: Stage) -> None:
-    """Scenes that between them bring the operator to each call that it knows."""
+    """Scenes that together make the operator use each of its calls."""
     stage.play("stopped", Script(code=runs_until_stopped))
-    # Its volume cannot be mounted, which the Events of its pod explain.
+    # Its volume cannot be mounted; the pod's Events say why.
     stage.play("unmounted", Script(pending_seconds=600.0, unmounted='volume "settings": configmap "none" not found'))
     stage.send("unmounted", "unmounted")
 
@@ -177,15 +176,15 @@ def everything_it_does(stage: Stage) -> None:
         return 1
 
     stage.play("fails", Script(code=fails_once_shown))
-    # It runs, is in recovery, and runs again: the second event of a kind raises the count of the first.
+    # It runs, fails and runs again: the second event of a kind increases the count of the first.
     stage.send("fails", "fails", retry={"maxAttempts": 3, "backoff": {"initial": "1s", "max": "1s"}})
-    # Done, then removed: the object by its TTL, the application by its own, which leaves a stub of an opaque one.
+    # It ends and is removed: the object by its TTL, the application by its own, which leaves a stub for an opaque job.
     stage.send("brief", "brief", ttlSecondsAfterFinished=1, applicationTTL={"succeeded": "1s"})
-    # Deleted while it runs: suspended, its pods deleted, the driver's name kept by a pod that runs nothing.
+    # It is deleted while it runs: the application is suspended, its pods are deleted, and an inert pod keeps the driver's name.
     stage.send("stopped", "stopped")
     stage.until("stopped", "Running")
     (application,) = (each["metadata"]["name"] for each in stage.applications("stopped"))
-    stage.kubeflow.kill_operator()  # which would delete a suspended application's pods, too, and might be quicker
+    stage.kubeflow.kill_operator()  # which would delete the pods of a suspended application as well
     stage.delete("stopped")
     assert_eventually(lambda: stage.pods(application) == [], IN_TIME)
     stage.kubeflow.restart_operator()
@@ -200,7 +199,7 @@ def everything_it_does(stage: Stage) -> None:
 
 @pytest.mark.slow
 def test_the_operators_role_is_what_it_uses(audited: Audited, ledger_server: Etcd, tmp_path: Path) -> None:
-    """With named namespaces: no call is denied, and each verb on each kind that the chart allows is used by some call."""
+    """With a list of namespaces: no call is denied, and each verb on each kind that the chart grants is used by some call."""
     before = len(audited.entries(USER))
     with installed(audited, ledger_server, tmp_path, all_namespaces=False) as (stage, rights):
         everything_it_does(stage)
@@ -216,8 +215,8 @@ def test_the_operators_role_is_what_it_uses(audited: Audited, ledger_server: Etc
 
 @pytest.mark.slow
 def test_the_gateways_role_is_what_it_uses(audited: Audited, ledger_server: Etcd, tmp_path: Path) -> None:
-    """With named namespaces: a driver's heartbeat, a user's list and a forgotten key need each right that the chart gives the gateway, and
-    besides them only requests that the API server allows to all: what one may do oneself."""
+    """With a list of namespaces: a driver's heartbeat, a user's list of keys and an attempt to forget one need each right that the chart
+    grants to the gateway; the only other requests are reviews of its own rights, which every user may create."""
     cluster, namespace, install = audited.cluster, f"t-{uuid.uuid4().hex[:10]}", f"i-{uuid.uuid4().hex[:10]}"
     cluster.api.create(NAMESPACES, {"metadata": {"name": namespace}})
     rights = given(audited, f"watch.namespaces={{{namespace}}}")
@@ -244,7 +243,7 @@ def test_the_gateways_role_is_what_it_uses(audited: Audited, ledger_server: Etcd
 
 
 def finish(attempt: Attempt) -> None:
-    """As its owner does."""
+    """Finalizes the attempt as its owner would."""
     now = run(attempt.store.load(attempt.record.address)).record
     assert now is not None
     result = Result(
@@ -259,7 +258,7 @@ def test_the_cluster_role_does_for_all_namespaces(audited: Audited, ledger_serve
     api = audited.cluster.api
     for each in api.list(
         JOBS
-    ):  # of other ledgers, beside which an operator of all namespaces would call its own rewound
+    ):  # jobs of other ledgers, of which an operator for all namespaces would conclude that its own was rewound
         api.delete(JOBS, each["metadata"]["name"], each["metadata"]["namespace"])
     assert_eventually(lambda: not api.list(JOBS), 60)
     before = len(audited.entries(USER))
@@ -277,7 +276,7 @@ def test_the_cluster_role_does_for_all_namespaces(audited: Audited, ledger_serve
 
 
 def test_named_namespaces_get_no_cluster_wide_rights() -> None:
-    """With a list of namespaces nothing but the look at our own CRD is allowed in the whole cluster."""
+    """With a list of namespaces the operator's only cluster-wide right is to read our CRD, and the gateway's are reviews."""
     objects = rendered(sets=["etcd.bundled.enabled=true", "watch.namespaces={team-a}"])
     (rule,) = one(objects, "ClusterRole", "operator")["rules"]
     assert (rule["resources"], rule["verbs"]) == (["customresourcedefinitions"], ["get"])

@@ -1,4 +1,4 @@
-"""values.schema.json: every value is known to it, and nothing else is."""
+"""values.schema.json covers every value of the chart, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.operator
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 FREE = {"kubernetes": {"valueFrom", "nodeAffinity", "podAffinity", "podAntiAffinity", "global"}}
-"""Kubernetes' own structures, which the API server knows better."""
+"""Structures of Kubernetes itself, which the API server validates."""
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def resolved(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def sections(schema: dict[str, Any], values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Paths of all objects of the default values whose fields are named by the schema."""
+    """Paths of all objects in the default values whose fields the schema names."""
     schema = resolved(schema)
     if not isinstance(values, dict) or "properties" not in schema:
         return
@@ -36,7 +36,7 @@ def sections(schema: dict[str, Any], values: Any, path: tuple[str, ...] = ()) ->
 
 
 def unknown(schema: dict[str, Any], values: Any, path: str = "") -> list[str]:
-    """Values of the chart that the schema does not name, and names of the schema that the chart has no default for."""
+    """Values that the schema does not name, and fields of the schema that have no default value."""
     schema = resolved(schema)
     if not isinstance(values, dict) or "properties" not in schema:
         return []
@@ -48,7 +48,7 @@ def unknown(schema: dict[str, Any], values: Any, path: str = "") -> list[str]:
 
 
 def open_objects(schema: Any, path: str = "") -> Iterator[str]:
-    """Where the schema lets any field pass."""
+    """Paths at which the schema accepts any field."""
     if not isinstance(schema, dict):
         return
     if schema.get("type") == "object" and "additionalProperties" not in schema:
@@ -60,12 +60,12 @@ def open_objects(schema: Any, path: str = "") -> Iterator[str]:
 
 
 def test_schema_and_values_name_the_same() -> None:
-    """No default value is unknown to the schema, and the schema knows no value that has no default and comment."""
+    """The schema names each default value, and each field of the schema has a default."""
     assert unknown(SCHEMA, DEFAULTS) == []
 
 
 def test_the_schema_is_closed() -> None:
-    """Every object names its fields or says what its values are; the exceptions are structures of Kubernetes' own."""
+    """Every object names its fields or describes its values, except for structures of Kubernetes itself."""
     assert sorted(open_objects(SCHEMA)) == [
         ".affinity.nodeAffinity",
         ".affinity.podAffinity",
@@ -80,7 +80,7 @@ def test_the_schema_is_closed() -> None:
 
 
 def test_a_typo_anywhere_is_refused(tmp_path: Path) -> None:
-    """A field that does not exist, in each section of the values at once: Helm names every one of them and renders nothing."""
+    """A field that does not exist, in all sections at once: Helm names every one of them and renders nothing."""
     paths = list(sections(SCHEMA, DEFAULTS))
     assert len(paths) > 30
     values: dict[str, Any] = {"etcd": {"bundled": {"enabled": True}}}
@@ -120,7 +120,7 @@ def test_a_typo_anywhere_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_value_that_cannot_work_is_refused(value: str, where: str) -> None:
-    """Values that the programs would refuse, or that would lose records, are refused before anything is installed, with their path."""
+    """Values that the programs would refuse, or that would lose records, are refused with their path before anything is installed."""
     done = template(sets=[value])
     assert done.returncode != 0
     assert f"at '{where}'" in done.stderr

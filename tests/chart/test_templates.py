@@ -37,12 +37,12 @@ HERE = Path(__file__).parent
 VALUES = sorted((HERE / "values").glob("*.yaml"))
 UPDATE = "SPARKONCE_UPDATE_GOLDEN"
 MADE = re.compile(r"((?:ca\.crt|tls\.crt|tls\.key|sparkonce\.dev/(?:ca|renew-after)):) \S.*")
-"""Lines with what the chart made without a cluster to look it up in: certificates, keys, and what follows from them."""
+"""Lines that hold what the chart generates when it cannot look it up in a cluster: certificates, keys, and values that depend on them."""
 every_set = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 
 
 def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By name, the spec of everything that runs."""
+    """The spec of each pod, by name."""
     found = {}
     for each in objects:
         if each["kind"] in {"Deployment", "StatefulSet"} or each["kind"] == "Job":
@@ -64,7 +64,7 @@ def test_lint_finds_nothing(values: Path) -> None:
 
 @every_set
 def test_the_rendered_objects_are_golden(values: Path) -> None:
-    """A change of the installed objects shows in a file; the CRD, which is long, has its own test."""
+    """A change to the rendered objects shows in a golden file; the CRD, which is long, has its own test."""
     done = template(values, sets=["crds.install=false"])
     assert done.returncode == 0, done.stderr
     golden = HERE / "golden" / values.name
@@ -75,7 +75,8 @@ def test_the_rendered_objects_are_golden(values: Path) -> None:
 
 
 def test_the_charts_crd_is_the_repositorys() -> None:
-    """The copy in the chart is what `make crd` made; rendered, it differs by its labels and by being kept when the release goes."""
+    """The copy in the chart is the output of `make crd`; rendered, it differs only by its labels and the annotation that keeps it when the
+    release is uninstalled."""
     ours = (ROOT / "crds" / "idempotentjobs.yaml").read_text()
     assert (CHART / "files" / "crds" / "idempotentjobs.yaml").read_text() == ours, (
         "copy crds/ to charts/sparkonce/files/crds/"
@@ -87,7 +88,7 @@ def test_the_charts_crd_is_the_repositorys() -> None:
 
 
 def test_the_chart_has_the_packages_version() -> None:
-    """One version: of the package, of the chart and of the image that the chart takes by default."""
+    """The package, the chart and the default image tag have one version."""
     version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
@@ -108,7 +109,7 @@ def test_every_value_has_a_comment_or_a_commented_section() -> None:
 
 @every_set
 def test_every_container_may_nothing(values: Path) -> None:
-    """For any values: not root, a read-only root file system, no capabilities, no new privileges, seccomp."""
+    """For any values: not root, a read-only root file system, no capabilities, no privilege escalation, seccomp."""
     running = pods(rendered(values))
     assert len(running) >= 3
     for name, spec in running.items():
@@ -126,7 +127,7 @@ def test_every_container_may_nothing(values: Path) -> None:
 
 @every_set
 def test_a_rollout_takes_no_replica_away(values: Path) -> None:
-    """The successor of each operator and gateway is ready before it goes, a drain takes one at a time, and replicas spread."""
+    """Operators and gateways are replaced only once their successors are ready, have a disruption budget, and are spread over nodes."""
     objects = rendered(values)
     for component in ("operator", "gateway"):
         deployment = one(objects, "Deployment", component)
@@ -141,8 +142,8 @@ def test_a_rollout_takes_no_replica_away(values: Path) -> None:
 
 @every_set
 def test_the_grace_period_is_longer_than_a_hand_over(values: Path) -> None:
-    """On SIGTERM an operator waits for writes in progress, then for its lease's revocation; a gateway drains, then finishes requests in
-    progress. Each is given more time than that before it is killed."""
+    """On SIGTERM an operator finishes its writes, then revokes its lease; a gateway drains, then finishes its requests. The grace period
+    before SIGKILL is longer than that."""
     objects = rendered(values)
     operator = one(objects, "Deployment", "operator")["spec"]["template"]["spec"]
     assert operator["terminationGracePeriodSeconds"] > 2 * (ControllerSettings().drain + 10)
@@ -153,7 +154,7 @@ def test_the_grace_period_is_longer_than_a_hand_over(values: Path) -> None:
 
 @every_set
 def test_the_programs_know_what_they_are_told(values: Path) -> None:
-    """Each argument is an option that the command line has, and the address of the store is read by the code that reads it."""
+    """Each argument is an option of the command line, and the store's own code can parse its address."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined] # of a group
     secrets = {PASSWORD: "secret"}
     for name, spec in pods(rendered(values)).items():
@@ -175,7 +176,7 @@ def test_the_programs_know_what_they_are_told(values: Path) -> None:
 
 
 def test_the_operators_store_is_the_bundled_etcd() -> None:
-    """Every member is an endpoint, and the operator's quota is that of the members."""
+    """Every member is an endpoint, and the store's quota is the members' own."""
     objects = rendered(HERE / "values" / "trio.yaml")
     etcd = one(objects, "StatefulSet", "etcd")
     service = etcd["spec"]["serviceName"]
@@ -192,7 +193,7 @@ def test_the_operators_store_is_the_bundled_etcd() -> None:
 
 
 def test_drivers_reach_the_gateways_service() -> None:
-    """The address that the operator hands to drivers is that of the Service, with the scheme that the gateway speaks."""
+    """The gateway's address that the operator passes to drivers is that of the Service, with the right scheme."""
     for values, scheme in (("bundled", "https"), ("tenants", "https")):
         objects = rendered(HERE / "values" / f"{values}.yaml")
         service = one(objects, "Service", "gateway")
@@ -206,7 +207,8 @@ def test_drivers_reach_the_gateways_service() -> None:
 
 
 def test_the_operator_reads_the_list_of_the_values() -> None:
-    """The ConfigMap is mounted where the option says, is read by the operator's own code, and a change of it rolls the operators out."""
+    """The list of outputs is mounted where the option names it, can be read by the operator's own code, and rolls out the operators when it
+    changes."""
     values = HERE / "values" / "tenants.yaml"
     objects = rendered(values)
     pod = one(objects, "Deployment", "operator")["spec"]["template"]
@@ -228,7 +230,7 @@ def test_the_operator_reads_the_list_of_the_values() -> None:
 
 @pytest.mark.parametrize("field", ["prefixes={ftp://x}", "prefixes={lake/x}", "namespaces=team-a", "namespace=Team_A"])
 def test_a_list_that_the_operator_would_refuse_is_refused_before(field: str) -> None:
-    """By the schema, with the path of the value."""
+    """The schema refuses it, with the path of the value."""
     done = template(sets=["etcd.bundled.enabled=true", f"outputs.allowed[0].{field}"])
     assert done.returncode != 0
     assert "outputs" in done.stderr
@@ -246,20 +248,21 @@ def test_a_list_that_the_operator_would_refuse_is_refused_before(field: str) -> 
     ],
 )
 def test_the_notes_say_who_settles_for_several_namespaces(sets: list[str], said: str, tmp_path: Path) -> None:
-    """Without a list it is not the operator, and settle runs need a gateway."""
+    """Without a list of outputs the operator settles nothing itself, and settle runs need a gateway."""
     text = notes(tmp_path, ["etcd.bundled.enabled=true", *sets])
     assert ("No list says which outputs" in text) is bool(said)
     assert said in text
 
 
 def gateway_volumes(objects: list[dict[str, Any]], component: str) -> dict[str, str]:
-    """By name, the Secrets that this component mounts."""
+    """The Secrets that this component mounts, by volume name."""
     spec = one(objects, "Deployment", component)["spec"]["template"]["spec"]
     return {each["name"]: each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
 
 
 def test_the_gateway_serves_tls_by_default() -> None:
-    """With a certificate for the Service's name, signed by a CA that drivers and `kubectl sparkonce` get; the CA's key is nowhere."""
+    """Its certificate is for the Service's name, signed by a CA that drivers and `kubectl sparkonce` are given; the Secret does not contain
+    the CA's key."""
     objects = rendered(HERE / "values" / "bundled.yaml")
     name = one(objects, "Service", "gateway")["metadata"]["name"]
     data = {key: base64.b64decode(text) for key, text in one(objects, "Secret", "gateway-tls")["data"].items()}
@@ -299,7 +302,8 @@ def test_the_gateway_serves_tls_by_default() -> None:
     ids=["own", "values of before", "values of before without TLS", "cert-manager", "its issuer", "plain"],
 )
 def test_where_the_certificate_comes_from(sets: list[str], kinds: set[str], secret: str) -> None:
-    """A Secret of one's own is used and none is made, as with values of earlier charts; cert-manager makes it where that is chosen."""
+    """If the values name a Secret it is used and none is made, also with the values of earlier charts; cert-manager issues the certificate
+    if it is enabled."""
     objects = rendered(sets=["etcd.bundled.enabled=true", *sets])
     gateways = [each for each in objects if component_of(each) == "gateway"]
     assert {each["kind"] for each in gateways} & {"Secret", "Issuer", "Certificate"} == kinds
@@ -327,11 +331,11 @@ NEW = (
     "metrics.prometheusRule.pendingSeconds",
     "metrics.prometheusRule.runningSeconds",
 )
-"""Values that releases before did not have: `helm upgrade --reuse-values` leaves them out."""
+"""Values that earlier releases did not have: `helm upgrade --reuse-values` leaves them out."""
 
 
 def test_values_of_before_mean_the_defaults() -> None:
-    """Without the values that are new, the objects are those of the defaults: whatever is not given is the secure choice."""
+    """Without the new values the objects are the same as with the defaults: what is not given means the secure choice."""
     sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "networkPolicy.enabled=true"]
     sets += ["metrics.serviceMonitor.enabled=true", "metrics.prometheusRule.enabled=true"]
     usual, before = (
@@ -342,8 +346,8 @@ def test_values_of_before_mean_the_defaults() -> None:
 
 
 def test_the_room_for_reports_is_a_value(tmp_path: Path) -> None:
-    """`gateway.maxReportBytes` reaches the gateway with every digit; its default is that of a gateway without the option. A release that
-    sets the variable by `extraEnv`, as was necessary before, keeps what it has set: an option would win over it."""
+    """`gateway.maxReportBytes` reaches the gateway without rounding; its default is the gateway's own. A release that sets the variable
+    through `extraEnv`, as earlier charts required, keeps its value, which an option would override."""
     name = "--max-report-bytes="
 
     def told(*values: Path, sets: tuple[str, ...] = ()) -> list[str]:
@@ -363,14 +367,14 @@ def test_the_room_for_reports_is_a_value(tmp_path: Path) -> None:
         "1Mi",
         "1.5",
         "8589934593",
-    ):  # fewer than one attempt may report, no number of bytes, more than etcd keeps
+    ):  # less than one attempt may report, no number of bytes, more than etcd keeps
         done = template(sets=["etcd.bundled.enabled=true", f"gateway.maxReportBytes={wrong}"])
         assert done.returncode != 0, wrong
         assert "maxReportBytes" in done.stderr, wrong
 
 
 def test_a_digest_takes_the_place_of_each_tag() -> None:
-    """Containers, hooks and `helm test` of all components name the image by its digest alone, also where a tag is given."""
+    """Containers, hooks and `helm test` of all components name the image by its digest alone, even if a tag is given."""
     operator, etcd = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
     sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "gateway.enabled=true"]
     sets += [
@@ -392,7 +396,7 @@ def test_a_digest_takes_the_place_of_each_tag() -> None:
 
 @pytest.mark.parametrize("cert_manager", [False, True])
 def test_common_labels_are_on_everything_and_in_no_selector(cert_manager: bool) -> None:
-    """Each object and pod has them, beside its own labels, which a component's labels may replace; everything else stays as it was."""
+    """Each object and pod has them beside its own labels; a component's labels win over them. Selectors and volume claims are unchanged."""
     sets = everything()
     if cert_manager:
         sets += ["etcd.bundled.tls.certManager.enabled=true", "gateway.tls.certManager.enabled=true"]
@@ -425,7 +429,7 @@ def test_common_labels_are_on_everything_and_in_no_selector(cert_manager: bool) 
     ],
 )
 def test_common_labels_cannot_replace_the_charts_own(label: str, value: str) -> None:
-    """Selectors and the roles that Kubernetes aggregates depend on these: refused with the path, as is a value that no label may have."""
+    """Selectors and Kubernetes' aggregated roles depend on these: refused with the path, as is an invalid label value."""
     done = template(sets=["etcd.bundled.enabled=true", f"commonLabels.{label}={value}"])
     assert done.returncode != 0
     assert "at '/commonLabels" in done.stderr
@@ -436,7 +440,7 @@ def images_of(objects: list[dict[str, Any]]) -> set[str]:
 
 
 def test_a_registry_is_in_front_of_every_image() -> None:
-    """`image.registry` is that of the operator, the gateway, etcd, the hooks and `helm test`; etcd may have its own; a digest stays."""
+    """`image.registry` applies to the operator, the gateway, etcd, the hooks and `helm test`; etcd may have its own; a digest is kept."""
     sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "image.registry=mirror.example.com:5000/spark"]
     mirror, version = "mirror.example.com:5000/spark", yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     operator, etcd = f"{mirror}/sparkonce/operator:{version}", f"{mirror}/sparkonce/etcd:{version}"
@@ -450,13 +454,13 @@ def test_a_registry_is_in_front_of_every_image() -> None:
 
 
 def test_every_pod_pulls_with_the_secrets() -> None:
-    """Workloads, the Job before an upgrade and `helm test`: none is left without the login to a private registry."""
+    """Workloads, the hook Job before an upgrade and `helm test` all have the pull secrets of a private registry."""
     for pod in filter(None, map(pod_of, rendered(sets=[*everything(), "imagePullSecrets[0].name=login"]))):
         assert pod["spec"]["imagePullSecrets"] == [{"name": "login"}], pod["metadata"]
 
 
 def test_a_components_priority_wins_over_the_releases() -> None:
-    """`priorityClassName` is that of the operator, the gateway and etcd, unless theirs is set; without any a pod has none."""
+    """`priorityClassName` applies to the operator, the gateway and etcd unless they set their own; by default there is none."""
 
     def classes(*sets: str) -> dict[str, str | None]:
         objects = rendered(sets=["etcd.bundled.enabled=true", *sets])
@@ -477,7 +481,8 @@ def test_a_components_priority_wins_over_the_releases() -> None:
 
 
 def test_rules_and_dashboards_are_the_files() -> None:
-    """The PrometheusRule has the groups of rules/, the ConfigMap each dashboard, with Grafana's label; without flags neither."""
+    """The PrometheusRule has the groups of rules/, the ConfigMaps have each dashboard and Grafana's label; neither exists unless
+    enabled."""
     sets = ["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", "metrics.grafanaDashboard.enabled=true"]
     objects = rendered(sets=sets)
     groups = [
@@ -500,7 +505,8 @@ def test_rules_and_dashboards_are_the_files() -> None:
 
 
 def test_every_metric_that_is_asked_for_exists() -> None:
-    """Alerts and panels name metrics that the operator, the gateway or etcd has: a renamed one is noticed here, not by silence."""
+    """Alerts and panels use only sparkonce metrics that operators and gateways have, so that a renamed metric fails here instead of going
+    silent."""
     ours: set[str] = {f"sparkonce_{name}" for name in (*GAUGES, "jobs", "oldest_job_seconds")}
     for registry in (Metrics().registry, GatewayMetrics(announced=lambda: True).registry):
         for metric in registry.collect():
@@ -538,7 +544,7 @@ def test_every_metric_that_is_asked_for_exists() -> None:
     ],
 )
 def test_a_decision_that_is_missing_is_asked_for(sets: list[str], said: str) -> None:
-    """Values that make no release are refused by a sentence that names the value to set."""
+    """Incomplete or contradictory values are refused with a sentence that names the value to set."""
     done = template(sets=sets)
     assert done.returncode != 0
     assert said in done.stderr

@@ -22,12 +22,12 @@ from harness.node.release import Release
 from harness.node.scene import Scene, remove, scene_of
 
 LOGS = os.environ.get("SPARKONCE_CLUSTER_LOGS")
-"""A folder: what every part said is copied there when a test fails."""
+"""A folder: the logs of every component are copied there when a test fails."""
 
 
 @dataclass
 class Held:
-    """The cluster of this process, with its release, from the first test that asks until the last one of this folder."""
+    """The cluster of this process and its release: made for the first test that needs it, removed after the last one of this folder."""
 
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     made: Release | None = None
@@ -58,9 +58,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture
 def release(pytestconfig: pytest.Config) -> Release:
-    """The chart, installed once; a test that hurts it leaves it whole."""
+    """The chart, installed once. A test that damages the release restores it."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():  # minutes the first time are to be seen while they last
+    with capture.global_and_fixture_disabled():  # the first build takes minutes: show its progress
         if given.KUBECONFIG not in os.environ:
             or_skip(packages.needed)
             or_skip(archives)
@@ -74,7 +74,7 @@ def cluster(release: Release) -> RealCluster:
 
 @pytest.fixture
 def scene(cluster: RealCluster, release: Release, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    """A fresh namespace for drivers; the release is whole when a test begins."""
+    """A fresh namespace for drivers; the release is ready when a test begins."""
     release.until_ready()
     made = scene_of(cluster)
     failed = request.session.testsfailed

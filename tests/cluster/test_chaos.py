@@ -27,8 +27,8 @@ __test__ = bool(ARMS)
 def test_a_label_during_the_submission(
     cluster: RealCluster, release: Release, arm: Arm, say: Callable[[str], None]
 ) -> None:
-    """A label is patched while spark-submit works. The rows are there once in either arm; the plain application says FAILED of them if the
-    patch met the status write, ours succeeds in any case, and is called right for it."""
+    """A label is patched while spark-submit works. The rows exist once in either arm. If the patch conflicted with the status write, the
+    plain application is FAILED despite its rows; our job succeeds in any case, and its run is judged correct."""
     release.until_ready()
     session = Session(cluster, release, seed=1, commit="tests")
     (run,) = session.run(Task(fault="label 1.5 s after create", arm=arm, number=1))

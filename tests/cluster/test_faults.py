@@ -1,4 +1,4 @@
-"""A real job on a real cluster is hit, once by each fault; its effect is counted in the table, and it is there once."""
+"""A real job on a real cluster meets each fault once; its effect is counted in the table, and exists once."""
 
 from __future__ import annotations
 

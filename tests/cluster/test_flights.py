@@ -28,7 +28,7 @@ MONTHS = ("01", "02")
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As the example prepares it, without the months that are not loaded."""
+    """The raw files as the example prepares them, without the months that are not loaded."""
     folder = tmp_path_factory.mktemp("flights") / "raw"
     subprocess.run([sys.executable, str(SCRIPTS / "prepare.py"), str(folder)], check=True, capture_output=True)
     for file in (folder / "flights").iterdir():
@@ -50,7 +50,7 @@ def flights(release: Release, raw: Path, tmp_path: Path, request: pytest.Fixture
 
 
 def per_month(raw: Path) -> Counter[int]:
-    """Flights of the raw files."""
+    """The number of flights in the raw files, by month."""
     counted: Counter[int] = Counter()
     for file in (raw / "flights").iterdir():
         with file.open(newline="") as text:
@@ -67,8 +67,9 @@ def per_carrier(raw: Path) -> Counter[str]:
 
 
 def test_the_pipeline_runs_once(flights: Flights, raw: Path, say: Callable[[str], None]) -> None:
-    """Two months and the tables derived from them, which are refused if requested too early; a duplicate is answered from the record. Every
-    flight is in the tables once. Operators that reach the bucket settle themselves; for the volume they start settle runs."""
+    """Two months and the tables derived from them are loaded. A derived job that comes before its months fails; a duplicate is answered
+    from the record. Each flight is in the tables once. Operators that can reach the bucket settle attempts themselves; for the volume they
+    start settle runs."""
     first = flights.send("load-month.yaml", month=MONTHS[0])
     expected = per_month(raw)
     assert flights.until(first, "Succeeded")["result"]["outputs"][0]["rows"] == expected[1]

@@ -1,4 +1,4 @@
-"""`kubectl sparkonce` as a data engineer has it: a real kubectl, a token of her own, the rights that the chart gives to `edit`."""
+"""`kubectl sparkonce` as a data engineer uses it: a real kubectl, her own token, and the rights that the chart gives to `edit`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def bound(name: str, namespace: str, subject: dict[str, str], kind: str, role: s
 
 
 def test_a_key_is_looked_at_and_run_again(scene: Scene, kubectl: Callable[..., str]) -> None:
-    """Listed, explained and its driver's log read while it runs; then run again: generation 2 replaces generation 1, each row once."""
+    """A user lists and explains a running key and reads its driver's log. After her rerun, generation 2 has replaced generation 1, each row
+    exists once, and the history has the rerun under her name."""
     gateway = ("--gateway-namespace", NAMESPACE, "--service", "sparkonce-gateway")
     scene.send("looked-at")
     scene.until_marked("looked-at", "began")

@@ -1,4 +1,4 @@
-"""The bundled etcd with one member or three, as the chart offers it, loses members."""
+"""The bundled etcd loses members, with one member or three as the chart offers it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 @pytest.fixture(params=chosen((1, 3), in_ci=(1,)), ids=lambda members: f"{members} members")
 def ledger(scene: Scene, release: Release, request: pytest.FixtureRequest) -> Iterator[Release]:
-    """The release, or one with three members in a namespace of its own; then the first is away, because both would answer the objects."""
+    """The release, or one with three members in a namespace of its own; the first is uninstalled meanwhile, since both would serve the same
+    objects."""
     if request.param == 1:
         yield release
         return
@@ -32,7 +33,7 @@ def ledger(scene: Scene, release: Release, request: pytest.FixtureRequest) -> It
     try:
         made.install()
         yield made
-        # To the other ledger statuses of this one say that it was put back to an older state, and it would rightly stop.
+        # To the other ledger, statuses of this one would prove that it had been rewound, and it would rightly stop.
         scene.cluster.kubectl("delete", "ij", "--all", "-n", scene.namespace, "--timeout=60s")
         made.uninstall()
     finally:
@@ -45,7 +46,7 @@ def merged(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_a_ledger_outlives_its_members(scene: Scene, ledger: Release) -> None:
-    """One is killed while a job runs and another before its duplicate comes: one attempt, one driver, each row once, and a replay."""
+    """One member is killed while a job runs, another before its duplicate arrives: one attempt, one driver, each row once, and a replay."""
     ledger.until_ready()
     scene.send("outlives")
     scene.until_marked("outlives", "began")

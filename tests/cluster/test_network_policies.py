@@ -1,4 +1,4 @@
-"""The chart's NetworkPolicies in force: exactly the intended callers get through."""
+"""The chart's NetworkPolicies, enforced: exactly the intended callers get through."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkonce.launch.kubernetes import NAMESPACES
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 WATCHERS, STRANGERS = "watchers", "strangers"
-"""Namespaces: Prometheus lives in the first."""
+"""Namespaces; Prometheus runs in the first."""
 HTTP, CLIENT, PEER, METRICS = 8080, 2379, 2380, 2381
 PLACES = {
     "operator": ("operator", HTTP),
@@ -30,9 +30,9 @@ PLACES = {
 
 @pytest.fixture
 def callers(scene: Scene) -> Iterator[dict[str, Caller]]:
-    """Pods of different callers: of a team that runs jobs, of monitoring, of others."""
+    """A pod for each kind of caller: in a namespace that runs jobs, in Prometheus' namespace, and in an unrelated one."""
     if given.KUBECONFIG in os.environ:
-        pytest.skip("policies on a cluster of yours are its network's")  # CI never names one: a skip fails there
+        pytest.skip("policies on a cluster of yours are its network's")  # never in CI, where a skip fails
     api = scene.cluster.api
     for name in (WATCHERS, STRANGERS):
         api.create(NAMESPACES, {"metadata": {"name": name}})
@@ -42,7 +42,7 @@ def callers(scene: Scene) -> Iterator[dict[str, Caller]]:
 
 
 def reached(caller: Caller, release: Release) -> set[str]:
-    """The places of which every pod answers."""
+    """The places where every pod answers this caller."""
 
     def answers(component: str, port: int) -> bool:
         return all(caller.reaches(each["status"]["podIP"], port) for each in release.pods(component))
@@ -51,8 +51,8 @@ def reached(caller: Caller, release: Release) -> set[str]:
 
 
 def test_only_who_is_meant_gets_through(scene: Scene, release: Release, callers: dict[str, Caller]) -> None:
-    """Without policies every pod reaches everything. With them, teams reach the gateway, Prometheus the metrics, and other pods nothing,
-    while a job takes effect, its driver reports through the gateway, and `helm test` passes."""
+    """Without policies every pod reaches everything. With them, teams reach the gateway, Prometheus reaches the metrics, and other pods
+    reach nothing; a job still takes effect, its driver reports through the gateway, and `helm test` passes."""
     for each in callers.values():
         assert reached(each, release) == set(PLACES)
 

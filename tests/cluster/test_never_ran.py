@@ -34,8 +34,8 @@ def send(scene: Scene, name: str, mistake: dict[str, Any]) -> None:
 
 
 def test_what_never_started_is_failed_and_not_unknown(scene: Scene) -> None:
-    """An image that is not on the node, which ends the attempt at once; a volume claim that is missing, so that no node is chosen, until a
-    deadline. Both jobs are Failed: the final state of the pod shows that no container ran, and no administrator is asked."""
+    """One job's image is not on the node, which ends the attempt at once; the other's volume claim does not exist, so that the pod is never
+    scheduled and the deadline ends it. Both are Failed: the pod's final state shows that no container ran, and no person has to decide."""
     send(scene, "image", NO_IMAGE)
     send(scene, "claim", NO_CLAIM)
 

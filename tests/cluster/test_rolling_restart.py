@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 WITH_EXECUTORS = 2
 AT_ONCE = 4
-"""That start together: a JVM takes ten seconds of a core to submit a job and as many to begin it, beside other tests."""
+"""Jobs that start together: beside other tests, a JVM needs ten core seconds to submit a job and ten more to start its driver."""
 PATIENCE = 4 * LONG
 """Seconds for twenty drivers on cores that other tests share."""
 
@@ -41,7 +41,7 @@ def test_a_rolling_restart_adds_no_attempt(
     took = time.monotonic() - began
     assert not before & {each["metadata"]["uid"] for each in release.pods("operator")}, "every pod is another one"
     for name in names:
-        scene.open(name)  # one at a time, for the same reason
+        scene.open(name)  # one at a time, for the reason given at AT_ONCE
         status = scene.until(name, "Succeeded", timeout=PATIENCE)
         assert status["attempt"] == 1, f"{name}: {status}"
         assert len(scene.marks(name)) == 1, scene.marks(name)

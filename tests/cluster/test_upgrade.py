@@ -1,4 +1,4 @@
-"""Releases come and go, records stay: a release is uninstalled, installed again from the chart of the commit before, and upgraded."""
+"""Records outlive releases: a release is uninstalled, installed again from the previous version of the chart, and upgraded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def previous_chart(folder: Path) -> Path:
-    """The chart as the last commit but one that touched it has it; without such a history, the newest."""
+    """The chart as of the last commit but one that changed it; without such a history, the current one."""
     changed = git("log", "--format=%H", "--", CHART).decode().split()
     commit = changed[1] if len(changed) > 1 else "HEAD"
     with tarfile.open(fileobj=BytesIO(git("archive", "--format=tar", commit, "--", CHART))) as archive:
@@ -38,7 +38,7 @@ def git(*arguments: str) -> bytes:
 
 
 def known(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that an older chart has: its schema refuses the others."""
+    """Only those values that the older chart defines: its schema refuses the others."""
     return {
         name: known(value, defaults[name])
         if isinstance(value, dict) and defaults[name] and name != "resources"
@@ -49,8 +49,9 @@ def known(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, A
 
 
 def test_records_outlive_releases(scene: Scene, release: Release, tmp_path: Path) -> None:
-    """Uninstalled: objects, applications and their drivers stay. Installed again, from the previous chart: the running job is adopted in
-    its first attempt. Upgraded to this chart: the same. In the end each job took effect once, and a duplicate gets the old result."""
+    """After uninstalling, objects, applications and their drivers still exist. Installed from the previous chart, the release adopts the
+    running job in its first attempt; upgraded to this chart, it does so again. In the end each job took effect once, and a duplicate gets
+    the old result."""
     scene.send("done")
     scene.open("done")
     before = scene.until("done", "Succeeded")
@@ -87,7 +88,7 @@ def test_records_outlive_releases(scene: Scene, release: Release, tmp_path: Path
 
 
 def owner(scene: Scene, name: str) -> str:
-    """Who drives the job now, as its status has it."""
+    """The process that drives the job now, according to its status."""
     return str(scene.status(name).get("owner") or "")
 
 

@@ -32,7 +32,7 @@ REJECT = Policy(declared=True, on_duplicate=OnDuplicate.REJECT)
 
 
 def entry(uid: str) -> str:
-    """An object as a record names it."""
+    """An object's entry in a record."""
     return f"{uid}/etl/job-{uid}"
 
 
@@ -41,7 +41,7 @@ def opened(uid: str, number: int = 1, fingerprint: str = "A") -> Opener:
 
 
 def record(**changes: Any) -> Record:
-    """Generation 1 for A, opened by X, in progress: attempt 1 runs."""
+    """An unfinished record: generation 1 for job A, opened by object X, with attempt 1 running."""
     fields: dict[str, Any] = {
         "realm": "etl",
         "key_hash": HASH,
@@ -77,7 +77,7 @@ def view(of: Record | None, *, owned: bool = True, floor: int = 0, revision: int
 
 
 def obj(uid: str = "X", spec: str = "A", **changes: Any) -> ObjectView:
-    """`spec`: its fingerprint by version 1."""
+    """An object. `spec` is its fingerprint in version 1."""
     fields: dict[str, Any] = {
         "ref": ObjectRef(uid, "etl", f"job-{uid}"),
         "fingerprints": {1: spec} if spec else {},
@@ -96,7 +96,7 @@ def edited(of: ObjectView, spec: str | None = None, **changes: Any) -> ObjectVie
 
 
 def told(of: ObjectView, at: View, **known: Any) -> ObjectView:
-    """The object with its new status."""
+    """The object with the status that this view of the ledger gives it."""
     return replace(of, status=project(at, of, now_text=NOW, **known))
 
 
@@ -124,7 +124,7 @@ def result(outcome: Outcome = Outcome.SUCCEEDED, **changes: Any) -> Result:
 
 
 def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """{} when it is not listed."""
+    """The condition of this type; {} if the status has none."""
     return next((each for each in status.get("conditions", ()) if each["type"] == kind), {})
 
 

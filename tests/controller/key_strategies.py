@@ -1,4 +1,4 @@
-"""Any record, any object, and all that a process may know when it writes a status, for hypothesis."""
+"""Strategies of hypothesis: any record, any object, and all that a process may know when it writes a status."""
 
 from __future__ import annotations
 
@@ -110,4 +110,4 @@ def objects(draw: st.DrawFn) -> ObjectView:
 
 
 lives = st.lists(st.tuples(st.none() | views(), looked, st.sampled_from([*SPECS, "", None])), min_size=1, max_size=4)
-"""What is seen and known, one look after another; a word: the object is edited to this before."""
+"""A series of looks, each with what the process sees and knows. A string edits the object before that look."""

@@ -1,4 +1,4 @@
-"""What is written when the object changed between the plan and the write: nothing, or the object as it is now."""
+"""If the object changes between the plan and the write, the operator opens nothing, or runs the object as it is now."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def body(*arguments: str, text: str | None = None, generation: int = 1) -> Json:
 
 
 async def opened(planned: Json, live: Json | None) -> list[tuple[int, tuple[str, ...]]]:
-    """Generation, and arguments of the recorded job, of each generation after a success of `planned` without its annotation; the object is
-    cached as `planned` and has become `live`."""
+    """After a success of the object without its annotation, carries out a plan made for `planned` while the API server has `live`. Returns
+    each generation that this opened, with the arguments of its recorded job."""
     store, reader = MemoryStore(), DesiredReader()
     lease = await store.open_lease(owner="operator")
     first = reader.read(body("a"))
@@ -85,6 +85,6 @@ async def opened(planned: Json, live: Json | None) -> list[tuple[int, tuple[str,
     ],
 )
 def test_only_the_object_that_was_planned_for_is_run_again(live: Json | None, found: list[tuple[int, Any]]) -> None:
-    """A process with an old copy of the object opens nothing, by an older text or for an older spec."""
+    """A process with a stale copy of the object opens nothing: neither for an older annotation nor for an older spec."""
     planned = body("b", text="again", generation=2)
     assert asyncio.run(opened(planned, live)) == found

@@ -1,4 +1,4 @@
-"""Driving: a key that this process owns is driven to its end, whatever its drive raises."""
+"""Drive tasks: a key that this process owns is driven to its end, whatever error its drive raises."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Alive:
 
 @dataclass
 class _Scene:
-    """`play` is the drive's run: given how often it ran and the OwnedKey."""
+    """`play` stands for the drive: called with the number of the run and the OwnedKey."""
 
     play: Callable[[int, OwnedKey], Awaitable[Any]]
     ownership: _Alive = field(default_factory=_Alive)
@@ -81,7 +81,7 @@ class _Scene:
     "problem", [StoreUnavailable("no answer"), LaunchUnavailable("no answer"), ValueError("a defect")], ids=repr
 )
 def test_a_drive_that_raised_is_driven_again_within_a_second_and_the_trouble_is_told(problem: Exception) -> None:
-    """For any exception; its end is reported once."""
+    """This holds for any exception; the end is reported once."""
 
     async def play(runs: int, _: OwnedKey) -> Any:
         if runs < 3:
@@ -105,7 +105,7 @@ def test_a_drive_that_raised_is_driven_again_within_a_second_and_the_trouble_is_
 
 
 def test_a_drive_without_a_lease_lets_go_and_nothing_ends() -> None:
-    """NotOwner is not an error: another process continues."""
+    """NotOwner is not reported as an error: another process continues."""
 
     async def play(_: int, __: OwnedKey) -> Any:
         raise NotOwner("no lease")
@@ -122,7 +122,7 @@ def test_a_drive_without_a_lease_lets_go_and_nothing_ends() -> None:
 
 
 def test_the_same_claim_is_driven_once_and_another_claim_replaces_the_drive() -> None:
-    """A claim that was lost and won again under another nonce must not be driven by what knew the old one."""
+    """A claim that was lost and won again has another nonce, and a drive that knows the old one must not go on."""
     cancelled: list[int] = []
 
     async def play(runs: int, _: OwnedKey) -> Any:
@@ -150,7 +150,7 @@ def test_the_same_claim_is_driven_once_and_another_claim_replaces_the_drive() ->
 
 
 def test_a_wake_up_says_whether_the_record_moved_and_our_own_write_is_no_news() -> None:
-    """The store reports every write, including our own, often before its answer arrives."""
+    """The store reports every write, including our own, often before the answer to it arrives."""
 
     async def scenario() -> None:
         running = OwnedKey(record=_record(5), claim=_owned().claim)
@@ -158,19 +158,19 @@ def test_a_wake_up_says_whether_the_record_moved_and_our_own_write_is_no_news() 
         running.wake(revision=6)
         running.read(_record(6))  # the answer to the write that the watch reported
         began = time.monotonic()
-        assert await running.wait(0.05) is True  # as without a watch event
+        assert await running.wait(0.05) is True  # our own write wakes nothing: the wait takes its full time
         assert time.monotonic() - began >= 0.05
         running.wake()
-        assert await running.wait(1.0) is False  # an application or a pod
+        assert await running.wait(1.0) is False  # woken by an application or a pod, not by the record
         running.wake(revision=9)
         assert await running.wait(1.0) is True
-        assert await running.wait(0.01) is True  # nothing for so long: look at everything
+        assert await running.wait(0.01) is True  # no wake-up for the whole wait: everything has to be looked at
 
     asyncio.run(scenario())
 
 
 def test_what_a_look_wrote_reaches_the_drive_although_nobody_told() -> None:
-    """An attach by this very process moves the record under the drive."""
+    """An attach by the same process moves the record while it is driven."""
 
     async def scenario() -> None:
         running = OwnedKey(record=_record(5), claim=_owned().claim)
@@ -184,7 +184,7 @@ def test_what_a_look_wrote_reaches_the_drive_although_nobody_told() -> None:
 
 
 def test_applications_and_pods_wake_by_the_label_that_they_carry() -> None:
-    """A label of a key that is not driven here wakes no drive."""
+    """The label of a key that is not driven here wakes no drive."""
     woken = asyncio.Event()
 
     async def play(_: int, running: OwnedKey) -> Any:
@@ -204,7 +204,7 @@ def test_applications_and_pods_wake_by_the_label_that_they_carry() -> None:
         driving.wake_named(KEY.hash20)
         await within(woken.wait(), 1.0)
         assert driving.drop_all() == [KEY]
-        driving.wake_named(KEY.hash20)  # of a key that was dropped: nothing happens
+        driving.wake_named(KEY.hash20)  # the key was dropped: no effect
 
     asyncio.run(scenario())
 
@@ -212,7 +212,7 @@ def test_applications_and_pods_wake_by_the_label_that_they_carry() -> None:
 def test_an_output_that_stays_silent_is_asked_less_and_less_and_told_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The pauses double up to half a minute; the log has one line for each change of the problem, not one for each attempt."""
+    """The pauses double up to half a minute; the log has one line per change of the problem, not one per attempt."""
     pauses: list[float] = []
     said = ["no answer", "no answer", "no answer", "refused", "refused"]
 
@@ -245,7 +245,7 @@ def test_an_output_that_stays_silent_is_asked_less_and_less_and_told_of_once(
 
 
 def test_trouble_after_a_long_peace_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What made an earlier pause long is over: another kind of trouble starts with short ones."""
+    """After a quiet period the pauses start short again, also where an earlier problem had made them long."""
     pauses: list[float] = []
     clock = [1000.0]
 

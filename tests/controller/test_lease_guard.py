@@ -1,4 +1,4 @@
-"""Ownership: what a process concludes from its lease, by its own monotonic clock."""
+"""Ownership: what a process concludes from its lease by its own monotonic clock."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def _until(ownership: LeaseGuard, fact: Callable[[], bool]) -> None:
 
 
 def test_it_acts_up_to_the_deadline_less_the_margin_and_not_beyond() -> None:
-    """Room for a step's own timeout counts, too."""
+    """A step that needs `room` must fit before the deadline less the margin."""
     world = _World(_Store([_Lease("a", deadline=110.0)]))
     ownership = world.ownership()
     with pytest.raises(NotOwner):
@@ -103,7 +103,7 @@ def test_it_acts_up_to_the_deadline_less_the_margin_and_not_beyond() -> None:
 
 
 def test_past_the_deadline_it_fail_stops_once_revokes_the_old_lease_and_opens_another() -> None:
-    """Also when the store does not answer the revoke: the lease then ends by itself."""
+    """A new lease is opened even if the store does not answer the revocation; the old one then expires by itself."""
     old, new = _Lease("a", deadline=101.5, answers=False), _Lease("b", deadline=10_000.0)
     world = _World(_Store([old, new]))
     ownership = world.ownership()
@@ -118,7 +118,7 @@ def test_past_the_deadline_it_fail_stops_once_revokes_the_old_lease_and_opens_an
 
 
 def test_a_process_that_was_frozen_past_its_deadline_finds_so_before_it_acts() -> None:
-    """The clock jumps: the guard answers before the keeper has looked."""
+    """The guard compares the clock itself and refuses before the keeper has run again."""
     world = _World(_Store([_Lease("a", deadline=110.0)]))
     ownership = world.ownership()
     asyncio.run(_until(ownership, ownership.alive))
@@ -129,7 +129,7 @@ def test_a_process_that_was_frozen_past_its_deadline_finds_so_before_it_acts() -
 
 
 def test_a_store_without_an_answer_is_asked_again_until_it_gives_a_lease() -> None:
-    """Meanwhile nothing is owned."""
+    """Until a lease is granted nothing is owned."""
     world = _World(_Store([_Lease("a", deadline=10_000.0)], failures=3))
     ownership = world.ownership()
     asyncio.run(_until(ownership, ownership.alive))

@@ -1,4 +1,4 @@
-"""Outputs that block or raise: the loop goes on, a key's calls do not pile up, and one namespace's threads are its own."""
+"""Outputs that block or raise: the event loop continues, calls of one key do not pile up, and each namespace has its own threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def answer() -> str:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What hung calls wait for; they end with the test."""
+    """Hung calls wait for it; it is opened when the test ends."""
     made = threading.Event()
     yield made
     made.set()
@@ -42,7 +42,7 @@ def hung(gate: threading.Event) -> Callable[[], Any]:
 
 
 def test_a_blocked_output_blocks_neither_the_loop_nor_another_key(hung: Callable[[], Any]) -> None:
-    """Work runs in a thread of its own; its key is told after the limit, and at once while the call has not ended."""
+    """Each call has its own thread. A blocked key gets an error after the limit, and again while that call has not ended."""
 
     async def played() -> None:
         threads = OutputThreads(seconds=0.3, per_realm=2)
@@ -60,7 +60,7 @@ def test_a_blocked_output_blocks_neither_the_loop_nor_another_key(hung: Callable
 
 
 def test_what_ends_late_frees_its_key(gate: threading.Event, hung: Callable[[], Any]) -> None:
-    """A call that outlasted its limit ends in its thread; the key's next one runs then."""
+    """A call that exceeded its limit ends in its thread, after which the key's next call runs."""
 
     async def played() -> None:
         threads = OutputThreads(seconds=0.1, per_realm=1)
@@ -79,7 +79,7 @@ def test_what_ends_late_frees_its_key(gate: threading.Event, hung: Callable[[], 
 
 
 def test_a_namespace_waits_for_its_own_threads_alone(gate: threading.Event, hung: Callable[[], Any]) -> None:
-    """With all of its threads hung a namespace's next key is told so after the limit; other namespaces do not wait."""
+    """When all threads of a namespace hang, its next key gets an error after the limit; other namespaces do not wait."""
 
     async def played() -> None:
         threads = OutputThreads(seconds=0.3, per_realm=2)
@@ -102,7 +102,7 @@ def test_a_namespace_waits_for_its_own_threads_alone(gate: threading.Event, hung
 
 
 def test_without_a_queue_a_namespace_with_an_overdue_call_is_refused_at_once(hung: Callable[[], Any]) -> None:
-    """A burst of replays waits for its turn; behind a call that hangs it does not."""
+    """Without a queue a burst of replays still waits for its turn, but not behind a call that hangs."""
 
     async def played() -> None:
         threads = OutputThreads(seconds=0.5, per_realm=1, queues=False)
@@ -120,7 +120,7 @@ def test_without_a_queue_a_namespace_with_an_overdue_call_is_refused_at_once(hun
 
 
 def test_what_the_sink_raises_is_raised() -> None:
-    """A key that raises is free for its next try, its own time-out included."""
+    """After an error, even the sink's own TimeoutError, the key is free for the next try."""
 
     async def corrupt() -> str:
         raise OutputCorrupt("slot 2 does not parse")
@@ -142,7 +142,8 @@ def test_what_the_sink_raises_is_raised() -> None:
 def test_a_caller_that_is_cancelled_leaves_its_key_busy_until_the_call_ends(
     gate: threading.Event, hung: Callable[[], Any]
 ) -> None:
-    """A lease that is lost cancels the drive: its call goes on as a zombie's, and the same key's next one does not join it."""
+    """A lost lease cancels the drive, but not its call, which continues as a zombie's: the key's next call is refused until it has
+    ended."""
 
     async def played() -> None:
         threads = OutputThreads(seconds=5, per_realm=2)

@@ -1,4 +1,4 @@
-"""Slots: how many new keys one process may have unfinished, and what of them one realm leaves to others."""
+"""Permits: how many new keys one process may have unfinished, and how many of them one realm must leave to others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkonce.controller.workqueue import SHARE, Permits
 
 
 def test_slots_are_limited_and_come_back() -> None:
-    """The limit's number of permits is granted, then none until one is returned; returning one that was not taken is refused."""
+    """As many permits as the limit are granted, then none until one is returned; returning one that was not taken is refused."""
     slots = Permits(2)
     assert slots.open == 2
     assert [slots.try_take("a") for _ in range(3)] == [True, True, False]
@@ -27,7 +27,7 @@ def test_slots_are_limited_and_come_back() -> None:
 
 
 def test_a_realm_leaves_permits_to_others() -> None:
-    """Of 200 permits one realm gets 160, the next 32, and every further one at least one while any is free."""
+    """Of 200 permits the first realm gets 160, the next 32, and every further one at least one while any is free."""
     slots = Permits(200, shared=True)
     got = [sum(slots.try_take(realm) for _ in range(300)) for realm in ("a", "b", "c", "d", "e")]
     assert got == [160, 32, 6, 1, 1]
@@ -38,8 +38,8 @@ def test_a_realm_leaves_permits_to_others() -> None:
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=200))
 def test_no_order_of_takes_and_returns_shuts_out_a_realm(limit: int, steps: list[tuple[str, bool]]) -> None:
-    """Whatever is taken and returned: never more than the limit, a realm without a permit gets one if one is free, and a realm that gets
-    another one has, with it, at most `SHARE` times those that stay free. `open` foretells how many the busiest realm gets."""
+    """In any order of takes and returns the limit holds, a realm without a permit gets one if one is free, and a realm that gets another
+    has at most `SHARE` times as many as stay free. `open` predicts how many the realm with the most can still take."""
     slots = Permits(limit, shared=True)
     own = dict.fromkeys("abc", 0)
     for realm, takes in steps:

@@ -1,4 +1,4 @@
-"""`asked`, `place` and `plan`: the standing of a key's objects towards its record, case by case."""
+"""`asked`, `place` and `plan`: the relation of each object of a key to the key's record, case by case."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BOTH = (entry("X"), entry("Y"))
 NEW_Y = obj("Y")
 ANSWERED_X = told(obj(), view(record()))
 REFUSES: dict[str, Any] = {"contradiction": "spec.template.spec.sparkConf[...]: must be absent"}
-"""Of an object whose template contradicts the attempt."""
+"""For an object whose template contradicts the attempt."""
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ REFUSES: dict[str, Any] = {"contradiction": "spec.template.spec.sparkConf[...]: 
 def test_what_it_asks_now(
     status: dict[str, Any], openers: tuple[Opener, ...], number: int, known: bool, answered: bool
 ) -> None:
-    """A request is numbered one more than the newest one known of its object, unless it is that one."""
+    """A request's number is one above the newest known request of its object, unless it is that request."""
     got = asked(obj(status=status), record(openers=openers))
     assert got == LatestRequest(number, "A", known=known, answered=answered)
 
@@ -79,7 +79,7 @@ def test_an_answer_outlives_the_version_of_its_fingerprint() -> None:
 A_AFTER_B = ended(generation=2, fingerprint="B", openers=(opened("X"), opened("Y", 1, "B")), objects=(entry("Y"),))
 A_AFTER_B_AGAIN = ended(generation=3, openers=(opened("X"), opened("Y", 1, "B"), opened("X", 2)), objects=(entry("X"),))
 SUPERSEDED_X = replace(told(told(obj(), view(ended())), view(A_AFTER_B)), policy=SUPERSEDE)
-"""It had onMismatch: Reject when it was told that another job took its key."""
+"""It had onMismatch: Reject when its status said that another job took its key."""
 ANNOTATED = obj(annotation="again")
 RERUN_X = (opened("X"), Opener(uid="X", number=2, fingerprint="A", rerun=digest("again")))
 ANNOTATED_SUPERSEDED_X = replace(SUPERSEDED_X, policy=DEFAULT, annotation="again")
@@ -264,7 +264,7 @@ TABLE: list[tuple[str, Relation, View, ObjectView, Policy]] = [
     ("standing", "at", "which", "leader"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
 def test_place(standing: Relation, at: View, which: ObjectView, leader: Policy) -> None:
-    """An object is this to its key."""
+    """Each row's object has this relation to its key."""
     assert place(at, which, leader=leader).relation is standing
 
 
@@ -286,7 +286,7 @@ def test_an_object_knows_why_it_may_not_open() -> None:
 
 
 def test_a_status_that_claims_an_answer_opens_nothing() -> None:
-    """Whoever may write a status can claim that the ledger answered this spec: the rules of the entrance then hold before it opens."""
+    """A forged status may claim that the ledger answered this spec; the rules for new jobs still apply before it opens."""
     forged = body()
     forged["spec"]["template"]["spec"]["sparkConf"] = {"a=b": "x"}
     print_of_it = fingerprint(IdempotentJob.of({name: forged[name] for name in forged if name != "status"})).digest
@@ -299,7 +299,7 @@ def test_a_status_that_claims_an_answer_opens_nothing() -> None:
 
 
 def test_every_standing_has_a_case() -> None:
-    """Every standing has a case that leads to it."""
+    """The table has a case for every relation."""
     assert {row[1] for row in TABLE} == set(Relation)
 
 
@@ -318,7 +318,7 @@ def body(**metadata: Any) -> dict[str, Any]:
 
 
 def test_an_object_as_the_api_server_returns_it() -> None:
-    """The parsed object has its name, edits, status, request, and whether it is being deleted."""
+    """The parsed object has the name, edits, status and request of the object, and knows whether it is being deleted."""
     wanted = Desired.of(body(), realm="etl")
     got = ObjectView.of(body(), wanted, record=record())
     assert (str(got.ref), got.generation, got.resource_version) == (
@@ -335,7 +335,7 @@ def test_an_object_as_the_api_server_returns_it() -> None:
 
 
 def test_a_rule_that_came_later_does_not_refuse_what_was_answered() -> None:
-    """An object with a spec that would be refused today keeps its answer; a new one, or an edit of it, is refused."""
+    """An object whose spec would be refused today keeps its answer; a new object with that spec, or an edited one, is refused."""
     old = body()
     old["spec"]["template"]["spec"]["sparkConf"]["a=b"] = "x"
     with pytest.raises(InvalidJob, match="must not contain `=`"):
@@ -350,7 +350,7 @@ def test_a_rule_that_came_later_does_not_refuse_what_was_answered() -> None:
 
 
 def test_an_object_read_again_is_the_same_object_with_the_status_it_has_now() -> None:
-    """Reading again takes the new status; after an edit, or for another object of that name, there is none to reuse."""
+    """An object read again has its new status; after an edit, or for another object under that name, nothing can be reused."""
     got = ObjectView.of(body(), Desired.of(body(), realm="etl"))
     now = got.reread(body(resourceVersion="78") | {"status": {"phase": "Held"}})
     assert now == replace(got, resource_version="78", status={"phase": "Held"})
@@ -361,7 +361,7 @@ def test_an_object_read_again_is_the_same_object_with_the_status_it_has_now() ->
 
 
 def test_one_of_many_opens() -> None:
-    """Of the objects that may open, the oldest does, whatever the order of the list; the others wait without an answer."""
+    """The oldest of the objects that may open does, whatever the order of the list; the others wait without an answer."""
     objects = [obj("Z", created="2026-01-03"), obj("X", created="2026-01-01"), obj("Y", created="2026-01-02")]
     for given in (objects, objects[::-1]):
         said = plan(view(None, floor=4), given)
@@ -371,7 +371,7 @@ def test_one_of_many_opens() -> None:
 
 
 def test_objects_of_one_age_are_told_apart_by_their_uid() -> None:
-    """Two processes that see the same objects choose the same opener, also among objects of the same second."""
+    """Two processes that see the same objects choose the same opener, even among objects created in the same second."""
     twins = [obj("Y", created="2026-01-01"), obj("X", created="2026-01-01")]
     assert (
         plan(view(None), twins).opening
@@ -381,7 +381,7 @@ def test_objects_of_one_age_are_told_apart_by_their_uid() -> None:
 
 
 def test_who_ended_a_run_goes_before_who_repeats_it() -> None:
-    """After a supersede has cancelled a run, the superseder opens the next one, and not an older object that asks for the old job."""
+    """After a supersede has cancelled a run, the superseder opens the next one, not an older object that requests the old job."""
     older = obj("Y", created="2026-01-01")
     superseder = obj("Z", "B", policy=SUPERSEDE, created="2026-01-02")
     said = plan(view(ended(Outcome.CANCELLED)), [older, superseder])
@@ -390,7 +390,7 @@ def test_who_ended_a_run_goes_before_who_repeats_it() -> None:
 
 
 def test_an_edited_object_opens_with_the_next_number() -> None:
-    """The opener names object, number and fingerprint of this request, by which the store recognises it."""
+    """The opener names object, number and fingerprint of the request, by which the store recognises it."""
     again = edited(told(obj(), view(ended())), "B", policy=SUPERSEDE)
     assert plan(view(ended()), [again]).opening == Opening("X", opened("X", 2, "B"), reserve=False, supersedes=True)
 
@@ -404,7 +404,7 @@ def test_answered_objects_of_a_key_without_a_record_run_nothing() -> None:
 
 
 def test_a_superseder_ends_the_run_before_it_opens() -> None:
-    """While a generation runs, a superseder only makes it end."""
+    """While a generation runs, a superseder only cancels it."""
     said = plan(view(record()), [ANSWERED_X, obj("Y", "B", policy=SUPERSEDE)])
     assert said.superseded and said.opening is None and not said.gone
 
@@ -431,24 +431,24 @@ def test_a_known_superseder_ends_nothing() -> None:
     ],
 )
 def test_gone(of: Record | None, gone: set[str], others: list[ObjectView], on_delete: OnDelete, expected: bool) -> None:
-    """A run is unwanted if every object that the record names is proved to be gone, and none is about to join."""
+    """A run is no longer needed once every object that the record names is proved to be gone and no other is about to join."""
     assert plan(view(of), others, gone=gone, on_delete=on_delete).gone is expected
 
 
 def test_an_object_that_is_gone_asks_nothing() -> None:
-    """An object that a live read proved to be gone is ignored, although a list still holds it."""
+    """An object that a live read proved to be gone is ignored, although a list still has it."""
     said = plan(view(None), [obj()], gone={"X"})
     assert (said.opening, said.of("X").relation) == (None, Relation.IGNORED)
 
 
 def test_an_object_that_was_not_given_has_no_place() -> None:
-    """Asking for an object that the plan was not made for is an error."""
+    """Asking about an object that the plan was not made for is an error."""
     with pytest.raises(KeyError):
         plan(view(None), []).of("X")
 
 
 def test_the_leader_of_a_rerun_by_command_is_the_first_that_wanted_it() -> None:
-    """A generation that a command opened is led by the first object that the record names; without objects it has no leader."""
+    """A generation opened by a command is led by the first object that the record names; without objects it has no leader."""
     rerun = record(openers=(opened("X"), Opener(nonce="n")), objects=BOTH)
     assert leader_of(rerun) == "X"
     assert leader_of(rerun.changed(objects=())) is None

@@ -1,6 +1,6 @@
-"""Properties of a key's objects over whole histories: they are created, edited and answered by processes with stale reads.
+"""Properties of a key's objects over whole histories: processes with stale reads create, edit and answer them.
 
-The store is the one in memory, so that every write is compared for real. The processes do the minimum of an operator with each plan.
+The in-memory store is used, so that every write is really compared. The processes do the minimum that an operator does with a plan.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLICIES = [DEFAULT, SUPERSEDE, RERUN, REJECTING]
 
 @given(views(), st.lists(any_object(), max_size=4, unique_by=lambda each: each.uid), st.none() | policies)
 def test_a_plan_is_whole(at: View, objects: list[ObjectView], leader: Policy | None) -> None:
-    """Every object has one standing, at most one opens, only a new request opens, and the order of the list does not matter."""
+    """Every object has one relation, at most one opens, only a new request opens, and the order of the list does not matter."""
     said = plan(at, objects, leader=leader)
     assert [one.uid for one in said.placed] == [each.uid for each in objects]
     assert len(said.uids(Relation.OPENS)) == (said.opening is not None)
@@ -63,7 +63,7 @@ def test_a_plan_is_whole(at: View, objects: list[ObjectView], leader: Policy | N
 
 @dataclass
 class Look:
-    """A process's reads, at one time or at several: the key first, then its objects."""
+    """The reads of a process, not necessarily at one time: first the key, then its objects."""
 
     view: View
     objects: list[ObjectView]
@@ -71,17 +71,17 @@ class Look:
 
 @dataclass
 class Cluster:
-    """One key, its objects, and processes that act on looks they had."""
+    """One key, its objects, and processes that act on earlier looks."""
 
     store: MemoryStore = field(default_factory=MemoryStore)
     objects: dict[str, ObjectView] = field(default_factory=dict)
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(UID, fingerprint) to the number of times that the object was created or edited to request it."""
+    """How often the object with this UID was created or edited to request this fingerprint, by (UID, fingerprint)."""
     deleted: set[str] = field(default_factory=set)
-    """A UID is never used again."""
+    """UIDs that are never used again."""
     opened: Counter[tuple[Any, ...]] = field(default_factory=Counter)
     reran: Counter[tuple[Any, str]] = field(default_factory=Counter)
-    """(UID, text of its annotation) to the generations that the annotation opened."""
+    """The number of generations that an annotation opened, by (UID, text of the annotation)."""
     looks: list[Look] = field(default_factory=list)
     nonces: int = 0
     forgot: bool = False
@@ -102,12 +102,12 @@ class Cluster:
             self.asked[uid, spec] += 1
 
     def annotate(self, uid: str, text: str) -> None:
-        """Leaves the object's generation as it is, as the API server does."""
+        """Does not change the object's generation, as at the API server."""
         if (now := self.objects.get(uid)) is not None:
             self.objects[uid] = replace(now, annotation=text)
 
     def change(self, uid: str, policy: Policy) -> None:
-        """Edits the policies alone."""
+        """Edits only the policies."""
         now = self.objects.get(uid)
         if now is None or now.policy == policy:
             return
@@ -118,7 +118,7 @@ class Cluster:
         return Look(await self.store.load(ADDRESS), list(self.objects.values()))
 
     async def act(self, look: Look) -> None:
-        """Carries out a plan on these reads: open, attach, end superseded generations, write the other statuses."""
+        """Carries out the plan for these reads: opens, attaches, ends superseded generations, writes the other statuses."""
         said = plan(look.view, look.objects, leader=self.leader(look))
         if said.opening is not None:
             await self.open(look.view, said.opening)
@@ -175,7 +175,7 @@ class Cluster:
         await self.store.finalize(record, now.claim, done, retention=60.0)
 
     async def forget(self, record: Record | None) -> None:
-        """As it is allowed: every object of the key has been answered."""
+        """Forgets the key if that is allowed: every object of the key has been answered."""
         if record is not None and all(asked(each, record).answered for each in self.objects.values()):
             self.forgot = True
             await self.store.forget(record, Event(what="Forgotten"))
@@ -222,7 +222,7 @@ class Cluster:
                     await self.end(record, ENDS[end])
 
     async def peace(self) -> None:
-        """Fresh looks only, and every run ends well, until nothing changes any more."""
+        """Acts on fresh looks only and lets every run succeed, until nothing changes any more."""
         for _ in range(60):
             before = (await self.store.load(ADDRESS), dict(self.objects))
             await self.act(await self.look())
@@ -233,7 +233,7 @@ class Cluster:
         raise AssertionError("the objects of the key never come to an end")
 
     async def check(self) -> None:
-        """What holds at every moment."""
+        """Asserts what holds at every moment."""
         for by, times in self.opened.items():
             allowed = 1 if len(by) == 3 else self.asked[by]
             assert times <= allowed, f"{by} opened {times} generations"
@@ -272,8 +272,8 @@ async def play(history: Sequence[Sequence[Any]]) -> Cluster:
 
 @given(st.lists(steps, max_size=30))
 def test_a_request_opens_at_most_one_generation(history: list[Sequence[Any]]) -> None:
-    """Whatever is edited, deleted, forgotten, and done on stale reads: (UID, number, fingerprint) opens at most one generation, a job that
-    one object requested n times is opened at most n times by it, no status is ahead of the store, and in the end every object has its
+    """Whatever is edited, deleted, forgotten and done on stale reads: each (UID, number, fingerprint) opens at most one generation, an
+    object that requested a job n times opens it at most n times, no status is ahead of the store, and in the end every object has its
     answer."""
     cluster = asyncio.run(play(history))
     view = asyncio.run(cluster.store.load(ADDRESS))
@@ -292,7 +292,7 @@ def test_two_superseders_end_after_one_generation_each() -> None:
 
 
 def test_an_edit_there_and_back_that_was_heard_is_two_requests() -> None:
-    """A, B, A, each seen by an operator, are requests 1, 2 and 3 of one object, and open three generations."""
+    """A, B, A, each seen by an operator, are requests 1, 2 and 3 of the object and open three generations."""
     both = ("look and act", "X", "A", None)
     history = [("create", "X", "A", SUPERSEDE), both, ("succeed", "X", "A", None), both]
     history += [("edit", "X", "B", None), both, ("succeed", "X", "A", None), both, ("edit", "X", "A", None)]
@@ -301,7 +301,7 @@ def test_an_edit_there_and_back_that_was_heard_is_two_requests() -> None:
 
 
 def test_an_edit_there_and_back_that_nobody_heard_is_no_request() -> None:
-    """A, B, A, of which no operator saw B, is one request."""
+    """A, B, A is one request if no operator saw B."""
     both = ("look and act", "X", "A", None)
     history = [
         ("create", "X", "A", RERUN),
@@ -316,7 +316,7 @@ def test_an_edit_there_and_back_that_nobody_heard_is_no_request() -> None:
 
 
 def test_answered_objects_of_a_forgotten_key_open_nothing() -> None:
-    """After forget the old object is Expired and runs nothing; a new one opens the next generation, and the old one follows it."""
+    """After forget the old object is Expired and runs nothing; a new object opens the next generation, and the old one then follows it."""
     both = ("look and act", "X", "A", None)
     history = [("create", "X", "A", DEFAULT), both, ("succeed", "X", "A", None), both, ("forget", "X", "A", None), both]
     cluster = asyncio.run(play(history))

@@ -1,4 +1,4 @@
-"""`accept`: what applications show is written into the ledger, then its epoch is raised; it may die anywhere and is done again."""
+"""`accept` rebuilds records in the ledger from applications, then raises the ledger's epoch; it may die at any step and is repeated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OUTPUT = "orders"
 
 @dataclass
 class Cluster:
-    """The API server's objects."""
+    """The objects of an API server."""
 
     api: FakeApi = field(default_factory=lambda: FakeApi(NAMESPACE, "elsewhere"))
 
@@ -89,7 +89,7 @@ def cluster() -> Cluster:
 
 
 def accepted(etcd: Etcd, cluster: Cluster, *, dies: Callable[[str], bool] = lambda _: False) -> Accepted:
-    """`dies`: called before and after each write."""
+    """Runs `accept`. `dies` is called before and after each write and decides whether the command dies there."""
 
     class Restorable:
         async def rebuild(self, shown: NewestAttempt, *, by: str) -> bool:
@@ -134,7 +134,7 @@ def asked(etcd: Etcd, ask: Callable[[EtcdStore], Any]) -> Any:
 
 
 def stands(etcd: Etcd, address: Address) -> tuple[Record | None, int, int]:
-    """Record, floor and epoch."""
+    """The key's record and floor, and the ledger's epoch."""
     view = asked(etcd, lambda store: store.load(address))
     return view.record, view.floor, view.epoch
 
@@ -146,8 +146,8 @@ def rebuilt(etcd: Etcd, job: Desired) -> Record:
 
 
 def test_the_newest_attempt_counts(etcd: Etcd, cluster: Cluster) -> None:
-    """Of a key's applications that of the last generation's last attempt, with its nonce, for those live objects that wanted it; its spec
-    is theirs. A settle run, an application of another install, and one whose name is not that of its annotations say nothing."""
+    """Of a key's applications the last attempt of the last generation counts, with its nonce, for the live objects that wanted it and with
+    their spec. A settle run, another install's application, and one whose name does not match its annotations are ignored."""
     one, other = cluster.job("one", "load"), cluster.job("two", "load")
     for generation, attempt in ((1, 2), (2, 1), (1, 1)):
         cluster.application(one, generation, attempt, wanting=(one,))
@@ -172,7 +172,7 @@ def test_the_newest_attempt_counts(etcd: Etcd, cluster: Cluster) -> None:
 
 
 def test_objects_that_want_something_else(etcd: Etcd, cluster: Cluster) -> None:
-    """An object that was edited since does not provide the spec: the driver's assignment does, which names the outputs."""
+    """An object that was edited since does not provide the spec; the driver's assignment, which has the outputs, does."""
     before = cluster.job("one", "load")
     edited = cluster.job("two", "load", arguments=("other",))
     cluster.application(before, 1, 1, wanting=(before, edited))
@@ -185,7 +185,7 @@ def test_objects_that_want_something_else(etcd: Etcd, cluster: Cluster) -> None:
 
 
 def test_a_name_that_is_kept_taken(etcd: Etcd, cluster: Cluster) -> None:
-    """After an end, or for an attempt that was given up: the generation is marked as used, and nothing is started for its objects."""
+    """Where a stub holds the name of the last attempt, the generation is marked as used and nothing is started for its objects."""
     job = cluster.job("one", "load")
     cluster.application(job, 1, 1, wanting=(job,))
     cluster.stub(job, 1, 2)
@@ -195,7 +195,7 @@ def test_a_name_that_is_kept_taken(etcd: Etcd, cluster: Cluster) -> None:
 
 
 def test_again(etcd: Etcd, cluster: Cluster) -> None:
-    """A ledger that is accepted once more gets the same evidence, and another epoch."""
+    """Accepting a ledger once more finds the same evidence and opens another epoch."""
     jobs = [cluster.job(f"job-{n}", f"load-{n}") for n in range(3)]
     for job in jobs:
         cluster.application(job, 1, 1, wanting=(job,))
@@ -212,8 +212,8 @@ STEPS = [f"{when} {what}" for what in ("rebuild load-0", "rebuild load-1", "rais
 
 @pytest.mark.parametrize("step", STEPS)
 def test_it_dies_and_is_done_again(etcd: Etcd, cluster: Cluster, step: str) -> None:
-    """Wherever the command died and was repeated: every record is as if it had not, written once, and until the last step the old epoch
-    stays, which keeps operators in their alarm."""
+    """Wherever the command dies, repeating it gives every record as without the crash, written once. Until the last step the old epoch
+    stays, and with it the operators' alarm."""
     jobs = [cluster.job(f"job-{n}", f"load-{n}") for n in range(2)]
     for job in jobs:
         cluster.application(job, 2, 3, wanting=(job,))
@@ -237,7 +237,8 @@ def test_it_dies_and_is_done_again(etcd: Etcd, cluster: Cluster, step: str) -> N
 
 
 def test_an_object_of_a_name_is_looked_up_by_its_uid(etcd: Etcd, cluster: Cluster) -> None:
-    """An object that was deleted and made anew under its name did not want the attempt: it is not named, and lends its spec."""
+    """An object that was deleted and created again under its name did not want the attempt: the record does not name it, but uses its
+    spec."""
     old = cluster.job("one", "load")
     cluster.application(old, 1, 1, wanting=(old,))
     cluster.api.delete(JOBS, NAMESPACE, "one")
@@ -250,7 +251,7 @@ def test_an_object_of_a_name_is_looked_up_by_its_uid(etcd: Etcd, cluster: Cluste
 
 
 def test_nothing_to_see(etcd: Etcd, cluster: Cluster) -> None:
-    """Objects alone bring no record back: they expire."""
+    """No record is rebuilt from objects alone: they expire."""
     job = cluster.job("one", "load")
     done = accepted(etcd, cluster)
     assert (done.epoch, done.rebuilt, done.kept) == (2, (), 0)

@@ -1,4 +1,5 @@
-"""The alarm of one process: raised after a second look only, kept while the store seems to catch up, ended by a person or a return."""
+"""The alarm of one process: raised only after a second look, kept while the store seems to catch up, ended by a person or by the store's
+return."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ AT_50 = record(revision=50)
 
 
 class Store:
-    """Answers for each key as the test sets; the newest answer stays."""
+    """Answers the reads of each key with the test's list; the last answer is repeated."""
 
     def __init__(self, **answers: list[View | Exception]) -> None:
         self.here = answers.get("here", [])
         self.newest = answers.get("newest", [])
         self.outside = answers.get("outside", [])
         self.there = at(0)
-        """Of the tenant's key."""
+        """For the tenant's key."""
         self.asked = 0
 
     async def load(self, address: Address) -> View:
@@ -59,7 +60,7 @@ class Store:
 
 
 def witness(**change: Any) -> Witness:
-    """Of another key: generation 1 at revision 90 of epoch 1."""
+    """A status of another key: generation 1 at revision 90 of epoch 1."""
     fields: dict[str, Any] = {"epoch": 1, "revision": 90, "key_hash": NEWEST.key_hash, "generation": 1}
     return Witness(**(fields | change))
 
@@ -75,7 +76,7 @@ def seen(revision: int) -> ObjectView:
 
 class Process:
     def __init__(self, store: Store, newest: Witness | None = None, **others: tuple[Address, Witness]) -> None:
-        """`others`: the newest status of other realms."""
+        """`others`: the newest statuses of other realms."""
         self.said: list[str] = []
         self.frozen: list[str | None] = []
         self.newest = others if newest is None else {NEWEST.realm: (NEWEST, newest), **others}
@@ -109,7 +110,7 @@ def scene(steps: Callable[[], Any]) -> None:
 
 
 def test_an_alarm_needs_a_second_look() -> None:
-    """A status that was written between two readings has seen more than the first one: it is read again, and all is well."""
+    """A status written between two reads is newer than the first: the store is read again, and there is no alarm."""
 
     async def steps() -> None:
         store = Store(here=[at(95)])
@@ -124,7 +125,7 @@ def test_an_alarm_needs_a_second_look() -> None:
 
 @pytest.mark.parametrize("proof", ["the store is older", "the record is older"])
 def test_an_alarm_is_raised_once(proof: str) -> None:
-    """By a store, or by a record, that is older than a status; from then on no key needs a proof of its own."""
+    """A store or a record that is older than a status raises the alarm, after which no key needs a proof of its own."""
 
     async def steps() -> None:
         older = proof == "the store is older"
@@ -141,7 +142,7 @@ def test_an_alarm_is_raised_once(proof: str) -> None:
 
 
 def test_two_looks_at_once_raise_one_alarm() -> None:
-    """Keys of one realm are looked at beside each other: whichever proves it second adds nothing."""
+    """Keys of one realm are checked concurrently: the second to find a proof adds no alarm."""
 
     async def steps() -> None:
         process = Process(Store(here=[at(80)]), witness())
@@ -153,7 +154,7 @@ def test_two_looks_at_once_raise_one_alarm() -> None:
 
 
 def test_a_store_that_is_written_on_has_not_come_back() -> None:
-    """Other writers raise its revision beyond the seen one: the alarm stays until the record that was seen last is there, too."""
+    """Other writers raise the store's revision beyond the one seen: the alarm stays until the record that was seen last is back, too."""
 
     async def steps() -> None:
         store = Store(here=[at(80), at(80), at(200)], newest=[at(200), view(record(revision=90), revision=200)])
@@ -171,7 +172,7 @@ def test_a_store_that_is_written_on_has_not_come_back() -> None:
 
 
 def test_a_record_that_was_removed_since_has_come_back() -> None:
-    """With the newer store, of which the key was forgotten, its floor is there."""
+    """If the key was forgotten in the newer store, its floor shows that this store is the newer one."""
 
     async def steps() -> None:
         store = Store(here=[at(80), at(200)], newest=[view(None, floor=1, revision=200)])
@@ -184,7 +185,7 @@ def test_a_record_that_was_removed_since_has_come_back() -> None:
 
 
 def test_a_person_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another epoch ends it, which is noticed without a request, also after failed reads."""
+    """The alarm ends with a new epoch, which the process notices by itself, also after failed reads."""
     monkeypatch.setattr(rewinding, "CHECK_AGAIN", 0.01)
 
     async def steps() -> None:
@@ -201,7 +202,8 @@ def test_a_person_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_application_as_proof() -> None:
-    """An alarm that a drive raised, by an application under another grant, has no status that could be there again: a person ends it."""
+    """An alarm that a drive raised, by an application with an unknown grant, has no status that could come true again: only a person ends
+    it."""
 
     async def steps() -> None:
         store = Store(outside=[at(100), at(300), at(300, epoch=2)])
@@ -222,7 +224,8 @@ def spoofed(**change: Any) -> Witness:
 
 
 def test_one_realm_freezes_itself_alone() -> None:
-    """A status that a tenant wrote, of any revision, stops the keys of its own namespace: no other realm, and not the operator."""
+    """A tenant's status, whatever revision it claims, stops only the keys of the tenant's own namespace, not other realms or the
+    operator."""
 
     async def steps() -> None:
         store = Store(here=[at(95)])
@@ -241,8 +244,8 @@ def test_one_realm_freezes_itself_alone() -> None:
 
 
 def test_all_freeze_when_several_realms_agree() -> None:
-    """A restored store is older for every realm: the first proof asks the others, two are enough for all, and the sentence names both
-    witnesses; a realm without a status of its own is frozen with them, and goes on once one of the two does."""
+    """A restored store is older for every realm. The first proof makes the process check the others, two proofs freeze all realms, and the
+    sentence names both witnesses; a realm without a status of its own is frozen with them until one of the two proofs is over."""
 
     async def steps() -> None:
         store = Store(here=[at(80), at(80, epoch=2)])
@@ -264,7 +267,7 @@ def test_all_freeze_when_several_realms_agree() -> None:
 
 @pytest.mark.parametrize("epoch", [18, 1000, 2**31 - 1])
 def test_an_epoch_that_no_restore_explains_is_no_evidence(epoch: int) -> None:
-    """A status is at most sixteen epochs ahead: beyond that it proves nothing, of its key as little as of the store."""
+    """A plausible status is at most sixteen epochs ahead: beyond that it proves nothing about its key or the store."""
 
     async def steps() -> None:
         process = Process(Store(here=[at(95)]), witness(epoch=epoch))
@@ -279,7 +282,7 @@ def test_an_epoch_that_no_restore_explains_is_no_evidence(epoch: int) -> None:
 @pytest.mark.parametrize("field", ["epoch", "ledgerRevision"])
 @pytest.mark.parametrize("value", [2**62, -1, "7", True, 1.5, None])
 def test_what_is_no_number_of_a_ledger_is_ignored_and_written_anew(field: str, value: Any) -> None:
-    """Epoch and revision of a status are input: outside of their bounds the status is no witness, says why, and is replaced by a true one,
+    """Epoch and revision of a status are input: out of bounds, the status is no witness, the reason is given, and a true status replaces it
     although it claims to be newer."""
     body = {
         "metadata": {"uid": "u", "namespace": "etl", "name": "job"},
@@ -294,14 +297,14 @@ def test_what_is_no_number_of_a_ledger_is_ignored_and_written_anew(field: str, v
 
 
 def test_an_epoch_far_ahead_is_overwritten() -> None:
-    """A status whose epoch no restore explains does not keep the true one from being written; one that a restore explains does."""
+    """A status whose epoch no restore explains does not block the true one; one that a restore explains does."""
     true = project(view(record()), obj(), now_text=NOW)
     assert next_status(true | {"epoch": 18}, true) == true
     assert next_status(true | {"epoch": 17}, true) is None
 
 
 def test_nothing_is_looked_at_before_every_object_was_seen() -> None:
-    """A process that has only just begun knows no status that could prove anything: no key is read, taken over or opened."""
+    """A process that has not listed all objects knows no status that could prove a rewind: it reads, takes over and opens no key."""
 
     class NotSeen:
         synced = False
@@ -314,8 +317,8 @@ def test_nothing_is_looked_at_before_every_object_was_seen() -> None:
 
 
 def test_nothing_is_written_before_the_roster_was_read() -> None:
-    """A process that does not know yet which statuses the others write leaves every key alone, that of an invalid object too, while the
-    ledger answers: it only asks the ledger."""
+    """A process that does not yet know which version of statuses the others write leaves every key alone, even that of an invalid object;
+    it only reads the ledger."""
     asked = []
 
     class Ledger:
@@ -334,7 +337,7 @@ def test_nothing_is_written_before_the_roster_was_read() -> None:
 
 
 def reconciler(objects: Any, *, version: int | None) -> Reconciler:
-    """One that may touch nothing but these objects."""
+    """A reconciler whose other parts must not be used."""
     untouched: Any = None
     return Reconciler(
         store=untouched,

@@ -1,4 +1,4 @@
-"""`rewound`: statuses that have seen more than the store knows, and no others, prove that the store is older than it was."""
+"""`rewound`: a status that is ahead of the store, and no other, proves that the store was put back to an older state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkonce.store.protocol import View
 
 
 def witness(**changes: Any) -> Witness:
-    """It has seen generation 2 of the key at revision 50 of epoch 1."""
+    """Has seen generation 2 of the key at revision 50 of epoch 1."""
     fields: dict[str, Any] = {
         "epoch": 1,
         "revision": 50,
@@ -57,7 +57,7 @@ TABLE: list[tuple[str, Witness, View, str]] = [
 
 @pytest.mark.parametrize(("one", "at", "says"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_rewound(one: Witness, at: View, says: str) -> None:
-    """This status and this store: a proof, in one sentence that names the object and what to do, or none."""
+    """Each row's status and store give a proof or none; a proof is one sentence that names the object and the command to run."""
     said = rewound([one], at, HASH)
     if not says:
         assert said is None
@@ -67,14 +67,14 @@ def test_rewound(one: Witness, at: View, says: str) -> None:
 
 
 def test_one_of_many_statuses_is_enough() -> None:
-    """All statuses are compared until one proves it."""
+    """All statuses are compared until one gives a proof."""
     said = rewound([witness(generation=1), witness(), witness(generation=7, name="etl/late")], view(G2), HASH)
     assert said is not None and "etl/late" in said
     assert rewound([], view(None), HASH) is None
 
 
 def test_the_store_as_a_whole() -> None:
-    """Without looking at any key, a status speaks of the store's epoch and revision."""
+    """Even without reading its key, a status is compared with the store's epoch and revision."""
     assert behind(witness(), epoch=1, revision=50) is None
     assert behind(witness(), epoch=2, revision=1) is None
     assert behind(witness(), epoch=1, revision=49) is not None
@@ -82,7 +82,7 @@ def test_the_store_as_a_whole() -> None:
 
 
 def test_only_what_was_told_is_a_witness() -> None:
-    """An object without a status, and one whose status was written without the ledger, say nothing."""
+    """An object without a status, or with one that was written without the ledger, is no witness."""
     assert Witness.of(obj()) is None
     assert Witness.of(told(obj(), view(None))) is None
     assert Witness.of(told(obj(), view(record()))) == Witness(
@@ -91,7 +91,7 @@ def test_only_what_was_told_is_a_witness() -> None:
 
 
 class Ledger:
-    """One key in a store that other keys write to, too."""
+    """One key in a store that other keys write to as well."""
 
     def __init__(self) -> None:
         self.record: Record | None = None
@@ -127,7 +127,7 @@ histories = st.lists(st.sampled_from(HAPPENS), max_size=30)
 
 
 def play(ledger: Ledger, history: list[str], objects: dict[str, ObjectView]) -> None:
-    """Statuses are written from the current state, and now and then from an earlier read."""
+    """Writes statuses from the current state, and sometimes from an earlier read."""
     stale = ledger.view()
     for what in history:
         ledger.happens(what)
@@ -151,7 +151,7 @@ def proof(ledger: Ledger, objects: dict[str, ObjectView]) -> str | None:
 
 @given(histories)
 def test_a_store_that_was_never_restored_raises_no_alarm(history: list[str]) -> None:
-    """Whatever happens to a key and its objects, late statuses and edits included, no status is ahead of the store."""
+    """Whatever happens to a key and its objects, with late statuses and edits, no status is ahead of the store."""
     ledger, objects = Ledger(), {uid: obj(uid) for uid in "XY"}
     play(ledger, history, objects)
     assert proof(ledger, objects) is None
@@ -159,8 +159,8 @@ def test_a_store_that_was_never_restored_raises_no_alarm(history: list[str]) -> 
 
 @given(histories, histories, st.integers(0, 40))
 def test_a_restored_store_is_noticed(before: list[str], after: list[str], traffic: int) -> None:
-    """A key that was shown in a status after the backup is recognised as lost or older, however much other keys have written since; after a
-    person has accepted the restore, the old epoch no longer counts."""
+    """A key that a status showed after the backup is recognised as lost or older, however much other keys have written since; once the
+    restore is accepted, the old epoch no longer counts."""
     ledger, objects = Ledger(), {uid: obj(uid) for uid in "XY"}
     play(ledger, before, objects)
     backup = (ledger.record, ledger.floor, ledger.revision)
@@ -171,7 +171,7 @@ def test_a_restored_store_is_noticed(before: list[str], after: list[str], traffi
     found = [one for one in map(Witness.of, objects.values()) if one is not None]
     lost = [one for one in found if one.revision > backup[2] and one.generation >= known]
     if backup[0] is None:
-        lost = [one for one in lost if one.generation > known]  # Expired was written again, and nothing has been lost
+        lost = [one for one in lost if one.generation > known]  # Expired was written again, and nothing is lost
     assert proof(ledger, objects) is not None or not lost
     ledger.epoch += 1
     assert proof(ledger, objects) is None

@@ -1,4 +1,4 @@
-"""`project`: the content of a status, case by case."""
+"""`project`: what a status contains, case by case."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def said(at: View | None, of: Any = None, **known: Any) -> dict[str, Any]:
 
 
 def test_a_running_job_in_full() -> None:
-    """The leader of a running job has its state, and the request that was answered."""
+    """The leader's status has the job's state and the request that was answered."""
     status = said(view(record(), epoch=3), progress={"stages": 123456, "stagesDone": 17})
     conditions = status.pop("conditions")
     assert status == {
@@ -80,7 +80,7 @@ def test_a_running_job_in_full() -> None:
 
 
 def test_a_result_in_full() -> None:
-    """A finished job's status carries its result with times that people read, and Complete as a batch/v1 Job has it."""
+    """A finished job's status has its result, with readable times, and the condition Complete as a batch/v1 Job has it."""
     status = said(view(ended()), result=result())
     assert (status["phase"], status["replayed"]) == ("Succeeded", False)
     assert status["result"] == {
@@ -141,14 +141,14 @@ def test_in_progress(phase: str, message: str, at: View) -> None:
 
 
 def test_suspended() -> None:
-    """The message of a suspended job that has not started says what to do; that of a running one does not mention it."""
+    """A suspended job that has not started says what to do; a running one does not mention it."""
     suspended = replace(DEFAULT, suspend=True)
     assert "set spec.suspend to false" in said(view(record(**NOT_SEEN)), leader=suspended)["message"]
     assert said(view(record()), leader=suspended)["message"] == "attempt 1 runs"
 
 
 def test_trouble_of_a_running_job() -> None:
-    """The message has the reason why nothing moves at the moment; the phase is the record's."""
+    """The message says why nothing moves at the moment; the phase is the record's."""
     status = said(view(record(**NOT_SEEN)), trouble=Trouble("LaunchUnavailable", "the API server asked to wait"))
     assert (status["phase"], status["message"]) == ("Pending", "the API server asked to wait")
 
@@ -161,7 +161,7 @@ def test_trouble_of_a_running_job() -> None:
     ],
 )
 def test_failed(outcome: Outcome, reason: str, message: str) -> None:
-    """A failure is the phase, the Failed condition with its class, and a sentence with the way out."""
+    """A failure has its phase, the condition Failed with its class, and a sentence with the remedy."""
     status = said(view(ended(outcome, note="exit code 3")), result=result(outcome))
     failed = condition(status, "Failed")
     assert (status["phase"], failed["status"], failed["reason"], failed["message"]) == (
@@ -197,7 +197,7 @@ def test_a_follower_follows_and_then_has_the_result_replayed() -> None:
 
 
 def test_nobody_follows_before_the_record_names_it() -> None:
-    """A duplicate that the record does not name yet gets no role, no phase of the job, and nothing that counts as an answer."""
+    """A duplicate that the record does not name yet has no role, no phase of the job, and nothing that counts as an answer."""
     status = said(view(record()), obj("Y"))
     assert status["phase"] == "Pending" and not {"role", "fingerprint", "ledgerRevision", "requestNumber"} & set(status)
     assert condition(status, "Reserved")["reason"] == "Attaches"
@@ -216,7 +216,7 @@ def test_mismatch_names_the_fields() -> None:
 
 
 def test_a_refused_duplicate_is_answered_and_never_failed() -> None:
-    """A refused duplicate has a condition; Failed would mean that no effect exists, and one may."""
+    """A refused duplicate has a condition but is not Failed, which would mean that no effect exists: one may."""
     status = said(view(record()), obj("Y"), leader=REJECT)
     assert (status["phase"], status["fingerprint"], "role" in status) == ("Pending", "A", False)
     reserved = condition(status, "Reserved")
@@ -228,7 +228,7 @@ def test_a_refused_duplicate_is_answered_and_never_failed() -> None:
 
 
 def test_a_superseder_that_waits_is_not_answered() -> None:
-    """A status that is written while a superseder waits leaves it unanswered, so that its turn still comes."""
+    """A status written while a superseder waits does not answer it, so that it still gets its turn."""
     fresh = told(obj("Y", "B", policy=SUPERSEDE), view(record()))
     assert not asked(fresh, None).known and "ends first" in fresh.status["message"]
     leader = told(obj(), view(record()))
@@ -240,7 +240,7 @@ def test_a_superseder_that_waits_is_not_answered() -> None:
 
 
 def test_superseded_while_it_ran() -> None:
-    """The status of an object whose run was replaced by another job says so, without a statement about effects: neither Failed nor
+    """The status of an object whose run was replaced by another job makes no statement about effects: it is neither Failed nor
     Cancelled."""
     status = said(view(B_RUNS), told(obj(), view(record())))
     assert (status["phase"], condition(status, "Mismatch")["reason"]) == ("Mismatch", "Superseded")
@@ -262,7 +262,7 @@ def test_superseded_after_it_ended() -> None:
 
 
 def test_superseded_is_terminal() -> None:
-    """A superseded object stays so when the key later returns to its job; only an edit asks again."""
+    """A superseded object stays so when the key returns to its job; only an edit is a new request."""
     gone = told(told(obj(), view(record())), view(B_RUNS))
     back = view(
         record(
@@ -274,7 +274,7 @@ def test_superseded_is_terminal() -> None:
 
 
 def test_expired() -> None:
-    """An answered object whose record is gone is Expired, keeps its other fields, and is not written again as the store moves on."""
+    """An answered object whose record is gone is Expired, keeps its other fields, and is not rewritten when the store's revision rises."""
     done = told(obj(), view(ended()), result=result())
     gone = told(done, view(None, floor=1, revision=200))
     status = gone.status
@@ -294,7 +294,7 @@ GONE, PRESENT = {"orders": Evidence.GONE}, {"orders": Evidence.PRESENT}
 
 
 def test_a_result_that_is_gone_when_it_is_first_told() -> None:
-    """A result whose output is gone is not Complete for a new object: a pipeline would read a missing table."""
+    """A new object whose output is gone is not Complete: a pipeline would read a missing table."""
     late = told(obj("Z"), view(ended()), result=result(), evidence=GONE)
     status = late.status
     assert (status["phase"], holds(status, "Complete"), holds(status, "ResultGone")) == ("Succeeded", False, True)
@@ -310,7 +310,7 @@ def test_a_result_that_is_gone_when_it_is_first_told() -> None:
 
 
 def test_a_result_that_goes_later_was_complete() -> None:
-    """Complete, once said, stays; that the output is gone now is said beside it."""
+    """Once true, Complete stays true; that the output is gone now is an additional condition."""
     done = told(obj(), view(ended()), result=result(), evidence=PRESENT)
     status = said(view(ended()), done, result=result(), evidence={"orders": Evidence.REPLACED})
     assert holds(status, "Complete") and condition(status, "ResultGone")["reason"] == "Replaced"
@@ -319,7 +319,7 @@ def test_a_result_that_goes_later_was_complete() -> None:
 
 
 def test_a_rerun_takes_complete_back() -> None:
-    """A rerun is a new run: Complete becomes False while it runs, with the time of the change."""
+    """A rerun makes Complete False while it runs, with the time of the change."""
     done = told(obj(), view(ended()), result=result())
     rerun = record(generation=2, revision=30)
     status = project(view(rerun), done, now_text=LATER)
@@ -330,7 +330,7 @@ def test_a_rerun_takes_complete_back() -> None:
 
 
 def test_what_was_not_looked_at_stays() -> None:
-    """A process that did not read result and progress leaves what another wrote of them, for the same run only."""
+    """A process that did not read result and progress keeps those of the stored status, but only for the same run."""
     runs = told(obj(), view(record()), progress={"stages": 4})
     assert said(view(record(revision=11)), runs)["progress"] == {"stages": 4}
     assert "progress" not in said(view(record(attempt=2, revision=11)), runs)
@@ -343,7 +343,7 @@ def test_what_was_not_looked_at_stays() -> None:
 
 
 def test_a_template_that_contradicts_its_attempt_is_an_invalid_spec() -> None:
-    """An object that may not open is Failed with the sentence and is no answer; one that was answered keeps its answer."""
+    """An object that may not open is Failed with the sentence, which is no answer; one that was answered keeps its answer."""
     sentence = "spec.template.spec.sparkConf: must be absent"
     fresh = said(view(None), obj(contradiction=sentence))
     failed = condition(fresh, "Failed")
@@ -354,8 +354,8 @@ def test_a_template_that_contradicts_its_attempt_is_an_invalid_spec() -> None:
 
 
 def test_an_invalid_spec_is_failed_until_it_is_edited() -> None:
-    """A spec that never reached the ledger is Failed, with the field, and is not an answer; the run from before the edit continues without
-    being named."""
+    """A spec that never reached the ledger is Failed with the field, which is no answer. The run from before the edit continues, but is not
+    shown."""
     trouble = Trouble("InvalidSpec", "spec.outputs[0].name is required", final=True)
     fresh = said(None, obj(spec=""), trouble=trouble)
     assert (fresh["phase"], condition(fresh, "Failed")["reason"], "ledgerRevision" in fresh) == (
@@ -377,7 +377,7 @@ def test_an_invalid_spec_is_failed_until_it_is_edited() -> None:
 
 @pytest.mark.parametrize(("unknown", "status"), [(False, "False"), (True, "Unknown")])
 def test_trouble_before_anything_is_reserved(unknown: bool, status: str) -> None:
-    """With a full realm nothing is reserved; with a silent ledger it is unknown whether anything is."""
+    """With a full realm nothing is reserved; while the ledger is silent this is unknown."""
     got = said(None, trouble=Trouble("StoreFull", "realm etl is full", unknown=unknown))
     assert (got["phase"], condition(got, "Reserved")["status"], got["key"]) == ("Pending", status, "load/may@1")
 
@@ -389,7 +389,7 @@ def test_a_ledger_that_cannot_be_read_changes_no_answer() -> None:
 
 
 def test_an_edit_that_changes_nothing_is_observed() -> None:
-    """An edit of an ignored field moves observedGeneration, in the status and in its conditions, and nothing else."""
+    """An edit of an ignored field changes observedGeneration, in the status and in its conditions, and nothing else."""
     running = told(obj(), view(record()))
     status = said(view(record()), edited(running))
     assert (status["observedGeneration"], condition(status, "Reserved")["observedGeneration"]) == (2, 2)
@@ -436,7 +436,7 @@ STANDARD: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("status", "kind", "reason"), [row[1:] for row in STANDARD], ids=[row[0] for row in STANDARD])
 def test_standard_conditions(status: dict[str, Any], kind: str, reason: str) -> None:
-    """Of Ready, Reconciling and Stalled exactly this one is True, with this reason and the status' message; Ready is Unknown while the job
+    """Exactly one of Ready, Reconciling and Stalled is True, with the row's reason and the status' message; Ready is Unknown while the job
     may still get its result, and False once it needs a person."""
     found = {each: condition(status, each) for each in ("Ready", "Reconciling", "Stalled")}
     assert [each for each, one in found.items() if one["status"] == "True"] == [kind]
@@ -447,8 +447,8 @@ def test_standard_conditions(status: dict[str, Any], kind: str, reason: str) -> 
 
 
 def test_an_answer_that_stays_is_one_to_the_newest_edit() -> None:
-    """A superseded object that is edited in an ignored field names the edit in each condition, and its times stay. One whose status an
-    earlier version wrote gets the standard conditions."""
+    """After an edit of an ignored field, the conditions of a superseded object name the edit and keep their times. A status written by an
+    earlier version gets the standard conditions."""
     gone = told(told(obj(), view(record())), view(B_RUNS))
     status = said(view(B_RUNS), edited(gone))
     assert {each.pop("observedGeneration") for each in status["conditions"]} == {2}
@@ -461,8 +461,8 @@ def test_an_answer_that_stays_is_one_to_the_newest_edit() -> None:
 
 @pytest.mark.parametrize("at", [view(record()), view(ended()), view(held()), view(B_RUNS)])
 def test_beside_a_process_that_writes_older_statuses(at: View) -> None:
-    """Without the standard conditions, which that process would remove, and without what it would not say of a success; whether or not the
-    stored status has them."""
+    """Beside a process of an earlier version, a status has neither the standard conditions, which that process would remove, nor the
+    message that it would not write for a success, whether or not the stored status has them."""
     for of in (obj(), told(obj(), view(record()))):
         status = project(at, of, now_text=NOW, version=0)
         assert not {each["type"] for each in status["conditions"]} & {"Ready", "Reconciling", "Stalled"}
@@ -470,14 +470,15 @@ def test_beside_a_process_that_writes_older_statuses(at: View) -> None:
 
 
 def test_a_status_that_was_never_written() -> None:
-    """The status that the API server gives a new object counts as none: a process that cannot read the record reports that in it."""
+    """The initial status that the API server gives a new object counts as none, so a process that cannot read the record may report
+    that."""
     body = {"metadata": {"uid": "X", "namespace": "etl", "name": "job-X"}, "status": {"observedGeneration": -1}}
     assert ObjectView.of(body, None).status == {}
     assert ObjectView.of({**body, "status": {"observedGeneration": 1}}, None).status == {"observedGeneration": 1}
 
 
 def test_texts_are_sentences_of_bounded_length() -> None:
-    """Any message of a library becomes one short line; a class that is not a known reason becomes Other."""
+    """Any message of a library becomes one short line; an unknown class of failure becomes Other."""
     noisy = ended(Outcome.FAILED, note="first\nsecond   third " + "x" * 5000)
     bad = result(Outcome.FAILED)
     assert bad.failure is not None
@@ -488,7 +489,7 @@ def test_texts_are_sentences_of_bounded_length() -> None:
 
 
 def test_an_upgrade_of_the_fingerprint_is_no_reason_to_write() -> None:
-    """A status keeps the fingerprint under which it was answered, as long as it is one of the object's."""
+    """A status keeps the fingerprint under which it was answered, as long as it is one of the object's fingerprints."""
     running = told(obj(), view(record()))
     upgraded = replace(running, fingerprints={1: "A", 2: "A2"})
     newer = record(fingerprint="A2", fingerprint_version=2)
@@ -497,7 +498,8 @@ def test_an_upgrade_of_the_fingerprint_is_no_reason_to_write() -> None:
 
 
 def test_a_status_names_the_recorded_fingerprint() -> None:
-    """By whichever version the object is the same job: an edit of what is ignored then keeps the status's fingerprint the object's."""
+    """The status names the fingerprint, of whichever version, by which the object equals the recorded job, so that it stays valid after an
+    edit of ignored fields."""
     by_a_newer = obj(fingerprints={1: "A with a run id", 2: "A"})
     status = said(view(record()), by_a_newer)
     assert status["fingerprint"] == "A"
@@ -507,12 +509,12 @@ def test_a_status_names_the_recorded_fingerprint() -> None:
 
 @pytest.mark.parametrize("of", [record(), ended(), held(), record(fingerprint="B", openers=(opened("Y", 1, "B"),))])
 def test_a_heartbeat_is_not_in_a_status(of: Record) -> None:
-    """Only record, claim and object are looked at: the store's revision, which every heartbeat of every key moves, is not."""
+    """A status depends on record, claim and object alone, not on the store's revision, which every heartbeat of every key raises."""
     assert said(view(of, revision=100)) == said(view(of, revision=999))
 
 
 def test_fields_of_requests_wait_for_every_operator() -> None:
-    """An operator of an earlier version would remove them at each of its sweeps: they are written once there is none."""
+    """An operator of an earlier version would remove these fields at each sweep, so they are written only once there is none."""
     reran = ended(openers=(opened("X"), Opener(uid="X", number=2, fingerprint="A", rerun=digest("again"))))
     for version, found in ((1, None), (STATUS_VERSION, "again")):
         status = project(view(reran), obj(annotation="again"), now_text=NOW, version=version)
@@ -524,7 +526,7 @@ def test_fields_of_requests_wait_for_every_operator() -> None:
 
 
 def test_the_text_outlives_its_annotation_and_its_record() -> None:
-    """Removed and set again, or set again after the record was forgotten, it is known."""
+    """A text that has run is still known when the annotation is removed and set again, or after the record was forgotten."""
     reran = ended(openers=(opened("X"), Opener(uid="X", number=2, fingerprint="A", rerun=digest("again"))))
     seen = told(obj(annotation="again"), view(reran))
     assert told(replace(seen, annotation=None), view(ended())).status["rerun"] == "again"
@@ -532,7 +534,7 @@ def test_the_text_outlives_its_annotation_and_its_record() -> None:
 
 
 def test_a_refused_annotation_is_said_first() -> None:
-    """In the message of every phase, since a long one is cut at its end."""
+    """It comes first in the message of every phase, since a long message is cut at its end."""
     for at in (view(record()), view(ended()), view(held())):
         message = project(at, obj(annotation="a\nb"), now_text=NOW)["message"]
         assert message.startswith("the annotation sparkonce.dev/rerun is refused: it has the control character U+000A")

@@ -1,4 +1,4 @@
-"""`transitions`: each change of a status that matters to a person gives one event."""
+"""`transitions`: each change of a status that matters to a person is one event."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CASES: list[tuple[str, ObjectView, ObjectView, list[tuple[str, str]]]] = [
 
 @pytest.mark.parametrize(("old", "new", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_transitions(old: ObjectView, new: ObjectView, expected: list[tuple[str, str]]) -> None:
-    """This change gives these events, each with a sentence."""
+    """Each row's change gives these events, each with a sentence."""
     events = transitions(old.status, new.status)
     assert [event[:2] for event in events] == expected
     assert all(event.message for event in events)
@@ -80,7 +80,7 @@ def test_nothing_is_told_twice(new: dict[str, Any]) -> None:
 
 
 def test_an_event_says_what_the_status_says() -> None:
-    """The sentence of an event is the status's message, or the one beside Complete."""
+    """An event's sentence is the status's message, or that of the condition Complete."""
     (failed,) = transitions(RUNNING.status, told(RUNNING, view(ended(Outcome.FAILED, note="exit code 3"))).status)
     assert failed == StatusEvent("Warning", "Failed", "exit code 3; sparkonce rerun load/may@1")
     (done,) = transitions(None, DONE.status)

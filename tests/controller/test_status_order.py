@@ -1,4 +1,4 @@
-"""`newer` and `next_status`: a status moves forward only, whichever process writes, and is written only if it has news for a reader."""
+"""`newer` and `next_status`: a status only moves forward, whichever process writes it, and is written only if it has news for a reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_order(low: int, high: int) -> None:
 
 
 def test_a_status_that_says_nothing_of_the_ledger_is_the_oldest() -> None:
-    """No status, and one that was written without the ledger, are older than any answer."""
+    """A missing status, or one that was written without the ledger, is older than any answer."""
     assert order(None) == order({}) == (0, 0, 0)
     assert newer(at(1, 1, 1), {"observedGeneration": 9}) and not newer(None, {})
 
@@ -64,12 +64,12 @@ def reserved(status: str, since: str, message: str = "m") -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_next_status(stored: dict[str, Any] | None, wanted: dict[str, Any], written: bool) -> None:
-    """The stored status is replaced exactly if it is not newer and a reader learns something."""
+    """The stored status is replaced exactly if it is not newer and the new one has news for a reader."""
     assert next_status(stored, wanted) == (wanted if written else None)
 
 
 def test_after_a_conflict_only_what_is_newer_is_written() -> None:
-    """Of two projections of one record, the one that met a conflict gives way."""
+    """Of two projections of one record, the one whose write met a conflict is dropped."""
     stored, other = at(1, 5, 1), at(1, 5, 1, owner="o2")
     assert next_status(stored, other) == other
     assert next_status(stored, other, conflicted=True) is None
@@ -79,7 +79,7 @@ def test_after_a_conflict_only_what_is_newer_is_written() -> None:
 
 @dataclass
 class Server:
-    """One object, as an API server keeps it."""
+    """One object as an API server stores it."""
 
     status: dict[str, Any] = field(default_factory=dict)
     version: int = 1
@@ -108,7 +108,7 @@ class Server:
 
 
 class Writer:
-    """A process: it read record and object once, and may be frozen before every step."""
+    """A process that has read record and object once, and may be frozen before every step."""
 
     def __init__(self, server: Server, seen: Any) -> None:
         self.server, self.seen = server, seen
@@ -132,8 +132,8 @@ class Writer:
 
 @given(st.lists(views(), min_size=1, max_size=4), st.lists(st.integers(0, 9), max_size=40))
 def test_statuses_never_go_back(seen: list[Any], schedule: list[int]) -> None:
-    """Under any interleaving of processes that hold any views, with edits in between, no status is followed by an older one, and none
-    is written over an edit that its writer had not read."""
+    """However processes with any views interleave, with edits in between, no status is followed by an older one, and none is written over
+    an edit that its writer had not read."""
     server = Server()
     writers: list[Writer] = []
     for draw in schedule:
@@ -150,7 +150,7 @@ def test_statuses_never_go_back(seen: list[Any], schedule: list[int]) -> None:
 
 
 def test_a_zombie_writes_nothing_over_the_end() -> None:
-    """A process that froze before it wrote Running finds the result, and leaves it."""
+    """A process that was frozen before it wrote Running finds the result and leaves it."""
     server = Server()
     zombie = Writer(server, view(record()))
     quick = Writer(server, view(ended()))
@@ -162,7 +162,7 @@ def test_a_zombie_writes_nothing_over_the_end() -> None:
 
 
 def test_a_job_that_runs_well_has_three_statuses() -> None:
-    """From the application to the result, a record that moves eight times writes three statuses."""
+    """From the application to the result, a record that changes eight times gives three status writes."""
     server = Server()
     looks: list[tuple[Record, dict[str, Any]]] = [
         (record(phase="Accepted", revision=11), {}),

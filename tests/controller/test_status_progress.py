@@ -1,4 +1,4 @@
-"""`rounded`: progress with the configured number of digits, so that it seldom changes a status."""
+"""`rounded`: progress is cut to the configured number of digits, so that it seldom changes a status."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from sparkonce.controller.status import rounded
     ],
 )
 def test_rounded(value: Any, digits: int, shown: Any) -> None:
-    """A number keeps its first digits; other values are as they are."""
+    """A number keeps its first digits; other values are unchanged."""
     assert rounded({"it": value}, digits=digits) == {"it": shown}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
 def test_what_json_cannot_say_is_left_out(value: float | None) -> None:
-    """A value that is not a JSON number, or empty, is not shown."""
+    """A value that JSON cannot represent, or an empty one, is left out."""
     assert rounded({"it": value, "rows": 1}, digits=2) == {"rows": 1}
 
 
@@ -54,7 +54,7 @@ ordered = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
 @given(ordered, ordered, st.integers(1, 5))
 def test_progress_that_goes_up_is_never_shown_to_go_down(one: float, other: float, digits: int) -> None:
-    """Rounding keeps the order, is never beyond the number, and rounds a rounded number to itself."""
+    """Rounding keeps the order, never exceeds the number, and leaves a rounded number unchanged."""
     low, high = sorted([one, other])
     shown = [rounded({"it": value}, digits=digits)["it"] for value in (low, high)]
     assert shown[0] <= shown[1]
@@ -64,6 +64,6 @@ def test_progress_that_goes_up_is_never_shown_to_go_down(one: float, other: floa
 
 @given(st.integers(1, 3))
 def test_a_number_that_grows_a_thousandfold_changes_seldom(digits: int) -> None:
-    """From 1 to 10,000, one by one, the shown value changes at most 90 times per power of ten at two digits."""
+    """From 1 to 10,000, one by one, a value with two digits changes at most 90 times per power of ten."""
     shown = {rounded({"rows": rows}, digits=digits)["rows"] for rows in range(1, 10_001)}
     assert len(shown) <= 4 * 9 * 10 ** (digits - 1) + 1

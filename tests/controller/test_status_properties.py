@@ -25,7 +25,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def violations(value: Any, schema: Mapping[str, Any], path: str = "status") -> Iterator[str]:
-    """Where a value violates a structural schema, as the API server would refuse or prune it."""
+    """The places where a value violates a structural schema, that is, where the API server would refuse or prune it."""
     match schema["type"]:
         case "object":
             if not isinstance(value, dict):
@@ -82,14 +82,14 @@ def violations(value: Any, schema: Mapping[str, Any], path: str = "status") -> I
     ],
 )  # fmt: skip
 def test_the_check_refuses_what_the_schema_refuses(broken: dict[str, Any], says: str) -> None:
-    """The check that the properties below rest on sees wrong types, words, times, and fields that are unknown, missing or doubled."""
+    """The check used below notices wrong types, words and times, and fields that are unknown, missing or duplicate."""
     assert list(violations(broken, status_schema())) == [says]
 
 
 def live(
     of: ObjectView, life: list[tuple[View | None, dict[str, Any], str | None]]
 ) -> Iterator[tuple[ObjectView, View | None, dict[str, Any], dict[str, Any]]]:
-    """Per write: the object before it, what was read, and the status."""
+    """Yields for each write the object before it, what was read, and the status."""
     for at, known, edit in life:
         if edit is not None:
             of = replace(of, generation=of.generation + 1, fingerprints={1: edit} if edit else {})
@@ -116,8 +116,8 @@ def test_every_status_fits_the_schema(of: ObjectView, life: list[Any]) -> None:
     obj(), [(view(ended()), {"result": result()}, None), (view(ended()), {"evidence": {"orders": Evidence.GONE}}, None)]
 )
 def test_one_standard_condition_is_true(of: ObjectView, life: list[Any]) -> None:
-    """Of Ready, Reconciling and Stalled exactly one is True, for the object's newest edit; Ready as long as Complete, and an object that is
-    Ready stays so until it is edited or its key has another generation or epoch."""
+    """Exactly one of Ready, Reconciling and Stalled is True, for the object's newest edit. Ready is True as long as Complete; an object
+    stays Ready until it is edited or its key has another generation or epoch."""
     for before, *_, status in live(of, life):
         one = [kind for kind in STANDARD if condition(status, kind)["status"] == "True"]
         assert len(one) == 1
@@ -133,7 +133,7 @@ def test_one_standard_condition_is_true(of: ObjectView, life: list[Any]) -> None
 
 @given(objects(), lives)
 def test_a_status_is_settled_at_once(of: ObjectView, life: list[Any]) -> None:
-    """The same look gives the same status, changes nothing that it was given, and finds nothing to write once it has been written."""
+    """The same look gives the same status, does not change its input, and finds nothing to write once the status is stored."""
     for before, at, known, status in live(of, life):
         untouched = copy.deepcopy(before.status)
         assert project(at, before, now_text=NOW, **known) == status
@@ -144,11 +144,11 @@ def test_a_status_is_settled_at_once(of: ObjectView, life: list[Any]) -> None:
 
 @given(objects(), lives)
 def test_times_move_when_statuses_flip(of: ObjectView, life: list[Any]) -> None:
-    """lastTransitionTime is the stored one exactly as long as the status of the condition is."""
+    """lastTransitionTime is kept exactly as long as the condition's status is."""
     for before, at, known, _ in live(of, life):
         status = project(at, before, now_text=LATER, **known)
         if status == {**before.status, "observedGeneration": before.generation}:
-            continue  # left as it was
+            continue  # unchanged
         for each in status["conditions"]:
             was = condition(before.status, each["type"])
             same = was.get("status") == each["status"]
@@ -157,8 +157,8 @@ def test_times_move_when_statuses_flip(of: ObjectView, life: list[Any]) -> None:
 
 @given(objects(), lives)
 def test_only_an_answer_names_what_was_asked(of: ObjectView, life: list[Any]) -> None:
-    """A status answers its object exactly if its standing does: an object that may still open a generation has no answer, and an answered
-    one stays so."""
+    """A status answers its object exactly if the object's relation is an answered one: an object that may still open a generation has no
+    answer, and an answered one keeps it."""
     for before, at, known, status in live(of, life):
         if at is None or not before.fingerprints:
             continue
@@ -173,7 +173,7 @@ def test_only_an_answer_names_what_was_asked(of: ObjectView, life: list[Any]) ->
 
 @given(objects(), lives)
 def test_an_end_is_only_ever_the_records(of: ObjectView, life: list[Any]) -> None:
-    """Succeeded, Failed and Cancelled with a generation are the outcome of that very generation, now or when it was last written."""
+    """Succeeded, Failed or Cancelled with a generation is that generation's recorded outcome, now or when it was last written."""
     ends: dict[int, set[str]] = {}
     for before, at, _, status in live(of, life):
         if at is not None and at.record is not None and at.record.outcome is not None:

@@ -1,4 +1,4 @@
-"""The keyed work queue, under a clock of the test's own: nothing here sleeps."""
+"""The keyed work queue under a clock that the test controls: no test sleeps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkonce.controller.workqueue import Closed, WorkQueue
 
 
 class FakeTime:
-    """A clock that the test moves, and a wait that ends as asyncio's would: the event, or this clock."""
+    """A clock that the test moves, with a wait that ends as asyncio's would: by the event or by this clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -47,7 +47,7 @@ class FakeTime:
 
 
 async def settle() -> None:
-    """Lets every task run until it waits for something."""
+    """Lets every task run until it waits."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -56,7 +56,7 @@ Body = Callable[[WorkQueue[str], FakeTime], Coroutine[Any, Any, None]]
 
 
 def under(body: Body, *, chance: float = 0.0) -> None:
-    """Runs the body with a queue whose jitter is this."""
+    """Runs the body with a queue; `chance` fixes its jitter."""
 
     async def main() -> None:
         time = FakeTime()
@@ -68,7 +68,7 @@ def under(body: Body, *, chance: float = 0.0) -> None:
 
 
 async def taken(queue: WorkQueue[str]) -> list[str]:
-    """All free keys that are due now, in order; each key is given back at once."""
+    """All free keys that are due now, in order. Each is given back at once."""
     keys: list[str] = []
     while True:
         worker = asyncio.ensure_future(queue.get())
@@ -81,7 +81,7 @@ async def taken(queue: WorkQueue[str]) -> list[str]:
 
 
 def test_due_keys_come_first_in_first_out() -> None:
-    """Keys come in the order in which they were added, each once, however often it was added."""
+    """Keys come in the order in which they were first added, each once."""
 
     async def body(queue: WorkQueue[str], _: FakeTime) -> None:
         for key in "cabacc":
@@ -92,7 +92,7 @@ def test_due_keys_come_first_in_first_out() -> None:
 
 
 def test_a_key_is_held_by_one_worker() -> None:
-    """While a worker holds a key no other one gets it, though it is added again and workers are waiting."""
+    """While a worker holds a key no other gets it, even if it is added again and workers wait."""
 
     async def body(queue: WorkQueue[str], _: FakeTime) -> None:
         queue.add("a")
@@ -107,7 +107,7 @@ def test_a_key_is_held_by_one_worker() -> None:
 
 
 def test_a_key_added_while_held_comes_once_more() -> None:
-    """A key added any number of times during the work is due once more after it, behind those that were due by then."""
+    """A key that is added during its work, however often, is due once more afterwards, behind those already due."""
 
     async def body(queue: WorkQueue[str], time: FakeTime) -> None:
         queue.add("a")
@@ -137,7 +137,7 @@ def test_a_key_not_added_while_held_does_not_come_again() -> None:
 
 
 def test_a_later_key_comes_when_it_is_due() -> None:
-    """A waiting worker gets a delayed key at its time, not before, without any other event."""
+    """A waiting worker gets a delayed key exactly at its time, without any other event."""
 
     async def body(queue: WorkQueue[str], time: FakeTime) -> None:
         queue.add_after("a", 5)
@@ -151,7 +151,7 @@ def test_a_later_key_comes_when_it_is_due() -> None:
 
 
 def test_an_idle_worker_sleeps() -> None:
-    """A worker with nothing to do waits once until something changes: it does not look again and again."""
+    """An idle worker waits once until something changes, and does not poll."""
 
     async def body(queue: WorkQueue[str], time: FakeTime) -> None:
         queue.add("a")
@@ -167,7 +167,7 @@ def test_an_idle_worker_sleeps() -> None:
 
 @pytest.mark.parametrize("waits", [(5, 2), (2, 5)])
 def test_the_earliest_wish_wins(waits: tuple[float, float]) -> None:
-    """Of two requests for a key, in either order, the earlier time counts, and it comes once."""
+    """Of two requests for a key, in either order, the earlier one counts, and the key comes once."""
 
     async def body(queue: WorkQueue[str], time: FakeTime) -> None:
         worker = asyncio.ensure_future(queue.get())
@@ -184,7 +184,7 @@ def test_the_earliest_wish_wins(waits: tuple[float, float]) -> None:
 
 
 def test_a_wish_for_later_made_while_held_keeps_its_time() -> None:
-    """A worker that adds its key again for five seconds later gets it then, counted from the request; an earlier request still wins."""
+    """A worker that requests its key again in five seconds gets it five seconds after the request; an earlier request still wins."""
 
     async def body(queue: WorkQueue[str], time: FakeTime) -> None:
         for key in "ab":
@@ -217,7 +217,7 @@ def test_delayed_keys_come_in_the_order_of_their_times() -> None:
 
 
 def test_retry_waits_longer_each_time_up_to_a_cap() -> None:
-    """The wait of a key that keeps failing doubles from the first to the longest, is the key's own, and starts anew after `forget`."""
+    """The wait of a failing key doubles from the first to the longest; each key has its own, which `forget` resets."""
 
     async def body(queue: WorkQueue[str], _: FakeTime) -> None:
         assert [queue.retry("a") for _ in range(6)] == [1, 2, 4, 8, 10, 10]
@@ -230,7 +230,7 @@ def test_retry_waits_longer_each_time_up_to_a_cap() -> None:
 
 
 def test_jitter_shortens_a_retry_by_up_to_half() -> None:
-    """Chance takes up to half of a wait, so that keys which failed together spread out; it never makes one longer than the cap."""
+    """Jitter takes up to half of a wait, so that keys that failed together spread out; no wait exceeds the cap."""
 
     async def body(queue: WorkQueue[str], _: FakeTime) -> None:
         assert queue.retry("a") == pytest.approx(0.55)
@@ -239,7 +239,7 @@ def test_jitter_shortens_a_retry_by_up_to_half() -> None:
 
 
 def test_a_failing_key_does_not_stall_the_others() -> None:
-    """While one key fails at each try, the others come at once and it comes only when its wait is over."""
+    """While one key fails at each try, the others come at once, and it comes only after its wait."""
 
     async def body(queue: WorkQueue[str], time: FakeTime) -> None:
         queue.add("bad")
@@ -261,13 +261,13 @@ def test_a_failing_key_does_not_stall_the_others() -> None:
                 queue.done(key)
             assert f"good-{turn}" in served
             await time.advance(1)
-        assert tries == 5  # at 0, 1, 3, 7 and 15 seconds; the next wait is the longest, ten
+        assert tries == 5  # at 0, 1, 3, 7 and 15 seconds; the next wait would be the longest, ten
 
     under(body)
 
 
 def test_retry_is_heard_while_the_key_is_held() -> None:
-    """The usual order, `retry` and then `done`, makes the key due after its wait, once."""
+    """`retry` followed by `done`, the usual order, makes the key due once, after its wait."""
 
     async def body(queue: WorkQueue[str], time: FakeTime) -> None:
         queue.add("a")
@@ -282,7 +282,7 @@ def test_retry_is_heard_while_the_key_is_held() -> None:
 
 
 def test_done_of_a_key_nobody_holds_is_refused() -> None:
-    """A worker that gives a key back twice might give back what another holds by now: one sentence, and nothing changed."""
+    """A worker that gives a key back twice might release another worker's hold: it gets one sentence, and nothing changes."""
 
     async def body(queue: WorkQueue[str], _: FakeTime) -> None:
         queue.add("a")
@@ -294,7 +294,7 @@ def test_done_of_a_key_nobody_holds_is_refused() -> None:
 
 
 def test_close_ends_every_worker() -> None:
-    """Waiting and later callers get Closed, though keys are due; held keys can still be finished."""
+    """Waiting and later callers get Closed even if keys are due; held keys can still be given back."""
 
     async def body(queue: WorkQueue[str], _: FakeTime) -> None:
         queue.add("a")
@@ -327,7 +327,7 @@ def test_a_cancelled_worker_takes_nothing_with_it() -> None:
 
 
 def test_every_waiting_worker_is_woken() -> None:
-    """Keys that become due together are worked on together, by as many workers as wait."""
+    """Keys that become due together are handed to as many workers as wait."""
 
     async def body(queue: WorkQueue[str], time: FakeTime) -> None:
         workers = [asyncio.ensure_future(queue.get()) for _ in range(3)]
@@ -341,7 +341,8 @@ def test_every_waiting_worker_is_woken() -> None:
 
 
 def test_ages_say_what_waits_and_what_hangs() -> None:
-    """The wait is that of the key due longest and not held, from its due time; the work that of the key held longest."""
+    """The oldest wait is that of the key that has been due longest and is not held, from its due time; the oldest work that of the key held
+    longest."""
 
     async def body(queue: WorkQueue[str], time: FakeTime) -> None:
         assert (queue.oldest_wait, queue.oldest_work) == (0, 0)
@@ -371,8 +372,8 @@ STEP = st.one_of(
 
 @given(st.lists(STEP, max_size=40))
 def test_it_behaves_as_its_description(steps: list[tuple[str, str, int]]) -> None:
-    """Against a naive model (a due time per key, a set of held ones): a worker gets a key exactly when one is due and not held, always the
-    one that became due first, and never one that another worker holds."""
+    """Compared with a naive model (a due time per key, a set of held keys): a worker gets a key exactly if one is due and not held, always
+    the one due first, and never one that another worker holds."""
 
     async def body(queue: WorkQueue[str], time: FakeTime) -> None:
         due: dict[str, float] = {}
@@ -406,7 +407,7 @@ def test_it_behaves_as_its_description(steps: list[tuple[str, str, int]]) -> Non
 
 
 def test_asyncios_own_clock_wakes_a_worker() -> None:
-    """Without a clock of ours the queue uses the machine's: a key due in a moment comes by itself."""
+    """By default the queue uses the event loop's time: a key due in a moment comes by itself."""
 
     async def main() -> None:
         queue: WorkQueue[str] = WorkQueue()
@@ -418,7 +419,7 @@ def test_asyncios_own_clock_wakes_a_worker() -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 def test_a_cancelled_wait_is_over_also_when_the_event_comes_in_the_same_moment(turns: int) -> None:
-    """However many turns of the loop are between the event and the cancellation, a cancelled worker does not continue to wait."""
+    """However many turns of the loop lie between the event and the cancellation, a cancelled worker stops waiting."""
 
     async def scene() -> None:
         event = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What every test of this room starts from: no secret may be told."""
+"""For every test of this folder: no output contains a planted secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway's announcement, step by step, in a ledger in this process."""
+"""How a gateway announces that it serves drivers, step by step, on an in-memory ledger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Scene:
         )
 
     def step(self, *, seconds: float = 2.0) -> float | None:
-        """One step of the gateway, and what an operator then sees."""
+        """Performs one step of the gateway. Returns the seconds of service without a gap that an operator then sees; None without an
+        entry."""
         self.now += seconds
         self.announcer.step()
         return self.seen()
@@ -39,12 +40,12 @@ def scene() -> Scene:
 
 
 def test_a_stretch_goes_on_while_all_is_well(scene: Scene) -> None:
-    """From the first entry on, as long as each step finds it ready."""
+    """While the gateway is ready at each step, its period of service continues from the first entry on."""
     assert [scene.step() for _ in range(5)] == [0.0, 2.0, 4.0, 6.0, 8.0]
 
 
 def test_not_ready_ends_it_at_once(scene: Scene) -> None:
-    """The entry goes with the step that sees it, and a later one begins anew."""
+    """The step that finds the gateway not ready removes the entry; a later entry starts a new period."""
     scene.step()
     scene.step()
     scene.ready = False
@@ -55,7 +56,7 @@ def test_not_ready_ends_it_at_once(scene: Scene) -> None:
 
 
 def test_a_driver_without_an_answer_ends_it(scene: Scene) -> None:
-    """A driver that got 503 may be silent through the gateway's fault: its silence must be counted anew."""
+    """A driver that got 503 may be silent because of the gateway, so its silence must be counted anew."""
     scene.step()
     scene.step()
     scene.unanswered += 1
@@ -65,14 +66,14 @@ def test_a_driver_without_an_answer_ends_it(scene: Scene) -> None:
 
 
 def test_a_freeze_ends_it(scene: Scene) -> None:
-    """It was not there meanwhile, although its lease may have lived on."""
+    """A gateway that was frozen did not serve, although its lease may have lived on: a new period starts."""
     scene.step()
     assert scene.step(seconds=SILENT) == SILENT
     assert scene.step(seconds=SILENT + 0.1) == 0.0
 
 
 def test_it_goes_with_the_process(scene: Scene) -> None:
-    """A stop withdraws it."""
+    """Stopping the gateway removes the entry."""
     scene.announcer._period = 0.001
     scene.announcer.start()
     while scene.seen() is None:
@@ -83,7 +84,7 @@ def test_it_goes_with_the_process(scene: Scene) -> None:
 
 
 def test_a_ledger_that_does_not_answer_ends_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry that may or may not be written is given up, and what follows is a new stretch."""
+    """An entry whose write was not answered is removed, and a new period starts."""
     scene.step()
     scene.step()
 
@@ -94,5 +95,5 @@ def test_a_ledger_that_does_not_answer_ends_it(scene: Scene, monkeypatch: pytest
         patch.setattr(scene.store, "announce_gateway", unanswered)
         with pytest.raises(StoreUnavailable):
             scene.announcer.step()
-        scene.announcer._withdraw()  # as its thread does
+        scene.announcer._withdraw()  # as the announcing thread does on this error
     assert scene.step() == 0.0

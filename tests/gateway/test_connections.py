@@ -1,4 +1,4 @@
-"""Which connection leaves when there are too many, and when one is overdue."""
+"""Which connection is closed when there are too many, and when a connection is overdue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def opened(connections: Connections, client: str, phase: ConnectionPhase = Conne
 
 
 def test_a_client_that_has_enough_loses_its_own_oldest() -> None:
-    """One that owes a request goes before an idle one, one that is being answered never; without any the new one is refused."""
+    """A client at its limit loses its own oldest connection: first one with an unfinished request, then an idle one, never one that is
+    being answered. If it has no other, its new connection is refused."""
     connections = Connections(ConnectionLimits(total=100, per_client=3))
     other = opened(connections, "b")
     answered, idle, half = (
@@ -48,7 +49,7 @@ def test_a_client_that_has_enough_loses_its_own_oldest() -> None:
 
 
 def test_a_full_gateway_takes_from_the_largest() -> None:
-    """The client with the most connections makes room, whose connection is new or old; one with a single connection keeps it."""
+    """When all places are taken, the client with the most connections loses its oldest; a client with a single one keeps it."""
     connections = Connections(ConnectionLimits(total=4, per_client=3))
     single = opened(connections, "probe")
     first = opened(connections, "flood")
@@ -73,7 +74,7 @@ def test_a_full_gateway_takes_from_the_largest() -> None:
     ],
 )
 def test_a_phase_has_its_time_and_more_of_it_is_no_new_one(phase: ConnectionPhase, seconds: float) -> None:
-    """Dripped bytes do not renew it; the next phase does."""
+    """A phase ends at its deadline: bytes that drip in do not renew it, and only the next phase has a new one."""
     connection = Connection("a", 0.0, lambda: None)
     connection.enter(phase, 0.0)
     connection.enter(phase, seconds - 0.1)
@@ -84,7 +85,7 @@ def test_a_phase_has_its_time_and_more_of_it_is_no_new_one(phase: ConnectionPhas
 
 
 def test_a_client_that_does_not_read_is_overdue_in_any_phase() -> None:
-    """An answer that is not read holds a connection as a request does that never ends."""
+    """A client that does not read its answer is as overdue as one that never finishes its request."""
     connection = Connection("a", 0.0, lambda: None)
     connection.enter(ConnectionPhase.ANSWER, 0.0)
     connection.unread_since = 1.0
@@ -93,7 +94,8 @@ def test_a_client_that_does_not_read_is_overdue_in_any_phase() -> None:
 
 
 def test_the_limit_fits_the_files_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The soft limit is raised as far as the hard one, and the rest is taken from the connections."""
+    """The soft limit of open files is raised as far as the hard one allows; what is missing then is taken from the number of
+    connections."""
     set_to: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: set_to.append(both))
     for soft, hard, total in ((1024, 65536, 2000), (1024, 1024, 768), (8192, 8192, 2000), (-1, -1, 2000)):

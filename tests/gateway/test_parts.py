@@ -50,7 +50,7 @@ def found(store: MemoryStore, text: str, realm: str = "ns") -> str | None:
 
 
 def test_a_text_is_found_without_a_list() -> None:
-    """The hash of a client's key, or of a derived key in any of the ways to split its text, is computed."""
+    """The key hash is computed from a key's text: from a client's key, and from a derived key for each way to split it. No list is read."""
     template = job_document("j", key="k")["spec"]["template"]
     spec = JobSpec.model_validate({"operation": "a/b", "resource": "c/d", "revision": "e", "template": template})
     derived = derive(spec, "ns")
@@ -60,7 +60,8 @@ def test_a_text_is_found_without_a_list() -> None:
 
 
 def test_find_looks_in_one_realm_and_says_when_it_is_several() -> None:
-    """Another realm's key is not there; an ambiguous part of a hash is refused; a short one is a text."""
+    """A lookup stays in its realm; part of a hash that fits several keys is refused, and one that is too short is taken for a key's
+    text."""
     store = MemoryStore()
     one, two = "ab" * 4 + "1" * 56, "ab" * 4 + "2" * 56
     put(store, "one", one)
@@ -79,13 +80,13 @@ def test_find_looks_in_one_realm_and_says_when_it_is_several() -> None:
 
 @pytest.mark.parametrize("address", ["8443", "host:", "host:x", "host:70000", ":80"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    """In one sentence with an example."""
+    """An invalid address is refused in one sentence with an example."""
     with pytest.raises(InvalidInput, match="give HOST:PORT"):
         Listening.of(address)
 
 
 def test_listening_says_what_it_lacks(tmp_path: Path) -> None:
-    """A certificate without its key, a missing file, a port that is in use."""
+    """A certificate without its key, a missing file and a port in use are each reported."""
     with pytest.raises(InvalidInput, match="belong together"):
         Listening.of("[::]:443", certificate=tmp_path)
     with pytest.raises(InvalidInput, match="there is no file"):
@@ -98,8 +99,8 @@ def test_listening_says_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_a_decision_that_waits_holds_up_its_own_realm_alone() -> None:
-    """It runs on a thread; when a realm's threads are in use, its next decision is refused with a retry, while other realms' are carried
-    out and the event loop runs. When all places are in use, every realm is refused so."""
+    """A decision runs on a thread. When a realm's threads are in use, its next decision is refused with a time to retry, while other
+    realms' decisions and the event loop continue. When all places are in use, every realm is refused likewise."""
     gate = threading.Event()
     made = Decisions(MemoryStore, install="i")
 
@@ -112,7 +113,7 @@ def test_a_decision_that_waits_holds_up_its_own_realm_alone() -> None:
 
     async def scene() -> None:
         running = [asyncio.create_task(made.carry_out(waits, realm="a")) for _ in range(PER_REALM)]
-        await asyncio.sleep(0)  # they begin
+        await asyncio.sleep(0)  # let them start
         with pytest.raises(ProblemResponse, match=r"keys of a are being.*send it again") as refused:
             await made.carry_out(answers, realm="a")
         assert refused.value.retry_after
@@ -132,8 +133,8 @@ def test_a_decision_that_waits_holds_up_its_own_realm_alone() -> None:
 
 
 def test_a_decision_that_takes_too_long_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller is asked to look again; its work is not interrupted. It keeps a thread of its realm and no place of the others', so that
-    realms with hung outputs, however many, do not use up the places of all. Once it ends, its realm's thread is free."""
+    """A caller whose decision takes too long is told to look again; the work is not interrupted. It keeps a thread of its realm but no
+    shared place, so realms with hung outputs, however many, cannot use up all places. When it ends, the realm's thread is free."""
     monkeypatch.setattr(decisions, "LONGEST", 0.05)
     gate, done = threading.Event(), threading.Event()
     made = Decisions(MemoryStore, install="i")
@@ -162,7 +163,7 @@ def test_a_decision_that_takes_too_long_goes_on(monkeypatch: pytest.MonkeyPatch)
 
     async def again(realm: str) -> None:
         until = time.monotonic() + stretched(10.0)
-        while True:  # its thread was woken and has to be counted out
+        while True:  # the thread has been woken but is still counted
             try:
                 assert await made.carry_out(answers, realm=realm) == "i"
                 return
@@ -174,7 +175,7 @@ def test_a_decision_that_takes_too_long_goes_on(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_caller_that_leaves_ends_nothing() -> None:
-    """Its decision is carried out, counted until then, and an error that no caller reads is no noise."""
+    """A decision whose caller has left is carried out and counted until then; an error that no caller reads is not logged."""
     gate = threading.Event()
     made = Decisions(MemoryStore, install="i")
 
@@ -205,7 +206,7 @@ def assignment(**change: str) -> Assignment:
 
 
 def test_a_driver_that_was_told_no_way_says_so(tmp_path: Path) -> None:
-    """Neither a store nor a gateway: one sentence with what to start. Either one is used as it is."""
+    """Without a store and a gateway the driver's error says what to start; either one alone is used."""
     with pytest.raises(InvalidInput, match="--gateway-url"):
         channel_of(assignment(), {})
     told = assignment(gateway="http://127.0.0.1:9")
@@ -220,7 +221,7 @@ def test_a_driver_that_was_told_no_way_says_so(tmp_path: Path) -> None:
 
 
 def test_a_gateways_ca_is_a_text_or_a_file(tmp_path: Path) -> None:
-    """Either is read when the channel is made; an invalid certificate is refused then."""
+    """The gateway's CA is given as text or as a file; an invalid certificate is refused when the channel is made."""
     ca = trustme.CA().cert_pem
     ca.write_to_path(tmp_path / "ca.crt")
     for given in (ca.bytes().decode(), str(tmp_path / "ca.crt")):
@@ -231,7 +232,8 @@ def test_a_gateways_ca_is_a_text_or_a_file(tmp_path: Path) -> None:
 
 
 def test_a_report_is_worth_what_its_sender_says(tmp_path: Path) -> None:
-    """A gateway that accepts calls and answers none of them: they end with the patience, far below that of a call or of the channel."""
+    """With a gateway that accepts connections and never answers, a report ends after the sender's patience, far below the time of a call or
+    of the channel."""
     (tmp_path / "token").write_text("t")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         told = assignment(gateway=f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -255,7 +257,7 @@ def test_a_report_is_worth_what_its_sender_says(tmp_path: Path) -> None:
 def test_a_report_without_room_is_an_answer(
     tmp_path: Path, error: SparkonceError, status: int, raised: type[SparkonceError]
 ) -> None:
-    """What the ledger refuses for good reaches the driver as that, at once; what may pass is asked again until the patience ends."""
+    """What the ledger refuses for good reaches the driver as such at once; a refusal that may pass is retried until the patience ends."""
     answer = of_error(error)
     assert answer.status_code == status
     body = json.loads(bytes(answer.body))
@@ -271,7 +273,7 @@ def test_a_report_without_room_is_an_answer(
             self.wfile.write(json.dumps(body).encode())
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Writes no log."""
 
     (tmp_path / "token").write_text("t")
     with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:

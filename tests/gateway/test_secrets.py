@@ -1,4 +1,4 @@
-"""A gateway in this process with real reviews, token cache and metrics: the tokens that it is sent are in none of its outputs."""
+"""A gateway in this process with real reviews, token cache and metrics: no token that it receives appears in any of its outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ATTEMPT = f"/v1/attempts/etl/{'ab' * 32}/1/1"
 
 
 class Server:
-    """An API server that accepts every token and right, unless a request raises `error`."""
+    """An API server that accepts every token and right, unless `error` is set, which each request then raises."""
 
     def __init__(self) -> None:
         self.error: Callable[[], Exception] | None = None
@@ -57,7 +57,7 @@ class Broken(MemoryStore):
 
 
 class Scene:
-    """Keeps all that the gateway says: answers, log and metrics."""
+    """Keeps all outputs of the gateway: answers, log and metrics."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.server = Server()
@@ -102,8 +102,8 @@ REFUSES = [
 
 
 def test_no_output_of_a_gateway_has_a_token(log: pytest.LogCaptureFixture) -> None:
-    """Whether the request is answered, its path, method or body is wrong, or its token is refused, too long or cannot be reviewed; the log
-    is searched with everything down to DEBUG."""
+    """No token appears in answers, metrics or the log at DEBUG: whether the request is answered, its path, method or body is wrong, or the
+    token is refused, too long or cannot be reviewed."""
     scene = Scene(MemoryStore())
     assert scene.ask("GET", KEYS) == 200
     assert scene.ask("GET", f"{KEYS}/none") == 404
@@ -123,7 +123,7 @@ def test_no_output_of_a_gateway_has_a_token(log: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.parametrize("error", [StoreUnavailable("no answer"), RuntimeError("a defect")])
 def test_a_request_that_fails_tells_no_token(log: pytest.LogCaptureFixture, error: Exception) -> None:
-    """Neither in its answer nor in the traceback that an unexpected error logs."""
+    """A request that fails by an unexpected error reveals no token, neither in its answer nor in the logged traceback."""
     assert Scene(Broken(error)).ask("GET", KEYS) in (500, 503)
     assert log.text or isinstance(error, StoreUnavailable)
     planted.said("log", log.text)

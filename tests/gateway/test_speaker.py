@@ -1,4 +1,4 @@
-"""Which pod may speak for an attempt: every part of a pod is changed in turn."""
+"""Which pod may speak for an attempt: each test changes one part of a pod."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def changed(*path: str | int, to: object) -> dict[str, Any]:
 
 
 def test_the_driver_and_a_settle_run_are_known() -> None:
-    """They have their application's UID; if no owner is named, all labels must fit."""
+    """A driver and a settle run are recognised by their application's UID; without an owner reference all labels must match."""
     assert heard(pod()) == Speaker(settles=False, pod_uid="pod-1", application_uid="app-1")
     assert heard(pod(owned=False)) == Speaker(settles=False, pod_uid="pod-1", application_uid=None)
     assert heard(pod(f"{NAME}-s2", role="settle")) == Speaker(settles=True, pod_uid="pod-1", application_uid="app-1")
@@ -71,12 +71,12 @@ def test_the_driver_and_a_settle_run_are_known() -> None:
     ],
 )
 def test_any_other_pod_is_nobody(body: dict[str, Any]) -> None:
-    """One part that does not fit is enough, and no form of a pod is an error."""
+    """One mismatched part is enough to reject a pod, and no malformed pod raises."""
     assert heard(body) is None
 
 
 def test_numbers_and_nonces_are_compared() -> None:
-    """The pod of one attempt does not speak for another, and an empty nonce for none."""
+    """The pod of one attempt cannot speak for another, and an empty nonce matches none."""
     assert heard(pod(), attempt=4) is None
     assert heard(pod(), generation=1) is None
     assert heard(pod(), nonce="") is None

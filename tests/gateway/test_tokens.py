@@ -43,7 +43,7 @@ def scene() -> Scene:
 
 
 def test_an_accepted_token_is_asked_about_once_in_a_while(scene: Scene) -> None:
-    """A heartbeat costs no review until the answer is old."""
+    """An accepted token is reviewed again only when the cached answer is old: a heartbeat costs no review until then."""
     scene.server.known["t"] = Caller(name="ann")
     for _ in range(3):
         assert scene.caller("t") == Caller(name="ann")
@@ -55,7 +55,7 @@ def test_an_accepted_token_is_asked_about_once_in_a_while(scene: Scene) -> None:
 
 
 def test_a_refusal_is_forgotten_soon(scene: Scene) -> None:
-    """A token that becomes valid waits a second at most."""
+    """A refusal is cached for a second at most: a token that becomes valid waits no longer."""
     assert scene.caller("t") is None
     scene.server.known["t"] = Caller(name="ann")
     assert scene.caller("t") is None
@@ -64,7 +64,7 @@ def test_a_refusal_is_forgotten_soon(scene: Scene) -> None:
 
 
 def test_what_was_not_answered_is_not_remembered(scene: Scene) -> None:
-    """The next request asks again, and an old answer is not used in its place."""
+    """A review without an answer is not cached: the next request asks again, and no old answer takes its place."""
     scene.server.known["t"] = Caller(name="ann")
     assert scene.caller("t") is not None
     scene.now += KEPT
@@ -86,11 +86,11 @@ def test_a_token_is_remembered_with_its_signature(scene: Scene) -> None:
     for wrong in (forged, near, f"{claims}.", claims):
         assert scene.caller(wrong) is None, wrong
     assert scene.server.asked == [genuine, forged, near, f"{claims}.", claims]
-    assert scene.caller(genuine) == Caller(name="ann")  # and a refusal is not the genuine one's either
+    assert scene.caller(genuine) == Caller(name="ann")  # and the cached refusals do not affect the genuine token
 
 
 def test_what_is_remembered_is_bounded_and_no_token(scene: Scene) -> None:
-    """Any number of wrong tokens takes no more room than that; the texts themselves are kept nowhere."""
+    """However many wrong tokens arrive, the cache stays within its bound; it keeps no token's text."""
     for number in range(MOST + 10):
         scene.caller(f"token-{number}")
     kept = scene.tokens._known
@@ -112,7 +112,7 @@ def test_what_is_remembered_is_bounded_and_no_token(scene: Scene) -> None:
     ],
 )
 def test_only_a_service_account_is_bound_to_a_pod(name: str, extra: dict[str, tuple[str, ...]], bound: bool) -> None:
-    """The fields count where the API server's own authenticator sets them, and both must be there once."""
+    """Only the API server's own authenticator sets these fields, for service accounts; both must be present exactly once."""
     pod = Caller(name=name, extra=extra).pod
     assert (pod is not None) == bound
     if pod is not None:

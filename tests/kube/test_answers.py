@@ -44,7 +44,7 @@ def missing(name: str = "night", kind: str = "idempotentjobs") -> ApiResponse:
 
 
 def test_an_object_is_the_object() -> None:
-    """2xx with an object of the requested kind is that object; a list has items; a deletion may answer with a Status."""
+    """A 2xx answer with an object of the requested kind is that object; a list has items; a deletion may be answered with a Status."""
     assert read(found(), GET) == {"kind": "IdempotentJob", "metadata": {"name": "night"}}
     assert read(ApiResponse(200, b'{"kind": "IdempotentJobList", "metadata": {}, "items": []}'), LIST) is not None
     assert read(ApiResponse(200, b'{"kind": "Status", "status": "Success"}'), DELETE) is not None
@@ -57,7 +57,8 @@ def test_an_object_is_the_object() -> None:
 )
 @pytest.mark.parametrize("asked", VERBS)
 def test_success_that_cannot_be_read_proves_nothing(content: bytes, asked: ApiRequest) -> None:
-    """A page of a proxy, half an answer, another kind: a write may have been done, a read has found nothing out."""
+    """A 2xx answer that is a proxy's page, truncated or of another kind is unknown: a write may have happened, a read has found nothing
+    out."""
     if asked is DELETE and b"IdempotentJob" in content:
         return  # any object of the kind is fine: its content is not used
     with pytest.raises(ApiUnavailable):
@@ -65,7 +66,7 @@ def test_success_that_cannot_be_read_proves_nothing(content: bytes, asked: ApiRe
 
 
 def test_absent_is_said_of_this_very_object() -> None:
-    """None only for a Status that names the object; a 404 of another name, of a kind, of a proxy, or of a list proves nothing."""
+    """Absence needs a Status that names this object; a 404 about another name, a kind or a list, or from a proxy, proves nothing."""
     for asked in (GET, PATCH, DELETE):
         assert read(missing(), asked) is None
     unproved = [
@@ -85,7 +86,7 @@ def test_absent_is_said_of_this_very_object() -> None:
 
 
 def test_a_missing_namespace_is_a_refusal() -> None:
-    """A create in a namespace that does not exist was answered, and the sentence names it; a 404 about another namespace does not concern
+    """A create in a namespace that does not exist is refused with a sentence that names it; a 404 about another namespace does not answer
     this request."""
     with pytest.raises(ApiRefused, match="there is no namespace etl") as refused:
         read(missing("etl", "namespaces"), CREATE)
@@ -113,7 +114,7 @@ def test_a_missing_namespace_is_a_refusal() -> None:
     ],
 )
 def test_what_is_refused(answer: ApiResponse, asked: ApiRequest, kind: type[ApiRefused], invalid: bool) -> None:
-    """Each refusal has its kind; only 400 and 422 are of the object itself."""
+    """Each refusal is classified; only 400 and 422 are about the object itself."""
     with pytest.raises(ApiRefused) as refused:
         read(answer, asked)
     assert type(refused.value) is kind
@@ -137,13 +138,14 @@ def test_what_is_refused(answer: ApiResponse, asked: ApiRequest, kind: type[ApiR
     ],
 )
 def test_what_proves_nothing(answer: ApiResponse, asked: ApiRequest) -> None:
-    """5xx, redirects and refusals in the words of a proxy are unknown for every verb."""
+    """5xx, redirects and refusals worded by a proxy are unknown for every verb."""
     with pytest.raises(ApiUnavailable, match=str(answer.status)):
         read(answer, asked)
 
 
 def test_a_refusal_says_what_and_where() -> None:
-    """One sentence with verb, kind, place and the API server's words; fields once each, none called <nil>; when to come again."""
+    """A refusal is one sentence with verb, kind, place and the API server's words; it lists each field once, never `<nil>`, and says when
+    to retry."""
     causes = [{"field": "spec.template"}, {"field": "<nil>"}, {"field": "spec.template"}, {"field": "spec.outputs"}, {}]
     with pytest.raises(ApiRefused) as refused:
         read(status(422, "Invalid", details={"causes": causes}), CREATE)
@@ -179,7 +181,7 @@ bodies = st.binary(max_size=20) | st.fixed_dictionaries(
 
 @given(st.integers(100, 599), bodies, st.none() | st.text(max_size=4), st.sampled_from(VERBS))
 def test_any_answer_is_one_of_four(code: int, content: bytes, retry_after: str | None, asked: ApiRequest) -> None:
-    """Any answer is the object, None, refused or unknown; None never comes with another code than 404; 5xx is always unknown."""
+    """Any answer is one of the object, None, a refusal or unknown; None comes only with 404, and 5xx is always unknown."""
     try:
         body = read(ApiResponse(code, content, retry_after), asked)
     except ApiRefused:
@@ -191,7 +193,7 @@ def test_any_answer_is_one_of_four(code: int, content: bytes, retry_after: str |
 
 
 def test_paths() -> None:
-    """Namespaced, core and cluster-wide kinds; a name that would change the path is refused."""
+    """Paths for namespaced, core and cluster-wide kinds; a name that would change the path is refused."""
     assert path_of(JOBS, "etl") == "/apis/sparkonce.dev/v1alpha1/namespaces/etl/idempotentjobs"
     assert path_of(JOBS, None) == "/apis/sparkonce.dev/v1alpha1/idempotentjobs"
     assert path_of(PODS, "etl") == "/api/v1/namespaces/etl/pods"

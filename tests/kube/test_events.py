@@ -1,4 +1,4 @@
-"""Events never wait, never grow without bound, and are dropped rather than repeated."""
+"""Recording an event never waits, memory is bounded, and an event is dropped rather than repeated without end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOB: Json = {
 
 
 class Writes:
-    """The two verbs that events need. `fail` says what becomes of the n-th call."""
+    """The two verbs that events need. `fail` decides the outcome of the n-th call."""
 
     def __init__(self, fail: Callable[[int], SparkonceError | None] = lambda _: None) -> None:
         self.fail = fail
@@ -72,7 +72,7 @@ class Writes:
 
 
 def recorded(writes: Writes, *batches: Sequence[tuple[Json, str, str]]) -> Counter[str]:
-    """Each batch is written before the next one is recorded. Returns the dropped events, by reason."""
+    """Records the batches, each after the one before it was written. Returns the number of dropped events by reason."""
     drops: Counter[str] = Counter()
 
     async def scene() -> None:
@@ -88,7 +88,7 @@ def recorded(writes: Writes, *batches: Sequence[tuple[Json, str, str]]) -> Count
 
 
 def test_what_repeats_is_counted_on_one_event() -> None:
-    """Repeats that wait are one write with their count; later ones patch the same Event; an Event that expired is made anew."""
+    """Repeats in the queue are one write with their count; later ones patch the same Event; an Event that has expired is created again."""
     writes = Writes()
     once = [(JOB, "Waiting", "first"), (JOB, "Waiting", "m" * 5000)]
     assert not recorded(writes, once, [(JOB, "Waiting", "third")])
@@ -113,7 +113,8 @@ def test_what_repeats_is_counted_on_one_event() -> None:
 
 
 def test_no_answer_is_tried_once_more_with_the_same_name() -> None:
-    """A create without an answer is sent again as it was; that it exists then means it had landed; a second silence drops it."""
+    """An unanswered create is sent once more under the same name: AlreadyExists then means that it had landed. Without a second answer it
+    is dropped."""
     landed = Writes({1: ApiUnavailable("lost"), 2: AlreadyExists("there", code=409)}.get)
     assert not recorded(landed, [(JOB, "Failed", "x")], [(JOB, "Failed", "y")])
     assert landed.creates[0] == landed.creates[1]
@@ -126,15 +127,15 @@ def test_no_answer_is_tried_once_more_with_the_same_name() -> None:
 
 @pytest.mark.parametrize("error", [ApiRefused("no", code=403), ApiRefused("busy", code=429, retry_after=60.0)])
 def test_a_refused_event_is_dropped_at_once(error: ApiRefused) -> None:
-    """A refusal is not repeated and does not stop those behind it."""
+    """A refused event is not retried and does not stop those behind it."""
     writes = Writes(lambda call: error if call == 1 else None)
     assert recorded(writes, [(JOB, "Failed", "x"), (JOB, "Held", "y")]) == {"refused": 1}
     assert [each["reason"] for each in writes.creates] == ["Failed", "Held"]
 
 
 def test_a_storm_is_cut_off() -> None:
-    """Recording never waits: while the API server hangs at most PENDING events are kept, the rest is counted; stopping takes no longer than
-    its limit, and the memory of old events is bounded."""
+    """While the API server hangs, at most PENDING events are kept and the rest is counted; recording never waits, stopping takes no longer
+    than its limit, and the memory of old events is bounded."""
     drops: Counter[str] = Counter()
 
     async def scene() -> None:
@@ -165,7 +166,7 @@ def _noted(recorder: EventRecorder, reason: str) -> Any:
 
 
 def test_nonsense_does_not_end_it() -> None:
-    """An object without metadata is written or dropped, and the next event is written."""
+    """An object without metadata does not end the recorder: its event is written or dropped, and the next one is written."""
     writes = Writes()
     recorded(writes, [({}, "Odd", "x"), ({"metadata": None}, "Odd", "x"), (JOB, "Fine", "y")])
     assert writes.creates[-1]["reason"] == "Fine"

@@ -1,4 +1,4 @@
-"""How long objects have been where they are, as the operator reads it from the objects alone."""
+"""How long objects have been in their phases, computed from the objects alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 class OneKey:
-    """A reader for which all objects are of one key."""
+    """A reader for which all objects belong to one key."""
 
     def read(self, body: Json) -> OneKey:
         del body
@@ -31,7 +31,7 @@ class OneKey:
 
 
 def ages(*objects: Json) -> dict[str, float]:
-    """Of a process that has just started and was told of these."""
+    """The ages that a process reports which has just started and received these objects."""
     none = cast("Any", None)
     known = KnownJobs(
         cast("Kubernetes", none),
@@ -49,7 +49,7 @@ def ages(*objects: Json) -> dict[str, float]:
 
 
 def at(created: str, phase: str = "", changed: Sequence[str] = (), generation: int = 1, **spec: Any) -> Json:
-    """Created at this time of today, with conditions that changed at these."""
+    """An object created at this time of today, whose conditions changed at these times."""
     conditions = [{"type": str(number), "lastTransitionTime": each} for number, each in enumerate(map(day, changed))]
     status = {"phase": phase, "generation": generation, "conditions": conditions} if phase else {}
     return {"metadata": {"creationTimestamp": day(created)}, "spec": spec, "status": status}
@@ -69,23 +69,24 @@ def test_the_oldest_of_each_phase_counts() -> None:
 
 
 def test_an_age_begins_with_the_last_change() -> None:
-    """A job that was rerun or superseded is as old as its new generation, whose conditions have changed, and not as its object."""
+    """The age of a rerun or superseded job counts from its new generation, at whose start the conditions changed, not from the object's
+    creation."""
     assert ages(at("01:00:00", "Running", ["02:00:00", "11:30:00", "03:00:00"])) == {"Running": 1800}
 
 
 def test_an_object_without_a_reservation_waits_since_it_was_created() -> None:
-    """Conditions that change while the ledger comes and goes do not make it younger."""
+    """Without a reservation the age counts from creation: conditions that change as the ledger comes and goes do not shorten it."""
     assert ages(at("10:00:00", "Pending", ["11:59:59"], generation=0)) == {"Pending": 7200}
 
 
 def test_suspended_objects_wait_for_a_person() -> None:
-    """They have no age, whatever their phase."""
+    """Suspended objects have no age, whatever their phase."""
     assert ages(at("01:00:00", "Pending", suspend=True), at("11:00:00", "Pending", suspend=False)) == {"Pending": 3600}
 
 
 @pytest.mark.parametrize("false", ["", "soon", "9999-99-99T99:99:99Z", "9999-01-01T00:00:00Z", "0001-01-01T00:00:00Z"])
 def test_a_false_time_hides_its_own_object_at_most(false: str) -> None:
-    """A status is input: no object looks older than it is, and those of others keep their age."""
+    """A status is input: an invalid time never makes its object look older than it is, and does not affect the ages of other objects."""
     found = ages(at("10:00:00", "Running", [false]), at("11:00:00", "Running", ["11:00:00"]))
     assert found == {"Running": 7200 if false in ("", "0001-01-01T00:00:00Z") else 3600}
     assert ages(at("10:00:00", "Running", [false])).get("Running", 0) in (0, 7200)

@@ -34,7 +34,8 @@ def body(version: int, *, generation: int = 1, status: Json | None = None, **met
     ],
 )
 def test_what_makes_a_key_due(later: Json, due: bool) -> None:
-    """The API server leaves metadata.generation as it is when an annotation changes."""
+    """Edits, deletion and the rerun annotation make a key due, a status does not. Annotations count separately because they leave
+    metadata.generation as it is."""
     found: list[bool] = []
     none = cast("Any", None)
     known = KnownJobs(
@@ -52,7 +53,7 @@ def test_what_makes_a_key_due(later: Json, due: bool) -> None:
 
 
 def test_a_status_is_written_for_the_annotation_that_was_read() -> None:
-    """An object that was annotated since is another one for the writer of its status, as one that was edited."""
+    """A status is not written to an object that was annotated after it was read, nor to one that was edited."""
     reader = DesiredReader()
     read = reader.read(body(1))
     assert isinstance(read, Desired)

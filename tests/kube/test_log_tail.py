@@ -38,7 +38,7 @@ def answering(status: int, content: bytes) -> Iterator[tuple[str, list[str]]]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Says nothing."""
+            """Writes no log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -79,15 +79,15 @@ ASKED = "/api/v1/namespaces/ns/pods/p/log?container=c&tailLines={}&limitBytes=10
 
 
 def test_lines_and_bytes_are_bounded_in_the_question(tmp_path: Path) -> None:
-    """The request is for the last lines of one container, and bounded in bytes; invalid text is replaced."""
+    """The request asks for the last lines of one container, up to a limit in bytes; invalid text is replaced."""
     text, asked, counted = tail(tmp_path, 200, b"\xff begins\n")
     assert (text, asked) == ("\ufffd begins\n", [ASKED.format(2000)])
     assert counted == [("log", "Pod", "ok")]
 
 
 def test_a_log_that_does_not_fit_is_asked_for_again_with_fewer_lines(tmp_path: Path) -> None:
-    """The API server sends the beginning of what was asked for, so an answer as long as its limit may lack the log's end.
-    What a server sends beyond the limit is cut."""
+    """The API server sends the beginning of the requested part, so an answer as long as its limit may lack the log's end: the request is
+    repeated with fewer lines. What a server sends beyond the limit is cut."""
     text, asked, counted = tail(tmp_path, 200, b"\xff begins\n" + b"x" * LOG_BYTES)
     assert asked == [ASKED.format(2000), ASKED.format(200)]
     assert text.startswith("\ufffd begins\n")
@@ -96,7 +96,7 @@ def test_a_log_that_does_not_fit_is_asked_for_again_with_fewer_lines(tmp_path: P
 
 
 def test_a_pod_that_is_gone_has_no_log(tmp_path: Path) -> None:
-    """404 that names this pod: an empty text."""
+    """A 404 that names this pod is an empty log."""
     text, _, counted = tail(tmp_path, 404, json.dumps(MISSING).encode())
     assert (text, counted) == ("", [("log", "Pod", "absent")])
 
@@ -110,6 +110,7 @@ def test_a_pod_that_is_gone_has_no_log(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_log_is_an_error(tmp_path: Path, status: int, content: bytes, error: type[Exception]) -> None:
-    """No right, no node, a kubelet that does not answer: typed as any other call's, never taken for a log."""
+    """Missing permission, a missing node or a kubelet that does not answer raises the same typed errors as any other call, and is never
+    taken for a log."""
     with pytest.raises(error):
         tail(tmp_path, status, content)

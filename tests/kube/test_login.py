@@ -1,4 +1,4 @@
-"""Who we are to the API server: read from where kubectl and pods have it, and read again."""
+"""Credentials for the API server: read from where kubectl and pods have them, and read again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def test_a_kubeconfig_is_read(tmp_path: Path, ca: Path, clock: Clock, monkeypatc
 
 
 def test_an_edited_file_is_read_after_a_minute(tmp_path: Path, ca: Path, clock: Clock) -> None:
-    """Within a minute nothing is read; then an edited kubeconfig takes effect; connections are kept if only the file's time has changed."""
+    """Within a minute nothing is read again; then an edited kubeconfig takes effect. Connections are kept if only the file's time has
+    changed."""
     path = kubeconfig(tmp_path / "k", ca, {"token": "t1"})
     login = KubeLogin(path, clock=clock)
     first = access(login)
@@ -93,20 +94,20 @@ def test_an_edited_file_is_read_after_a_minute(tmp_path: Path, ca: Path, clock: 
 
 
 def test_a_token_file_is_read_again(tmp_path: Path, ca: Path, clock: Clock) -> None:
-    """A kubeconfig that names a token's file follows that file, although the kubeconfig itself stays as it is."""
+    """The token file that a kubeconfig names is read again, although the kubeconfig itself is unchanged."""
     token = tmp_path / "token"
     token.write_text("t1\n")
     login = KubeLogin(kubeconfig(tmp_path / "k", ca, {"tokenFile": str(token)}), clock=clock)
     assert access(login).authorization == "Bearer t1"
     token.write_text("t2\n")
     login.refused()
-    assert access(login).authorization == "Bearer t1"  # not sooner than a second after the last look
+    assert access(login).authorization == "Bearer t1"  # the file is not read again within a second
     clock.now += NOT_SOONER + 0.1
     assert access(login).authorization == "Bearer t2"
 
 
 def test_a_renewed_certificate_is_a_new_connection(tmp_path: Path, ca: Path, clock: Clock) -> None:
-    """A CA file with another content makes another TLS context."""
+    """A CA file with different content makes a new TLS context."""
     login = KubeLogin(kubeconfig(tmp_path / "k", ca, {"token": "t"}), clock=clock)
     first = access(login)
     trustme.CA().cert_pem.write_to_path(ca)
@@ -115,7 +116,7 @@ def test_a_renewed_certificate_is_a_new_connection(tmp_path: Path, ca: Path, clo
 
 
 def test_what_cannot_be_read_now_stays_as_it_was(tmp_path: Path, ca: Path, clock: Clock) -> None:
-    """A file that is away for a moment, or half written, does not lose the login; without any reading before it is said in one sentence."""
+    """A file that is briefly missing or half written does not lose the login; if it was never readable, one sentence names it."""
     path = kubeconfig(tmp_path / "k", ca, {"token": "t1"})
     login = KubeLogin(path, clock=clock)
     first = access(login)
@@ -128,20 +129,20 @@ def test_what_cannot_be_read_now_stays_as_it_was(tmp_path: Path, ca: Path, clock
 
 
 def test_nothing_to_log_in_with(tmp_path: Path, clock: Clock) -> None:
-    """Without a kubeconfig and outside of a pod the sentence says what to do."""
+    """Without a kubeconfig and outside a pod, the error says what to do."""
     with pytest.raises(NoLogin, match="--kubeconfig"):
         access(KubeLogin(clock=clock))
 
 
 def test_a_server_name_of_its_own_is_refused(tmp_path: Path, ca: Path, clock: Clock) -> None:
-    """tls-server-name, which kopf cannot follow, is refused instead of being ignored by one half of the operator."""
+    """tls-server-name, which kopf cannot use, is refused instead of being ignored by one half of the operator."""
     path = kubeconfig(tmp_path / "k", ca, {"token": "t"}, **{"tls-server-name": "other"})
     with pytest.raises(NoLogin, match="tls-server-name"):
         access(KubeLogin(path, clock=clock))
 
 
 def test_a_pods_service_account(tmp_path: Path, ca: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a pod the service account is used, its token as it is now, without the newline that a header must not have."""
+    """In a pod the service account is used, with its current token, stripped of the newline that a header must not have."""
     token = tmp_path / "token"
     token.write_text("t1\n")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
@@ -157,15 +158,15 @@ def test_a_pods_service_account(tmp_path: Path, ca: Path, clock: Clock, monkeypa
 
 
 def test_two_threads_are_the_same_to_the_api_server(tmp_path: Path, ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trigger's thread and the operator's read the credentials in the same moment, and get equal ones: else each would take the
-    other's for new, and drop all connections."""
+    """The trigger's thread and the operator's read the credentials at the same moment and get equal ones; otherwise each would take the
+    other's for new and drop all connections."""
     path = kubeconfig(tmp_path / "k", ca, {"token": "t1"})
     together = threading.Barrier(2)
     made = vars(login_module)["RESTClientObject"]
 
     def slowly(configuration: Any) -> Any:
         with contextlib.suppress(threading.BrokenBarrierError):
-            together.wait(0.2)  # both are here, or one waits for the other
+            together.wait(0.2)  # until both threads are here, or one waits for the other
         return made(configuration)
 
     monkeypatch.setattr(login_module, "RESTClientObject", slowly)

@@ -1,4 +1,4 @@
-"""Merge patches and their effect on the stored object."""
+"""Merge patches, and their effect on the stored object."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def merged(stored: Any, patch: Any) -> Any:
 
 @given(objects, objects)
 def test_the_patch_makes_the_one_of_the_other(stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Applied to the stored object it gives exactly the wanted one; True and 1, which are equal in Python, are distinguished."""
+    """Applied to the stored object, the patch gives exactly the desired one; True and 1, which are equal in Python, are distinguished."""
     assert repr_of(merged(stored, difference(stored, wanted))) == repr_of(wanted)
 
 
 @given(objects)
 def test_the_same_needs_no_patch(stored: dict[str, Any]) -> None:
-    """Without a difference the patch is empty, so that nothing is written."""
+    """Without a difference the patch is empty, and nothing is written."""
     assert difference(stored, stored) == {}
 
 
 def test_what_goes_is_null() -> None:
-    """A key that is not wanted any more is sent as null, also inside a map; a null that is wanted is the same as no key."""
+    """A key that is no longer desired is sent as null, also inside a map; a desired null is the same as a missing key."""
     assert difference({"a": 1, "b": {"c": 1, "d": 2}}, {"b": {"d": 3}}) == {"a": None, "b": {"c": None, "d": 3}}
     assert difference({"a": 1}, {"a": None, "b": None}) == {"a": None}
     assert difference({"a": [1, 2]}, {"a": {}}) == {"a": {}}

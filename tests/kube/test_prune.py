@@ -1,4 +1,4 @@
-"""An informer keeps enough of an object for an observation, and little more."""
+"""An informer keeps what an observation needs of an object, and little more."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ LONG = [f"driver container failed with ExitCode: 3, Reason: Error {'x' * 9000} t
 
 @given(some_application, st.lists(some_pod, max_size=2), records)
 def test_anything_is_seen_as_before(application: dict[str, Any], pods: list[Any], noted: Application | None) -> None:
-    """For any object of the API server, an observation of the kept part equals the observation of the whole."""
+    """For any object of the API server, observing the kept part gives the same as observing the whole."""
     pods = [each for each in pods if isinstance(each, dict)]
     whole = copy.deepcopy((application, pods))
     kept, kept_pods = prune_application(application), [prune_pod(each) for each in pods]
     assert observe(kept, kept_pods, ASSIGNMENT, noted) == observe(application, pods, ASSIGNMENT, noted)
     assert observe(kept, None, ASSIGNMENT, noted) == observe(application, None, ASSIGNMENT, noted)
     assert submission_over(kept, ASSIGNMENT) == submission_over(application, ASSIGNMENT)
-    assert (application, pods) == whole  # the input belongs to the watch
+    assert (application, pods) == whole  # pruning must not change its input, which belongs to the watch
 
 
 @pytest.mark.parametrize("change", [{}, MARK])
 def test_every_known_case_is_seen_as_before(change: dict[str, Any]) -> None:
-    """All rows of the tables of states and pods, with and without our mark, with long messages too."""
+    """The same holds for all rows of the tables of states and pods, with and without our mark, and with long messages."""
     rows = [(state, message) for state, message, *_ in STATUS] + [("FAILED", message) for message in LONG]
     for state, message in rows:
         application = stored(state, message, **change)
@@ -45,7 +45,7 @@ def test_every_known_case_is_seen_as_before(change: dict[str, Any]) -> None:
 
 
 def test_little_is_kept() -> None:
-    """The template, managed fields, and the manifest that kubectl keeps in an annotation are dropped; long messages are cut."""
+    """The template, managed fields and the manifest that kubectl keeps in an annotation are dropped; long messages are cut."""
     application = stored("FAILED", "x" * 100_000)
     application["spec"]["sparkConf"] = {f"spark.conf.{number}": "v" * 50 for number in range(100)}
     driver = pod("Failed", code=1, status={"message": "m" * 10_000})

@@ -1,4 +1,4 @@
-"""The answers of the API server's reviews that accept a token or a right: a JSON `true`, and nothing that resembles it."""
+"""The API server's reviews accept a token or grant a right by a JSON `true`, and by nothing that resembles it."""
 
 from __future__ import annotations
 
@@ -51,21 +51,22 @@ def allowed(status: object) -> bool:
 
 @pytest.mark.parametrize("value", NO_TRUTH, ids=named)
 def test_a_token_is_known_only_where_authenticated_is_true(value: object) -> None:
-    """The user beside it does not matter: API servers name one also where they refuse."""
+    """A token is accepted only with `authenticated: true`. A user in the answer does not count: API servers name one even when they
+    refuse."""
     assert asyncio.run(reviews({"user": USER, **field("authenticated", value)}).caller("t")) is None
     assert asyncio.run(reviews({"user": USER, "authenticated": True}).caller("t")) == ANN
 
 
 @pytest.mark.parametrize("value", NO_TRUTH, ids=named)
 def test_a_right_is_there_only_where_allowed_is_true(value: object) -> None:
-    """`denied` need not be said: a review that allows nothing refuses."""
+    """A right is granted only with `allowed: true`; `denied` is not needed for a refusal."""
     assert allowed({"reason": "RBAC: allowed by a role", **field("allowed", value)}) is False
     assert allowed({"allowed": True}) is True
 
 
 @pytest.mark.parametrize("value", NO_TRUTH, ids=named)
 def test_a_gateways_own_right_is_there_only_where_allowed_is_true(value: object) -> None:
-    """A gateway that may not ask for reviews says which right it lacks before it serves."""
+    """A gateway that may not create reviews names the missing right before it serves."""
     lacking = asyncio.run(reviews(field("allowed", value)).missing())
     assert lacking is not None
     assert "may not create tokenreviews.authentication.k8s.io" in lacking
@@ -74,20 +75,20 @@ def test_a_gateways_own_right_is_there_only_where_allowed_is_true(value: object)
 
 @pytest.mark.parametrize("status", [MISSING, None, [], "allowed", True], ids=named)
 def test_an_answer_without_a_status_refuses(status: object) -> None:
-    """As an API server of another version, or a proxy in between, might answer."""
+    """A review without a status refuses; an API server of another version, or a proxy, might answer so."""
     assert asyncio.run(reviews(status).caller("t")) is None
     assert allowed(status) is False
 
 
 def test_authenticators_that_did_not_answer_are_no_refusal() -> None:
-    """The API server could not ask an authenticator: the caller is to come back, not turned away. A token that is wrong is refused."""
+    """If the API server could not ask an authenticator, the caller has to retry and is not rejected; a wrong token is rejected."""
     with pytest.raises(ApiUnavailable, match="authenticators did not answer"):
         asyncio.run(reviews({"error": "Post https://idp: connection refused"}).caller("t"))
     assert asyncio.run(reviews({"error": "invalid bearer token"}).caller("t")) is None
 
 
 def test_each_review_asks_about_this_caller() -> None:
-    """The request has the token, or the caller with groups and extras and the right's own verb, namespace and subresource."""
+    """A request contains the token, or the caller with groups and extras and the right's own verb, namespace and subresource."""
     server = Server({"allowed": True, "authenticated": True, "user": USER})
     asked = Reviews(cast("ApiClient", server), audience=AUDIENCE)
     asyncio.run(asked.caller("the token"))
@@ -110,7 +111,8 @@ def test_each_review_asks_about_this_caller() -> None:
 
 @pytest.mark.parametrize("audiences", [MISSING, None, [], ["https://kubernetes.default.svc"], AUDIENCE], ids=named)
 def test_a_token_is_for_the_gateway_only_where_its_audience_is_named(audiences: object) -> None:
-    """An authenticator that knows no audiences names none, and accepts tokens for the API server."""
+    """A token counts as made for the gateway only if the answer lists the gateway's audience: an authenticator that does not support
+    audiences lists none, and accepts tokens for the API server."""
     user = {"user": USER, "authenticated": True}
     assert asyncio.run(reviews({**user, **field("audiences", audiences)}).caller("t")) == ANN
     own = asyncio.run(reviews({**user, "audiences": [AUDIENCE]}).caller("t"))

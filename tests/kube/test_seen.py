@@ -1,4 +1,4 @@
-"""An informer's cache: by name, and by one label."""
+"""An informer's cache, indexed by name and by one label."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_the_index_is_the_objects(history: list[tuple[str, str, str | None, bool
 
 
 def test_another_label_is_a_defect() -> None:
-    """A lookup by a label that is not indexed raises: an empty answer would mean absence."""
+    """A lookup by a label that is not indexed raises: an empty answer would look like absence."""
     with pytest.raises(ValueError, match="only key is indexed"):
         ObjectCache("key").labelled("a", "role", "driver")
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
 def test_pauses_double_up_to_their_cap(chance: float) -> None:
-    """Each pause is between half and all of the first one doubled, never above the cap."""
+    """Each pause is between half and all of the doubled first one, and never above the cap."""
     waits = pauses(0.1, 1.0, chance=lambda: chance)
     assert [next(waits) for _ in range(6)] == pytest.approx(
         [each * (0.5 + chance / 2) for each in (0.1, 0.2, 0.4, 0.8, 1.0, 1.0)]

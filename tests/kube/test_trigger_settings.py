@@ -1,4 +1,4 @@
-"""kopf's settings, which keep it a mere trigger."""
+"""kopf's settings: it only triggers, and writes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from sparkonce.kube.trigger import FINALIZER, quiet_settings
 
 
 def test_kopf_can_store_nothing() -> None:
-    """Its storages keep nothing of what it stores; its finalizer is not the one that other users' objects carry; it posts no events."""
+    """kopf's storages discard what they are given, its finalizer is not the default that other operators' objects may carry, and it posts
+    no events."""
     settings = quiet_settings()
     patch = kopf.Patch()
     body: Any = kopf.Body({"metadata": {"annotations": {"a": "b"}}, "spec": {"x": 1}})
@@ -30,7 +31,7 @@ def test_kopf_can_store_nothing() -> None:
 
 
 def test_kopf_gives_nobody_up() -> None:
-    """It repeats a request for ever, in growing pauses of at most 20 s, and each request begins anew; it never kills the process."""
+    """kopf retries a request without end, in growing pauses of at most 20 s, and each request starts afresh; it never ends the process."""
     settings = quiet_settings()
     backoffs: Any = settings.networking.error_backoffs
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A scene per test; everything that it left running is ended afterwards."""
+"""A scene for each test; whatever it leaves running is ended afterwards."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A Kubernetes API in memory, and clients of it that can suffer every fault.
 
-`FakeApi` itself is always correct: names are unique, a failed precondition refuses, a changed object has another resourceVersion, one with
-a changed spec another generation, a pod on a node is removed when its kubelet reports so. The client decides which requests reach it and
-which answers come back: a request may never arrive, arrive and lose its answer, or arrive long after; the caller may die before or after
-it, or be frozen there.
+`FakeApi` itself is always correct: names are unique, a failed precondition refuses, a changed object has another resourceVersion, a changed
+spec another generation, and a pod on a node is removed when its kubelet says so. The client decides which requests reach it and which
+answers come back: a request may never arrive, arrive and lose its answer, or arrive long after; the caller may die before or after it, or
+be frozen there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkonce.launch.kubernetes import PODS, AlreadyExists, ApiConflict, ApiRef
 
 Place = tuple[str, str, str]
 GRACE = 30
-"""Seconds that a pod on a node is given."""
+"""Grace period of a pod on a node, in seconds."""
 
 
 class Died(BaseException):
@@ -42,13 +42,13 @@ class FakeApi:
         self.objects: dict[Place, Json] = {}
         self.namespaces: dict[str, Json] = {name: {"metadata": {"name": name}} for name in namespaces}
         self.refusing: Callable[[str, Resource, Mapping[str, Any]], ApiRefused | None] = lambda *_: None
-        """Called with a verb, a resource and a body; a returned refusal is the answer."""
+        """Called with a verb, a resource and a body; if it returns a refusal, that is the answer."""
         self.made: list[tuple[str, str]] = []
-        """Plural and name of everything that was ever created, in order."""
+        """Plural and name of every object ever created, in order."""
         self.changes: list[tuple[str, Json]] = []
-        """ADDED, MODIFIED or DELETED, and the object as it was then."""
+        """ADDED, MODIFIED or DELETED, with the object as it was at that time."""
         self.forgotten = 0
-        """The number of the oldest changes that the API server keeps no longer."""
+        """How many of the oldest changes the API server no longer keeps."""
         self.late: list[Callable[[], object]] = []
         self.clock = 1_800_000_000.0
         self._count = 0
@@ -58,7 +58,7 @@ class FakeApi:
         return f"{word}-{self._count}"
 
     def version(self) -> str:
-        """The resourceVersion of a list that is read now."""
+        """The resourceVersion of a list read now."""
         return f"version-{self._count}"
 
     def stamp(self, later: float = 0.0) -> str:
@@ -136,7 +136,7 @@ class FakeApi:
         self.changes.append(("DELETED", _merged(gone, {"metadata": {"resourceVersion": self.fresh("version")}})))
 
     def collect(self) -> None:
-        """One round of the garbage collector: what only the dead own is deleted."""
+        """One round of the garbage collector: deletes objects whose owners are all gone."""
         alive = {each["metadata"]["uid"] for each in self.objects.values()} | {"uid-of-a", "uid-of-b"}
         for (plural, namespace, name), each in list(self.objects.items()):
             owners = [reference["uid"] for reference in each["metadata"].get("ownerReferences", ())]
@@ -144,7 +144,7 @@ class FakeApi:
                 self.delete(PODS if plural == "pods" else _other(plural), namespace, name)
 
     def history(self, name: str, since: str, until: Mapping[str, Any]) -> Sequence[tuple[str, Json]] | None:
-        """Of the pods of this name, as `Kubernetes.history` tells it."""
+        """The history of the pods of this name, as `Kubernetes.history` returns it."""
         if any(_number(each) > _number_of(since) for _, each in self.changes[: self.forgotten]):
             return None
         last = _number(until)
@@ -189,7 +189,8 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Json:
 
 
 class FakeKubernetes:
-    """`Kubernetes` for one process. `faults`: by number of the call, counted from 0; an error there is the API server's answer."""
+    """`Kubernetes` for one process. `faults` maps the number of a call, counted from 0, to its fault; an error there is the API server's
+    answer."""
 
     def __init__(
         self,
@@ -201,7 +202,7 @@ class FakeKubernetes:
         self.api, self.faults, self.meanwhile = api, dict(faults or {}), meanwhile
         self.calls: list[str] = []
         self.strict: list[bool] = []
-        """Of each create, whether it refuses unknown fields."""
+        """For each create, whether it refuses unknown fields."""
         self.thawed = asyncio.Event()
         self.frozen = asyncio.Event()
 
@@ -294,7 +295,7 @@ class FakeKubernetes:
 
 
 class FakeWatched:
-    """`Watched` of one kind, with the state of its last look."""
+    """`Watched` of one kind, with the objects of its last look."""
 
     def __init__(self, api: FakeApi, resource: Resource, *, synced: bool = True) -> None:
         self.api, self.resource, self._synced = api, resource, synced

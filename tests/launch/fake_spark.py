@@ -1,7 +1,7 @@
-"""The Spark operator and the kubelet over a `FakeApi`, one step at a time, with the known faults of the real ones.
+"""The Spark operator and the kubelet on a `FakeApi`, one step at a time, with the known faults of the real ones.
 
 A submission consists of separate steps: it reads first, creates the pod later, writes the status last, and submits again if that write
-meets a conflict. Suspending deletes whatever pod has the driver's name, without checking its UID. Statuses and pods come from the harness
+meets a conflict. Suspending deletes any pod that has the driver's name, without checking its UID. Statuses and pods come from the harness
 (`harness.kubeflow.states`), which the tests on a real API server use as well.
 """
 
@@ -21,20 +21,20 @@ class FakeSpark:
     def __init__(self, api: FakeApi, rng: Random | None = None) -> None:
         self.api, self.rng = api, rng or Random(0)
         self.submits = True
-        """False: the Spark operator is down."""
+        """False if the Spark operator is down."""
         self.cut_off = False
-        """True: no kubelet hears that a pod is to end; its driver runs on."""
+        """True if no kubelet learns that a pod is to end; its driver then runs on."""
         self.forgets = 0
-        """Submissions after which the Spark operator dies before it has written that it submitted."""
+        """The number of submissions after which the Spark operator dies before it has written the status."""
         self.in_flight: list[Json] = []
-        """Applications as spark-submit read them."""
+        """Applications as spark-submit has read them."""
         self.drivers: list[str] = []
-        """UIDs of all driver pods that were ever made, in order."""
+        """UIDs of all driver pods ever created, in order."""
         self.ran: set[str] = set()
-        """UIDs of those whose container started."""
+        """UIDs of the driver pods whose container started."""
 
     def step(self) -> bool:
-        """Something that may happen now; False: there is nothing."""
+        """Performs one step that is possible now. False if there is none."""
         may: list[tuple[Callable[[Json], None], Json]] = []
         if self.submits:
             may += [(self._reconcile, each) for each in self.api.list(SPARK_APPLICATIONS) if self._wants(each)]
@@ -48,14 +48,14 @@ class FakeSpark:
         return True
 
     def settle(self) -> None:
-        """Until nothing more happens by itself."""
+        """Performs steps until none is possible."""
         for _ in range(200):
             if not self.step():
                 return
         raise AssertionError("the Spark operator does not come to rest")
 
     def finish(self, name: str, code: int) -> None:
-        """The driver of this application ends by itself."""
+        """The driver of this application exits by itself."""
         [pod] = [each for each in self.api.list(PODS) if each["metadata"]["name"] == f"{name}-driver"]
         self._terminated(pod, code)
 
@@ -100,7 +100,7 @@ class FakeSpark:
                 self._write(application, step.status(application))
 
     def _land(self, application: Json) -> None:
-        """spark-submit makes the pod and the Spark operator writes that it did; a conflict submits again."""
+        """spark-submit creates the pod, and the Spark operator writes the status; if that write conflicts, it submits again."""
         self.in_flight = [each for each in self.in_flight if each is not application]
         metadata = application["metadata"]
         submission, error = self.api.fresh("submission"), ""

@@ -53,7 +53,7 @@ ASSIGNMENT = assignment_of(JOB)
 def stored(
     state: str | None, message: str = "", *, document: Mapping[str, Any] | None = None, **change: Any
 ) -> dict[str, Any]:
-    """As the API server has it. `change`: generation, executions, annotations, labels, suspend."""
+    """An application as the API server stores it. `change`: generation, executions, annotations, labels, suspend."""
     made = copy.deepcopy(dict(document or application(ASSIGNMENT, JOB, [], namespace=NAMESPACE)))
     made["metadata"] |= {"uid": UID, "generation": change.get("generation", 1)}
     made["metadata"]["annotations"] |= change.get("annotations", {})
@@ -73,7 +73,7 @@ def placed(state: str | None) -> dict[str, Any]:
 def pod(
     phase: str, *, code: int | None = None, reason: str = "", status: Mapping[str, Any] | None = None, **metadata: Any
 ) -> dict[str, Any]:
-    """The driver pod; with an exit code, its container has ended at 12:00:10."""
+    """The driver pod; with an exit code, its container ended at 12:00:10."""
     container: dict[str, Any] = {"name": "spark-kubernetes-driver", "ready": phase == "Running", "restartCount": 0}
     if code is not None:
         terminated = {"exitCode": code, "reason": reason or "Error", "finishedAt": at(10)}

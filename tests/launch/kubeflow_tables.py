@@ -1,5 +1,4 @@
-"""States of an application and of a driver pod, as written by the Spark operator and the kubelet, with their meaning: the research note's
-rows."""
+"""States of an application and of a driver pod, as the Spark operator and the kubelet write them, with their meanings."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model.record import Application
 
 UNSEEN = Application(name="so", uid=UID)
-"""As the record has it before a driver was seen."""
+"""As in the record before a driver was seen."""
 MARK: dict[str, Any] = {"annotations": {"sparkonce.dev/stopping": "nonce-3"}, "generation": 2, "suspend": True}
 EXITED = "driver container failed with ExitCode: 3, Reason: Error"
 EXISTS = (
@@ -29,7 +28,7 @@ SPARKS_OWN: dict[str, Any] = {
 }
 
 STATUS = [
-    # state, message, no driver noted, the noted driver's pod is not there
+    # state, message, phase without a noted driver, phase if the noted driver's pod is missing
     (None, "", Phase.ACCEPTED, Phase.UNKNOWN),
     ("", "", Phase.ACCEPTED, Phase.UNKNOWN),
     ("SUBMITTED", "", Phase.STARTING, Phase.UNKNOWN),
@@ -43,7 +42,7 @@ STATUS = [
     ("INVALIDATING", "", Phase.ACCEPTED, Phase.ACCEPTED),
     ("SUSPENDING", "", Phase.HELD, Phase.HELD),
     ("SUSPENDED", "", Phase.HELD, Phase.HELD),
-    ("COMPLETED", "", Phase.UNKNOWN, Phase.UNKNOWN),  # its pod was deleted: before its end, or after it
+    ("COMPLETED", "", Phase.UNKNOWN, Phase.UNKNOWN),  # its pod was deleted, before its end or after it
     ("FAILED", EXITED, Phase.FAILED_KNOWN, Phase.FAILED_KNOWN),
     ("FAILED", "driver container failed with ExitCode: 137, Reason: OOMKilled", Phase.FAILED_KNOWN, Phase.FAILED_KNOWN),
     ("FAILED", "driver container failed with ExitCode: 143", Phase.FAILED_KNOWN, Phase.FAILED_KNOWN),
@@ -65,7 +64,7 @@ NO_TIMES = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "2026-05-01T12:
 SIDECAR = {"name": "proxy", "state": {"terminated": {"exitCode": 1, "finishedAt": at(10)}}}
 ENDED_WELL = {"name": "spark-kubernetes-driver", "state": {"terminated": {"exitCode": 0, "finishedAt": at(10)}}}
 PODS = [
-    # the pod, its phase in neutral words, exit code
+    # the pod, its phase, exit code
     (pod("Pending"), Phase.STARTING, None),
     (pod("Running"), Phase.RUNNING, None),
     (pod("Unknown"), Phase.RUNNING, None),
@@ -92,7 +91,7 @@ PODS = [
     (pod("Failed", status={"reason": "UnexpectedAdmissionError", "containerStatuses": None}), Phase.FAILED_INFRA, None),
     (pod("Failed", code=137, status={"reason": "Evicted"}), Phase.FAILED_INFRA, None),
     (pod("Failed", code=143, status=disrupted("PreemptionByScheduler", second=5)), Phase.FAILED_INFRA, None),
-    # A driver that traps SIGTERM and exits 0 was interrupted. Whether it had ended before cannot be told from two clocks.
+    # A driver that traps SIGTERM and exits 0 was interrupted. Two clocks cannot show whether it had ended before.
     (pod("Failed", code=1, status=disrupted("EvictionByEvictionAPI", second=20)), Phase.FAILED_INFRA, None),
     (pod("Succeeded", code=0, status=disrupted("EvictionByEvictionAPI", second=5)), Phase.FAILED_INFRA, None),
     (pod("Succeeded", code=0, status=disrupted("EvictionByEvictionAPI", second=10)), Phase.FAILED_INFRA, None),

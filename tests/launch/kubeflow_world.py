@@ -1,4 +1,4 @@
-"""An API server, a Spark operator and a kubelet in memory, with one clock, and the processes that launch and stop attempts there."""
+"""An API server, a Spark operator and a kubelet in memory, on one clock, and the processes that launch and stop attempts there."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class World:
         return self.application()
 
     def running(self, assignment: Assignment) -> Application:
-        """Launches and runs the driver; returns what a record would note."""
+        """Launches the attempt and runs its driver. Returns what a record would note."""
         self.launch(assignment)
         self.spark.settle()
         return self.noted()
@@ -107,7 +107,7 @@ class World:
         return states.state_of(self.application()).value
 
     def put(self, name: str, *, kind: str = "pods", **document: Any) -> Json:
-        """Writes as another client."""
+        """Creates an object as another client."""
         metadata = {"name": name, **document.pop("metadata", {})}
         resource = PODS if kind == "pods" else SPARK_APPLICATIONS
         return self.api.create(resource, NAMESPACE, {"metadata": metadata, "spec": {}, **document})
@@ -126,7 +126,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def outcome(coroutine: Coroutine[Any, Any, T]) -> T | BaseException:
-    """The call's result, or what ended it: an error, or its process's death."""
+    """The call's result, or what ended it: an error, or the death of its process."""
     try:
         return asyncio.run(coroutine)
     except (Exception, Died) as ended:

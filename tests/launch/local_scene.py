@@ -1,4 +1,4 @@
-"""An attempt on this machine whose command is a few lines of shell or Python, and what runs of it."""
+"""An attempt on this machine whose command is a few lines of shell or Python, and its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkonce.launch.local import Command, LocalLauncher, _environment, _proces
 from sparkonce.launch.protocol import ENDED, ApplicationState, StillThere, Stopped
 from sparkonce.model.record import NONCE_ENVIRONMENT, Assignment
 
-PATIENCE = 120  # seconds; everything here takes well under one on an idle machine, and twenty at a load of 15
+PATIENCE = 120  # seconds; each wait takes well under one on an idle machine, and twenty at a load of 15
 FOREVER = "while :; do sleep 0.05; done"
 UNTIL_GO = "while [ ! -e go ]; do sleep 0.05; done"
 
@@ -28,7 +28,7 @@ class LocalScene:
     @classmethod
     def of(cls, folder: Path) -> LocalScene:
         assignment = granted(folder, "orders").assignment
-        nonce = f"{assignment.nonce}-{os.getpid()}-{folder.name}"  # unlike that of any other test that runs now
+        nonce = f"{assignment.nonce}-{os.getpid()}-{folder.name}"  # differs from that of any other test running now
         return cls(folder, assignment.model_copy(update={"nonce": nonce}))
 
     @property
@@ -49,17 +49,17 @@ class LocalScene:
         return asyncio.run(launcher.launch(self.assignment))
 
     def look(self) -> ApplicationState | None:
-        """As any other process sees it."""
+        """The attempt's state as any other process sees it."""
         return asyncio.run(self.launcher("true").observe(self.assignment))
 
     def seen(self) -> ApplicationState:
-        """There is one."""
+        """The attempt's state, which must exist."""
         seen = self.look()
         assert seen is not None
         return seen
 
     def ended(self) -> ApplicationState:
-        """Waits until no process of the attempt runs."""
+        """The attempt's state, which must be an end."""
         seen = self.seen()
         assert seen.phase in ENDED, seen
         return seen
@@ -68,12 +68,12 @@ class LocalScene:
         return asyncio.run(self.launcher("true").stop(self.assignment, timeout=timeout))
 
     def written(self, name: str) -> str:
-        """Content of a file in the job's folder; empty if it does not exist."""
+        """The content of a file in the job's folder; empty if there is none."""
         path = self.folder / name
         return path.read_text() if path.exists() else ""
 
     def running(self) -> list[int]:
-        """Pids of all that carries the attempt's nonce."""
+        """Pids of all processes that carry the attempt's nonce."""
         marker = f"{NONCE_ENVIRONMENT}={self.assignment.nonce}".encode()
         return [pid for pid, _ in _processes() if marker in _environment(pid)]
 

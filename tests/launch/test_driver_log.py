@@ -1,4 +1,4 @@
-"""What a driver's log says of its failure. The logs in `driver_logs/` were made by real jobs that failed in these ways."""
+"""How the cause of a driver's failure is found in its log. The logs in `driver_logs/` come from real jobs that failed in these ways."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ SyntaxError: '(' was never closed
 
 
 def saying(exception: str) -> str:
-    """The log of the failed import, which ends in this exception."""
+    """The log of the failed import, ending in this exception instead."""
     return IMPORT.replace("ModuleNotFoundError: No module named 'gone'", exception)
 
 
 def test_every_log_is_expected() -> None:
-    """Each log has its expectation, and no expectation is without a log."""
+    """Each log has an expectation, and each expectation a log."""
     assert {path.stem for path in LOGS.glob("*.txt")} == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_what_is_found_in_a_real_log(name: str) -> None:
-    """The exception's own line and the user's frames, of a mixed log; whether it is an error of the script."""
+    """In a mixed log the exception's own line and the user's frames are found, and whether the script itself is wrong."""
     expected = EXPECTED[name]
     found = find((LOGS / f"{name}.txt").read_text(), exit_code=expected["exitCode"])
     assert (found.cause, found.repeats) == (expected["cause"], expected["repeats"])
@@ -72,7 +72,7 @@ def test_what_is_found_in_a_real_log(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_line_ends_and_streams_make_no_difference(name: str) -> None:
-    """Windows' line ends, and two streams of which one holds Spark's messages."""
+    """Windows line endings, and a second stream for Spark's messages, change nothing."""
     expected, text = EXPECTED[name], (LOGS / f"{name}.txt").read_text()
     assert find(text.replace("\n", "\r\n"), exit_code=1).cause == expected["cause"]
     assert find("", text, exit_code=1).cause == expected["cause"]
@@ -82,7 +82,7 @@ def test_line_ends_and_streams_make_no_difference(name: str) -> None:
     ("log", "cause"),
     [
         (CAUGHT + SHUTDOWN, "ZeroDivisionError: division by zero"),
-        (CAUGHT + SHUTDOWN + "job: no rows\n", ""),  # it was caught: the job said something later
+        (CAUGHT + SHUTDOWN + "job: no rows\n", ""),  # the exception was caught: the job printed something later
         (CAUGHT + 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nE: last\n', "E: last"),
         (CAUGHT + "Exception ignored in: <function f>\n" + IMPORT, "ZeroDivisionError: division by zero"),
         ("Exception in thread Thread-1 (f):\n" + IMPORT, ""),
@@ -94,17 +94,17 @@ def test_line_ends_and_streams_make_no_difference(name: str) -> None:
             "26/11/24 20:53:42 ERROR Job: it failed\njava.io.IOException: no disk\n\tat com.example.Job.main(Job.java:1)\n" + SHUTDOWN,
             "java.io.IOException: no disk",
         ),
-        (CAUGHT.replace("  File", SHUTDOWN + "  File"), "ZeroDivisionError: division by zero"),  # mixed in
+        (CAUGHT.replace("  File", SHUTDOWN + "  File"), "ZeroDivisionError: division by zero"),  # with other output
         ('Traceback (most recent call last):\n  File "a.py", line 1, in f\n', ""),
     ],
 )  # fmt: skip
 def test_which_exception_ended_the_driver(log: str, cause: str) -> None:
-    """The last one, if nothing was printed after it; not that of a thread, of a destructor, or of Spark around an exit code."""
+    """The last exception, if nothing was printed after it, but not that of a thread, of a destructor, or of Spark around an exit code."""
     assert find(log, exit_code=1).cause == cause
 
 
 def test_the_streams_of_a_driver() -> None:
-    """An exception in either one counts; without one, what the job printed comes before Spark's messages."""
+    """An exception in either stream counts; without one, the job's own output is preferred to Spark's messages."""
     java = 'Exception in thread "main" java.lang.IllegalStateException: no\n\tat com.example.Job.main(Job.java:1)\n'
     assert find("rows: 3\n", java).cause == "java.lang.IllegalStateException: no"
     logged = "26/11/24 20:53:42 ERROR Executor: Exception in task\njava.lang.Error: in a task\n\tat a.B.c(D.java:1)\n"
@@ -114,13 +114,13 @@ def test_the_streams_of_a_driver() -> None:
 
 
 def test_only_shutdown_is_better_than_nothing() -> None:
-    """A log that holds nothing else is shown as it is; otherwise Spark's shutdown is left out."""
+    """A log with nothing but Spark's shutdown messages is shown as it is; otherwise they are left out."""
     assert find(SHUTDOWN).excerpt == SHUTDOWN.strip()
     assert find("the input is not there\n" + SHUTDOWN).excerpt == "the input is not there"
 
 
 def test_a_cut_keeps_the_exception_and_the_users_frames() -> None:
-    """Of a deep trace the frames next to the exception stay, and no line of an installed package."""
+    """Of a deep traceback the frames next to the exception are kept, and no line of an installed package."""
     user = "".join(f'  File "/opt/job/job.py", line {n}, in step{n}\n    step{n + 1}()\n' for n in range(40))
     library = '  File "/usr/lib/python3/dist-packages/pyspark/sql.py", line 9, in save\n    self._save()\n' * 20
     log = f"Traceback (most recent call last):\n{user}{library}example.Broken: no disk\nsecond line\n{SHUTDOWN}"
@@ -132,7 +132,7 @@ def test_a_cut_keeps_the_exception_and_the_users_frames() -> None:
 
 
 def test_an_error_of_the_script() -> None:
-    """An import of a module's own code that fails ends the script wherever it runs."""
+    """A failed import in a module's own code ends the script wherever it runs, so another attempt would fail, too."""
     assert find(IMPORT + SHUTDOWN, exit_code=1).repeats
     assert find(saying("ImportError: cannot import name 'this' from 'gone' (x)"), exit_code=1).repeats
 
@@ -161,8 +161,8 @@ def test_an_error_of_the_script() -> None:
     ],
 )  # fmt: skip
 def test_what_another_attempt_may_not_meet_again(log: str, code: int | None) -> None:
-    """Another exit code, a chain whose first link may pass, code that another run may not reach, text that a program was given, a fault of
-    the machine, and an exception that the job survived."""
+    """Not errors of the script: another exit code, a chain whose first exception may not recur, code that another run may not reach, text
+    that was passed to the program, a fault of the machine, and an exception that the job survived."""
     assert not find(log, exit_code=code).repeats
 
 
@@ -198,7 +198,7 @@ logs = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=20), max_size=40).
 
 @given(logs, st.none() | st.integers(0, 255))
 def test_any_log_is_bounded(log: str, code: int | None) -> None:
-    """No text raises; excerpt and cause fit their limits in UTF-8, the cause is one line, and an exception's line is in the excerpt."""
+    """No text raises. Excerpt and cause fit their limits in UTF-8, the cause is one line, and its line is in the excerpt."""
     found = find(log, exit_code=code)
     assert len(found.excerpt.encode()) <= LOG_TAIL
     assert len(found.cause.encode()) <= CAUSE
@@ -212,7 +212,7 @@ def test_any_log_is_bounded(log: str, code: int | None) -> None:
     "fragment", [*FRAGMENTS, "python" * 400, "a.b." * 500, "/py4j" * 400, " " * 3000 + "x", "a.B: c\n\tat x\n"]
 )
 def test_a_long_log_takes_a_moment(fragment: str) -> None:
-    """A megabyte of anything is searched in linear time: a tenth of a second of CPU, where a quadratic search takes minutes."""
+    """Any megabyte is searched in linear time: a tenth of a CPU second, where a quadratic search takes minutes."""
     log = fragment * (READ // len(fragment) + 1) + CAUGHT
     began = time.process_time()
     find(log, exit_code=1)
@@ -220,7 +220,7 @@ def test_a_long_log_takes_a_moment(fragment: str) -> None:
 
 
 def test_what_is_before_the_last_megabyte_is_not_read() -> None:
-    """Nor what is before the last 20,000 lines of it."""
+    """Nor is anything before the last 20,000 lines of it."""
     assert find(CAUGHT + "\n" * LINES).cause == ""
     assert find(CAUGHT + "\n" * (LINES - 10)).cause == "ZeroDivisionError: division by zero"
     assert find(CAUGHT + "x" * READ).cause == ""

@@ -1,4 +1,4 @@
-"""Any JSON that an API server may return is seen as something, and nothing that may run is called ended."""
+"""Any JSON that an API server may return can be observed, and nothing that may still run is called ended."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ records = st.none() | st.sampled_from([NOTED, UNSEEN, Application(name="so", uid
 def test_whatever_the_api_server_returns_is_seen(
     application: dict[str, Any], pods: list[Any] | None, noted: Application | None
 ) -> None:
-    """No JSON raises; an exit code comes with a phase that it explains, and never from another application."""
+    """No JSON raises. An exit code comes only with a phase that it explains, and only from the attempt's own application."""
     found = observe(application, pods, ASSIGNMENT, noted)
     submission_over(application, ASSIGNMENT)
 
@@ -112,6 +112,6 @@ ALIVE = [driver for driver, phase, _ in PODS if phase in {Phase.STARTING, Phase.
 def test_a_driver_that_may_run_is_never_called_ended(
     row: tuple[str | None, str, Phase, Phase], driver: dict[str, Any], noted: Application | None, marked: bool
 ) -> None:
-    """Whatever the status shows, with or without our mark: an existing pod that has not ended is not an end."""
+    """Whatever the status shows, with or without our mark, an existing pod that has not ended is never an end."""
     application = stored(row[0], row[1], **(MARK if marked else {}))
     assert seen(application, [driver], noted).phase not in ENDED

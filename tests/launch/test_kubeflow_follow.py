@@ -1,4 +1,4 @@
-"""Observing a foreign application: the meaning of each of its states, by reads only."""
+"""Observing a foreign application: what each of its states means, by reads only."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def foreign(state: str, message: str = "") -> Json:
 
 
 def looked(world: World) -> tuple[ApplicationState | None, list[str]]:
-    """The observation, and the requests to the API server for it."""
+    """The observation, and the requests to the API server that it took."""
     launcher, kubernetes = world.process(watches=True)
     return run(launcher.follow(OPAQUE, BOUND)), kubernetes.calls
 
 
 @pytest.mark.parametrize("state", list(State))
 def test_its_spark_operators_word_is_reported(state: State) -> None:
-    """One read and nothing else, in each state; an end is COMPLETED or FAILED alone, and no end is what runs again."""
+    """In each state the observation takes one read and nothing else; only COMPLETED and FAILED are ends, since other states run again."""
     world = World()
     body = foreign(state, EXITED if state in {State.FAILING, State.FAILED, State.PENDING_RERUN} else "")
     world.put("nightly", kind="application", status=body["status"])
@@ -53,7 +53,7 @@ def test_its_spark_operators_word_is_reported(state: State) -> None:
     ],
 )
 def test_an_end_is_known_only_with_an_exit_code(state: str, message: str, phase: Phase, code: int | None) -> None:
-    """FAILED alone proves nothing about effects."""
+    """FAILED without an exit code proves nothing about effects."""
     world = World()
     world.put("nightly", kind="application", status=foreign(state, message)["status"])
     seen, _ = looked(world)
@@ -62,19 +62,19 @@ def test_an_end_is_known_only_with_an_exit_code(state: str, message: str, phase:
 
 
 def test_what_is_not_there_is_none() -> None:
-    """Read from the API server, and answered."""
+    """Absence is read from the API server, never assumed."""
     assert looked(World()) == (None, ["get sparkapplications"])
 
 
 def test_no_answer_is_no_absence() -> None:
-    """If the API server does not answer, nothing is known about the application."""
+    """Without an answer of the API server nothing is known about the application."""
     launcher, _ = World().process({0: ApiUnavailable("no answer")})
     with pytest.raises(LaunchUnavailable, match=f"application nightly in namespace {NAMESPACE} cannot be read"):
         run(launcher.follow(OPAQUE, BOUND))
 
 
 def test_it_is_in_the_jobs_namespace() -> None:
-    """One of that name elsewhere is another one's."""
+    """An application of that name in another namespace is a different one."""
     world = World()
     elsewhere = {**foreign("COMPLETED"), "metadata": {"name": "nightly"}}
     world.api = type(world.api)(NAMESPACE, "elsewhere")

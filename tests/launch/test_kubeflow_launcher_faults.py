@@ -1,4 +1,4 @@
-"""Any fault of a launch or a stop, at each of its calls: another process continues, and applications and drivers are counted."""
+"""A fault hits each call of a launch or a stop, and another process continues; applications and drivers are counted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ USUAL: list[Fault | ApiUnavailable | ApiRefused] = [
 
 
 def nothing(_: World, __: Assignment) -> None:
-    """Its name is free."""
+    """The name is free."""
 
 
 def created(world: World, assignment: Assignment) -> None:
@@ -51,13 +51,13 @@ def running(world: World, assignment: Assignment) -> None:
 
 
 def exited(world: World, assignment: Assignment) -> None:
-    """Its driver has ended and the status does not show it yet."""
+    """The driver has ended, but the status does not show it yet."""
     world.running(assignment)
     world.spark.finish(NAME, 3)
 
 
 def collected(world: World, assignment: Assignment) -> None:
-    """Its application is gone, its driver runs."""
+    """The application is gone, but its driver runs."""
     world.running(assignment)
     world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
 
@@ -66,12 +66,12 @@ SCENES: list[Callable[[World, Assignment], None]] = [nothing, created, submittin
 
 
 async def stopped(launcher: KubeflowLauncher, assignment: Assignment) -> bool:
-    """As `ending`, for those who want no more than that it is complete."""
+    """Whether `ending` completes the stop."""
     return await ending(launcher, assignment) is not None
 
 
 async def ending(launcher: KubeflowLauncher, assignment: Assignment) -> Stopped | None:
-    """Repeats the stop until it is complete, as the engine does. None: it was given up."""
+    """Repeats the stop until it is complete, as a drive does. None if the answer is StillThere."""
     for _ in range(20):
         try:
             answer = await launcher.stop(assignment, timeout=TIMEOUT)
@@ -82,7 +82,7 @@ async def ending(launcher: KubeflowLauncher, assignment: Assignment) -> Stopped 
 
 
 async def struck(kubernetes: FakeKubernetes, task: asyncio.Task[bool]) -> None:
-    """Until the first process is dead, frozen, or done."""
+    """Waits until the first process is dead, frozen, or done."""
     frozen = asyncio.ensure_future(kubernetes.frozen.wait())
     await asyncio.wait([task, frozen], return_when=asyncio.FIRST_COMPLETED)
     frozen.cancel()
@@ -101,9 +101,9 @@ async def mortal(launcher: KubeflowLauncher, assignment: Assignment) -> bool:
 def test_a_stop_is_gone_on_with_from_wherever_it_stands(
     scene: Callable[[World, Assignment], None], assignment: Assignment, fault: Fault | ApiUnavailable | ApiRefused
 ) -> None:
-    """A fault hits the stopping process at each of its calls in turn. Another one stops then, the first one continues an hour later, late
-    requests take effect, the Spark operator becomes idle: one application of ours has the name, no driver runs, none started after the end,
-    and nothing else was created."""
+    """A fault hits the stopping process at each of its calls in turn. Another process then stops the attempt, the first one continues an
+    hour later, late requests take effect, and the Spark operator becomes idle. One application of ours has the name, no driver runs, none
+    of an opaque job started after the end, and nothing else was created."""
     for call in range(100):
         world = World(seed=call)
         scene(world, assignment)
@@ -140,7 +140,7 @@ def test_a_stop_is_gone_on_with_from_wherever_it_stands(
 def test_two_who_stop_at_once_disturb_nobody(
     scene: Callable[[World, Assignment], None], assignment: Assignment
 ) -> None:
-    """Call by call in turn: both find it complete, and it was done once."""
+    """Two processes stop at once, alternating call by call: both report completion, and the work was done once."""
     world = World()
     scene(world, assignment)
 
@@ -160,16 +160,17 @@ FIRST = effort.seed("launcher storms")
 
 @pytest.mark.parametrize("part", range(4))
 def test_any_order_of_everybodys_steps(part: int) -> None:
-    """Owners that launch and stop one opaque attempt, die, freeze and lose answers; a Spark operator that submits twice and dies; a queue
-    that suspends and resumes; a user who deletes the driver, also by force; a quota that is full; an API server that forgets what happened:
-    at random, as often as EFFORT says. A confirmed stop is final: no driver runs then, none starts after it, and where it says that none
-    ever ran, none did. There never were two applications, nor two drivers at a time."""
+    """Random schedules, as many as EFFORT asks for: owners that launch and stop one opaque attempt, die, freeze and lose answers; a Spark
+    operator that submits twice and dies; a queue that suspends and resumes; a user who deletes the driver, also by force; a full quota; an
+    API server that loses its history. A confirmed stop is final: no driver runs then or starts later, and if it reports that none ever ran,
+    none did. There are never two applications, nor two drivers at a time."""
     for number in range(part * SEEDS // 4, (part + 1) * SEEDS // 4):
         Storm(FIRST + number).play()
 
 
 def test_storms_reach_what_they_should() -> None:
-    """Of 90 fixed ones at least 15 stop an attempt in the storm whose driver pod was made, and 10 prove that nothing ever ran."""
+    """Of 90 fixed storms at least 15 stop an attempt whose driver pod had been created while the storm lasts, and 10 prove that nothing
+    ever ran."""
     played = [Storm(number).play() for number in range(90)]
     assert sum(stopped and started for stopped, started, _ in played) >= 15
     assert sum(proven for *_, proven in played) >= 10
@@ -183,12 +184,12 @@ class Storm:
         self.world = World(seed)
         self.world.each_sleep = self.something
         self.ended_with: int | None = None
-        """Drivers that had ever started when a stop was first answered."""
+        """The number of drivers that had started when a stop was first confirmed."""
         self.in_the_storm = False
-        """An owner's own stop was answered, with others still about."""
+        """True once an owner's stop was confirmed while others were still active."""
 
         self.proven = False
-        """A stop said that nothing ever ran."""
+        """True once a stop reported that nothing ever ran."""
         full = self.rng.random() < 0.25
         self.world.api.refusing = lambda verb, resource, body: (
             ApiRefused("exceeded quota", code=403)
@@ -197,7 +198,8 @@ class Storm:
         )
 
     def play(self) -> tuple[bool, bool, bool]:
-        """Whether a stop was answered in the storm, whether a driver was ever made, and whether a stop said that none ever ran."""
+        """Returns whether a stop was confirmed during the storm, whether a driver was ever created, and whether a stop reported that none
+        ever ran."""
         run(self.storm())
         return self.in_the_storm, bool(self.world.spark.drivers), self.proven
 

@@ -1,4 +1,4 @@
-"""Creating an attempt's application: exactly one, whatever faults hit the call and however many processes make it."""
+"""Creating an attempt's application: exactly one, whatever faults hit the call and however many processes make the call."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sparkonce.launch.protocol import ApplicationState, Phase, Stopped
 from sparkonce.model.record import Assignment, SpecBody
 
 AGAIN = 10
-"""Calls after which something would have to have been created."""
+"""The number of calls after which something would have been created."""
 
 
 def test_an_attempt_is_created_once_and_complete() -> None:
-    """One call with everything in it, and owners if outputs are declared; the returned application is the stored one."""
+    """One call creates everything, with owners if outputs are declared; it returns the application as stored."""
     world = World()
     launcher, kubernetes = world.process()
 
@@ -37,15 +37,15 @@ def test_an_attempt_is_created_once_and_complete() -> None:
 
 
 def test_an_opaque_attempt_has_no_owners() -> None:
-    """Garbage collection would free the name, so no deletion of an object may remove it."""
+    """Garbage collection would free the name, so deleting an object must not remove the application."""
     assert "ownerReferences" not in World().launch(OPAQUE)["metadata"]
 
 
 @pytest.mark.parametrize("fault", Fault)
 @pytest.mark.parametrize("assignment", BOTH)
 def test_whatever_happens_to_the_call_the_same_call_again_makes_it_one(assignment: Assignment, fault: Fault) -> None:
-    """Dead before or after, the request or its answer lost, late, frozen: a process calls again, all pending requests take effect, and
-    there is one application, ours, and one driver."""
+    """The caller dies before or after the call or freezes, or the request or its answer is lost or late. A process repeats the call and all
+    pending requests take effect: there is one application, ours, and one driver."""
     world = World()
 
     async def story() -> ApplicationState:
@@ -82,7 +82,7 @@ def test_two_at_once_make_one() -> None:
 
 
 def test_no_answer_is_unknown() -> None:
-    """A lost request and a lost answer give the same error, and nothing is retried here: the caller retries after a look."""
+    """A lost request and a lost answer give the same error. The launcher retries neither: its caller looks first, then retries."""
     for fault, made in ((Fault.LOST, 0), (Fault.ANSWER_LOST, 1)):
         world = World()
         launcher, kubernetes = world.process({0: fault})
@@ -93,7 +93,7 @@ def test_no_answer_is_unknown() -> None:
 
 @pytest.mark.parametrize("theirs", ["", "nonce-of-another-grant"])
 def test_a_taken_name_is_told_by_its_nonce(theirs: str) -> None:
-    """A foreign application has none; one of ours with another nonce says that the ledger is older than it was."""
+    """A foreign application has no nonce; one of ours with another nonce shows that the ledger was rewound."""
     world = World()
     document = application(DECLARED.model_copy(update={"nonce": theirs}), JOB, [], namespace=NAMESPACE)
     if not theirs:
@@ -108,7 +108,7 @@ def test_a_taken_name_is_told_by_its_nonce(theirs: str) -> None:
 
 
 def test_a_name_that_was_taken_and_is_free_again_is_tried_later() -> None:
-    """AlreadyExists, and then it does not exist: nothing is known about what it was."""
+    """If a create gets AlreadyExists and the object is then missing, the outcome is unknown."""
     world = World()
     world.put(NAME, kind="sparkapplications")
     looks = iter([None, lambda: world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)])
@@ -119,7 +119,7 @@ def test_a_name_that_was_taken_and_is_free_again_is_tried_later() -> None:
 
 @pytest.mark.parametrize("code", [400, 422])
 def test_an_invalid_application_is_refused_for_good_with_its_fields(code: int) -> None:
-    """The error has the fields' paths in the IdempotentJob."""
+    """The error gives the fields' paths in the IdempotentJob."""
     refusal = ApiRefused(
         "spec.driver.cores: must be positive", code=code, reason="Invalid", fields=["spec.driver.cores"]
     )
@@ -128,7 +128,7 @@ def test_an_invalid_application_is_refused_for_good_with_its_fields(code: int) -
 
 
 def test_fields_that_the_cluster_does_not_know_are_named() -> None:
-    """With their paths in the IdempotentJob, all of them in one sentence."""
+    """One sentence names all of them by their paths in the IdempotentJob."""
     refusal = ApiRefused("strict", code=400, unknown=["spec.driver.memroy", "spec.imagee"])
     said = (
         r"spec\.template\.spec\.driver\.memroy and spec\.template\.spec\.imagee are not fields of the SparkApplications"
@@ -138,7 +138,8 @@ def test_fields_that_the_cluster_does_not_know_are_named() -> None:
 
 
 def test_a_field_of_ours_that_an_older_cluster_lacks_is_left_to_it() -> None:
-    """Without `driver.template` in its CRD the driver has no projected token, and does without; the job's own template is not dropped."""
+    """If the cluster's CRD lacks `driver.template`, the driver runs without its projected token; the job's own pod template is never
+    dropped."""
     refusal = ApiRefused("strict", code=400, unknown=["spec.driver.template"])
     launcher, kubernetes = World().process({0: refusal})
     assert run(launcher.launch(DECLARED)).phase is Phase.ACCEPTED
@@ -152,7 +153,7 @@ def test_a_field_of_ours_that_an_older_cluster_lacks_is_left_to_it() -> None:
 
 
 def test_a_settle_run_is_created_although_the_cluster_knows_a_field_no_more() -> None:
-    """The attempt's effect must be found out whatever version of the CRD came since."""
+    """Settling an attempt must work even if the CRD has lost a field of the job since."""
     launcher, kubernetes = World().process()
     run(launcher.settle(DECLARED.model_copy(update={"run": 1})))
     assert kubernetes.strict == [False]
@@ -160,7 +161,8 @@ def test_a_settle_run_is_created_although_the_cluster_knows_a_field_no_more() ->
 
 @pytest.mark.parametrize("code", [401, 403, 404, 409, 413, 429])
 def test_every_other_refusal_is_for_now(code: int) -> None:
-    """Missing rights, a quota, a missing namespace, too many requests: the same call later, after the delay that the API server names."""
+    """Missing rights, a quota, a missing namespace or too many requests: the same call is repeated after the delay that the API server
+    names."""
     refusal = (ApiConflict if code == 409 else ApiRefused)("not now", code=code, retry_after=7.0)
     world = World()
     with pytest.raises(LaunchUnavailable, match="not created in namespace loads: not now") as told:
@@ -170,7 +172,7 @@ def test_every_other_refusal_is_for_now(code: int) -> None:
 
 
 def test_a_namespace_that_is_being_deleted_or_gone_takes_nothing() -> None:
-    """It is unavailable, since it may come back."""
+    """The namespace is unavailable, since it may come back."""
     world = World()
     world.api.namespaces[NAMESPACE]["metadata"]["deletionTimestamp"] = "now"
     assert isinstance(outcome(world.process()[0].launch(DECLARED)), LaunchUnavailable)
@@ -179,7 +181,7 @@ def test_a_namespace_that_is_being_deleted_or_gone_takes_nothing() -> None:
 
 
 def test_a_job_that_is_no_job_any_more_is_refused() -> None:
-    """After an edit, or with an older version's ledger, this version cannot launch the job: refused once, before anything is sent."""
+    """A recorded job that this version cannot launch is refused before any request is sent."""
     world = World()
     body = copy.deepcopy(DECLARED.spec.job)
     body["spec"]["template"]["spec"]["driver"] = {"podName": "mine"}
@@ -194,7 +196,8 @@ def test_a_job_that_is_no_job_any_more_is_refused() -> None:
 def test_a_create_that_a_zombie_sends_after_the_attempt_was_abandoned_meets_a_placeholder(
     assignment: Assignment,
 ) -> None:
-    """Frozen before its create for an hour: it gets the answer that the attempt is being stopped, and no driver ever starts."""
+    """Frozen before its create while the attempt is stopped: the late create is answered that the attempt is being stopped, and no driver
+    ever starts."""
     world = World()
 
     async def story() -> ApplicationState:
@@ -214,13 +217,13 @@ def test_a_create_that_a_zombie_sends_after_the_attempt_was_abandoned_meets_a_pl
 
 
 def test_an_answer_that_says_nothing_is_no_refusal() -> None:
-    """A 500, or a proxy's page: unknown, as silence is."""
+    """A 500 or a proxy's page is an unknown outcome, as silence is."""
     with pytest.raises(LaunchUnavailable):
         run(World().process({0: ApiUnavailable("500")})[0].launch(DECLARED))
 
 
 def test_a_settle_run_carries_the_labels_and_annotations_of_the_template() -> None:
-    """As every application of the job."""
+    """They are those of every application of the job."""
     job = DECLARED.spec.job
     metadata = {"labels": {"team": "x"}, "annotations": {"example.com/owner": "y"}}
     body = SpecBody(job={**job, "spec": {**job["spec"], "template": {**job["spec"]["template"], "metadata": metadata}}})

@@ -1,4 +1,4 @@
-"""Observing: a watch's content is trusted; what it lacks, or an end that it missed, is confirmed at the API server first."""
+"""Observing: what a watch has is trusted; what it lacks, and ends that it missed, are confirmed at the API server first."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from sparkonce.model.record import Application
 
 LIVE_LOOK = ["get sparkapplications", "get pods"]
 UNSEEN = Application(name=NAME, uid="uid-1")
-"""As the record has it before a driver was seen; the world's first object is the application."""
+"""As in the record before a driver was seen; `uid-1` is the application, the first object of the world."""
 
 
 def looked(world: World, noted: Application | None = None) -> tuple[ApplicationState | None, list[str]]:
-    """The observation of a launcher with current watches, and its requests to the API server."""
+    """The observation of a launcher whose watches are current, and its requests to the API server."""
     launcher, kubernetes = world.process(watches=True)
     return run(launcher.observe(DECLARED, noted)), kubernetes.calls
 
 
 def stale(world: World, then: Callable[[], object]) -> tuple[KubeflowLauncher, FakeKubernetes]:
-    """A launcher whose watches have not seen what happened `then`."""
+    """A launcher whose watches have not seen the effects of `then`."""
     launcher, kubernetes = world.process(watches=True)
     then()
     return launcher, kubernetes
 
 
 def test_a_running_attempt_costs_no_request() -> None:
-    """From its creation to its driver's life: as the watches have it, with the driver to note."""
+    """From the application's creation on, the watches have everything, including the driver to note."""
     world = World()
     world.launch(DECLARED)
     assert looked(world)[0] is not None and looked(world)[1] == []
@@ -47,7 +47,7 @@ def test_a_running_attempt_costs_no_request() -> None:
 
 
 def test_without_watches_or_while_they_are_behind_the_api_server_is_asked() -> None:
-    """Both at once: the application first, its driver pod after it."""
+    """Both objects are read then: first the application, then its driver pod."""
     world = World()
     noted = world.running(DECLARED)
     launcher, kubernetes = world.process()
@@ -65,7 +65,7 @@ def test_without_watches_or_while_they_are_behind_the_api_server_is_asked() -> N
 
 
 def test_none_is_said_by_the_api_server_alone() -> None:
-    """Objects that the watches lack may exist: a lagging watch makes no attempt lost."""
+    """Objects that a watch lacks may exist: a lagging watch never makes an attempt lost."""
     world = World()
     launcher, kubernetes = stale(world, lambda: world.running(DECLARED))
     seen = run(launcher.observe(DECLARED, None))
@@ -77,7 +77,7 @@ def test_none_is_said_by_the_api_server_alone() -> None:
 
 
 def test_an_application_that_is_gone_is_seen_as_soon_as_the_watch_tells() -> None:
-    """Until then the watch is believed, which costs time and no truth: it was there."""
+    """Until then the watch is believed, which costs time but states nothing false: the application was there."""
     world = World()
     noted = world.running(DECLARED)
     launcher, _ = stale(world, lambda: world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME))
@@ -87,7 +87,7 @@ def test_an_application_that_is_gone_is_seen_as_soon_as_the_watch_tells() -> Non
 
 
 def test_a_driver_has_vanished_only_where_the_api_server_says_so() -> None:
-    """Missing in the watch but existing: it runs. Missing at the API server, too: its end was not seen."""
+    """A driver that the watch lacks but the API server has is running. If both lack it, its end was not seen."""
     world = World()
     world.launch(DECLARED)
     launcher, kubernetes = stale(world, world.spark.settle)
@@ -104,7 +104,8 @@ def test_a_driver_has_vanished_only_where_the_api_server_says_so() -> None:
 
 @pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED_KNOWN)])
 def test_an_exit_code_that_a_watch_holds_is_final(code: int, phase: Phase) -> None:
-    """The pod may be gone before the next read: what the watch saw is evidence, with and without the pod's watch lagging."""
+    """The pod may be gone before the next read: the exit code that the watch has is evidence, even if the watch of applications has lost
+    the application."""
     world = World()
     noted = world.running(DECLARED)
     world.spark.finish(NAME, code)
@@ -115,13 +116,13 @@ def test_an_exit_code_that_a_watch_holds_is_final(code: int, phase: Phase) -> No
     assert (seen.phase, seen.exit_code, seen.driver, kubernetes.calls) == (phase, code, noted.driver, [])
 
     assert isinstance(launcher.applications, FakeWatched)
-    launcher.applications._seen.clear()  # it is behind in another way: it has lost the application
+    launcher.applications._seen.clear()  # this watch has lost the application
     seen = run(launcher.observe(DECLARED, noted))
     assert seen is not None and (seen.phase, seen.exit_code) == (phase, code)
 
 
 def test_an_end_without_a_driver_to_prove_it_is_looked_at() -> None:
-    """COMPLETED in the watch and no pod beside it: the pod, if it is there, knows better."""
+    """COMPLETED in the watch without a pod: the pod is read from the API server, since it decides if it exists."""
     world = World()
     noted = world.running(DECLARED)
     world.spark.finish(NAME, 0)
@@ -138,7 +139,7 @@ def test_an_end_without_a_driver_to_prove_it_is_looked_at() -> None:
 
 
 def test_what_contradicts_the_record_is_looked_at() -> None:
-    """Another UID, or another nonce: the watch may still hold an earlier object."""
+    """With another UID or nonce, the watch may still have an earlier object."""
     world = World()
     world.put(NAME, kind="sparkapplications")
 
@@ -159,7 +160,7 @@ def test_what_contradicts_the_record_is_looked_at() -> None:
 
 
 def test_a_ledger_that_is_older_than_its_applications_is_told() -> None:
-    """Never from a watch alone, and not of foreign applications."""
+    """It is reported only after a read from the API server, and never for a foreign application."""
     world = World()
     world.launch(DECLARED.model_copy(update={"nonce": "granted since"}))
     seen, calls = looked(world)
@@ -175,7 +176,7 @@ def test_a_ledger_that_is_older_than_its_applications_is_told() -> None:
 @pytest.mark.parametrize("call", [0, 1])
 @pytest.mark.parametrize("answer", [ApiUnavailable("no answer"), ApiRefused("forbidden", code=403, retry_after=3.0)])
 def test_what_cannot_be_looked_at_is_not_absent(call: int, answer: ApiRefused | ApiUnavailable) -> None:
-    """Neither look may fail: half a look proves nothing."""
+    """Both reads must succeed: half an observation proves nothing."""
     world = World()
     noted = world.running(OPAQUE)
     with pytest.raises(LaunchUnavailable, match="cannot be read") as told:
@@ -184,7 +185,7 @@ def test_what_cannot_be_looked_at_is_not_absent(call: int, answer: ApiRefused | 
 
 
 def test_a_driver_that_starts_between_the_two_looks_is_seen() -> None:
-    """The pod is read after the application; the other way round it would seem to be missing."""
+    """The pod is read after the application; in the other order it would seem to be missing."""
     world = World()
     world.launch(DECLARED)
     steps = iter([None, world.spark.settle])
@@ -194,8 +195,8 @@ def test_a_driver_that_starts_between_the_two_looks_is_seen() -> None:
 
 
 def test_an_end_that_a_watch_saw_before_the_deletion_stays_proven() -> None:
-    """The driver exits 0, and its pod is deleted after that: a process whose watch has the version before knows the success, and one that
-    comes later, to which COMPLETED alone is left, does not."""
+    """The driver exits 0, and its pod is deleted afterwards. A process whose watch still has the earlier version knows of the success; one
+    that comes later sees only COMPLETED, which is no proof."""
     world = World()
     noted = world.running(OPAQUE)
     world.spark.finish(NAME, 0)
@@ -217,7 +218,7 @@ def test_an_end_that_a_watch_saw_before_the_deletion_stays_proven() -> None:
 
 
 class Remembered:
-    """A watch that lags: it has one version of a pod."""
+    """A lagging watch, which has one version of one pod."""
 
     synced = True
 

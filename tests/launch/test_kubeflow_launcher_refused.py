@@ -1,4 +1,4 @@
-"""Stopping when the API server, or the Spark operator, does not allow it: the answers, their deadlines, and the pace of requests."""
+"""Stopping when the API server or the Spark operator does not allow it: answers, deadlines, and the rate of requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refuse(world: World, verb: str, plural: str, code: int) -> None:
 @pytest.mark.parametrize("code", [400, 403, 422])
 @pytest.mark.parametrize("plural", ["sparkapplications", "pods"])
 def test_a_name_that_cannot_be_held_is_for_a_person(plural: str, code: int) -> None:
-    """Neither the placeholder nor the stub may be created: the attempt cannot be abandoned."""
+    """If the placeholder or the stub may not be created, the attempt cannot be abandoned: a person has to act."""
     world = World()
     if plural == "pods":
         world.launch(OPAQUE)
@@ -41,7 +41,7 @@ def test_a_name_that_cannot_be_held_is_for_a_person(plural: str, code: int) -> N
 
 @pytest.mark.parametrize("code", [401, 404, 409, 429])
 def test_a_name_that_cannot_be_held_now_is_tried_again(code: int) -> None:
-    """These say nothing about the placeholder itself."""
+    """These refusals are not about the placeholder itself."""
     world = World()
     refuse(world, "create", "sparkapplications", code)
     with pytest.raises(LaunchUnavailable) as told:
@@ -50,7 +50,8 @@ def test_a_name_that_cannot_be_held_now_is_tried_again(code: int) -> None:
 
 
 def test_in_a_namespace_that_is_gone_nothing_runs() -> None:
-    """Nothing can be created in it, nor in one that is being deleted: no stub is needed, and a placeholder waits."""
+    """Nothing can be created in a namespace that is gone or being deleted: no stub is needed, and a placeholder waits until the namespace
+    is gone."""
     world = World()
     world.launch(OPAQUE)
     world.api.namespaces[NAMESPACE]["metadata"]["deletionTimestamp"] = "now"
@@ -67,7 +68,7 @@ def test_in_a_namespace_that_is_gone_nothing_runs() -> None:
 @pytest.mark.parametrize(("verb", "plural"), [("patch", "sparkapplications"), ("delete", "pods")])
 @pytest.mark.parametrize("assignment", BOTH)
 def test_what_may_not_be_ended_is_still_there(assignment: Assignment, verb: str, plural: str) -> None:
-    """The bound is kept, the reason is said, and what may be ended is."""
+    """The stop keeps its time limit, says the reason, and still ends whatever may be ended."""
     world = World()
     world.running(assignment)
     world.each_sleep = lambda: None
@@ -81,7 +82,7 @@ def test_what_may_not_be_ended_is_still_there(assignment: Assignment, verb: str,
 
 @pytest.mark.parametrize(("verb", "plural"), [("patch", "sparkapplications"), ("delete", "pods"), ("list", "pods")])
 def test_too_many_requests_are_waited_for_by_the_caller(verb: str, plural: str) -> None:
-    """With the time that the API server asks for."""
+    """The error has the delay that the API server asks for."""
     world = World()
     world.running(OPAQUE)
     refuse(world, verb, plural, 429)
@@ -94,7 +95,7 @@ def test_too_many_requests_are_waited_for_by_the_caller(verb: str, plural: str) 
 
 
 def test_a_status_that_keeps_changing_is_met_again_and_again() -> None:
-    """Each conflict is another look, without a pause for a few and with one after that."""
+    """Each conflict leads to another look: a few without a pause, the later ones after a pause."""
     world = World()
     world.running(OPAQUE)
     left = [20]
@@ -112,7 +113,8 @@ def test_a_status_that_keeps_changing_is_met_again_and_again() -> None:
 
 
 def test_looks_become_rare_and_a_watch_makes_them_prompt() -> None:
-    """Pauses grow to their limit; with watches each is split into short checks without requests, and ends once the watches see a change."""
+    """Pauses grow to their limit. With watches each pause is split into short checks without requests, and ends once the watches see a
+    change."""
     world = World()
     world.running(OPAQUE)
     world.spark.cut_off = True
@@ -139,7 +141,7 @@ def test_looks_become_rare_and_a_watch_makes_them_prompt() -> None:
 
 
 def test_answers_that_contradict_each_other_are_no_busy_loop() -> None:
-    """AlreadyExists and then not there, for ever: the bound is kept."""
+    """AlreadyExists and absence in turns, without end: the stop keeps its time limit."""
     world = World()
     world.each_sleep = lambda: None
 

@@ -1,4 +1,4 @@
-"""Creating and seeing a settle run: one application per number, beside the attempt's and never mistaken for it."""
+"""Launching and observing a settle run: one application per number, beside the attempt's and never mistaken for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def of_the_run(world: World) -> dict[str, object]:
 
 
 def test_it_has_its_own_name_and_the_attempts_nonce() -> None:
-    """The attempt's own application is another one, and is not created by it."""
+    """It neither creates the attempt's own application nor is observed as one."""
     world = World()
     seen = run(world.process()[0].settle(RUN))
     assert (seen.name, seen.nonce, seen.phase) == (f"{NAME}-s2", DECLARED.nonce, Phase.ACCEPTED)
@@ -36,7 +36,7 @@ def test_it_has_its_own_name_and_the_attempts_nonce() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.ANSWER_LOST])
 def test_whatever_happens_to_the_call_the_same_call_again_makes_it_one(fault: Fault) -> None:
-    """No answer is unknown; the same number again finds what there is."""
+    """The outcome of an unanswered create is unknown; repeating it with the same number finds the application."""
     world = World()
     with pytest.raises(LaunchUnavailable, match="it is not known whether"):
         run(world.process({0: fault})[0].settle(RUN))
@@ -46,7 +46,7 @@ def test_whatever_happens_to_the_call_the_same_call_again_makes_it_one(fault: Fa
 
 
 def test_two_at_once_make_one() -> None:
-    """Two operators that counted the same number cannot be, and would do no harm."""
+    """Two operators should never count the same number; if they do, there is still one application."""
     world = World()
 
     async def both() -> list[ApplicationState]:
@@ -58,7 +58,7 @@ def test_two_at_once_make_one() -> None:
 
 
 def test_stopping_the_attempt_leaves_its_settle_run_alone() -> None:
-    """The attempt is ended while a settle run works, or after: the settle run's application and pod stay as they are."""
+    """Stopping the attempt beside a settle run does not change the settle run's application."""
     world = World()
     run(world.process()[0].launch(DECLARED))
     run(world.process()[0].settle(RUN))

@@ -1,4 +1,4 @@
-"""Stopping an attempt: none of it runs or will run, evidence stays, and anything that cannot be ended is reported."""
+"""Stopping an attempt: afterwards nothing of it runs or will run, evidence is kept, and what cannot be ended is reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sparkonce.model.record import Assignment
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_a_running_attempt_is_suspended_with_our_mark_and_its_driver_deleted(assignment: Assignment) -> None:
-    """One edit of the application, the driver gone; of an opaque job a stub keeps the driver pod's name."""
+    """The application gets one edit and the driver is deleted; for an opaque job a stub keeps the driver pod's name."""
     world = World()
     noted = world.running(assignment)
 
@@ -49,7 +49,7 @@ def test_a_running_attempt_is_suspended_with_our_mark_and_its_driver_deleted(ass
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_a_driver_that_was_ended_by_us_has_no_outcome(assignment: Assignment) -> None:
-    """Its exit code after our deletion proves nothing, at any time."""
+    """An exit code from after our deletion proves nothing, however often the stop is repeated."""
     world = World()
     world.running(assignment)
     assert (ended(world.stop(assignment)).exit_code, ended(world.stop(assignment)).phase) == (None, Phase.UNKNOWN)
@@ -57,7 +57,7 @@ def test_a_driver_that_was_ended_by_us_has_no_outcome(assignment: Assignment) ->
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_an_attempt_that_was_never_created_gets_a_placeholder(assignment: Assignment) -> None:
-    """The placeholder that takes the name runs nothing, also when the Spark operator sees it or another client resumes it."""
+    """The placeholder that takes the name runs nothing, even if the Spark operator sees it or another client resumes it."""
     world = World()
 
     seen = ended(world.stop(assignment))
@@ -71,7 +71,7 @@ def test_an_attempt_that_was_never_created_gets_a_placeholder(assignment: Assign
 
 
 def test_a_submission_that_is_under_way_is_waited_for_where_the_job_is_opaque() -> None:
-    """No pod is there when the stop begins, and the one that comes is deleted before the stop ends."""
+    """The stop begins while there is no pod yet; the pod that the submission creates is deleted before the stop ends."""
     world = World()
     world.launch(OPAQUE)
     world.spark.step()
@@ -85,7 +85,7 @@ def test_a_submission_that_is_under_way_is_waited_for_where_the_job_is_opaque() 
 
 
 def test_a_submission_after_the_end_meets_the_stub() -> None:
-    """Of a Spark operator that lost its office and was frozen meanwhile; and of a queue that resumes what we suspended."""
+    """A former leader of the Spark operator that was frozen, and a queue that resumes the suspended application, start no driver."""
     world = World()
     world.launch(OPAQUE)
     before = world.application()
@@ -98,7 +98,8 @@ def test_a_submission_after_the_end_meets_the_stub() -> None:
 
 
 def test_while_the_spark_operator_is_down_an_opaque_attempt_is_not_over() -> None:
-    """ "No pod is left" does not complete the stop while it may still submit; the bound is kept, and the next call continues."""
+    """While the Spark operator may still submit, "no pod is left" does not complete the stop: it keeps its time limit, and the next call
+    continues."""
     world = World()
     world.launch(OPAQUE)
     world.spark.submits = False
@@ -110,7 +111,7 @@ def test_while_the_spark_operator_is_down_an_opaque_attempt_is_not_over() -> Non
 
 
 def test_with_declared_outputs_a_spark_operator_that_is_down_is_waited_for_briefly() -> None:
-    """Settling has made the attempt final: the wait is a courtesy."""
+    """The outputs are settled, which makes the attempt final: the wait is a courtesy."""
     world = World()
     world.launch(DECLARED)
     world.spark.submits = False
@@ -119,7 +120,7 @@ def test_with_declared_outputs_a_spark_operator_that_is_down_is_waited_for_brief
 
 
 def test_a_second_driver_and_executors_are_deleted_too() -> None:
-    """By our nonce or their owner, whatever their names; ended pods, and those of others, stay."""
+    """They are found by our nonce or their owner, whatever their names; ended pods and those of others are kept."""
     world = World()
     noted = world.running(OPAQUE)
     app_name = {"labels": {"sparkoperator.k8s.io/app-name": NAME}}
@@ -137,7 +138,7 @@ def test_a_second_driver_and_executors_are_deleted_too() -> None:
 
 
 def test_failed_is_no_end_while_its_driver_runs() -> None:
-    """The Spark operator submitted twice and says FAILED "driver pod already exist": the driver is deleted all the same."""
+    """After a second submission the Spark operator says FAILED "driver pod already exist": the running driver is still deleted."""
     world = World()
     world.launch(OPAQUE)
     world.spark.forgets = 1
@@ -147,12 +148,12 @@ def test_failed_is_no_end_while_its_driver_runs() -> None:
     ended(world.stop(OPAQUE))
 
     assert (world.spark.alive(), is_stub(world.driver()), len(world.spark.drivers)) == ([], True, 1)
-    assert world.application()["metadata"]["generation"] == 1  # a suspension would mean nothing to it
+    assert world.application()["metadata"]["generation"] == 1  # suspending it would have no effect
 
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_a_driver_outlives_its_application(assignment: Assignment) -> None:
-    """The application was deleted: a placeholder has the name, and the driver, which is still ours by its nonce, is deleted."""
+    """After the application was deleted, a placeholder takes its name, and the driver, recognised by our nonce, is deleted."""
     world = World()
     noted = world.running(assignment)
     world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
@@ -165,7 +166,7 @@ def test_a_driver_outlives_its_application(assignment: Assignment) -> None:
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_a_driver_whose_node_is_out_of_reach_may_run_on(assignment: Assignment) -> None:
-    """Nothing is deleted by force: past the bound that is reported, and the pod stays as the API server has it."""
+    """No pod is deleted by force: at the time limit the stop reports the pod, which stays."""
     world = World()
     world.running(assignment)
     world.spark.cut_off = True
@@ -176,7 +177,7 @@ def test_a_driver_whose_node_is_out_of_reach_may_run_on(assignment: Assignment) 
 
 
 def test_what_somebody_resumed_is_suspended_again() -> None:
-    """Our mark alone stops nothing."""
+    """An application that has our mark but was resumed is suspended again: the mark alone stops nothing."""
     world = World()
     world.launch(OPAQUE)
     world.spark.submits = False
@@ -188,7 +189,7 @@ def test_what_somebody_resumed_is_suspended_again() -> None:
 
 
 def test_what_a_queue_holds_is_marked_and_kept_from_starting() -> None:
-    """It was suspended already, by a queue that will resume it."""
+    """A queue had suspended it and would resume it; after the stop no driver starts."""
     world = World()
     world.launch(OPAQUE)
     world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, {"spec": {"suspend": True}})
@@ -205,7 +206,7 @@ def test_what_a_queue_holds_is_marked_and_kept_from_starting() -> None:
 
 @pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED_KNOWN)])
 def test_a_driver_that_has_ended_is_evidence_and_stays(code: int, phase: Phase) -> None:
-    """The Spark operator has time to write the end, nothing is suspended or deleted, and the ended pod keeps its name."""
+    """The Spark operator is given time to write the end; nothing is suspended or deleted, and the ended pod keeps its name."""
     world = World()
     noted = world.running(OPAQUE)
     world.spark.finish(NAME, code)
@@ -219,7 +220,8 @@ def test_a_driver_that_has_ended_is_evidence_and_stays(code: int, phase: Phase) 
 
 
 def test_the_exit_code_survives_a_spark_operator_that_deletes_what_it_suspends() -> None:
-    """It never said the end, so it is suspended, which deletes the ended driver: its exit code was seen, and is final."""
+    """The Spark operator never writes the end, so the application is suspended, which deletes the ended driver: the exit code seen before
+    that is final."""
     world = World()
     noted = world.running(OPAQUE)
     world.spark.finish(NAME, 3)
@@ -239,7 +241,7 @@ def test_the_exit_code_survives_a_spark_operator_that_deletes_what_it_suspends()
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_an_attempt_that_has_ended_is_left_as_it_is(assignment: Assignment) -> None:
-    """COMPLETED, its driver there: three looks and no write."""
+    """If the status is COMPLETED and the driver pod exists, the stop makes three reads and no write."""
     world = World()
     world.running(assignment)
     world.spark.finish(NAME, 0)
@@ -255,7 +257,7 @@ def test_an_attempt_that_has_ended_is_left_as_it_is(assignment: Assignment) -> N
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_a_foreign_application_is_not_touched_and_what_is_left_of_ours_is(assignment: Assignment) -> None:
-    """It took the name after ours was deleted; our driver runs on and is deleted, by its nonce."""
+    """A foreign application took the name after ours was deleted; our driver, which still runs, is found by its nonce and deleted."""
     world = World()
     world.running(assignment)
     world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
@@ -273,7 +275,7 @@ def test_a_foreign_application_is_not_touched_and_what_is_left_of_ours_is(assign
 
 
 def test_an_attempt_that_the_ledger_does_not_know_is_not_stopped() -> None:
-    """The ledger is older than it was: nothing is stopped for it."""
+    """The ledger was rewound, so nothing is stopped on its word."""
     world = World()
     world.running(OPAQUE.model_copy(update={"nonce": "granted since"}))
     before = world.application()
@@ -284,7 +286,8 @@ def test_an_attempt_that_the_ledger_does_not_know_is_not_stopped() -> None:
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_an_application_that_somebody_deletes_frees_its_name(assignment: Assignment) -> None:
-    """While its deletion waits for a finalizer an opaque attempt is not over; when it is gone, a placeholder takes the name."""
+    """While the deletion waits for a finalizer an opaque attempt is not over; once the application is gone, a placeholder takes the
+    name."""
     world = World()
     world.launch(assignment)
     world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, {"spec": {"suspend": True}})
@@ -303,7 +306,7 @@ def test_an_application_that_somebody_deletes_frees_its_name(assignment: Assignm
 
 
 def waiting(world: World, *, node: str | None = "node-1", reason: str = "ErrImagePull") -> None:
-    """The driver pod waits: without a node, or on one where its container does not start."""
+    """The driver pod is waiting, either without a node or on a node that does not start its container."""
     driver = world.driver()
     assert driver is not None
     spec = {"nodeName": node, "containers": [{"name": DRIVER_CONTAINER}]}
@@ -313,7 +316,7 @@ def waiting(world: World, *, node: str | None = "node-1", reason: str = "ErrImag
 
 
 def ended_by_its_kubelet(world: World, **terminated: Any) -> None:
-    """The pod's containers have the final state that a kubelet writes before it lets a pod go."""
+    """Gives the pod's containers the final state that a kubelet writes before the pod is removed."""
     state = {"terminated": {"reason": "ContainerStatusUnknown", "exitCode": 137} | terminated}
     container = {"name": DRIVER_CONTAINER, "restartCount": 0, "state": state}
     world.api.patch(PODS, NAMESPACE, DRIVER, {"status": {"phase": "Failed", "containerStatuses": [container]}})
@@ -321,15 +324,15 @@ def ended_by_its_kubelet(world: World, **terminated: Any) -> None:
 
 
 def submitted(world: World) -> None:
-    """The attempt's application is submitted, with the history of pods in its annotation; its driver pod waits."""
+    """Submits the attempt's application, whose annotation says from which version on to read the history of pods; its driver pod waits."""
     run(world.process(watches=True)[0].launch(OPAQUE))
     while not world.spark.drivers:
         world.spark.step()
 
 
 def test_a_submission_that_failed_never_ran() -> None:
-    """No pod ever had the driver's name, from before the application until the stub; without the history, which the API server keeps for
-    minutes, nothing is concluded, and neither where the application does not say from where to read it."""
+    """It never ran if no pod ever had the driver's name, from before the application until the stub. Nothing is concluded without the
+    history, which the API server keeps for minutes only, or if the application does not say from which version on to read it."""
     world = World()
     world.api.refusing = lambda verb, resource, body: (
         ApiRefused("quota", code=403) if resource == PODS and verb == "create" and not is_stub(dict(body)) else None
@@ -352,7 +355,7 @@ def test_a_submission_that_failed_never_ran() -> None:
 
 
 def test_a_driver_that_ran_unseen_is_in_the_history() -> None:
-    """It ran and was deleted by force before anyone looked, and the Spark operator says that the submission failed."""
+    """The driver ran and was deleted by force before anyone looked, and the Spark operator says that the submission failed."""
     world = World()
     run(world.process(watches=True)[0].launch(OPAQUE))
     world.spark.forgets = 1
@@ -365,7 +368,7 @@ def test_a_driver_that_ran_unseen_is_in_the_history() -> None:
 
 @pytest.mark.parametrize("ran", [False, True])
 def test_a_pod_that_was_never_bound_never_ran(ran: bool) -> None:
-    """Unschedulable, or its volume claim is missing: deleted without a node, it has run nothing. With a node it may have."""
+    """Unschedulable, or without its volume claim: a pod deleted without a node has run nothing; one with a node may have."""
     world = World()
     submitted(world)
     waiting(world, node="node-1" if ran else None)
@@ -384,7 +387,7 @@ def test_a_pod_that_was_never_bound_never_ran(ran: bool) -> None:
     ],
 )
 def test_a_container_that_its_kubelet_never_started_never_ran(final: dict[str, str], never: bool) -> None:
-    """An image that cannot be pulled: the pod's final state says that its container had no ID; one that ran has one."""
+    """The image cannot be pulled: in the pod's final state the container has no ID, which one that ran would have."""
     world = World()
     submitted(world)
     waiting(world)
@@ -398,7 +401,7 @@ def test_a_container_that_its_kubelet_never_started_never_ran(final: dict[str, s
     "container", [{"state": {"running": {}}}, {"lastState": {"terminated": {}}}, {"restartCount": 1}, {"started": True}]
 )
 def test_a_container_that_started_once_ran(container: dict[str, Any]) -> None:
-    """Whatever the pod says later: one version in its history that shows a start, of an init container too, is enough."""
+    """Whatever the pod shows later: one version in its history that shows a start, even of an init container, is enough."""
     for kind in ("containerStatuses", "initContainerStatuses"):
         world = World()
         submitted(world)
@@ -410,7 +413,7 @@ def test_a_container_that_started_once_ran(container: dict[str, Any]) -> None:
 
 
 def test_an_api_server_that_does_not_answer_proves_nothing() -> None:
-    """Asking for the history again is left to the next call: until then the attempt is not over."""
+    """The next call asks for the history again; until then the attempt is not over."""
     world = World()
     submitted(world)
     waiting(world, node=None)

@@ -1,4 +1,4 @@
-"""Listing an install's applications, and removing one that is no longer needed without freeing its name."""
+"""Listing an install's applications, and removing one that is no longer needed while its name stays taken."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ended(world: World, assignment: Assignment) -> FoundApplication:
 
 
 def test_an_application_says_whose_it_is() -> None:
-    """Address, generation, attempt, nonce and fingerprint: enough to rebuild a record from, and to stop it."""
+    """Address, generation, attempt, nonce and fingerprint are enough to rebuild a record and to stop the attempt."""
     world = World()
     noted = world.running(OPAQUE)
     seen = one(world)
@@ -53,7 +53,7 @@ def test_an_application_says_whose_it_is() -> None:
 
 
 def test_placeholders_and_settle_runs_are_told_apart() -> None:
-    """Neither is an attempt that ran."""
+    """Neither is listed as an attempt that ran."""
     world = World()
     world.stop(DECLARED)
     job = settle_run(DECLARED.model_copy(update={"run": 2}), JOB, namespace=NAMESPACE)
@@ -64,7 +64,7 @@ def test_placeholders_and_settle_runs_are_told_apart() -> None:
 
 
 def test_what_is_not_of_this_install_is_not_found() -> None:
-    """Another install's, a foreign one, and one whose name and annotations do not fit; labels prove nothing."""
+    """Another install's application, a foreign one, and one whose name does not match its annotations are left out; labels do not count."""
     world = World()
     stored = world.launch(DECLARED)
     assert found(world, "west") == []
@@ -79,14 +79,14 @@ def test_what_is_not_of_this_install_is_not_found() -> None:
 
 
 def test_namespaces_limit_what_is_listed() -> None:
-    """None means all."""
+    """None lists all namespaces."""
     world = World()
     world.launch(DECLARED)
     assert (len(found(world, namespaces=[NAMESPACE])), found(world, namespaces=["other"])) == (1, [])
 
 
 def test_what_cannot_be_listed_is_not_nothing() -> None:
-    """Missing rights are an error, not an empty list."""
+    """Missing permission is an error, not an empty list."""
     with pytest.raises(LaunchUnavailable, match="cannot be listed"):
         run(list_of(World().process({0: ApiRefused("forbidden", code=403)})[1], "east", None))
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_listed_is_not_nothing() -> None:
 
 @pytest.mark.parametrize("assignment", BOTH)
 def test_an_application_is_removed_with_its_pods(assignment: Assignment) -> None:
-    """For an opaque job a placeholder has the name from then on; a repeated call does nothing more."""
+    """For an opaque job a placeholder then holds the name; repeating the call changes nothing."""
     world = World()
     listed = ended(world, assignment)
     keep = assignment is OPAQUE
@@ -117,7 +117,7 @@ def test_an_application_is_removed_with_its_pods(assignment: Assignment) -> None
 
 
 def test_a_late_create_after_the_removal_meets_the_placeholder() -> None:
-    """A frozen owner's create, an hour later, is answered that the attempt is being stopped."""
+    """A frozen owner's late create is answered that the attempt is being stopped."""
     world = World()
 
     async def story() -> bool:
@@ -139,7 +139,8 @@ def test_a_late_create_after_the_removal_meets_the_placeholder() -> None:
 
 
 def test_a_late_create_between_removal_and_placeholder_is_stopped_on_sight() -> None:
-    """The one gap that Kubernetes leaves: the application is suspended before it could have been submitted, and swept later."""
+    """The one gap that Kubernetes leaves: an application created in it is suspended before it can be submitted, and removed by a later
+    sweep."""
     world = World()
     listed = ended(world, OPAQUE)
     late = application(OPAQUE, job_of(), [], namespace=NAMESPACE)
@@ -160,7 +161,7 @@ def test_a_late_create_between_removal_and_placeholder_is_stopped_on_sight() -> 
 
 
 def test_what_may_still_be_submitted_is_not_removed() -> None:
-    """An opaque application that was not stopped: its name would become free during a submission."""
+    """Removing an opaque application that was not stopped would free its name during a submission."""
     world = World()
     world.running(OPAQUE)
     before = world.application()
@@ -171,7 +172,7 @@ def test_what_may_still_be_submitted_is_not_removed() -> None:
 
 
 def test_only_what_was_found_is_removed() -> None:
-    """Removal is by UID: a later object of that name stays."""
+    """Removal is by UID: a later object of that name is kept."""
     world = World()
     listed = ended(world, DECLARED)
     world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
@@ -183,7 +184,7 @@ def test_only_what_was_found_is_removed() -> None:
 
 
 def test_a_finalizer_delays_the_removal() -> None:
-    """It is asked to go, and the next sweep checks again."""
+    """The application is being deleted, and the next sweep checks again."""
     world = World()
     listed = ended(world, OPAQUE)
     world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, {"metadata": {"finalizers": ["somebody.example/x"]}})
@@ -198,7 +199,7 @@ def test_a_finalizer_delays_the_removal() -> None:
 
 @pytest.mark.parametrize("fault", [each for each in Fault if "freezes" not in each])
 def test_a_removal_is_gone_on_with_from_wherever_it_stands(fault: Fault) -> None:
-    """Struck at each of its calls; the same call again: the name is taken by a placeholder, and one driver ran in all."""
+    """A fault hits each of its calls; after the same call again a placeholder holds the name, and one driver ran in all."""
     for call in range(20):
         world = World(seed=call)
         listed = ended(world, OPAQUE)

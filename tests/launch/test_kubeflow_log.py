@@ -1,4 +1,4 @@
-"""The end of a failed driver's log: kept once, and never in the way."""
+"""Reading the end of a failed driver's log: once per driver, without delaying or failing an observation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkonce.launch.protocol import ApplicationState, Phase
 
 
 class Log:
-    """Answers of the API server, and the requests to it."""
+    """The API server's answers to requests for logs, and a list of those requests."""
 
     def __init__(self, answer: Callable[[], Awaitable[str]]) -> None:
         self.answer, self.asked = answer, list[tuple[str, ...]]()
@@ -59,7 +59,7 @@ def failed(**changes: object) -> ApplicationState:
 
 
 def test_a_failed_drivers_log_is_read_once() -> None:
-    """Each later observation has the same exception, at the end of its message too, without another request."""
+    """Later observations have the same exception, also at the end of their message, without another request."""
     log = Log(lines)
     tails = LogTails(log)
     seen = [run(tails.with_tail(failed(), DECLARED, namespace="ns")) for _ in range(3)]
@@ -71,7 +71,7 @@ def test_a_failed_drivers_log_is_read_once() -> None:
 def test_a_log_that_cannot_be_read_is_empty_and_changes_nothing_else(
     answer: Callable[[], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused, unanswered, or hanging: the observation stays the same, within a bounded time, and the log is not requested again."""
+    """A refused, unanswered or hanging request leaves the observation unchanged, takes a limited time, and is not repeated."""
     monkeypatch.setattr(kubeflow_log, "PATIENCE", 0.05)
     log = Log(answer)
     tails = LogTails(log)
@@ -91,14 +91,14 @@ def test_a_log_that_cannot_be_read_is_empty_and_changes_nothing_else(
     ],
 )
 def test_no_other_log_is_read(changes: dict[str, object]) -> None:
-    """Of a driver that runs, succeeded, is gone, or left a termination message."""
+    """No log is read for a driver that runs, succeeded, is gone, or left a termination message."""
     log = Log(lines)
     assert run(LogTails(log).with_tail(failed(**changes), DECLARED, namespace="ns")) == failed(**changes)
     assert log.asked == []
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest is forgotten, and would be read again."""
+    """The oldest log is forgotten, and would be read again."""
     monkeypatch.setattr(kubeflow_log, "REMEMBERED", 2)
     log = Log(lines)
     tails = LogTails(log)
@@ -112,7 +112,8 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("watches", [True, False])
 def test_the_launcher_adds_it_to_what_it_observes(*, watches: bool) -> None:
-    """Of our own driver that exited with a code, seen through watches or looked at; the phase and the code are the pod's."""
+    """The log is read for our own driver that exited with a code, whether seen through watches or read directly; phase and code are the
+    pod's."""
     world, log = World(), Log(lines)
     noted = world.running(DECLARED)
     world.spark.finish(NAME, 1)
@@ -127,7 +128,8 @@ def test_the_launcher_adds_it_to_what_it_observes(*, watches: bool) -> None:
 
 @pytest.mark.parametrize("own", [SHUTDOWN, TRACE[-100:] + 20 * SHUTDOWN])
 def test_a_termination_message_that_was_cut_from_the_log_is_not_enough(own: str) -> None:
-    """One that holds Spark's messages is the end of the log: the log is read, and the message used only if that cannot be read."""
+    """A termination message with Spark's messages in it is only the end of the log: the log is read, and the message is used only if it
+    cannot be."""
     seen = run(LogTails(Log(lines)).with_tail(failed(log_tail=own), DECLARED, namespace="ns"))
     assert seen.log_tail == TRACE.strip()
     kept = run(LogTails(Log(refused)).with_tail(failed(log_tail=own), DECLARED, namespace="ns"))
@@ -135,7 +137,7 @@ def test_a_termination_message_that_was_cut_from_the_log_is_not_enough(own: str)
 
 
 def test_a_secret_at_a_cut_is_hidden() -> None:
-    """What the job holds is hidden before the log is cut: half a password in an excerpt would not be recognised."""
+    """The job's secrets are hidden before the log is cut, because half a password in an excerpt would not be recognised."""
     secret = "correct horse battery staple " * 20
 
     async def log() -> str:
@@ -161,7 +163,7 @@ def test_a_secret_at_a_cut_is_hidden() -> None:
     ],
 )
 def test_an_error_of_the_script_is_one_of_its_image(attempt: int, template: dict[str, object], said: bool) -> None:
-    """In a first attempt whose driver mounts nothing. A module may be missing from a volume now and be there later, and an earlier attempt
-    that got further shows that the script is not what fails."""
+    """Only in a first attempt whose driver mounts nothing: a module missing from a volume may be there later, and an earlier attempt that
+    got further shows that the script is not the cause."""
     assignment = assignment_of(job_of("orders", template=template), attempt=attempt)
     assert run(LogTails(Log(lines)).with_tail(failed(), assignment, namespace="ns")).script_error is said

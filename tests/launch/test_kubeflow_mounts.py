@@ -1,4 +1,4 @@
-"""Which volumes a driver pod waits for: from the Events of its kubelet, read rarely."""
+"""Which volumes a driver pod waits for, from its kubelet's Events, which are read rarely."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def event(volume: str = "", *, reason: str = "FailedMount", minute: int = 0, mes
     ids=["none", "other", "one", "attach", "two", "summary", "summary alone", "many", "mended", "malformed"],
 )  # fmt: skip
 def test_the_cause_names_what_fails_now(events: list[Any], said: str) -> None:
-    """All volumes that fail, in the order of their names whichever was reported last; a kubelet repeats one within two minutes."""
+    """It names all volumes that fail, sorted by name; an Event that was not repeated within two minutes is over."""
     found = why_unmounted(events)
     assert found.startswith(said)
     assert bool(found) == bool(said)
 
 
 class Scene:
-    """Time, and Events to be read."""
+    """A clock, and the Events to read."""
 
     def __init__(self) -> None:
         self.time, self.reads, self.events = 1000.0, 0, [event("a")]
@@ -69,7 +69,7 @@ class Scene:
 
 
 def test_a_start_that_takes_the_usual_time_costs_no_request() -> None:
-    """Nor one whose reason is known, or whose pod is ready for containers."""
+    """Nor does a start whose reason is known, or whose pod is ready for containers."""
     scene = Scene()
     assert scene.waits() == ""
     scene.time += USUAL - 1
@@ -81,7 +81,7 @@ def test_a_start_that_takes_the_usual_time_costs_no_request() -> None:
 
 
 def test_a_pod_is_asked_about_ever_more_rarely() -> None:
-    """However often it is observed: the pauses double up to a minute, and the cause stays meanwhile."""
+    """However often the pod is observed, the pauses between reads double up to a minute, and the known cause is reported meanwhile."""
     scene = Scene()
     times = []
     for _ in range(400):
@@ -95,7 +95,7 @@ def test_a_pod_is_asked_about_ever_more_rarely() -> None:
 
 
 def test_a_process_that_takes_over_knows_at_once() -> None:
-    """The pod has waited for long: the note of the record is not taken back for a moment."""
+    """The pod has waited for long: the cause in the record is not withdrawn by a takeover."""
     scene = Scene()
     scene.time += 60
     assert scene.waits().startswith('volume "a"')
@@ -103,7 +103,7 @@ def test_a_process_that_takes_over_knows_at_once() -> None:
 
 @pytest.mark.parametrize("error", [ApiRefused("forbidden", code=403), ApiUnavailable("silent")])
 def test_events_that_cannot_be_read_change_nothing(error: Exception) -> None:
-    """What was known stays; the next read is not sooner than after a success."""
+    """The known cause is kept, and the next read comes no sooner than after a success."""
     scene = Scene()
     scene.time += USUAL
     assert scene.waits().startswith('volume "a"')
@@ -115,7 +115,7 @@ def test_events_that_cannot_be_read_change_nothing(error: Exception) -> None:
 
 
 def test_one_read_at_a_time() -> None:
-    """A process with many waiting pods never sends two; the others keep what they know."""
+    """A process with many waiting pods sends one read at a time; the other observations use what is known."""
     waits, reads = asyncio.Event(), []
 
     async def read(_namespace: str, uid: str) -> Sequence[dict[str, Any]]:

@@ -1,5 +1,4 @@
-"""An attempt's states at the Spark operator and the kubelet, in neutral words: one test per row of the research note, and false
-statements."""
+"""An attempt's states at the Spark operator and the kubelet, as phases: one test per row of the tables, and statuses that are false."""
 
 from __future__ import annotations
 
@@ -30,36 +29,36 @@ from sparkonce.launch.kubeflow.spec import settle_run, stub_pod
 from sparkonce.launch.protocol import ENDED, Phase
 from sparkonce.model.record import Application
 
-# --- status alone: no pod is there ---
+# --- the status alone, without a pod ---
 
 
 @pytest.mark.parametrize(("state", "message", "unseen", "vanished"), STATUS)
 def test_what_the_status_alone_says(state: str | None, message: str, unseen: Phase, vanished: Phase) -> None:
-    """Only COMPLETED and an exit code are observed ends; any other FAILED is an unknown outcome."""
+    """Only an exit code is an observed end: COMPLETED and any other FAILED without a pod are unknown outcomes."""
     application = stored(state, message)
     assert seen(application, [], UNSEEN).phase is unseen
     assert seen(application, [], None).phase is unseen
     assert seen(application, [], NOTED).phase is vanished
-    unlooked = seen(application, None, NOTED)  # the pod was not read: it may be alive
+    unlooked = seen(application, None, NOTED)  # the pod was not read, so it may be alive
     assert (unlooked.phase, unlooked.exit_code) == (Phase.FINISHING if unseen in ENDED else unseen, None)
 
 
 @pytest.mark.parametrize(("message", "code"), [(EXITED, 3), (NOT_FOUND, None)])
 def test_the_status_exit_code_is_reported(message: str, code: int | None) -> None:
-    """With the Spark operator's reason, for people."""
+    """The message has it, or the Spark operator's reason."""
     found = seen(stored("FAILED", message), [], UNSEEN)
     assert (found.exit_code, found.driver) == (code, None)
     assert (str(code) if code else NOT_FOUND) in found.message
 
 
 def test_what_spark_submit_printed_is_a_hint() -> None:
-    """The end of a long message is its log; the sentence stays a sentence."""
+    """The end of a long message is treated as a log, and the message itself stays short."""
     found = seen(stored("FAILED", SUBMIT + "x" * 5000 + "the end"), [], UNSEEN)
     assert found.log_tail.endswith("the end") and len(found.log_tail) <= LOG_TAIL
     assert len(found.message) < 400
 
 
-# --- the pod's truth ---
+# --- the pod decides ---
 
 LAGGING = ["", "SUBMITTED", "RUNNING", "UNKNOWN", "SUCCEEDING", "FAILING", "SUBMISSION_FAILED"]
 
@@ -68,7 +67,7 @@ LAGGING = ["", "SUBMITTED", "RUNNING", "UNKNOWN", "SUCCEEDING", "FAILING", "SUBM
 def test_the_pod_is_right_whatever_a_lagging_status_says(
     driver: dict[str, Any], phase: Phase, code: int | None
 ) -> None:
-    """In every state that is not an end, and where FAILED is about a submission, the driver pod decides."""
+    """In every state that is not an end, and if FAILED is about a submission, the driver pod decides."""
     for state, message in [*((state, "") for state in LAGGING), ("FAILED", EXISTS), ("FAILED", NOT_FOUND)]:
         for noted in (NOTED, UNSEEN, None):
             found = seen(stored(state, message), [driver], noted)
@@ -81,14 +80,14 @@ def test_the_pod_is_right_whatever_a_lagging_status_says(
 def test_an_end_in_the_status_waits_for_the_pods_own(
     state: str, message: str, driver: dict[str, Any], phase: Phase, code: int | None
 ) -> None:
-    """The status has an end that our view of the pod lacks: Finishing. The pod shows what has ended, whether the status is right or
-    wrong."""
+    """While the status shows an end that our view of the pod lacks, the phase is Finishing. An end that the pod shows counts, whether the
+    status is right or wrong."""
     found = seen(stored(state, message), [driver])
     assert (found.phase, found.exit_code) == ((phase, code) if phase in ENDED else (Phase.FINISHING, None))
 
 
 def test_what_a_driver_waits_for_is_told() -> None:
-    """A bad image or a full cluster is a sentence, not silence."""
+    """A bad image or a full cluster is reported in a sentence."""
     waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]}
     full = {
         "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
@@ -109,8 +108,8 @@ def unscheduled(reason: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated", "SchedulingSkipped", ""])
 def test_a_driver_that_no_node_takes_waits_in_a_queue(reason: str) -> None:
-    """Whatever its scheduler calls it (Kubernetes, Volcano, YuniKorn): Held, with the scheduler's words. A node's pod is starting, and so
-    is one of which no scheduler has spoken yet, which is told apart."""
+    """Whatever the scheduler's word for it (Kubernetes, Volcano, YuniKorn), the phase is Held, with the scheduler's reason. A pod with a
+    node is Starting; so is a pod that no scheduler has reported on, which is still marked as unplaced."""
     found = seen(stored("SUBMITTED"), [pod("Pending", status=unscheduled(reason))])
     named = f" ({reason})" if reason else ""
     assert (found.phase, found.unplaced, found.driver) == (Phase.HELD, True, DRIVER)
@@ -125,14 +124,14 @@ def test_a_driver_that_no_node_takes_waits_in_a_queue(reason: str) -> None:
 
 
 def test_a_pod_whose_application_runs_has_a_node() -> None:
-    """The view of the pod lags behind the Spark operator's status."""
+    """The view of the pod lags behind the Spark operator's status, so the pod is not waiting for a node."""
     assert seen(stored("RUNNING"), [pod("Pending", status=unscheduled("Unschedulable"))]).phase is Phase.STARTING
     assert not seen(stored("RUNNING"), [pod("Running")]).unplaced
 
 
 @pytest.mark.parametrize(("labels", "phase"), [({"kueue.x-k8s.io/queue-name": "q"}, Phase.HELD), ({}, Phase.ACCEPTED)])
 def test_an_application_that_its_queue_has_not_admitted_waits(labels: dict[str, str], phase: Phase) -> None:
-    """Kueue suspends it as it is created; the Spark operator may not have looked at it yet."""
+    """Kueue suspends the application at its creation, maybe before the Spark operator has looked at it."""
     assert seen(stored("", suspend=True, labels=labels), [], UNSEEN).phase is phase
 
 
@@ -148,7 +147,8 @@ def test_an_application_that_its_queue_has_not_admitted_waits(labels: dict[str, 
     ],
 )
 def test_why_a_driver_waits_is_named(reason: str, cause: str, hopeless: bool) -> None:
-    """The cause in words, the kubelet's reason and message; nothing for what every start goes through, nor once it runs."""
+    """The cause is given in words, with the kubelet's reason and message; there is none for the usual steps of a start, or once the driver
+    runs."""
     waiting = {"waiting": {"reason": reason, "message": "why"}}
     status = {"containerStatuses": [{"name": "spark-kubernetes-driver", "state": waiting}]}
     found = seen(stored("SUBMITTED"), [pod("Pending", status=status)])
@@ -158,7 +158,7 @@ def test_why_a_driver_waits_is_named(reason: str, cause: str, hopeless: bool) ->
 
 
 def conditions(*, made: str, placed: str = "True", second: str = at(7)) -> dict[str, Any]:
-    """Of a pod that a node has, or has not, and whose containers may start, or not."""
+    """Conditions of a pod: `placed` if a node has it, `made` if its containers may start."""
     return {
         "conditions": [
             {"type": "PodReadyToStartContainers", "status": made, "lastTransitionTime": at(1)},
@@ -169,8 +169,8 @@ def conditions(*, made: str, placed: str = "True", second: str = at(7)) -> dict[
 
 @pytest.mark.parametrize("message", [EXISTS, SUBMIT, ""])
 def test_a_submission_that_failed_half_way_is_told(message: str) -> None:
-    """The Spark operator died between the driver pod and its ConfigMaps, and its successor writes FAILED: the driver may start and is
-    awaited; the observation has both reasons and since when its node waits for the mounts."""
+    """The Spark operator died between creating the driver pod and its ConfigMaps, and its successor writes FAILED. The driver may still
+    start and is awaited; the observation has both reasons, and the time since when its node waits for the mounts."""
     waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
     found = seen(stored("FAILED", message), [pod("Pending", status={**conditions(made="False"), **waiting})], UNSEEN)
     assert (found.phase, found.driver, found.exit_code) == (Phase.STARTING, DRIVER, None)
@@ -183,22 +183,22 @@ def test_a_submission_that_failed_half_way_is_told(message: str) -> None:
     ("state", "driver"),
     [
         ("SUBMITTED", pod("Pending", status=conditions(made="False"))),
-        ("FAILED", pod("Pending", status=conditions(made="True"))),  # it pulls its image
+        ("FAILED", pod("Pending", status=conditions(made="True"))),  # it is pulling its image
         ("FAILED", pod("Pending", status=conditions(made="False", placed="False"))),
         ("FAILED", pod("Pending", status=conditions(made="False", second="soon"))),
-        ("FAILED", pod("Pending")),  # a kubelet without a reason
+        ("FAILED", pod("Pending")),  # a kubelet that reports no conditions
         ("FAILED", pod("Running", status=conditions(made="False"))),
         ("FAILED", pod("Failed", code=1, status=conditions(made="False"))),
         ("FAILED", pod("Pending", status={"conditions": [{"type": {}}, {"type": ["PodScheduled"]}, 3]})),
     ],
 )
 def test_what_is_no_submission_half_made(state: str, driver: dict[str, Any]) -> None:
-    """A submission that has not failed, a pod without a node, one that pulls its image or runs, or one without a time."""
+    """Not half made: a submission that has not failed, a pod without a node, one that pulls its image or runs, or one without a time."""
     assert seen(stored(state, EXISTS if state == "FAILED" else ""), [driver], UNSEEN).half_made is None
 
 
 def test_the_termination_message_is_read() -> None:
-    """Its end, at most what a kubelet stores."""
+    """The end of the message is kept, at most as much as a kubelet stores."""
     driver = pod("Failed", code=1)
     driver["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = "x" * 5000 + "ValueError: boom"
     tail = seen(stored("RUNNING"), [driver]).log_tail
@@ -210,19 +210,19 @@ def test_the_termination_message_is_read() -> None:
 
 @pytest.mark.parametrize("state", ["", "SUBMITTED", "RUNNING", "COMPLETED", "FAILED"])
 def test_an_exit_code_counts_only_for_the_noted_driver(state: str) -> None:
-    """Another driver under the noted one's name: the observation has its UID and not its exit code."""
+    """A pod that has the noted driver's name but another UID is reported with its UID and without an exit code."""
     found = seen(stored(state, EXITED if state == "FAILED" else ""), [pod("Succeeded", code=0, uid="another")])
     assert (found.phase, found.exit_code, found.driver) == (Phase.UNKNOWN, None, "another")
 
 
 def test_a_driver_noted_for_another_application_is_none_of_this_one() -> None:
-    """The record names an application that was deleted and created again: no driver of this one has vanished."""
+    """The record names an application that was deleted and created again: no driver of the new one has vanished."""
     deleted = Application(name="so", uid="another", driver=DRIVER)
     assert seen(stored("RUNNING"), [], deleted).phase is Phase.RUNNING
 
 
 def test_two_drivers_are_a_repetition() -> None:
-    """In either order of the list, the one that the record does not name is reported."""
+    """In either order of the list, the driver that the record does not name is reported."""
     pods = [pod("Failed", code=1), pod("Running", uid="another")]
     for each in (pods, pods[::-1]):
         found = seen(stored("RUNNING"), each)
@@ -230,7 +230,7 @@ def test_two_drivers_are_a_repetition() -> None:
 
 
 def test_a_driver_container_that_was_restarted_is_a_repetition() -> None:
-    """One pod, two drivers, one token."""
+    """One pod has run two drivers with one token."""
     driver = pod("Running")
     driver["status"]["containerStatuses"][0]["restartCount"] = 1
     assert seen(stored("RUNNING"), [driver]).repeated
@@ -270,7 +270,8 @@ STUB["metadata"]["uid"] = "stub-uid"
     ],
 )
 def test_whose_driver_pod_it_is(driver: Any, ours: bool) -> None:
-    """By owner UID and nonce, and by labels only without a written owner; a stub under the name is not a driver."""
+    """A driver pod is recognised by its owner's UID and the nonce, and by labels only if it has no owner's nonce; a stub with its name is
+    no driver."""
     found = seen(stored("FAILED", EXISTS), [driver], UNSEEN)
     assert (found.phase, found.driver) == ((Phase.RUNNING, DRIVER) if ours else (Phase.UNKNOWN, None))
 
@@ -296,13 +297,14 @@ def test_whose_driver_pod_it_is(driver: Any, ours: bool) -> None:
     ],
 )
 def test_under_our_mark(state: str, pods: list[Any], phase: Phase) -> None:
-    """It is being stopped whatever the record contains; an end counts if the noted driver's pod shows it, or if no driver can come."""
+    """The attempt is being stopped, whatever the record says; an end counts if the noted driver's pod shows it, or if no driver can
+    follow."""
     found = seen(stored(state, EXITED if state == "FAILED" else "", **MARK), pods)
     assert (found.phase, found.stopping, found.repeated) == (phase, True, False)
 
 
 def test_an_exit_code_that_was_never_noted_proves_nothing_after_our_mark() -> None:
-    """It may be a second driver's."""
+    """The exit code may be a second driver's."""
     found = seen(stored("COMPLETED", **MARK), [pod("Succeeded", code=0)], UNSEEN)
     assert (found.phase, found.exit_code) == (Phase.UNKNOWN, None)
 
@@ -313,7 +315,7 @@ def test_an_exit_code_that_was_never_noted_proves_nothing_after_our_mark() -> No
         ({}, False),
         ({"executions": 2}, True),
         ({"generation": 2}, True),
-        ({"generation": 2, "labels": {"kueue.x-k8s.io/queue-name": "q"}}, False),  # the queue let it start
+        ({"generation": 2, "labels": {"kueue.x-k8s.io/queue-name": "q"}}, False),  # the queue started it
         ({"generation": 3, "labels": {"kueue.x-k8s.io/queue-name": "q"}}, True),
         ({**MARK}, False),
         ({**MARK, "generation": 3}, True),
@@ -322,19 +324,19 @@ def test_an_exit_code_that_was_never_noted_proves_nothing_after_our_mark() -> No
     ],
 )
 def test_somebody_elses_hand_is_seen_by_the_generation(change: dict[str, Any], repeated: bool) -> None:
-    """Each change of its spec counts; only our own suspend and a queue's first start are in order."""
+    """Each change of the spec counts, except our own suspension and a queue's first start."""
     assert seen(stored("RUNNING", **change), [pod("Running")]).repeated is repeated
 
 
 def test_what_somebody_resumes_after_our_mark_is_not_ended() -> None:
-    """Its status still says SUSPENDED: a driver may follow."""
+    """The status still says SUSPENDED, but a driver may follow."""
     found = seen(stored("SUSPENDED", **{**MARK, "suspend": False}), [])
     assert found.repeated and found.phase not in ENDED
 
 
 @pytest.mark.parametrize("state", ["INVALIDATING", "PENDING_RERUN"])
 def test_an_inner_rerun_is_a_repetition(state: str) -> None:
-    """With restartPolicy Never only an edit of the spec leads there."""
+    """With restartPolicy Never only an edit of the spec leads to these states."""
     assert seen(stored(state), [], UNSEEN).repeated
 
 
@@ -343,7 +345,7 @@ def test_an_inner_rerun_is_a_repetition(state: str) -> None:
 
 @pytest.mark.parametrize("state", [None, "", "SUSPENDING", "SUSPENDED"])
 def test_a_placeholder_is_stopped_from_the_first(state: str | None) -> None:
-    """Before the Spark operator has even looked: created suspended, nothing was ever submitted."""
+    """It was created suspended, so nothing was ever submitted, even if the Spark operator has not looked at it yet."""
     found = seen(placed(state), [], None)
     assert (found.nonce, found.phase, found.stopping, found.repeated) == ("nonce-3", Phase.UNKNOWN, True, False)
     assert submission_over(placed(state), ASSIGNMENT)
@@ -363,14 +365,15 @@ def test_a_placeholder_is_stopped_from_the_first(state: str | None) -> None:
     ids=["ours", "rewound", "another install", "another realm", "another key", "no nonce"],
 )
 def test_whose_application_it_is(annotations: dict[str, Any], nonce: str, is_rewound: bool) -> None:
-    """Ours by install, realm and key; then a nonce that the record does not know is a rewound store, never a foreign name."""
+    """An application is ours by install, realm and key. If it is ours, a nonce that the record does not know means a rewound store, not a
+    foreign application."""
     found = seen(stored("RUNNING", annotations=annotations), [pod("Running")])
     assert (found.nonce, rewound(found.nonce, ASSIGNMENT)) == (nonce, is_rewound)
     assert (found.driver is None) is (nonce != "nonce-3")
 
 
 def test_a_settle_run_is_observed_by_its_own_name() -> None:
-    """Its driver pod is not the attempt's."""
+    """The settle run's driver pod is its own, not the attempt's."""
     made = stored("RUNNING", document=settle_run(ASSIGNMENT.model_copy(update={"run": 1}), JOB, namespace=NAMESPACE))
     assert seen(made, [pod("Running", name=f"{ASSIGNMENT.name}-s1-driver")], UNSEEN).driver == DRIVER
     assert seen(made, [pod("Running")], UNSEEN).driver is None
@@ -380,7 +383,7 @@ def test_a_settle_run_is_observed_by_its_own_name() -> None:
     "state", [None, "", "SUBMITTED", "RUNNING", "SUSPENDING", "SUBMISSION_FAILED", "PENDING_RERUN"]
 )
 def test_a_submission_is_over_only_when_the_spark_operator_says_so(state: str | None) -> None:
-    """Before that, "no pod is left" may be followed by a driver; a suspend that was reverted does not count."""
+    """Before that, a driver may follow although no pod is left; a suspension that was reverted does not count."""
     assert not submission_over(stored(state, **MARK), ASSIGNMENT)
     assert not submission_over(stored("SUSPENDED", **{**MARK, "suspend": False}), ASSIGNMENT)
     assert all(submission_over(stored(over, **MARK), ASSIGNMENT) for over in ("SUSPENDED", "COMPLETED", "FAILED"))
@@ -391,8 +394,8 @@ def test_a_submission_is_over_only_when_the_spark_operator_says_so(state: str | 
 
 @pytest.mark.parametrize("skew", range(-60, 61, 20))
 def test_no_clock_makes_a_success_of_an_interruption(skew: int) -> None:
-    """The node's clock is before or behind the API server's: a driver that exits 0 while its pod is deleted, or is being evicted, has not
-    succeeded, whichever time is the earlier one."""
+    """The node's clock is ahead of or behind the API server's: a driver that exits 0 while its pod is deleted or evicted has not succeeded,
+    whichever time is earlier."""
     finished = datetime(2026, 5, 1, 12, 0, 10, tzinfo=UTC) + timedelta(seconds=skew)
     for change in ({"metadata": LEAVING}, {"status": disrupted("EvictionByEvictionAPI", second=8)}):
         driver = pod("Succeeded", code=0, status=change.get("status"), **change.get("metadata", {}))
@@ -404,7 +407,7 @@ def test_no_clock_makes_a_success_of_an_interruption(skew: int) -> None:
 
 
 def test_a_success_with_a_process_that_was_killed_for_memory_is_told() -> None:
-    """The driver exited 0, and the kubelet says OOMKilled: a process that it had started was killed, which its author wants to know."""
+    """The driver exited 0 and the kubelet says OOMKilled: a process that it had started was killed, which its author needs to know."""
     found = seen(stored("COMPLETED"), [pod("Succeeded", code=0, reason="OOMKilled")])
     assert (found.phase, found.exit_code) == (Phase.SUCCEEDED, 0)
     assert "exited with code 0 (OOMKilled)" in found.message
@@ -412,5 +415,5 @@ def test_a_success_with_a_process_that_was_killed_for_memory_is_told() -> None:
 
 
 def test_of_another_partys_application_its_operators_word_counts() -> None:
-    """It is only followed: its pods may be gone long before it is bound."""
+    """The application is only followed, and its pods may be gone long before the job is bound to it."""
     assert of_others(stored("COMPLETED"), ASSIGNMENT).phase is Phase.SUCCEEDED

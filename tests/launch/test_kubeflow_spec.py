@@ -1,4 +1,4 @@
-"""Documents for kubeflow's Spark operator: golden, complete at creation, and never able to run anything twice."""
+"""Documents for kubeflow's Spark operator: golden, complete at creation, and unable to run anything twice."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def told(document: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_golden_documents(name: str) -> None:
-    """Created documents are known exactly: a change here changes applications in clusters."""
+    """A change of a golden file is a change of the applications created in clusters."""
     assert DOCUMENTS[name]() == json.loads((GOLDEN / f"kubeflow_{name}.json").read_text())
 
 
 def test_the_name_is_the_attempts_and_of_no_other() -> None:
-    """A DNS label; generation and attempt are in it, and a settle run's own number."""
+    """The name is a DNS label with generation and attempt, and for a settle run its number."""
     made = application(ASSIGNMENT, JOB, [], namespace=NAMESPACE)["metadata"]["name"]
     assert made == "so-0123456789abcdef0123-g2-a3"
     assert placeholder(ASSIGNMENT, namespace=NAMESPACE)["metadata"]["name"] == made
@@ -98,7 +98,7 @@ def test_the_name_is_the_attempts_and_of_no_other() -> None:
 
 
 def test_what_the_driver_is_told_is_enough_to_write_and_no_more() -> None:
-    """The assignment reads back with the same outputs, heartbeat and nonce; digests, their secret and the template stay at home."""
+    """The assignment reads back with the same outputs, heartbeat and nonce, but without digests, their secret and the template."""
     job = job_of(
         "orders", "totals", heartbeatTimeoutSeconds=7, tunableArguments=["--n"], template={"arguments": ["--n", "1"]}
     )
@@ -113,7 +113,7 @@ def test_what_the_driver_is_told_is_enough_to_write_and_no_more() -> None:
 
 
 def test_an_output_that_depends_on_the_revision_is_where_it_was() -> None:
-    """What locations are made from travels with them."""
+    """The parts that the output's location is built from are sent along."""
     spec: dict[str, Any] = {"idempotencyKey": None, "operation": "load", "resource": "flights", "revision": "r7"}
     job = job_of("o", folder="s3://t/{revision}", **spec)
     back = attempt.assignment_of(assignment_text(assignment_of(job)))
@@ -122,7 +122,8 @@ def test_an_output_that_depends_on_the_revision_is_where_it_was() -> None:
 
 @given(st.text(max_size=40))
 def test_any_text_survives_the_way_to_the_driver(text: str) -> None:
-    """ASCII in one line without a dollar sign: neither a JVM's locale nor the kubelet's `$(NAME)` can change it."""
+    """It is sent as one line of ASCII without dollar signs, which neither a JVM's locale nor the kubelet's expansion of `$(NAME)` can
+    change."""
     text = text.encode("utf-8", "replace").decode()
     sent = assignment_text(ASSIGNMENT.model_copy(update={"key": f"$(PATH)$${text}"}))
     assert sent.isascii() and sent.isprintable() and "$" not in sent
@@ -130,7 +131,7 @@ def test_any_text_survives_the_way_to_the_driver(text: str) -> None:
 
 
 def test_a_spec_too_large_for_an_environment_is_refused_in_one_sentence() -> None:
-    """At the limit it is passed completely, beyond it nothing is created; a large template does not count."""
+    """Beyond the limit nothing is created; a large template does not count towards it."""
     intent = Intent(token=3, slots={"orders": {"files": ["x" * ASSIGNMENT_LIMIT]}})
     with pytest.raises(LaunchRefused, match="fit into its environment; shorten") as refused:
         settle_run(ASSIGNMENT.model_copy(update={"run": 1, "settle": intent}), JOB, namespace=NAMESPACE)
@@ -149,13 +150,14 @@ def test_a_spec_too_large_for_an_environment_is_refused_in_one_sentence() -> Non
     ],
 )
 def test_what_could_let_two_drivers_in_is_no_job(template: dict[str, Any], field: str) -> None:
-    """The Spark operator's own exclusion relies on one driver pod name per attempt: another name never reaches a launcher."""
+    """The Spark operator excludes a second driver by the driver pod's name, so a job that sets its own name or mode is refused."""
     with pytest.raises(InvalidJob, match=field):
         job_of("orders", template=template)
 
 
 def test_a_recorded_spec_is_launched_without_what_contradicts_the_attempt() -> None:
-    """A job of an earlier version: its next attempt and its settle run are in their namespace, and the account that it names stays."""
+    """The next attempt and the settle run of a job recorded by an earlier version run in their own namespace, with the account that the job
+    names."""
     account = "spark.kubernetes.authenticate.driver.serviceAccountName"
     job = job_of(
         "orders",
@@ -194,7 +196,7 @@ def test_a_recorded_spec_is_launched_without_what_contradicts_the_attempt() -> N
 
 
 def test_applications_and_their_pods_have_no_marks_of_deployment_tools() -> None:
-    """Pruning by them would delete a running attempt; labels of people, and those that pods are selected by, go on."""
+    """A tool that prunes by its marks would delete a running attempt. People's labels, and those that select pods, are passed on."""
     marks = {"argocd.argoproj.io/instance": "apps", "kueue.x-k8s.io/prebuilt-workload-name": "w"}
     both = {**marks, "app.kubernetes.io/instance": "apps", "team": "sales"}
     pods = {"argocd.argoproj.io/instance": "apps", "app.kubernetes.io/instance": "apps", "team": "sales"}
@@ -216,7 +218,7 @@ def test_applications_and_their_pods_have_no_marks_of_deployment_tools() -> None
 
 
 def test_pods_are_given_a_utf8_locale_unless_the_job_sets_its_own() -> None:
-    """An image without a locale garbles arguments. A settle run has no executors. What the job sets itself is not overruled."""
+    """An image without a locale garbles arguments. A settle run has no executors, and a locale that the job sets is not overridden."""
     driver, executor = "spark.kubernetes.driverEnv.", "spark.executorEnv."
 
     def locale(document: dict[str, Any]) -> dict[str, str]:
@@ -240,14 +242,14 @@ def test_pods_are_given_a_utf8_locale_unless_the_job_sets_its_own() -> None:
 
 
 def test_a_main_file_that_is_an_option_is_never_launched() -> None:
-    """spark-submit would take it, and the arguments behind it, for its own options."""
+    """spark-submit would take it, and the arguments after it, for its own options."""
     job = job_of("orders", template={"mainApplicationFile": "--conf=spark.kubernetes.namespace=other"})
     with pytest.raises(LaunchRefused, match=r"^spec.template.spec.mainApplicationFile: must not begin with '-'"):
         application(assignment_of(job), job, [], namespace=NAMESPACE)
 
 
 def test_executors_carry_the_nonce() -> None:
-    """Stopping an attempt identifies all of its pods by a value that cannot be guessed, and the user's own annotations stay."""
+    """When an attempt is stopped, its pods are identified by a value that cannot be guessed; the user's own annotations are kept."""
     job = job_of("orders", template={"executor": {"annotations": {"team": "loads"}}})
     made = application(ASSIGNMENT, job, [], namespace=NAMESPACE)["spec"]
     assert made["driver"]["annotations"] == {"sparkonce.dev/nonce": ASSIGNMENT.nonce}
@@ -267,7 +269,7 @@ def test_executors_carry_the_nonce() -> None:
     ids=["all", "none live", "detach", "another namespace", "too many", "opaque"],
 )
 def test_owners_are_all_objects_of_the_key_or_none(job: IdempotentJob, objects: list[Wanting], owned: int) -> None:
-    """Garbage-collected only when no object wants it any more; the annotation names every object in any case."""
+    """An application is garbage-collected only when no object wants it any more; the annotation names the objects in any case."""
     metadata = application(assignment_of(job), job, objects, namespace=NAMESPACE)["metadata"]
     assert len(metadata.get("ownerReferences", [])) == owned
     assert len([uid for uid in metadata["annotations"][OBJECTS].split(",") if uid]) == min(
@@ -285,7 +287,7 @@ def test_placeholders_and_settle_runs_have_no_owners() -> None:
 
 
 def test_a_settle_run_replaces_what_runs_and_keeps_where_it_runs() -> None:
-    """Image, account, pull secrets, volumes and environment are the job's; its code, size and neighbours are not there."""
+    """Image, account, pull secrets, volumes and environment are the job's; its code, sizes and sidecars are left out."""
     template = {
         "arguments": ["--day", "1"],
         "deps": {"packages": ["g:a:1"]},
@@ -344,7 +346,7 @@ def test_a_settle_run_replaces_what_runs_and_keeps_where_it_runs() -> None:
 def test_defaults_of_the_webhook_are_filled_in(
     template: dict[str, Any], instances: int | None, cores: int | None
 ) -> None:
-    """The Spark operator's webhook may be off; values that the job sets, in either way, are left alone."""
+    """The Spark operator's webhook may be off; values that the job sets, in either place, are kept."""
     job = job_of("orders", template=template)
     spec = application(assignment_of(job), job, [], namespace=NAMESPACE)["spec"]
     assert (spec["executor"].get("instances"), spec["driver"].get("cores")) == (instances, cores)
@@ -352,7 +354,7 @@ def test_defaults_of_the_webhook_are_filled_in(
 
 
 def test_a_document_shares_nothing_with_the_job() -> None:
-    """A change of a document on the way to the API server changes no later attempt."""
+    """A later change of the document does not change the job or its next attempt."""
     job = job_of("orders", template={"volumes": [{"name": "keys"}], "driver": {"template": {"spec": {"x": [1]}}}})
     made = application(assignment_of(job), job, [], namespace=NAMESPACE)
     settle = settle_run(assignment_of(job).model_copy(update={"run": 1}), job, namespace=NAMESPACE)
@@ -363,7 +365,7 @@ def test_a_document_shares_nothing_with_the_job() -> None:
 
 
 def test_a_suspend_patch_touches_one_object_only() -> None:
-    """Suspend and mark in one write; another UID under the name is a conflict, not a stop."""
+    """Suspension and mark are one write, with the UID as precondition: another object under the name gives a conflict."""
     assert suspend_patch(ASSIGNMENT, uid=UID) == {
         "metadata": {"uid": UID, "annotations": {"sparkonce.dev/stopping": "nonce-3"}},
         "spec": {"suspend": True},
@@ -401,7 +403,8 @@ templates = st.fixed_dictionaries(
 
 @given(templates)
 def test_no_template_can_break_the_rules_of_creation(template: dict[str, Any]) -> None:
-    """Never restarted, no TTL, not suspended, cluster mode; maps hold text; our labels and environment are ours; the input stays."""
+    """Whatever the template: never restarted, no TTL, not suspended, cluster mode, text in maps, no labels of ours from the job; the input
+    is unchanged."""
     job = job_of("orders", template=template)
     before = job.document()
     made = application(assignment_of(job), job, [], namespace=NAMESPACE)
@@ -434,8 +437,8 @@ def projected(document: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("settles", [False, True], ids=["driver", "settle run"])
 def test_a_driver_gets_a_token_for_the_gateway_alone(*, settles: bool) -> None:
-    """With a gateway, driver and settle run have a token of its audience that lives for an hour, mounted read-only into Spark's container,
-    and the variable that names it. What the job's template has stays; a volume or variable of our names does not."""
+    """With a gateway, driver and settle run get a token for its audience that lives for an hour, mounted read-only into Spark's container,
+    and the variable that names it. The rest of the job's pod template is kept; a volume or variable with our names is replaced."""
     given = {
         "metadata": {"labels": {"kept": "yes"}},
         "spec": {
@@ -465,7 +468,7 @@ def test_a_driver_gets_a_token_for_the_gateway_alone(*, settles: bool) -> None:
 
 
 def test_without_a_gateway_there_is_no_token() -> None:
-    """Nothing is added to a job whose drivers do not call a gateway."""
+    """Nothing is added to a job whose driver calls no gateway."""
     document = application(assignment_of(RICH), RICH, [], namespace=NAMESPACE)
     assert "template" not in document["spec"]["driver"]
     assert not has_token({"spec": projected(document)}, gateway_audience(ASSIGNMENT.install))

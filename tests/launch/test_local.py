@@ -62,7 +62,7 @@ BEFORE_CURRENT = DRIVER.replace("join(Path", "print(Path")
 
 
 def test_of_eight_processes_that_create_an_attempt_one_does(tmp_path: Path, scene: LocalScene) -> None:
-    """Create-if-absent: 20 rounds, one winner each, and no draft of a loser is left."""
+    """In each of 20 rounds one process creates the attempt's folder, and no loser leaves a draft."""
     text = scene.assignment.model_dump_json(by_alias=True, exclude_none=True)
     command = [sys.executable, "-c", RACE, str(tmp_path / "race")]
     said = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
@@ -72,7 +72,7 @@ def test_of_eight_processes_that_create_an_attempt_one_does(tmp_path: Path, scen
 
 
 def test_an_attempt_is_alive_until_its_command_ends(scene: LocalScene) -> None:
-    """Running while the command runs, then its exit code and where its logs are; the lock is free."""
+    """It is Running while the command runs; then it has the exit code and the place of its logs, and the lock is free."""
     scene.launch(scene.shell(f"echo out; echo err >&2; {UNTIL_GO}; exit 3"))
     assert_eventually(lambda: scene.seen().phase is Phase.RUNNING, PATIENCE)
     running = scene.seen()
@@ -102,7 +102,7 @@ def test_a_command_that_ends_well_succeeded(scene: LocalScene) -> None:
 
 
 def test_a_command_outlives_its_launcher_and_its_exit_code_is_known(scene: LocalScene) -> None:
-    """The launcher is killed right after the launch: the command runs on in its own session, and its exit code is recorded."""
+    """The launcher is killed right after the launch: the command continues in its own session, and its exit code is recorded."""
     script = """
 import asyncio, os, signal, sys
 from pathlib import Path
@@ -125,7 +125,7 @@ os.killpg(0, signal.SIGKILL)
 
 
 def test_while_the_driver_lives_the_attempt_has_not_ended(scene: LocalScene) -> None:
-    """The JVM is killed and its exit code is known: the attempt is Finishing until the Python driver has gone, too."""
+    """The JVM is killed and its exit code is recorded: the attempt is Finishing until the Python driver is gone, too."""
     scene.launch(scene.python(JVM.format(driver=DRIVER)))
     assert_eventually(lambda: scene.written("driver") and scene.written("jvm"), PATIENCE)
 
@@ -140,7 +140,7 @@ def test_while_the_driver_lives_the_attempt_has_not_ended(scene: LocalScene) -> 
 
 
 def test_a_driver_that_has_no_lock_yet_is_stopped_too(scene: LocalScene) -> None:
-    """Its JVM was killed before it called `current()` (an opaque job never does): after a stop it is gone."""
+    """The JVM is killed before the driver calls `current()`, which an opaque job never does: after a stop the driver is gone."""
     scene.launch(scene.python(JVM.format(driver=BEFORE_CURRENT)))
     assert_eventually(lambda: scene.written("driver") and scene.written("jvm"), PATIENCE)
     os.kill(int(scene.written("jvm")), signal.SIGKILL)
@@ -153,7 +153,7 @@ def test_a_driver_that_has_no_lock_yet_is_stopped_too(scene: LocalScene) -> None
 
 
 def test_two_launchers_at_once_start_one_command(scene: LocalScene) -> None:
-    """Both get the same application; the command ran once."""
+    """Both get the same application, and the command ran once."""
     launchers = [scene.shell(f"echo run >> runs; {UNTIL_GO}") for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         seen = list(pool.map(scene.launch, launchers))
@@ -165,7 +165,7 @@ def test_two_launchers_at_once_start_one_command(scene: LocalScene) -> None:
 
 
 def test_a_launch_that_is_repeated_starts_nothing(scene: LocalScene) -> None:
-    """Its reply was lost: the same call finds the application."""
+    """After a lost reply the same call finds the application."""
     launcher = scene.shell("echo run >> runs")
     first = scene.launch(launcher)
     assert_eventually(scene.ended, PATIENCE)
@@ -174,7 +174,7 @@ def test_a_launch_that_is_repeated_starts_nothing(scene: LocalScene) -> None:
 
 
 def test_a_launcher_that_died_before_it_spawned_leaves_an_attempt_that_is_unknown(scene: LocalScene) -> None:
-    """The folder exists and its lock is free: none of it runs or will run."""
+    """The folder exists and its lock is free: nothing of the attempt runs or will run."""
     lock = place(scene.attempt, scene.assignment, stopped=False)
     assert lock is not None
     starting = scene.seen()
@@ -185,12 +185,12 @@ def test_a_launcher_that_died_before_it_spawned_leaves_an_attempt_that_is_unknow
 
 
 def test_nothing_under_the_name_is_none(scene: LocalScene) -> None:
-    """Looked at, and not there."""
+    """The folder was looked for and does not exist."""
     assert scene.look() is None
 
 
 def test_a_folder_that_cannot_be_looked_at_is_not_absent(scene: LocalScene) -> None:
-    """An error of the disk is "unknown", never absence."""
+    """An error of the file system is unknown, never absence."""
     looping = LocalLauncher(scene.folder / "loop", lambda _: Command([], {}, "."))
     (scene.folder / "loop").mkdir()
     (scene.folder / "loop" / scene.assignment.name).mkdir()
@@ -200,13 +200,13 @@ def test_a_folder_that_cannot_be_looked_at_is_not_absent(scene: LocalScene) -> N
 
 
 def test_a_name_that_somebody_else_has_taken_is_told_by_its_nonce(scene: LocalScene) -> None:
-    """Another ledger's attempt runs under our name: launching starts nothing and says whose it is; stopping ours leaves it alone."""
+    """Another ledger's attempt has our name: a launch starts nothing and returns its nonce; a stop leaves it alone."""
     other = scene.assignment.model_copy(update={"nonce": "another ledger's"})
     lock = place(scene.attempt, other, stopped=False)
     assert lock is not None
     try:
         assert scene.launch(scene.shell("touch ran")).nonce == "another ledger's"
-        stopped = scene.stop(timeout=0.0)  # no waiting: the lock belongs to the other process
+        stopped = scene.stop(timeout=0.0)  # does not wait for the lock, which the other process holds
     finally:
         os.close(lock)
     assert getattr(stopped, "seen").nonce == "another ledger's"  # noqa: B009 - StillThere has none, and would fail here
@@ -216,7 +216,7 @@ def test_a_name_that_somebody_else_has_taken_is_told_by_its_nonce(scene: LocalSc
 
 @pytest.mark.parametrize("what", ["a file", "a folder"])
 def test_what_is_not_an_attempt_is_foreign(scene: LocalScene, what: str) -> None:
-    """A foreign file or folder under our name is an application without a nonce: never ours, never touched."""
+    """A foreign file or folder under our name is observed as an application without a nonce, and is never touched."""
     scene.attempt.parent.mkdir()
     if what == "a file":
         scene.attempt.write_text("mine")
@@ -234,7 +234,7 @@ def test_what_is_not_an_attempt_is_foreign(scene: LocalScene, what: str) -> None
 
 
 def test_a_working_folder_that_is_missing_costs_no_attempt(scene: LocalScene) -> None:
-    """LaunchUnavailable names it, before anything is created: with the folder back the same attempt starts."""
+    """LaunchUnavailable names the folder before anything is created; once the folder exists, the same attempt starts."""
     command = Command(["/bin/true"], {}, str(scene.folder / "away"))
     launcher = LocalLauncher(scene.folder / "attempts", lambda _: command)
     with pytest.raises(LaunchUnavailable, match=r"the folder .*/away of load-may does not exist"):
@@ -247,7 +247,7 @@ def test_a_working_folder_that_is_missing_costs_no_attempt(scene: LocalScene) ->
 
 
 def test_attempts_that_cannot_be_created_are_unavailable(scene: LocalScene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence with the place; a draft that could not be finished is removed."""
+    """The error is one sentence with the place; an unfinished draft is removed."""
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -259,13 +259,13 @@ def test_attempts_that_cannot_be_created_are_unavailable(scene: LocalScene, monk
 
 
 def test_a_spec_that_no_process_can_be_told_is_refused(scene: LocalScene) -> None:
-    """Longer than one variable of the environment may be: for good, with a sentence."""
+    """A command longer than the system allows is refused for good, in a sentence."""
     with pytest.raises(LaunchRefused, match="exceeds the size limit of process arguments"):
         scene.launch(scene.launcher("true", "x" * 200_000))
 
 
 def test_the_command_is_told_its_attempt_and_its_own_environment(scene: LocalScene) -> None:
-    """Assignment, folder and nonce are in its environment, and take precedence over the job's own variables."""
+    """Assignment, folder and nonce are set in its environment and win over the job's variables of the same names."""
     scene.launch(
         scene.shell('echo "$SPARKONCE_NONCE $SPARKONCE_ATTEMPT_FOLDER $TZ" > told', TZ="UTC", SPARKONCE_NONCE="x")
     )
@@ -274,7 +274,7 @@ def test_the_command_is_told_its_attempt_and_its_own_environment(scene: LocalSce
 
 
 def test_the_senders_locale_is_not_the_jobs(scene: LocalScene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What says how the sender's programs read and write text does not reach the job, whose own variables do; arguments are UTF-8."""
+    """Variables about how the sender's programs read and write text do not reach the job; its own variables do, and arguments are UTF-8."""
     for name, value in {"LC_ALL": "C", "LC_TIME": "de_DE", "LANG": "C", "PYTHONIOENCODING": "latin-1"}.items():
         monkeypatch.setenv(name, value)
     script = 'printf "%s" "$LC_ALL|$LC_TIME|$LANG|$PYTHONIOENCODING|$CITY|$1" > told'
@@ -286,8 +286,7 @@ def test_the_senders_locale_is_not_the_jobs(scene: LocalScene, monkeypatch: pyte
 def test_a_launcher_that_froze_before_it_started_anything_is_not_waited_for(
     scene: LocalScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lock is held and no process was recorded: starting at first, lost after the life of a lease, and it starts nothing any more
-    once the attempt is stopped."""
+    """The lock is held and no process is recorded: the attempt is Starting, and lost after the life of a lease; a stop then marks it."""
     lock = place(scene.attempt, scene.assignment, stopped=False)
     assert lock is not None
     try:
@@ -302,7 +301,7 @@ def test_a_launcher_that_froze_before_it_started_anything_is_not_waited_for(
 
 
 def test_a_launcher_that_froze_after_it_spawned_does_not_keep_its_attempt_alive(scene: LocalScene) -> None:
-    """Its lock is held, and every recorded process was killed: lost, not running."""
+    """The lock is held, but every recorded process was killed: the attempt is lost, not running."""
     launcher = scene.shell(UNTIL_GO)
     scene.launch(launcher)
     assert_eventually(lambda: scene.seen().phase is Phase.RUNNING, timeout=PATIENCE)
@@ -311,7 +310,7 @@ def test_a_launcher_that_froze_after_it_spawned_does_not_keep_its_attempt_alive(
         fcntl.flock(frozen, fcntl.LOCK_SH)
 
         def lost() -> bool:
-            scene.clear()  # includes processes spawned between two looks
+            scene.clear()  # also kills processes that were spawned in between
             return scene.seen().phase is Phase.UNKNOWN
 
         assert_eventually(lost, timeout=PATIENCE)

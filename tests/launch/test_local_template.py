@@ -1,4 +1,4 @@
-"""A SparkApplication on a laptop: the fields that are used, and the warning about all others."""
+"""A SparkApplication on a laptop: the fields that take effect, and the warning about all others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkonce.model.validation import InvalidJob, Loc
 
 
 def test_what_a_laptop_can_honour_is_read() -> None:
-    """Command, configuration, environment and dependencies are typed, and text where Spark takes text."""
+    """Command, configuration, environment and dependencies are read with their types, and as text where Spark takes text."""
     local = LocalTemplate.of(
         job(
             {
@@ -41,7 +41,7 @@ def test_what_a_laptop_can_honour_is_read() -> None:
 
 
 def test_what_only_a_cluster_has_is_named() -> None:
-    """Every field that is given and does nothing here is in the list, and only those."""
+    """Exactly the given fields that have no effect on a laptop are listed."""
     local = LocalTemplate.of(
         job(
             {
@@ -81,12 +81,12 @@ def test_what_only_a_cluster_has_is_named() -> None:
 
 @pytest.mark.parametrize(("file", "kind"), [("a.py", "Python"), ("a.jar", "Java")])
 def test_the_type_follows_from_the_file(file: str, kind: str) -> None:
-    """Where it is not said."""
+    """The file's ending decides if no type is given."""
     assert LocalTemplate.of(job({template("mainApplicationFile"): file, template("type"): None})).type == kind
 
 
 def test_a_template_without_an_application_cannot_run_here() -> None:
-    """The error comes before anything starts, with the field's path."""
+    """The error names the field, before anything starts."""
     with pytest.raises(InvalidJob, match=r"j\.yaml: spec\.template\.spec\.mainApplicationFile: is required"):
         LocalTemplate.of(job({template("mainApplicationFile"): None}), source="j.yaml")
 
@@ -101,7 +101,7 @@ def named(**values: Any) -> list[dict[str, Any]]:
 
 
 def test_values_and_arguments_are_expanded_as_on_a_cluster() -> None:
-    """An entry sees those before it, arguments see all, `$$` is `$`, unknown names stay, and nothing is expanded twice."""
+    """An entry can refer to earlier ones, arguments to all; `$$` is `$`, unknown names are kept, and nothing is expanded twice."""
     entries = named(
         EARLY="$(LATE)", BASE="/tank", OUT="$(BASE)/trips", PRICE="$$5", KEPT="$(NOPE)", TWICE="$$(BASE)", LATE="x"
     )
@@ -122,7 +122,7 @@ def test_values_and_arguments_are_expanded_as_on_a_cluster() -> None:
 
 
 def test_executors_and_forwarded_settings_are_expanded_too() -> None:
-    """All that becomes a container's environment; other settings are files on a cluster, which nobody expands."""
+    """Settings that become a container's environment are expanded; other settings are files on a cluster, and are not."""
     conf = {"spark.executorEnv.A": "$$1", "spark.kubernetes.driverEnv.B": "$$2", "spark.example.c": "$$3"}
     local = local_with(
         sparkConf=conf, executor={"env": named(D="$(A)4"), "envVars": {"E": "$$5"}}, driver={"env": named(F="$(B)")}
@@ -147,7 +147,7 @@ def test_executors_and_forwarded_settings_are_expanded_too() -> None:
     ],
 )
 def test_a_reference_that_only_a_cluster_resolves_is_named(driver: dict[str, Any], source: str) -> None:
-    """It would stay as text here and become a value there: the field is named, with both ways out."""
+    """It would stay text here but become a value on a cluster: the field is named, with both remedies."""
     local = local_with(driver=driver, arguments=["--x", "$(X)"])
     ((path, said),) = local.unknown
     assert path == "spec.template.spec.arguments[1]"
@@ -158,7 +158,7 @@ def test_a_reference_that_only_a_cluster_resolves_is_named(driver: dict[str, Any
 
 
 def test_references_among_variables_without_an_order_are_named() -> None:
-    """Which of two `envVars` a pod lists first is not defined; and Spark's own variables exist only there."""
+    """The order of `envVars` in a pod is not defined, and Spark's own variables exist only on a cluster."""
     local = local_with(driver={"envVars": {"A": "1", "B": "$(A)"}, "env": named(C="$(A)", D="$(SPARK_USER)")})
     assert [path for path, _ in local.unknown] == [
         "spec.template.spec.driver.envVars.B",
@@ -169,6 +169,7 @@ def test_references_among_variables_without_an_order_are_named() -> None:
 
 @pytest.mark.parametrize("file", ["$(DIR)/job.py", "a$$b.py"])
 def test_a_main_file_is_expanded_on_a_cluster_alone(file: str) -> None:
-    """Its name is an argument of the container there; here the file is looked up, so it must be named without references."""
+    """On a cluster the name is an argument of the container, and expanded; here the file is opened, so its name must not have
+    references."""
     (unknown,) = local_with(mainApplicationFile=file).unknown
     assert unknown[0] == "spec.template.spec.mainApplicationFile"

@@ -1,4 +1,4 @@
-"""Stopping: afterwards none of the attempt runs or will run, and nothing else was touched."""
+"""Stopping: afterwards nothing of the attempt runs or will run, and nothing else was touched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkonce.launch.protocol import Phase, StillThere, Stopped
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A foreign process, in a group of its own."""
+    """An unrelated process, in its own group."""
     process = subprocess.Popen(["sleep", "60"], start_new_session=True)
     yield process
     process.kill()
@@ -34,7 +34,7 @@ def seen_after(answer: Stopped | StillThere) -> Phase:
 
 
 def test_an_attempt_that_was_never_seen_gets_a_placeholder(scene: LocalScene) -> None:
-    """A late create of a frozen owner meets a taken name: it starts nothing and gets the answer that the attempt is being stopped."""
+    """A frozen owner's late create finds the name taken: it starts nothing and is answered that the attempt is being stopped."""
     assert seen_after(scene.stop()) is Phase.UNKNOWN
 
     late = scene.launch(scene.shell("touch ran"))
@@ -45,7 +45,7 @@ def test_an_attempt_that_was_never_seen_gets_a_placeholder(scene: LocalScene) ->
 
 
 def test_a_launcher_that_was_frozen_before_it_spawned_starts_nothing_after_a_stop(scene: LocalScene) -> None:
-    """It had placed the folder: its wrapper sees the mark and ends before the command."""
+    """It had created the folder: the wrapper that it then starts sees the mark and ends before the command."""
     lock = place(scene.attempt, scene.assignment, stopped=False)
     assert lock is not None
     assert isinstance(scene.stop(timeout=0.1), StillThere)  # a process that may still spawn holds the lock
@@ -60,7 +60,7 @@ def test_a_launcher_that_was_frozen_before_it_spawned_starts_nothing_after_a_sto
 
 
 def test_a_command_is_asked_once_to_end_and_its_exit_code_is_kept(scene: LocalScene) -> None:
-    """One SIGTERM: a clean-up is not disturbed, and its exit code is known afterwards."""
+    """A single SIGTERM, so that a clean-up is not disturbed; the exit code is recorded."""
     scene.launch(scene.shell("trap 'echo asked >> asked; sleep 0.3; exit 4' TERM; touch ready; " + FOREVER))
     assert_eventually((scene.folder / "ready").exists, PATIENCE)
 
@@ -72,7 +72,7 @@ def test_a_command_is_asked_once_to_end_and_its_exit_code_is_kept(scene: LocalSc
 
 
 def test_a_command_that_was_told_to_end_and_exits_with_code_0_proves_nothing(scene: LocalScene) -> None:
-    """It was interrupted, and says that all is well: how it ended is unknown. One that had ended before has succeeded."""
+    """The command was interrupted, so its exit code does not show how far it got."""
     scene.launch(scene.shell(f"trap 'exit 0' TERM; echo > ready; {FOREVER}"))
     assert_eventually(lambda: scene.written("ready"), PATIENCE)
     answer = scene.stop()
@@ -89,7 +89,7 @@ def test_a_command_that_had_ended_before_it_was_stopped_has_succeeded(scene: Loc
 
 
 def test_a_command_that_does_not_listen_is_killed(scene: LocalScene) -> None:
-    """After half of the timeout: SIGKILL, to all of the group."""
+    """SIGKILL goes to the whole group after half of the timeout."""
     scene.launch(scene.shell("trap '' TERM; touch ready; " + FOREVER))
     assert_eventually((scene.folder / "ready").exists, PATIENCE)
 
@@ -98,7 +98,7 @@ def test_a_command_that_does_not_listen_is_killed(scene: LocalScene) -> None:
 
 
 def test_a_stopped_process_is_ended(scene: LocalScene) -> None:
-    """SIGSTOPped as a whole: it is continued so that it sees the signal."""
+    """All of its processes have got SIGSTOP: they are continued so that they receive the signal."""
     scene.launch(scene.shell("touch ready; " + FOREVER))
     assert_eventually((scene.folder / "ready").exists, PATIENCE)
     for pid in scene.running():
@@ -111,7 +111,7 @@ def test_a_stopped_process_is_ended(scene: LocalScene) -> None:
 
 
 def test_what_does_not_carry_the_nonce_is_never_signalled(scene: LocalScene) -> None:
-    """A process in the attempt's own group that dropped the nonce: not known to be ours, so it lives on."""
+    """A process in the attempt's group that dropped the nonce is not known to be ours, and lives on."""
     script = """
 import os, subprocess, time
 from pathlib import Path
@@ -132,7 +132,7 @@ time.sleep(60)
 
 
 def test_a_pid_that_was_reused_hits_nobody(scene: LocalScene, bystander: subprocess.Popen[bytes]) -> None:
-    """The recorded leader's pid belongs to another process by now: no member is found, and the attempt counts as stopped."""
+    """The recorded leader's pid now belongs to another process: no member is found, and the attempt counts as stopped."""
     lock = place(scene.attempt, scene.assignment, stopped=False)
     assert lock is not None
     os.close(lock)
@@ -145,7 +145,7 @@ def test_a_pid_that_was_reused_hits_nobody(scene: LocalScene, bystander: subproc
 
 
 def test_a_process_of_another_boot_is_never_signalled(scene: LocalScene) -> None:
-    """Even one that matches in all else: the numbers of another boot mean nothing here."""
+    """Pids of another boot mean nothing, even if everything else matches."""
     scene.launch(scene.shell(FOREVER))
     assert_eventually(lambda: members(scene.attempt, scene.assignment.nonce), PATIENCE)
     recorded = (scene.attempt / "process").read_text()
@@ -157,7 +157,7 @@ def test_a_process_of_another_boot_is_never_signalled(scene: LocalScene) -> None
 
 
 def test_a_process_that_is_owner_and_driver_at_once_is_not_ended(scene: LocalScene) -> None:
-    """A notebook's attempt names the notebook: a stop waits for its lock, and never signals it."""
+    """The process recorded for a notebook's attempt is the notebook: a stop waits for its lock and never signals it."""
     lock = place(scene.attempt, scene.assignment, stopped=False)
     assert lock is not None
     record_process(scene.attempt)
@@ -169,10 +169,10 @@ def test_a_process_that_is_owner_and_driver_at_once_is_not_ended(scene: LocalSce
 
 
 def test_a_job_may_be_stopped_by_another_process_than_its_launcher(scene: LocalScene) -> None:
-    """The launcher died: its successor ends its command."""
+    """The launcher may be dead: any process can end the command."""
     ready = scene.folder / "ready"
     code = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"  # the command to stop
     scene.launch(scene.launcher(sys.executable, "-c", code))
-    assert_eventually(ready.exists, PATIENCE)  # one that is stopped before its command began has no exit code
+    assert_eventually(ready.exists, PATIENCE)  # stopped before its command began, it would have no exit code
     assert isinstance(scene.stop(), Stopped)
     assert (scene.attempt / "exit").read_text() == f"{128 + signal.SIGTERM}\n"

@@ -1,4 +1,4 @@
-"""From a template to a command line: spark-submit's options, and their source."""
+"""From a template to a command line: spark-submit's options and where they come from."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def options(command: Command, name: str) -> list[str]:
 
 
 def test_paths_are_relative_to_the_job_file(tmp_path: Path) -> None:
-    """Main file, Python files, jars, files and archives; URIs stay as they are; the child runs in the job file's folder."""
+    """This holds for main file, Python files, jars, files and archives; URIs are unchanged; the child runs in the job file's folder."""
     deps = {
         "pyFiles": ["lib.py", "/opt/other.py"],
         "jars": ["jars/a.jar", "https://host/b.jar"],
@@ -53,7 +53,7 @@ def test_paths_are_relative_to_the_job_file(tmp_path: Path) -> None:
 
 
 def test_packages_repositories_and_exclusions_are_passed_on(tmp_path: Path) -> None:
-    """Each field of a template about dependencies is either passed on or named as skipped; these are passed on."""
+    """Each dependency field of a template is either passed on or listed as skipped; these are passed on."""
     deps = {"packages": ["g:a:1", "g:b:1"], "excludePackages": ["g:c"], "repositories": ["https://host/maven"]}
     made = command(tmp_path, deps=deps)
 
@@ -63,13 +63,13 @@ def test_packages_repositories_and_exclusions_are_passed_on(tmp_path: Path) -> N
 
 
 def test_the_application_option_replaces_the_main_file(tmp_path: Path) -> None:
-    """A script that is inside an image has a copy here."""
+    """A script that is inside an image has a local copy."""
     made = command(tmp_path, application="/elsewhere/load.py", mainApplicationFile="local:///opt/load.py")
     assert made.argv[-1] == "/elsewhere/load.py"
 
 
 def test_the_jobs_conf_wins_over_ours_and_master_is_local(tmp_path: Path) -> None:
-    """Quiet by default; the attempt's name is the application's unless the job gives one."""
+    """Output is quiet by default, and the application has the attempt's name unless the job gives one."""
     plain = command(tmp_path)
     assert options(plain, "--master") == ["local[*]"]
     assert "spark.ui.enabled=false" in options(plain, "--conf")
@@ -82,14 +82,14 @@ def test_the_jobs_conf_wins_over_ours_and_master_is_local(tmp_path: Path) -> Non
 
 
 def test_a_class_and_its_jar(tmp_path: Path) -> None:
-    """A Java application is run by its class."""
+    """A Java application is started by its class."""
     made = command(tmp_path, type="Java", mainApplicationFile="app.jar", mainClass="org.example.Main")
     assert options(made, "--class") == ["org.example.Main"]
     assert made.argv[-1] == f"{tmp_path}/app.jar"
 
 
 def test_the_environment_is_the_jobs_and_python_is_ours(tmp_path: Path) -> None:
-    """Workers run this interpreter, unless the job names another."""
+    """Python workers run this interpreter unless the job names another."""
     made = command(tmp_path, driver={"env": [{"name": "TZ", "value": "UTC"}]})
     assert made.environment["TZ"] == "UTC"
     assert made.environment["PYSPARK_PYTHON"] == sys.executable
@@ -100,7 +100,7 @@ def test_the_environment_is_the_jobs_and_python_is_ours(tmp_path: Path) -> None:
 
 
 def test_spark_submit_runs_the_spark_that_it_belongs_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A SPARK_HOME of another version in the environment does not reach a spark-submit of ours."""
+    """SPARK_HOME is set to the distribution of the chosen spark-submit."""
     home = tmp_path / "spark"
     (home / "bin").mkdir(parents=True)
     (home / "jars").mkdir()
@@ -109,7 +109,7 @@ def test_spark_submit_runs_the_spark_that_it_belongs_to(tmp_path: Path, monkeypa
 
 
 def test_where_there_is_no_spark_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a setting nor a package, SPARK_HOME or PATH."""
+    """No setting, no package, no SPARK_HOME and nothing on PATH."""
     monkeypatch.delenv(submit.SUBMIT_ENVIRONMENT, raising=False)
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
@@ -131,12 +131,12 @@ def test_where_there_is_no_spark_one_sentence_says_what_to_install(monkeypatch: 
     ],
 )
 def test_absolute_paths(path: str, expected: str) -> None:
-    """Relative to the base; a file URI is its path; other URIs are Spark's to read."""
+    """Paths are relative to the base, a file URI is its path, and other URIs are left to Spark."""
     assert absolute(path, "/base") == expected
 
 
 def test_the_stand_in_for_spark_submit_understands_every_option_of_ours(tmp_path: Path) -> None:
-    """The crash tests run this very command line: the stand-in finds its main file and arguments."""
+    """The crash tests use this command line: the stand-in finds its main file and arguments."""
     deps = {
         each: ["x"] for each in ("pyFiles", "jars", "files", "archives", "packages", "excludePackages", "repositories")
     }
@@ -145,7 +145,7 @@ def test_the_stand_in_for_spark_submit_understands_every_option_of_ours(tmp_path
 
 
 def test_a_command_really_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the stand-in, in the job's folder, with its arguments and environment."""
+    """It runs through the stand-in in the job's folder, with its arguments and environment."""
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "load.py").write_text("import os, sys\nprint(os.getcwd(), os.environ['TZ'], *sys.argv[1:])\n")
     monkeypatch.setenv(submit.SUBMIT_ENVIRONMENT, str(Path(fake.__file__)))
@@ -156,7 +156,7 @@ def test_a_command_really_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_text_of_the_child_is_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its locale is pinned, and the encoding comes after the sender's own Java options; variables that the job sets are the job's."""
+    """The child's locale is pinned, and the encoding comes after the sender's own Java options; variables that the job sets are kept."""
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dfile.encoding=ISO-8859-1")
     monkeypatch.setenv("_JAVA_OPTIONS", "-Xmx1g")
     made = command(tmp_path).environment
@@ -169,20 +169,21 @@ def test_text_of_the_child_is_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "own").mkdir()
     own = {"LANG": "de_DE.UTF-8", "SPARK_SUBMIT_OPTS": "-Xss4m"}
     made = command(tmp_path / "own", driver={"envVars": own}).environment
-    assert made["_JAVA_OPTIONS"].endswith("-Dfile.encoding=UTF-8")  # it overrules every command line
+    assert made["_JAVA_OPTIONS"].endswith("-Dfile.encoding=UTF-8")  # it would overrule every command line
     assert {name: made[name] for name in own} == own
     assert "LC_ALL" not in made
 
 
 def test_text_that_a_missing_locale_would_lose_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the job is started, with the locale's name; ASCII needs none. A reference that only a cluster resolves is refused, too."""
+    """The refusal comes before the job is started and names the locale; ASCII text needs none. A reference that only a cluster resolves is
+    refused, too."""
     lang: dict[Loc, Any] = {("spec", "template", "spec", "driver", "env"): [{"name": "LANG", "value": "xx_XX.UTF-8"}]}
     text: dict[Loc, Any] = {("spec", "template", "spec", "arguments", 1): "Zürich"}
     submit.check_text(job(text), application=None)
     submit.check_text(job(lang), application=None)
     with pytest.raises(InvalidInput, match=r"the locale xx_XX\.UTF-8 is not installed here"):
         submit.check_text(job({**lang, **text}), application=None)
-    monkeypatch.setenv("PATH", "/nowhere")  # a C library without the program
+    monkeypatch.setenv("PATH", "/nowhere")  # as on a C library without the program `locale`
     submit.check_text(job({**lang, **text}), application=None)
 
     main: dict[Loc, Any] = {("spec", "template", "spec", "mainApplicationFile"): "local:///$(DIR)/job.py"}

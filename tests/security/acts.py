@@ -1,10 +1,12 @@
-"""Acts of a random tenant: requests to a gateway and to the API server, drawn with hypothesis. Pure; `attacker.py` carries them out.
+"""Acts of a random tenant: requests to a gateway and to the API server, drawn with hypothesis. This module only draws them; `attacker.py`
+carries them out.
 
-The meaning of an act depends on the world that it meets, so an act is a text with placeholders: `@NONCE@` is the nonce of one of the
-tenant's own attempts, `@OTHER@` the namespace of the other team. The same seed draws the same acts in each world. Half of the values are
-valid: a request that fails at its first field reaches nothing behind it.
+What an act means depends on the state that it meets, so an act is a text with placeholders: `@NONCE@` is the nonce of one of the tenant's
+own attempts, `@OTHER@` the namespace of the other team. The same seed draws the same acts for each test world. Half of the values are
+valid, because a request that fails at its first field never reaches the code behind it.
 
-Trees of values come from `documents.py`, by a seed that hypothesis draws: they are not shrunk, because the world that an act met is gone.
+Trees of values come from `documents.py`, by a seed that hypothesis draws. They are not shrunk, because the state that an act met no longer
+exists.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from harness.jobs import job
 from security.documents import SCHEMA, TEXTS, anything, drawn, drawn_job, mutated_tree, nested
 
 POOL = 8
-"""Objects of the tenant by number; acts reuse these names, so that they meet each other."""
+"""The number of objects whose names acts reuse, so that they affect each other's."""
 
 STATUS = SCHEMA["properties"]["status"]
 SLOT = empty_slot("@HASH@-rows-g@GENERATION@", token="@#ATTEMPT@", fingerprint="@FINGERPRINT@")
@@ -35,7 +37,7 @@ VALID: dict[str, dict[str, Any]] = {
     "resolve": {"reason": "r", "outcome": "retry"},
     "forget": {"reason": "r"},
 }
-"""Bodies of the gateway's routes. A text `@#NAME@` becomes a number."""
+"""Valid bodies of the gateway's routes. A text `@#NAME@` becomes a number."""
 SPEAKS = ("renew", "seal", "report")
 DECIDES = ("rerun", "cancel", "resolve", "forget")
 KINDS = ("values", "committed", "verdict", "progress", "failed", "expectation")
@@ -63,7 +65,7 @@ class Http:
     """A request to the gateway."""
 
     attempt: int
-    """The tenant's own attempt that the placeholders and its driver's token come from, by number."""
+    """Number of the tenant's own attempt that provides the placeholders and the driver's token."""
     token: str
     method: str
     path: str
@@ -78,13 +80,13 @@ class Kube:
     attempt: int
     verb: str
     resource: str
-    """jobs, applications or pods."""
+    """One of jobs, applications and pods."""
     name: str
     subresource: str = ""
     foreign: bool = False
-    """In the other team's namespace."""
+    """True: in the other team's namespace."""
     body: str = ""
-    """JSON."""
+    """JSON text."""
 
 
 Act = Http | Kube
@@ -103,7 +105,7 @@ CHANGES = (
     *("application", "stranger", "gone"),
 )
 STATES = ("", "SUBMITTED", "RUNNING", "SUCCEEDING", "COMPLETED", "FAILED", "SUSPENDED", "INVALIDATING", "UNKNOWN")
-"""States of applications; tests/launch/test_kubeflow_anything.py has all others, which the tests' Spark operator cannot play."""
+"""States of applications. tests/launch/test_kubeflow_anything.py covers all others, which the fake Spark operator does not produce."""
 
 seeds = st.integers(0, 2**64 - 1)
 chances = seeds.map(Random)
@@ -122,10 +124,10 @@ trees = st.recursive(
 
 
 def mostly(usual: st.SearchStrategy[Any], odd: st.SearchStrategy[Any], *, one_in: int = 8) -> st.SearchStrategy[Any]:
-    """The usual value, and an odd one about once in `one_in` draws."""
+    """The usual value, with an odd one in about one of `one_in` draws."""
     return st.integers(1, one_in).flatmap(
         lambda number: odd if number == (one_in + 1) // 2 else usual
-    )  # no end is drawn more often
+    )  # the middle, since hypothesis prefers the ends
 
 
 def written(tree: Any) -> bytes:
@@ -140,14 +142,14 @@ def _mutated(draw: st.DrawFn, valid: dict[str, Any]) -> bytes:
 
 @st.composite
 def _with_value(draw: st.DrawFn, valid: dict[str, Any]) -> bytes:
-    """A valid body with any value in one of its own fields, or in a field that it does not have."""
+    """A valid body with an arbitrary value in one of its fields, or in an unknown one."""
     name = draw(st.sampled_from([*valid, "extra"]))
     return written({**valid, name: draw(trees | chances.map(anything))})
 
 
 @st.composite
 def _free(draw: st.DrawFn, valid: dict[str, Any]) -> bytes:
-    """A valid body with anything where it may hold anything."""
+    """A valid body with arbitrary content in the fields that may hold anything."""
     free = draw(trees | chances.map(anything) | chances.map(lambda chance: nested(chance, "x")))
     inside = {"progress": free, "body": free, "reason": free}
     return written({name: inside.get(name, value) for name, value in valid.items()})
@@ -203,14 +205,14 @@ def _segments(usual: str) -> st.SearchStrategy[str]:
 
 @st.composite
 def speaks(draw: st.DrawFn) -> Http:
-    """What a driver sends: a beat, a seal or a report, to the place of any attempt."""
+    """A request that a driver sends: a heartbeat, a seal or a report, for any attempt."""
     verb = draw(st.sampled_from(SPEAKS))
     owner = draw(st.sampled_from(["@OWN@", "@OWN@", "@OWN@", "@OTHER@"]))
     of = draw(st.sampled_from(["@HASH@", "@HASH@", "@HASH@", "@HASH@", "@HASH2@", "@OTHERHASH@"]))
     if (owner, of) == ("@OWN@", "@HASH@"):
         parts = [draw(_segments(each)) for each in (owner, of, "@GENERATION@", "@ATTEMPT@", verb)]
         body = draw(_bodies(verb))
-    else:  # a fault in the request would be refused before its sender is
+    else:  # a fault in it would be refused before its sender is checked
         parts = [
             owner,
             of,
@@ -227,7 +229,7 @@ def speaks(draw: st.DrawFn) -> Http:
 
 @st.composite
 def decides(draw: st.DrawFn) -> Http:
-    """What a person sends: looks at keys, and decisions about them."""
+    """A request that a person sends: a look at keys, or a decision about one."""
     owner = draw(_segments(draw(st.sampled_from(["@OWN@"] * 5 + ["@OTHER@"]))))
     key = draw(_segments(draw(st.sampled_from(["@HASH@", "@SHORT@", "@KEY@", "@OTHERHASH@"]))))
     verb = draw(st.sampled_from(["", "show", "history", "explain", *DECIDES]))
@@ -246,7 +248,7 @@ def decides(draw: st.DrawFn) -> Http:
 
 @st.composite
 def wanders(draw: st.DrawFn) -> Http:
-    """Any path."""
+    """A GET of an arbitrary path."""
     parts = draw(
         st.lists(st.sampled_from(["v1", "attempts", "namespaces", "keys", "metrics", *ODD_SEGMENTS]), max_size=7)
     )
@@ -289,7 +291,8 @@ def tenants_job(name: str, key: str) -> dict[str, Any]:
 
 @st.composite
 def _job(draw: st.DrawFn, name: str) -> dict[str, Any]:
-    """A job of any shape: the tenant's own with changes, a drawn one, or one that names the other team's table, key or application."""
+    """A job of any shape: the tenant's own with changes, a drawn one, or one whose output is elsewhere, such as in the other team's
+    table."""
     made = tenants_job(name, f"drawn-{draw(st.integers(0, POOL - 1))}")
     chance = draw(chances)
     match draw(st.sampled_from(["own", "mutated", "mutated", "drawn", "greedy", "policies"])):
@@ -308,7 +311,7 @@ def _job(draw: st.DrawFn, name: str) -> dict[str, Any]:
 
 @st.composite
 def _status(draw: st.DrawFn) -> Any:
-    """A status of any shape, most of them of the schema's."""
+    """A status of any shape; most follow the schema."""
     chance = draw(chances)
     if chance.random() < 0.1:
         return anything(chance)
@@ -335,7 +338,7 @@ def _status(draw: st.DrawFn) -> Any:
 
 @st.composite
 def objects(draw: st.DrawFn) -> Kube:
-    """Creates, edits and deletes of jobs, and of what belongs to them."""
+    """Creates, edits and deletes of jobs, and of their applications and pods."""
     number = draw(st.integers(0, POOL - 1))
     name, attempt = f"drawn-{number}", draw(numbers)
     foreign = draw(mostly(st.just(False), st.just(True), one_in=15))

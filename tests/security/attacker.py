@@ -1,8 +1,8 @@
-"""Carries out the acts of a random tenant (`acts.py`) with what a tenant has, and checks each answer.
+"""Carries out the acts of a random tenant (`acts.py`) with a tenant's rights, and checks each answer.
 
 The tenant is an administrator of its own namespace and nothing elsewhere: it reads and writes its own objects, pods and statuses, and makes
-tokens for its own service accounts, also bound to its pods. It sends raw bytes to the gateway, since a client library would refuse half
-of the acts.
+tokens for its own service accounts, also bound to its pods. It sends raw bytes to the gateway, since a client library would refuse half of
+the acts.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ RESOURCES = {"jobs": JOBS, "applications": SPARK_APPLICATIONS, "pods": PODS}
 TIMEOUT = 30.0
 """Seconds for an answer: the gateway's own deadlines are shorter."""
 ALIVE = 3
-"""Drivers that the tenant keeps running, so that some of its acts are those of a current attempt."""
+"""The number of drivers that the tenant keeps running, so that some of its acts concern a current attempt."""
 LASTING = "own-"
-"""Begin of the keys whose drivers run until they are stopped."""
+"""Prefix of the keys whose drivers run until they are stopped."""
 ODD_TOKENS = ("\xff\xfe", "a.b.c", "x" * 20_000, "eyJhbGciOiJub25lIn0.e30.", "\x00", "Bearer")
 
 
@@ -60,17 +60,18 @@ class Attacker:
     stage: Stage
     gateway: GatewayProcess
     api: Api
-    """With the tenant's own token."""
+    """Authenticated with the tenant's own token."""
     facts: Mapping[str, str]
-    """Placeholders that are the same for all acts: @OWN@, @OTHER@, @OTHERHASH@, @LAKE@, @OTHERTABLE@."""
+    """Placeholders with the same value for all acts: @OWN@, @OTHER@, @OTHERHASH@, @LAKE@, @OTHERTABLE@."""
     unknown: str
-    """A text of the other team's keys that no act contains, and no answer may."""
+    """A text in the other team's keys that no act contains, so that no answer may contain it."""
     answers: Counter[str] = field(default_factory=Counter)
     drivers: list[Own] = field(default_factory=list)
     _tokens: dict[str, str] = field(default_factory=dict, repr=False)
 
     def does(self, act: Act) -> int | None:
-        """Carries an act out; the status of its answer, or None without one. Raises AssertionError if a tenant may not get that answer."""
+        """Carries out an act. Returns the status of the answer, or None without one. Raises AssertionError for an answer that a tenant must
+        not get."""
         own = self.drivers[act.attempt % len(self.drivers)]
         facts = self._facts(own)
         if isinstance(act, Kube):
@@ -78,7 +79,7 @@ class Attacker:
         return self._ask(act, own, facts)
 
     def refresh(self) -> int:
-        """Looks for drivers of the tenant; returns how many of those run that do not end by themselves."""
+        """Finds the tenant's drivers again. Returns the number of running drivers that do not end by themselves."""
         found = []
         for pod in self.api.list(PODS, self.stage.namespace):
             said = next((each.get("value", "") for each in _environment(pod) if each.get("name") == ENVIRONMENT), "")
@@ -92,7 +93,7 @@ class Attacker:
         return sum(each.lasting for each in running)
 
     def token(self, kind: str, own: Own) -> str | None:
-        """A token of the kind that an act names."""
+        """A token of the kind that the act names."""
         audience = gateway_audience(self.gateway.install)
         match kind:
             case "driver":
@@ -118,7 +119,7 @@ class Attacker:
         except ApiError as refused:
             if refused.code not in (404, 409):
                 raise
-            return "gone"  # as its pod
+            return "gone"  # because its pod is
 
     def _kept(self, name: str, make: Callable[[], str]) -> str:
         if name not in self._tokens:
@@ -178,7 +179,7 @@ class Attacker:
         answer = self.send(act, path, token, filled_bytes(act.body, facts))
         self.answers[f"gateway {answer.status if answer else None}"] += 1
         if answer is None:
-            return None  # it had not read everything when it closed the connection, so that its answer may be lost
+            return None  # it closed the connection before it had read everything, so its answer may be lost
         said = f"{answer.status} {str(answer.body)[:500]}"
         waits = answer.status == 503 and "retry-after" in answer.headers
         uncoded = answer.status == 501 and any(
@@ -205,7 +206,7 @@ class Attacker:
         lines += [filled(each, self.facts) for each in act.headers]
         whole = "\r\n".join([*lines, "", ""]).encode("latin-1") + body
         with socket.create_connection(("127.0.0.1", self.gateway.port), timeout=stretched(TIMEOUT)) as connection:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it answers before it has read everything
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may answer before it has read all
                 connection.sendall(whole)
             reply = http.client.HTTPResponse(connection, method=act.method)
             try:

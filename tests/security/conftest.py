@@ -1,4 +1,4 @@
-"""What every attack of this room starts from: no secret may be told."""
+"""For every attack of this folder: no output contains a planted secret."""
 
 from __future__ import annotations
 

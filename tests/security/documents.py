@@ -1,7 +1,7 @@
-"""Documents that nobody should send: mutated examples, and documents drawn from the schema of the CRD.
+"""Hostile and broken documents: mutated examples, and documents drawn from the CRD's schema.
 
-Drawn with `random` from one seed, not with hypothesis: ten thousand of them are played once and not shrunk, and a mutation of text has no
-smaller form. A document that fails is small already; the test prints it.
+Drawn with `random` from one seed, not with hypothesis: ten thousand of them are tried once and not shrunk, and a mutated text has no
+smaller form. A failing document is small already; the test prints it.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ _VALUE = re.compile(r"(?m)(?<=: )\S+$")
 
 
 def mutated_text(random: Random, text: str) -> bytes:
-    """Cuts, swaps, repeats and inserts at random places."""
+    """Cuts, swaps, repeats and inserts text at random places."""
     for _ in range(random.choice([1, 1, 1, 1, 2, 4])):
         at = random.randrange(len(text) + 1)
         end = min(len(text), at + random.choice([1, 2, 8, 64]))
         lines = text.splitlines(keepends=True)
-        match random.randrange(9):  # half of them replace one value
+        match random.randrange(9):  # half of the cases replace one value
             case 0:
                 text = text[:at] + text[end:]
             case 1:
@@ -105,10 +105,10 @@ def mutated_text(random: Random, text: str) -> bytes:
 def mutated_tree(random: Random, tree: Any) -> Any:
     """Replaces, removes, renames and nests values of a valid job."""
     tree = copy.deepcopy(tree)
-    repeated = False  # once: a list of lists that is repeated again and again fills the memory of the test
+    repeated = False  # at most once: repeating a repeated list would exhaust the memory
     for _ in range(random.choice([1, 1, 2, 5])):
         places = list(_places(tree))
-        if not places:  # everything was removed
+        if not places:  # everything has been removed
             break
         holder, name = random.choice(places)
         match random.randrange(5):
@@ -155,7 +155,7 @@ def anything(random: Random) -> Any:
 
 
 def drawn(random: Random, schema: dict[str, Any]) -> Any:
-    """A value of this schema, or, one time in two hundred, of none."""
+    """A value of this schema or, once in two hundred draws, an arbitrary one."""
     if random.random() < 0.005:
         return anything(random)
     if "enum" in schema:
@@ -186,7 +186,8 @@ def drawn(random: Random, schema: dict[str, Any]) -> Any:
 
 
 def drawn_job(random: Random) -> dict[str, Any]:
-    """A job of the schema, with what a schema cannot say and each job needs, so that most documents reach the checks behind it."""
+    """A job of the schema with the fields that every job needs but a schema cannot require, so that most documents get past the first
+    checks."""
     spec = drawn(random, SCHEMA["properties"]["spec"])
     job = {"apiVersion": "sparkonce.dev/v1alpha1", "kind": "IdempotentJob", "metadata": {"name": "drawn"}, "spec": spec}
     if not isinstance(spec, dict) or random.random() < 0.1:
@@ -232,12 +233,12 @@ def written(random: Random, tree: Any) -> bytes:
     unicode = random.random() < 0.5
     try:
         return yaml.dump(tree, Dumper=DUMPER, allow_unicode=unicode, sort_keys=False).encode()
-    except UnicodeEncodeError:  # libyaml writes no lone surrogates
+    except UnicodeEncodeError:  # libyaml cannot write lone surrogates
         return yaml.safe_dump(tree, allow_unicode=unicode, sort_keys=False).encode(errors="surrogatepass")
 
 
 def expanding(random: Random) -> bytes:
-    """Small texts that are huge once they are built, and large ones that are nothing."""
+    """Small texts that expand to huge values, and large texts without content."""
     size, depth = random.choice([10, 200, 3000]), random.randrange(1, 400)
     alias = random.choice(ALIASES)
     chain = ["a0: &a0 {k: 1}", *(f"a{n}: &a{n} {alias.format(n - 1, n)}" for n in range(1, depth))]

@@ -1,4 +1,4 @@
-"""No document makes `plan` hang, break or write: it has an answer, or it is refused."""
+"""No document makes `plan` hang, crash or write: each is answered or refused."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from sparkonce.store.protocol import Query
 
 CAMPAIGN = "plan documents"
 ANSWERS = (ExitCode.SUCCEEDED, ExitCode.INVALID, ExitCode.UNAVAILABLE)
-"""Unavailable is a bucket: the keys of the environment are not real."""
+"""Unavailable is for a bucket, because the credentials in the environment are not valid."""
 PARTS = 10
-"""Tests that share a campaign, so that it runs beside itself and within the limit of a test."""
+"""The number of tests that share the campaign, so that it runs in parallel and within the time limit of a test."""
 CPU = 1.0
-"""Seconds for one document, its own files read and hashed."""
+"""CPU seconds for one document, including reading and hashing its own files."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_document_is_answered_or_refused(part: int, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutated examples and documents of the CRD's schema: no exit 70, none above a CPU second, nothing reserved."""
+    """Mutated examples and documents of the CRD's schema never end in exit code 70, take under a CPU second each, and reserve nothing."""
     monkeypatch.chdir(tmpfs_path)
     monkeypatch.setenv("SPARKONCE_STORE", str(tmpfs_path / "ledger.db"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmpfs_path / "data"))
@@ -44,10 +44,10 @@ def test_every_document_is_answered_or_refused(part: int, tmpfs_path: Path, monk
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
         "AWS_REGION",
-    ):  # an S3 output is opened, and sent nothing
+    ):  # an S3 output is opened, but nothing is sent to it
         monkeypatch.setenv(name, "none")
     Path("job.py").write_text("pass\n")
-    commands = cast("typer.Typer", get_command(app))  # built once: main would build all commands anew for each document
+    commands = cast("typer.Typer", get_command(app))  # built once; main would build all commands for each document
     codes: dict[int, int] = {}
     slowest = 0.0
     for document in documents(Random(seed(f"{CAMPAIGN}, part {part}")), size(CAMPAIGN) // PARTS):
@@ -60,7 +60,7 @@ def test_every_document_is_answered_or_refused(part: int, tmpfs_path: Path, monk
         said = err.getvalue() + out.getvalue()
         assert code in ANSWERS, f"{code}: {said}\n{document[:2000]!r}"
         assert took < promised(CPU), f"{took:.1f} CPU seconds: {said[:500]}\n{document[:2000]!r}"
-        said.encode()  # what is printed can be printed
+        said.encode()  # the output can be encoded
         planted.said("plan", said)
         codes[code] = codes.get(code, 0) + 1
         slowest = max(slowest, took)
@@ -71,7 +71,7 @@ def test_every_document_is_answered_or_refused(part: int, tmpfs_path: Path, monk
 
 
 def test_the_documents_reach_what_is_behind_the_parser() -> None:
-    """Of three hundred, some are jobs, and a hundred are refused for a field: they are not all broken YAML."""
+    """Of three hundred documents at least thirty are jobs and a hundred are refused for a field, so they are not all broken YAML."""
     told = {"a job": 0, "a field": 0, "no YAML": 0}
     for document in documents(Random(1), 300):
         try:

@@ -1,4 +1,4 @@
-"""How runs of `make chaos` are judged, counted, resumed and shown, on planted results; no cluster."""
+"""How `make chaos` judges, counts, resumes and shows its runs: on planted results, without a cluster."""
 
 from __future__ import annotations
 
@@ -65,14 +65,15 @@ FAULTS = {"label": Fault("A label is patched.", tuple(Arm)), "ours only": Fault(
     ],
 )
 def test_a_run_is_judged_by_its_rows_and_its_state(run: Run, verdict: str) -> None:
-    """A row that is there twice is a duplicate, a missing row a loss; a final state that contradicts the table, or none, is wrong; ours is
-    also wrong if it is not the state that the fault expects."""
+    """A duplicate row is a duplicate, a missing one a loss. A final state that contradicts the table is wrong, as is a missing one, and for
+    ours a state that the fault does not lead to."""
     assert run.verdict == verdict
     assert run.right is (verdict == "right")
 
 
 def test_runs_come_back_from_their_file(tmp_path: Path) -> None:
-    """Appended runs are read unchanged; a session killed in the middle of a line left no run, and the next line is complete."""
+    """Appended runs are read back unchanged; a session that was killed within a line has not recorded that run, and the next line is
+    complete."""
     path = tmp_path / "chaos.jsonl"
     assert read(path) == []
     append(path, OURS)
@@ -84,7 +85,7 @@ def test_runs_come_back_from_their_file(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_no_run_is_named(tmp_path: Path) -> None:
-    """A complete line that is not a run is an error with its number, and never skipped: its run would be made again, and counted twice."""
+    """A complete line that is not a run is an error with its number, and never skipped: its run would be made again and counted twice."""
     path = tmp_path / "chaos.jsonl"
     for line in ("{", '{"arm": "another"}', "{}", '{"arm": "never"}'):
         path.write_text(f"{line_of(OURS)}\n{line}\n")
@@ -93,7 +94,7 @@ def test_a_line_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_missing() -> None:
-    """Existing runs count, of any seed and commit, and for their arm only; more than requested is not a reason to run."""
+    """Existing runs count whatever their seed and commit, but for their arm only; an arm with more runs than requested gets none."""
     asked = {"label": [Arm.SPARKONCE, Arm.NEVER], "ours only": [Arm.SPARKONCE]}
     there = [OURS, replace(OURS, number=2, seed=7, commit="other"), PLAIN, *[replace(OURS, fault="ours only")] * 4]
     found = [(task.fault, task.arm, task.number) for task in missing(asked, there, runs=3)]
@@ -106,8 +107,8 @@ def test_what_is_missing() -> None:
 
 
 def test_the_order_is_the_seeds() -> None:
-    """Each task is in the plan once, first numbers first, those that hit the whole cluster apart; the same seed gives the same order and
-    the same moments, another one others."""
+    """Each task is in the plan once, lower numbers first, and faults that hit the whole cluster apart. The same seed gives the same order
+    and times, another seed others."""
     tasks = missing(wanted("", list(Arm)), [], runs=3)
     alone = [name for name, case in CASES.items() if case.alone]
     together = [name for name, case in CASES.items() if case.together]
@@ -127,14 +128,14 @@ def test_the_order_is_the_seeds() -> None:
 
 
 def test_who_is_hit_together_is_hit_alike() -> None:
-    """One strike for all arms: it is the same for each of them, on the same job, and nothing runs beside it."""
+    """One strike hits all arms: it is the same for each, on the same job, and nothing else runs beside it."""
     for name, case in CASES.items():
         if case.together:
             assert case.alone and case.ours is case.plain and not case.sends, name
 
 
 def test_what_is_asked_for() -> None:
-    """Words choose faults by their names, and arms are those that a fault has."""
+    """Faults are chosen by words in their names, and a fault has only its own arms."""
     assert wanted("LABEL, ledger", [Arm.SPARKONCE, Arm.NEVER]) == {
         **{name: [Arm.SPARKONCE, Arm.NEVER] for name in CASES if name.startswith("label")},
         "ledger killed": [Arm.SPARKONCE],
@@ -143,8 +144,8 @@ def test_what_is_asked_for() -> None:
 
 
 def test_every_fault_can_be_run() -> None:
-    """Each has a sentence and an arm, and a strike for each of its arms. Every fault of the tests on a real cluster is among them; two of
-    them are stronger here (the API server is down for 30 s, the Spark operator is killed with its child)."""
+    """Each fault has a description, an arm, and a strike for each of its arms. All faults of the tests on a real cluster are included, two
+    of them stronger here: the API server is down for 30 s, and the Spark operator is killed with its child."""
     struck = {case.ours for case in CASES.values()}
     assert {name for name, fault in FAULTS_OF_TESTS.items() if fault.strike not in struck} == {
         "API server killed",
@@ -158,7 +159,8 @@ def test_every_fault_can_be_run() -> None:
 
 
 def test_the_table_counts() -> None:
-    """Runs, kinds of wrong, extra attempts, median and maximum of the times there are; "-" where an arm does not exist or nothing ran."""
+    """It counts runs, kinds of errors and extra attempts, and has the median and maximum of the known times; "-" means no such arm or no
+    run."""
     runs = [
         replace(OURS, seconds=0.0),
         replace(OURS, seconds=4.0, extra=1),
@@ -179,8 +181,8 @@ def test_the_table_counts() -> None:
 
 
 def test_the_page_says_when_and_of_what() -> None:
-    """The page has the days, the commits, every fault with its sentence, and each run of ours that went wrong; runs of a fault that is
-    there no more are left out. The terminal gets the rows that have runs."""
+    """The page has the days, the commits, every fault with its description, and each run of ours that went wrong; runs of a fault that no
+    longer exists are left out. The terminal gets the rows that have runs."""
     later = replace(OURS, date="2026-11-23T01:00:00Z", commit="def", state="Held", note="why")
     runs = [replace(OURS, load=2.0), later, replace(OURS, fault="long ago", load=40.0), replace(PLAIN, load=3.5)]
     page = document(runs, FAULTS)

@@ -1,4 +1,4 @@
-"""How a session of `make chaos` goes from run to run, on a cluster that answers from a list: order, resumption, exit codes."""
+"""How a session of `make chaos` proceeds from run to run: order, resumption and exit codes, on a planted session without a cluster."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from chaos_runs import Arm, Run, Task, read
 from harness.patience import stretched
 
 PATIENCE = 10.0
-"""Seconds for a thread to be where it is about to be."""
+"""Seconds for a second run to join the first."""
 
 GRACE = 0.05
-"""Seconds for a third run to come beside two, which none does."""
+"""Seconds in which a third run could join two others; none does."""
 
 
 class Planted:
-    """Replaces a session on a cluster: every run is right except for planted ones, and it records which runs overlap."""
+    """Stands in for a session on a cluster: every run is right except planted ones. Records which runs overlap."""
 
     def __init__(self, seed: int, wrong: Sequence[tuple[str, Arm]] = (), broken: str = "", slow: str = "") -> None:
         self.seed, self.wrong, self.broken, self.slow = seed, wrong, broken, slow
@@ -90,8 +90,8 @@ def plant(monkeypatch: pytest.MonkeyPatch, session: Planted) -> Planted:
 
 
 def test_a_session_makes_what_is_missing(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first session makes one run of each fault and arm, the second one adds those missing to two, a third has nothing to do and opens
-    no cluster; the page is written each time."""
+    """The first session makes one run of each fault and arm, the second makes those missing to two, and the third has nothing to do. The
+    page counts all of them."""
     wanted = sum(len(case.arms) for case in CASES.values())
     first = plant(monkeypatch, Planted(0))
     assert chaos.main(["--runs", "1"]) == 0
@@ -107,7 +107,7 @@ def test_a_session_makes_what_is_missing(files: Path, monkeypatch: pytest.Monkey
 
 
 def test_who_runs_beside_whom(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs at most are under way, and never another one beside a fault that hits the whole cluster."""
+    """At most two runs are under way, and none beside a fault that hits the whole cluster."""
     session = plant(monkeypatch, Planted(0))
     assert chaos.main(["--runs", "1"]) == 0
     assert {beside for fault, beside in session.beside if CASES[fault].alone} == {1}
@@ -118,7 +118,7 @@ def test_who_runs_beside_whom(files: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_exit_code(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arm: Arm, code: int
 ) -> None:
-    """1 if a run of ours is wrong, which is printed; runs of plain applications only count in the table. Each run has a line."""
+    """It is 1 if a run of ours is wrong, which is printed; runs of plain applications count in the table only. Each run has a line."""
     plant(monkeypatch, Planted(0, wrong=[("none", arm)]))
     assert chaos.main(["--runs", "1", "--only", "none"]) == code
     said = capsys.readouterr()
@@ -131,7 +131,7 @@ def test_the_exit_code(
 def test_a_cluster_that_breaks(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Runs that cannot be made leave no line; four of them in a row end the session with 2, and those before them are kept."""
+    """A run that cannot be made leaves no line; after four in a row the session ends with 2."""
     session = plant(monkeypatch, Planted(0, broken="driver hung,driver cut off,label"))
     assert chaos.main(["--runs", "1", "--only", "driver hung,label"]) == 2
     made = read(files / "chaos.jsonl")
@@ -140,7 +140,7 @@ def test_a_cluster_that_breaks(
 
 
 def test_a_run_that_breaks(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its cluster did not answer: that is printed, it leaves no line, and the others continue."""
+    """If its cluster does not answer, a run is printed and leaves no line, and the others continue."""
     plant(monkeypatch, Planted(0, broken="ledger killed"))
     assert chaos.main(["--runs", "1", "--only", "ledger,gateways"]) == 0
     assert [run.fault for run in read(files / "chaos.jsonl")] == ["gateways gone"]
@@ -151,7 +151,7 @@ def test_a_run_that_breaks(files: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 def test_a_machine_without_time(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run whose driver never began does not count: that is printed, it leaves no line, it is made in the next session, and the others
+    """A run whose driver never began does not count: it is printed, leaves no line and is made in the next session, while the others
     continue."""
     plant(monkeypatch, Planted(0, slow="ledger killed"))
     assert chaos.main(["--runs", "1", "--only", "ledger,gateways"]) == 0
@@ -170,7 +170,7 @@ def test_time_is_up(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_the_page(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--table` writes the page from the runs there are, and opens no cluster."""
+    """`--table` writes the page from the existing runs and opens no cluster."""
     session = plant(monkeypatch, Planted(0))
     assert chaos.main(["--table"]) == 0
     assert session.began == []
@@ -178,13 +178,13 @@ def test_only_the_page(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_arm_that_does_not_exist(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said in a sentence."""
+    """One sentence says so."""
     assert chaos.main(["--arms", "spark"]) == 2
     assert "chaos: 'spark' is not an arm; give some of sparkonce,never,onfailure" in capsys.readouterr().err
 
 
 def test_runs_are_told_as_they_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each line has an estimate for the rest at the pace so far, and what a run without an end left behind."""
+    """Each line estimates the remaining time at the pace so far, and shows what an unfinished run left behind."""
     tell = chaos.Telling(3)
     tell.began -= 60
     (run,) = Planted(0).run(Task(fault="ledger killed", arm=Arm.SPARKONCE, number=2))

@@ -1,4 +1,4 @@
-"""`make cluster-demo` is ended by a signal, wherever it was started, and takes its cluster down first."""
+"""A signal ends `make cluster-demo`, however it was started, and the demo takes its cluster down first."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ sys.exit(demo.main())
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The demo while it keeps its cluster, started as a shell without job control starts a command in the background."""
+    """The demo while its cluster is up, started as a shell without job control starts a background command: with SIGINT ignored."""
     command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", STAYS]
     with (tmp_path / "said").open("wb") as said:
         process = subprocess.Popen(
@@ -65,7 +65,7 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_signal_ends_a_demo_in_the_background(
     demo: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
 ) -> None:
-    """SIGINT, which the shell made it ignore, and SIGTERM take the cluster down; a second one does not cut that off."""
+    """SIGINT, although the shell made the process ignore it, and SIGTERM take the cluster down; a second signal does not interrupt that."""
     demo.send_signal(number)
     assert_eventually(lambda: (tmp_path / "taking-down").exists() or demo.poll() is not None, PATIENCE)
     assert demo.poll() is None, f"it ended with {demo.poll()} and took nothing down"

@@ -31,7 +31,7 @@ for turn in range(3):
     hit("{POINT}")
     print("after", turn, flush=True)
 """
-"""Hits a failpoint three times; its output shows how far it came."""
+"""Hits a failpoint three times; its output shows how far it got."""
 
 
 def environment(plan: str, **more: str) -> dict[str, str]:
@@ -40,13 +40,13 @@ def environment(plan: str, **more: str) -> dict[str, str]:
 
 
 def run(plan: str, **more: str) -> tuple[int, list[str], str]:
-    done = completed([sys.executable, "-c", PROGRAM], 60, env=environment(plan, **more))  # hit by a defect only
+    done = completed([sys.executable, "-c", PROGRAM], 60, env=environment(plan, **more))  # takes long by a defect only
     return done.returncode, done.stdout.split("\n")[:-1], done.stderr
 
 
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """This process hits points by the environment that the test sets."""
+    """Lets the test set the plan of this process through the environment."""
     for name in ("SPARKONCE_FAILPOINTS", "SPARKONCE_FAILPOINTS_LOG", "SPARKONCE_FAILPOINTS_ONCE"):
         monkeypatch.delenv(name, raising=False)
     failpoints.reset()
@@ -56,7 +56,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 def acts(count: int) -> list[bool]:
-    """Whether each of so many hits raised."""
+    """For each of `count` hits, whether it raised."""
     happened = []
     for _ in range(count):
         try:
@@ -86,14 +86,14 @@ def acts(count: int) -> list[bool]:
     ],
 )
 def test_terms_apply_one_after_the_other(plan: pytest.MonkeyPatch, terms: str, expected: list[bool]) -> None:
-    """Each term applies to its N hits, the last one to all that follow; a used-up plan does nothing."""
+    """Each term applies to its N hits, the last one to all further hits; a plan that is used up does nothing."""
     plan.setenv("SPARKONCE_FAILPOINTS", f"{POINT}={terms}")
     failpoints.reset()
     assert acts(4) == expected
 
 
 def test_points_count_for_themselves(plan: pytest.MonkeyPatch) -> None:
-    """Hits of one point do not use up another's terms, and a point without terms does nothing."""
+    """Hits of one point do not use up another's terms; a point without terms does nothing."""
     plan.setenv("SPARKONCE_FAILPOINTS", f"{POINT}=1*off->raise; {OTHER}=raise;")
     failpoints.reset()
     hit("driver.stage.after")
@@ -103,7 +103,7 @@ def test_points_count_for_themselves(plan: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_plan_nothing_happens(plan: pytest.MonkeyPatch) -> None:
-    """Off unless the environment says otherwise."""
+    """Failpoints are off unless the environment enables them."""
     for name in NAMES:
         hit(name)
 
@@ -122,7 +122,7 @@ def test_without_a_plan_nothing_happens(plan: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_means_nothing_is_refused_with_one_sentence(text: str, names: str) -> None:
-    """A typo would test nothing: an unknown point or action is an error of one line that names it and says what to write."""
+    """A plan with a typo would test nothing: an unknown point or action is an error of one line that names it and says what to write."""
     with pytest.raises(ValueError, match=re.escape(names)) as refused:
         parse(text)
     said = str(refused.value)
@@ -131,7 +131,7 @@ def test_what_means_nothing_is_refused_with_one_sentence(text: str, names: str) 
 
 
 def test_the_examples_are_plans() -> None:
-    """The example plans of the module and its page are accepted unchanged."""
+    """The example plans of the module and of its page parse."""
     shown = re.findall(r'SPARKONCE_FAILPOINTS="([^"]+)"', f"{failpoints.__doc__}{markdown()}")
     assert len(shown) == 2
     for text in shown:
@@ -142,7 +142,7 @@ def test_the_examples_are_plans() -> None:
 
 
 def test_kill_ends_the_process_at_the_point() -> None:
-    """SIGKILL at the second hit: nothing after the point ran, no handler, no flush."""
+    """SIGKILL at the second hit: nothing after the point runs, no handler and no flush."""
     code, printed, _ = run(f"{POINT}=1*off->kill")
     assert (code, printed) == (-signal.SIGKILL, ["before 0", "after 0", "before 1"])
 
@@ -161,7 +161,7 @@ def test_raise_is_an_error_at_the_point() -> None:
 
 
 def test_sleep_delays_and_goes_on() -> None:
-    """The process waits at each hit and then finishes as if nothing had been."""
+    """The process waits at each hit and then finishes normally."""
     script = f'import time; from sparkonce.failpoints import hit; t = time.monotonic(); hit("{POINT}"); print(time.monotonic() - t)'
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -174,7 +174,7 @@ def test_sleep_delays_and_goes_on() -> None:
 
 
 def test_stop_freezes_until_somebody_continues() -> None:
-    """SIGSTOP at the second hit: the process exists and does nothing; after SIGCONT it continues behind the point."""
+    """SIGSTOP at the second hit: the process exists and does nothing; after SIGCONT it continues after the point."""
     plan = environment(f"{POINT}=1*off->1*stop")
     with subprocess.Popen([sys.executable, "-c", PROGRAM], env=plan, stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -189,13 +189,13 @@ def test_stop_freezes_until_somebody_continues() -> None:
 
 
 def test_a_bad_plan_ends_the_process_at_its_first_point() -> None:
-    """A process with a typo in its plan does not run on as if it were tested."""
+    """A process whose plan has a typo must not continue as if it were tested."""
     code, printed, said = run("driver.comit=kill")
     assert code == 1 and printed == ["before 0"] and "which does not exist" in said
 
 
 def test_the_log_counts_every_hit(tmp_path: Path) -> None:
-    """With a log file each hit of each process is a line: the name, and the action if there was one, also if it ended the process."""
+    """With a log file each hit of each process is a line: its name, and the action if there was one, even if that ended the process."""
     log = tmp_path / "hits"
     run(f"{POINT}=1*off->kill", SPARKONCE_FAILPOINTS_LOG=str(log))
     run(f"{OTHER}=kill", SPARKONCE_FAILPOINTS_LOG=str(log))
@@ -203,7 +203,7 @@ def test_the_log_counts_every_hit(tmp_path: Path) -> None:
 
 
 def test_once_kills_one_process_in_all(tmp_path: Path) -> None:
-    """With a folder for it a point kills the first process that gets there and lets every later one pass."""
+    """With a folder for it, a point kills the first process that reaches it and lets all later ones pass."""
     codes = [run(f"{POINT}=kill", SPARKONCE_FAILPOINTS_ONCE=str(tmp_path))[0] for _ in range(3)]
     assert codes == [-signal.SIGKILL, 0, 0]
 
@@ -212,7 +212,7 @@ def test_once_kills_one_process_in_all(tmp_path: Path) -> None:
 
 
 def hits_in(path: Path) -> set[str]:
-    """Names of all points that a module hits. `hit(f"{point}.before")` means every text in that module that names such a point."""
+    """Names of all points that a module hits. For `hit(f"{point}.before")` each text of the module that can be such a point counts."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     found: set[str] = set()
@@ -234,7 +234,7 @@ def hits_in(path: Path) -> set[str]:
 
 
 def test_every_point_is_hit_and_every_hit_is_a_point() -> None:
-    """NAMES is exactly what the code hits: a plan for a point that is never hit would test nothing."""
+    """NAMES is exactly what the code hits: a plan for any other point would test nothing."""
     modules = [path for path in PACKAGE.rglob("*.py") if path.name != "failpoints.py"]
     hit_somewhere = {name: path.name for path in modules for name in hits_in(path)}
     assert {name: where for name, where in hit_somewhere.items() if name not in NAMES} == {}

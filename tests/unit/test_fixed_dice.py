@@ -1,4 +1,4 @@
-"""What checks draw follows from the test and the fixed seed, and from nothing that happened in the process before."""
+"""What a test draws depends on the test and the fixed seed only, not on what happened in the process before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drawn() -> list[list[int]]:
 
 
 def test_hypothesis_draws_the_same_whatever_is_imported(tmp_path: Path) -> None:
-    """Twice the same, with a module of many constants imported in between."""
+    """Draws are the same before and after a module with many constants was imported."""
     first = drawn()
     source = tmp_path / "constants.py"
     source.write_text("".join(f"C{n} = {1_000_003 * n}\n" for n in range(7, 500)))
@@ -39,7 +39,7 @@ def test_hypothesis_draws_the_same_whatever_is_imported(tmp_path: Path) -> None:
 
 
 def test_a_campaign_has_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same in each run, another for each campaign, and the one that is given."""
+    """The seed is the same in each run and differs between campaigns; `SEED` changes it."""
     monkeypatch.delenv("SEED", raising=False)
     assert effort.seed("kills 0") == effort.seed("kills 0") == 3536802381
     assert effort.seed("kills 1") != effort.seed("kills 0")

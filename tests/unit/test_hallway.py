@@ -1,4 +1,4 @@
-"""The first page for newcomers is true: the steps of docs/life-of-a-job.md exist and happen in that order, and the path to read is
+"""The first page for newcomers is true: the steps of docs/life-of-a-job.md exist and happen in that order, and the code path to read is
 short."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PACKAGE = ROOT / "operator" / "sparkonce"
 PAGE = (ROOT / "docs" / "life-of-a-job.md").read_text(encoding="utf-8")
 TRACE = ROOT / "scripts" / "trace_path.py"
 PATIENCE = 120.0
-"""Seconds for two traced interpreters on a machine that other tests use as well."""
+"""Seconds for two traced interpreters on a machine that other tests share."""
 
 DRIVER = """
     from trace_path import trace_order
@@ -53,7 +53,7 @@ class Step:
 
 
 def steps(title: str) -> list[Step]:
-    """The rows of the table under this heading."""
+    """The rows of the table below this heading."""
     section = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     assert section is not None, f"docs/life-of-a-job.md has no section {title}"
     rows = re.findall(r"^\| (\d+) \| (\w+) \| `([\w/]+\.py)` \| `([\w.]+)` \| .+ \|$", section[1], re.MULTILINE)
@@ -84,7 +84,7 @@ def test_every_step_names_a_function_that_exists(title: str) -> None:
 
 
 def test_files_and_functions_in_the_text_exist() -> None:
-    """Each `file.py` that the page or the design mentions is there, and each `Class.method` of the page is a method of some file."""
+    """Each `file.py` that the page or the design mentions exists, and each `Class.method` on the page is a method of some file."""
     design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     mentioned = set(re.findall(r"`([\w/]+\.py)`", PAGE + design)) | set(
         re.findall(r"`((?:tests|scripts)/\w+)/?`", design)
@@ -95,7 +95,7 @@ def test_files_and_functions_in_the_text_exist() -> None:
 
 
 def test_the_reading_paths_name_files_that_exist() -> None:
-    """Each file of the two reading paths in CONTRIBUTING.md is there, and each path leads through the core."""
+    """Each file of the two reading paths in CONTRIBUTING.md exists, and both paths include the core."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     tables = re.findall(r"^\| on a (\w+) \|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
     assert [where for where, _ in tables] == ["laptop", "cluster"]
@@ -106,7 +106,7 @@ def test_the_reading_paths_name_files_that_exist() -> None:
 
 
 def traced(folder: Path, *arguments: str) -> dict[str, int]:
-    """When each function was entered first, in the command's own process."""
+    """The first time that each function was entered in the command's own process."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(TRACE.parent)]),
@@ -126,7 +126,8 @@ def traced(folder: Path, *arguments: str) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_a_real_run_takes_the_steps_of_the_page_in_order(tmp_path: Path) -> None:
-    """Runner and driver enter the functions of the laptop's table in the page's order; sent again, none after the answer."""
+    """Runner and driver enter the functions of the laptop's table in the page's order; when the job is sent again, no step after the answer
+    runs."""
     shutil.copy(ROOT / "examples" / "quickstart" / "job.yaml", tmp_path)
     (tmp_path / "job.py").write_text(textwrap.dedent(DRIVER))
     first = {
@@ -135,7 +136,8 @@ def test_a_real_run_takes_the_steps_of_the_page_in_order(tmp_path: Path) -> None
     }
     table = steps("On a laptop")
     assert [step.name for step in table if step.name not in first[step.process]] == []
-    # Both clocks are the machine's. A driver continues while the runner notes it, so the order across processes holds only at its two ends.
+    # Both times are read from the machine's clock. The driver runs on while the runner records it, so the order across processes is checked
+    # at the two ends only.
     for one, other in pairwise(table):
         if one.process == other.process or other.function == "Drive.begin_settling":
             assert first[one.process][one.name] < first[other.process][other.name], f"{other} comes before {one}"
@@ -153,7 +155,8 @@ def test_a_real_run_takes_the_steps_of_the_page_in_order(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_the_path_from_the_command_to_the_reservation_does_not_grow() -> None:
-    """From `sparkonce run` to the committed reservation in SQLite: so many lines of function bodies, in so many files, and no more."""
+    """From `sparkonce run` to the committed reservation in SQLite, the path has at most this many lines of function bodies, in at most this
+    many files."""
     done = subprocess.run([sys.executable, str(TRACE), "reservation"], capture_output=True, text=True, check=False)
     head = re.match(r"(\d+) lines of \d+ functions in (\d+) files\n", done.stdout)
     assert head is not None, done.stdout + done.stderr
@@ -163,7 +166,7 @@ def test_the_path_from_the_command_to_the_reservation_does_not_grow() -> None:
 
 
 def test_links_of_the_pages_lead_somewhere() -> None:
-    """Each relative link of README, CONTRIBUTING and docs/ names a file that is there, and its anchor a heading of that file."""
+    """Each relative link of README, CONTRIBUTING and docs/ names an existing file, and its anchor a heading of that file."""
     broken: list[str] = []
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
@@ -175,7 +178,7 @@ def test_links_of_the_pages_lead_somewhere() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments that a page's headings have where it is shown."""
+    """The fragments of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -192,7 +195,7 @@ def test_comments_cite_sections_that_the_design_has() -> None:
 
 
 def test_the_glossary_defines_each_word_once() -> None:
-    """No word has two lines, and every verb of the store and every answer that a person sees of a key is defined."""
+    """No word is defined twice, and the verbs and answers listed here are defined."""
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     words = [word for cell in re.findall(r"^\| \*\*(.+?)\*\*", text, re.MULTILINE) for word in cell.split(", ")]
     assert len(words) == len(set(words)) > 60

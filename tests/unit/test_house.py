@@ -1,4 +1,4 @@
-"""Rules of the whole repository, independent of what the code does."""
+"""Rules for the whole repository, independent of what the code does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGE = ROOT / "operator" / "sparkonce"
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
-    """Output of the command; fails the test with all of it if the exit code is not 0."""
+    """Output of the command; fails the test with that output if the exit code is not 0."""
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, check=False
     )
@@ -33,7 +33,7 @@ def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = Non
 
 
 def files_of_the_repository() -> list[Path]:
-    """Every file that is in git or would be added: the contents of a clone, and of the next commit."""
+    """Every file that is in git or would be added, that is, the contents of the next commit."""
     listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
     return [ROOT / name for name in listed if name and (ROOT / name).is_file()]
 
@@ -48,7 +48,7 @@ def test_operator_is_no_package() -> None:
 
 
 def test_operator_is_the_standard_librarys_from_the_root() -> None:
-    """A program that is started in the repository's root and imports `operator` afresh gets Python's own."""
+    """A program that starts in the repository's root and imports `operator` afresh gets Python's own."""
     script = "import sys; sys.modules.pop('operator', None); import operator; print(operator.__file__)"
     found = Path(run(sys.executable, "-c", script).strip())
     assert found.parent == Path(sysconfig.get_path("stdlib"))
@@ -67,7 +67,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_only_sparkonce(wheel: Path) -> None:
-    """The wheel holds `sparkonce/`: every module, the mark that it is typed, its metadata, the licence, and nothing else."""
+    """The wheel holds the modules of `sparkonce/`, the typing marker, its metadata and the licence, and nothing else."""
     names = zipfile.ZipFile(wheel).namelist()
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert {name.split("/")[0] for name in names} == {"sparkonce", f"sparkonce-{version}.dist-info"}
@@ -79,8 +79,8 @@ def test_the_wheel_holds_only_sparkonce(wheel: Path) -> None:
 
 @pytest.mark.slow
 def test_the_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    """Installed alone, the wheel imports with its core dependencies. Each program refuses in one sentence with a command, and that
-    command makes it run: it knows its version, and the plugin gets as far as its kubeconfig."""
+    """Installed alone, the wheel imports with its core dependencies. Each program refuses in one sentence with an install command, after
+    which it runs: it prints its version, and the plugin gets as far as reading its kubeconfig."""
     python = tmp_path / "venv" / "bin" / "python"
     run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
     install(python, str(wheel))
@@ -96,21 +96,21 @@ def test_the_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> 
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert version in run(python, "-m", "sparkonce", "--version", cwd=tmp_path)
     assert version in run(program, "--version", cwd=tmp_path)
-    assert "no keys in" in run(program, "keys", "list", "--store", "ledger.db", cwd=tmp_path)  # needs the whole extra
+    assert "no keys in" in run(program, "keys", "list", "--store", "ledger.db", cwd=tmp_path)  # needs all of the extra
 
     install(python, remedy(refusal(plugin, "list", "--gateway-url", "https://gateway.example")))
     assert "there is no kubeconfig at none" in refusal(plugin, "list", "--kubeconfig", "none", code=3)
 
 
 def refusal(*command: str | Path, code: int = 2) -> str:
-    """Standard error of a command that exits with `code`, having written nothing else."""
+    """Standard error of a command that exits with `code` and writes nothing else."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (code, ""), done
     return done.stderr
 
 
 def remedy(sentence: str) -> str:
-    """The requirement that the sentence names for installation."""
+    """The requirement that the sentence says to install."""
     [command] = re.findall("`(.*)`", sentence)
     pip, verb, requirement = shlex.split(command)
     assert (pip, verb) == ("pip", "install")
@@ -118,7 +118,7 @@ def remedy(sentence: str) -> str:
 
 
 def install(python: Path, requirement: str) -> None:
-    """Install at the locked versions: from uv's cache, which set-up has filled, or else from the machine's index."""
+    """Installs the requirement at the locked versions: from uv's cache, which set-up has filled, or else from the machine's index."""
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
     command += ["--constraint", str(ROOT / "requirements.lock"), requirement]
     if subprocess.run([*command, "--offline"], capture_output=True, check=False).returncode != 0:
@@ -159,12 +159,12 @@ NAMES_A_MACHINE = re.compile(rf"(?<![\w.$}}/-])/(?:{'|'.join(MACHINE_PATHS)})(?=
     ],
 )
 def test_the_patterns_find_what_they_should(pattern: re.Pattern[str], text: str, found: bool) -> None:
-    """The patterns below find package indexes and places on one machine, and nothing that only looks alike."""
+    """The patterns find package indexes and paths of one machine, and no text that only resembles them."""
     assert bool(pattern.search(text)) is found
 
 
 def test_no_file_names_a_registry_or_a_machine() -> None:
-    """No file names a package index or a path of one machine: where packages come from depends on the machine."""
+    """No file names a package index or a path of one machine: both depend on the machine."""
     guilty = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in files_of_the_repository()
@@ -175,7 +175,7 @@ def test_no_file_names_a_registry_or_a_machine() -> None:
 
 
 def test_every_test_states_its_fact() -> None:
-    """Every test has a docstring: the fact that it proves."""
+    """Every test has a docstring, which states the fact that it proves."""
     silent = []
     for path in (ROOT / "tests").rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -187,7 +187,7 @@ def test_every_test_states_its_fact() -> None:
 
 
 def test_every_ignore_has_its_reason() -> None:
-    """Each rule that ruff ignores is on its own line, with the reason beside it."""
+    """Each rule that ruff ignores has its own line, with the reason beside it."""
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
     ignored = [line for line in lines if re.match(r'\s+"[A-Z]{1,5}\d*",', line)]
     assert len(ignored) > 20
@@ -196,7 +196,7 @@ def test_every_ignore_has_its_reason() -> None:
 
 # --- the layout ---
 
-MODULES_IN_A_ROOM = 16  # beyond it a reader scrolls instead of seeing; a room with more wants rooms inside
+MODULES_IN_A_ROOM = 16  # more than this and a reader has to scroll; a larger room is divided
 
 
 def modules_of_the_package() -> list[Path]:
@@ -211,7 +211,7 @@ def test_no_room_is_crowded() -> None:
 
 
 def endings_apart(one: str, other: str) -> bool:
-    """Whether two module names differ by a plural, or by the ending of one verb (`drive`, `driving`)."""
+    """Whether two module names differ only by a plural or by a verb's ending (`drive`, `driving`)."""
     short, long = sorted((one, other), key=len)
     if long in {f"{short}s", f"{short}es"}:
         return True
@@ -236,19 +236,19 @@ def endings_apart(one: str, other: str) -> bool:
     ],
 )
 def test_names_that_differ_by_an_ending_are_found(one: str, other: str, apart: bool) -> None:
-    """A plural, a participle and a gerund count as the same name; a longer name with another word does not."""
+    """A plural, a participle and a gerund count as the same name; a longer name with a further word does not."""
     assert endings_apart(one, other) is apart
 
 
 def test_no_two_modules_differ_by_an_ending() -> None:
-    """No two modules of the package have names that differ only by a plural or a verb's ending: readers would mix them up."""
+    """No two modules of the package have names that differ only by a plural or a verb's ending, which readers would confuse."""
     names = sorted({path.stem for path in modules_of_the_package()} - {"__main__"})
     alike = {(one, other) for at, one in enumerate(names) for other in names[at + 1 :] if endings_apart(one, other)}
     assert alike == set()
 
 
 def test_a_class_name_has_one_meaning() -> None:
-    """No class name is defined in two modules of the package; a leading underscore makes no other name."""
+    """No class name is defined in two modules of the package, not even with a leading underscore."""
     homes: dict[str, list[str]] = {}
     for path in modules_of_the_package():
         for node in ast.parse(path.read_text()).body:
@@ -259,7 +259,7 @@ def test_a_class_name_has_one_meaning() -> None:
 
 
 def imports_at_run_time(path: Path, known: set[str]) -> set[str]:
-    """The modules of the package that a module imports when it is imported itself."""
+    """The modules of the package that are imported when this module is imported."""
     found: set[str] = set()
     waiting: list[ast.stmt] = list(ast.parse(path.read_text()).body)
     while waiting:
@@ -275,7 +275,7 @@ def imports_at_run_time(path: Path, known: set[str]) -> set[str]:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """One import circle, or nothing."""
+    """One import circle; empty if there is none."""
     done: set[str] = set()
 
     def follow(path: list[str]) -> list[str]:
@@ -306,13 +306,13 @@ def test_there_is_no_import_circle() -> None:
 
 
 def lint_imports(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Check the layers without a cache: a cached graph of another run would make the answer worthless."""
+    """Checks the layers without a cache: the cached graph of another run would make the answer worthless."""
     command = [Path(sys.executable).parent / "lint-imports", "--no-logo", "--no-cache", *arguments]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
 def test_the_layers_hold() -> None:
-    """No module imports from a layer above its own, and confined modules are used nowhere else."""
+    """No module imports from a layer above its own, and modules with restricted use are imported nowhere else."""
     done = lint_imports()
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 broken" in done.stdout
@@ -335,7 +335,7 @@ def test_the_layers_hold() -> None:
     ],
 )
 def test_a_broken_layer_is_seen(tmp_path: Path, module: str, statement: str, contract: str) -> None:
-    """Each contract can fail: one forbidden import, even inside a function, breaks it, and an unplaced room breaks the layers."""
+    """Each contract can fail: one forbidden import breaks it, even inside a function, and a room without a layer breaks the layers."""
     shutil.copytree(PACKAGE, tmp_path / "sparkonce", ignore=shutil.ignore_patterns("__pycache__"))
     bad = tmp_path / "sparkonce" / module
     bad.parent.mkdir(exist_ok=True)
@@ -357,7 +357,7 @@ print(len(names), *[heavy for heavy in ("pyspark", "pandas") if heavy in sys.mod
 
 
 def test_importing_every_module_does_not_import_pyspark() -> None:
-    """PySpark and pandas are imported only inside functions: the whole package is imported without either."""
+    """PySpark and pandas are imported only inside functions: all modules of the package can be imported without either."""
     count, *heavy = run(sys.executable, "-c", IMPORT_ALL).split()
     assert int(count) >= len([path for path in PACKAGE.rglob("*.py") if path.stem != "__init__"])
     assert heavy == []
@@ -374,7 +374,7 @@ print(elapsed, *[name for name in heavy if name in sys.modules])
 
 
 def test_the_public_face_imports_nothing_heavy() -> None:
-    """`import sparkonce` in a user's script takes under 100 ms (the best of five) and imports no library."""
+    """`import sparkonce` in a user's script takes under 100 ms, the best of five, and imports no library."""
     answers = [run(sys.executable, "-c", IMPORT_FACE).split() for _ in range(5)]
     assert [name for _, *names in answers for name in names] == []
     assert min(float(elapsed) for elapsed, *_ in answers) < stretched(0.1)
@@ -384,7 +384,7 @@ def test_the_public_face_imports_nothing_heavy() -> None:
 
 
 def test_the_lock_fits_and_notices_a_change(tmp_path: Path) -> None:
-    """The lock was made from today's dependency tables; a changed dependency makes it stale, a changed comment does not."""
+    """The lock was made from the current dependency tables; a changed dependency makes it stale, a changed comment does not."""
     (tmp_path / "scripts").mkdir()
     for name in ("scripts/lock.py", "pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -402,7 +402,7 @@ def test_the_lock_fits_and_notices_a_change(tmp_path: Path) -> None:
 
 
 def test_every_locked_package_has_hashes_and_no_address() -> None:
-    """Each entry of the lock is one exact version with hashes; none is an address or a path."""
+    """Each entry of the lock is one exact version with hashes; none is a URL or a path."""
     entries = re.findall(r"^[^\s#].*$", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     assert len(entries) > 40
     assert [entry for entry in entries if not re.fullmatch(r"[\w.-]+==[\w.+]+( ; .+)? \\", entry)] == []
@@ -435,14 +435,14 @@ def test_in_ci_a_skip_is_a_failure(tmp_path: Path, ci: str, outcome: str) -> Non
 
 
 def test_eventually_returns_the_first_value_that_holds() -> None:
-    """Waiting ends with the first look that neither fails nor returns a false value, and returns its result."""
+    """Waiting ends with the first look that neither fails nor returns a false value, and returns that value."""
     looks = iter([0, "", "seen", "too late"])
     assert assert_eventually(lambda: next(looks), 5, interval=0.001) == "seen"
     assert next(looks) == "too late"
 
 
 def test_eventually_fails_with_what_it_saw_last() -> None:
-    """A fact that never holds fails in its time, with the reason of the last look; zero seconds still look once."""
+    """A fact that never holds fails after its time with the reason of the last look; zero seconds still allow one look."""
     looks: list[int] = []
 
     def never() -> None:
@@ -458,7 +458,7 @@ def test_eventually_fails_with_what_it_saw_last() -> None:
 
 
 def test_eventually_does_not_wait_out_a_defect() -> None:
-    """An error other than an assertion is a defect of the test and ends the waiting at the first look."""
+    """Any error other than an assertion is a defect of the test and ends the waiting at the first look."""
     looks: list[int] = []
 
     def broken() -> bool:

@@ -1,4 +1,4 @@
-"""Limits of waits that stretch with the load of the machine."""
+"""Time limits of waits stretch with the machine's load."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets how many processes per core are runnable: on average, and at this moment. None until it is called."""
+    """Sets how many processes per core are runnable, on average and at this moment; none before the first call."""
     file = tmp_path / "loadavg"
     monkeypatch.setattr(patience, "LOAD", file)
 
@@ -70,7 +70,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
     ("average", "now", "factor"), [(0.0, 0.0, 1), (1.0, 0.0, 1), (5.0, 0.0, 5), (0.0, 4.0, 4), (99.0, 0.0, MOST)]
 )
 def test_a_limit_stretches_with_the_load(load: Callable[..., None], average: float, now: float, factor: float) -> None:
-    """As many times as processes compete for a core, by the average or by what runs now; never below 1 or above the most."""
+    """The limit is multiplied by the number of processes per core, on average or at this moment, at least by 1 and at most by `MOST`."""
     load(average, now)
     assert slowness() == pytest.approx(factor, rel=0.01)
     assert stretched(3.0) == pytest.approx(3 * factor, rel=0.01)
@@ -78,13 +78,13 @@ def test_a_limit_stretches_with_the_load(load: Callable[..., None], average: flo
 
 
 def test_without_a_reading_a_limit_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a system that does not say its load."""
+    """This is so on a system that does not report its load."""
     monkeypatch.setattr(patience, "LOAD", Path("/nowhere/loadavg"))
     assert slowness() == 1.0
 
 
 def test_patience_counts_time_by_the_load_of_the_moment(load: Callable[..., None], clock: Clock) -> None:
-    """Ten seconds at a load of five are two; a load that goes away stretches nothing any more."""
+    """Ten seconds at a load of five count as two; once the load is gone, time counts fully again."""
     limit = Patience(4.0)
     load(5.0)
     clock.now = 10.0
@@ -99,7 +99,7 @@ def test_patience_counts_time_by_the_load_of_the_moment(load: Callable[..., None
 def test_waiting_for_what_never_comes_ends(
     load: Callable[..., None], clock: Clock, average: float, expected: float
 ) -> None:
-    """After its limit on a quiet machine, and later by as much as the machine is slow."""
+    """On a quiet machine the wait ends after its limit, on a busy one later by the same factor."""
     load(average)
     with pytest.raises(AssertionError, match="not true within 5 s: it returned False"):
         assert_eventually(lambda: False, 5.0)
@@ -107,7 +107,7 @@ def test_waiting_for_what_never_comes_ends(
 
 
 def test_a_load_that_rises_during_the_wait_counts(load: Callable[..., None], clock: Clock) -> None:
-    """The fact comes after three times the limit, and after a load that was not there when the wait began."""
+    """The fact comes after three times the limit, under a load that rose during the wait."""
     looks = 0
 
     def comes_late() -> bool:
@@ -121,7 +121,7 @@ def test_a_load_that_rises_during_the_wait_counts(load: Callable[..., None], clo
 
 
 def test_progress_of_the_other_side_counts_least(load: Callable[..., None], clock: Clock) -> None:
-    """On a quiet machine a process that works has `MOST` times the limit, and once it is idle the rest of the limit."""
+    """On a quiet machine a process that works gets `MOST` times the limit, and once it is idle the rest of the limit."""
     load(0.0)
     work = 0
     limit = Patience(4.0, progress=lambda: work)
@@ -136,7 +136,7 @@ def test_progress_of_the_other_side_counts_least(load: Callable[..., None], cloc
 
 @pytest.fixture
 def child(load: Callable[..., None], tmp_path: Path) -> Iterator[Callable[[str], Child]]:
-    """Starts a Python program, on a machine that is said to be quiet."""
+    """Starts a Python program on a machine whose load is zero."""
     load(0.0)
     started: list[Child] = []
 
@@ -154,7 +154,7 @@ IDLE = "import signal; print('ready', flush=True); signal.pause()"
 
 
 def test_a_dead_child_ends_the_wait_at_once(child: Callable[[str], Child]) -> None:
-    """With its last words, and long before the limit."""
+    """The wait ends with the child's last words, long before the limit."""
     began = time.monotonic()
     with pytest.raises(NotStarted, match="it ended before it served: no port"):
         child("import sys; sys.exit('no port')").until(lambda: False, 600.0)
@@ -162,10 +162,10 @@ def test_a_dead_child_ends_the_wait_at_once(child: Callable[[str], Child]) -> No
 
 
 def test_a_child_that_is_alive_and_idle_ends_the_wait_at_the_limit(child: Callable[[str], Child]) -> None:
-    """The error names the limit and has its last words; the child still runs."""
+    """The error has the limit and the child's last words; the child still runs."""
     idle = child(IDLE)
     assert_eventually(lambda: "ready" in idle.last_words(), 60.0)
-    freeze(idle.pid)  # else a late thread of the interpreter might count as work
+    freeze(idle.pid)  # a late thread of the interpreter might count as work
     with pytest.raises(NotStarted, match=r"it did not serve within 0\.3 s: ready"):
         idle.until(lambda: False, 0.3)
     assert idle.running
@@ -174,7 +174,7 @@ def test_a_child_that_is_alive_and_idle_ends_the_wait_at_the_limit(child: Callab
 def test_a_child_that_works_is_waited_for(
     child: Callable[[str], Child], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It serves after four times the limit, at which one that uses no CPU is given up."""
+    """It serves only after four times the limit, by which time an idle child is given up."""
     ticks = itertools.count()
     monkeypatch.setattr("harness.child.cpu_of", lambda _: next(ticks))
     child(IDLE).until(lambda: clock.now > 2.0, 0.5)
@@ -184,8 +184,8 @@ def test_a_child_that_works_is_waited_for(
 
 
 def test_work_of_a_process_and_of_its_children_counts() -> None:
-    """CPU time grows while either runs, and stops growing once the process is gone."""
-    work = "import time\nwhile time.process_time() < 20: pass"  # seconds: ends even if the test is killed
+    """The CPU time grows while the process or its child runs, and is 0 once the process is gone."""
+    work = "import time\nwhile time.process_time() < 20: pass"  # seconds; ends even if the test is killed
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])"
     for program in (work, parent):
         with subprocess.Popen([sys.executable, "-c", program], start_new_session=True) as process:
@@ -197,7 +197,7 @@ def test_work_of_a_process_and_of_its_children_counts() -> None:
 
 
 def test_a_process_is_waited_for_until_it_ends_or_is_idle(load: Callable[..., None]) -> None:
-    """Its exit code however late; an error when it does nothing for as long as the limit says."""
+    """The exit code is returned however late; a process that does nothing for as long as the limit is an error."""
     load(0.0)
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"]) as process:
         assert until_ended(process, 60.0) == 7
@@ -214,7 +214,7 @@ def test_a_process_is_waited_for_until_it_ends_or_is_idle(load: Callable[..., No
 def test_a_command_that_takes_longer_than_one_look_keeps_its_input_and_output(
     load: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More input than a pipe holds, and more looks than one."""
+    """The input is larger than a pipe holds, and the command takes several looks."""
     load(0.0)
     monkeypatch.setattr(patience, "LOOK", 0.01)
     done = completed(
@@ -224,7 +224,7 @@ def test_a_command_that_takes_longer_than_one_look_keeps_its_input_and_output(
 
 
 def test_a_command_that_hangs_is_ended_and_says_its_last_words(load: Callable[..., None]) -> None:
-    """The error has the process's output from before it hung."""
+    """The error has what the process printed before it hung."""
     load(0.0)
     with subprocess.Popen(["sh", "-c", "echo here; exec sleep 600"], stdout=subprocess.PIPE, text=True) as process:
         with pytest.raises(AssertionError, match=r"has not ended within 0\.5 s: here"):
@@ -233,7 +233,7 @@ def test_a_command_that_hangs_is_ended_and_says_its_last_words(load: Callable[..
 
 
 def test_a_python_program_that_hangs_says_where(load: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Aborted, it prints the stack of each thread; one that ignores that is killed."""
+    """It is aborted, so that it prints the stack of each thread; if it ignores that, it is killed."""
     load(0.0)
     hangs = "import signal\ndef here(): print('up', flush=True); signal.pause()\nhere()"
     says = pytest.raises(AssertionError, match=r"has not ended within 1 s: up\n(.|\n)*in here")
@@ -247,7 +247,7 @@ def test_a_python_program_that_hangs_says_where(load: Callable[..., None], monke
 
 
 def test_a_task_is_waited_for_until_its_limit_and_cancelled_then(load: Callable[..., None]) -> None:
-    """Its result or its error; TimeoutError when neither comes, and then it does not run any more."""
+    """The task's result or error is passed on; without either, TimeoutError is raised and the task is cancelled."""
     load(0.0)
     cancelled: list[bool] = []
 

@@ -31,7 +31,7 @@ def workers(folder: Path) -> list[str]:
 
 
 def test_one_worker_has_all_tests_on_the_cluster(tmp_path: Path) -> None:
-    """While other workers are idle and it has tests of both kinds, they steal the others from it and none of those on the cluster."""
+    """While this worker has tests of both kinds and others are idle, they steal its other tests, but none of those on the cluster."""
     run, ran = tmp_path / "run", tmp_path / "ran"
     ran.mkdir()
     for name, text in (("cluster", SLOW), ("unit", FAST)):

@@ -1,4 +1,4 @@
-"""The second look of the gate, on planted tests: what fails once is green and named, what fails twice is red, and so are too many."""
+"""The gate's second look, on planted tests: what fails once is green but named; what fails twice, or too many that fail once, is red."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 60.0
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
-    """A project with the settings of this one and no tests."""
+    """A project with this one's settings and no tests."""
     for name in ("pyproject.toml", "tests/conftest.py", "scripts/second_look.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -31,7 +31,7 @@ def planted(tmp_path: Path) -> Path:
 
 
 def gate(project: Path, text: str, *, workers: bool = False) -> subprocess.CompletedProcess[str]:
-    """Runs the gate on one file of tests, which may ask `again(name)`: whether it was asked this before."""
+    """Runs the gate on one file of tests, which may call `again(name)`: whether it was called with this name before."""
     head = f"""
 import os
 import time
@@ -58,7 +58,7 @@ def flaky(project: Path) -> list[str]:
 
 
 def test_what_passes_is_green_at_once(planted: Path) -> None:
-    """No second run, no flaky test."""
+    """There is no second run and no flaky test."""
     done = gate(planted, "def test_one(): pass\n")
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout.splitlines()[-1]
@@ -67,7 +67,7 @@ def test_what_passes_is_green_at_once(planted: Path) -> None:
 
 
 def test_a_failure_that_stays_is_red(planted: Path) -> None:
-    """An assertion that fails again, in a run of its own."""
+    """An assertion that fails again in a run of its own is red."""
     done = gate(planted, "def test_one(): assert 1 == 2\ndef test_two(): pass\n")
     assert done.returncode == 1
     assert done.stdout.count("assert 1 == 2") >= 2
@@ -76,7 +76,7 @@ def test_a_failure_that_stays_is_red(planted: Path) -> None:
 
 
 def test_a_failure_that_goes_is_green_and_named(planted: Path) -> None:
-    """The name and the first failure are printed, the closing line counts it as passed, and the next tier knows of it."""
+    """Name and first failure are printed, the closing line counts the test as passed, and the next tier knows of it."""
     done = gate(planted, "def test_one(): assert again('one')\ndef test_two(): pass\n", workers=True)
     assert done.returncode == 0, done.stdout
     name = "tests/unit/test_planted.py::test_one"
@@ -88,7 +88,7 @@ def test_a_failure_that_goes_is_green_and_named(planted: Path) -> None:
 
 
 def test_four_that_fail_once_are_red(planted: Path) -> None:
-    """Three of them are green; those of an earlier tier count."""
+    """Three are green; those of an earlier tier count as well."""
     done = gate(planted, "".join(f"def test_{n}(): assert again('{n}')\n" for n in range(3)))
     assert done.returncode == 0, done.stdout
     assert len(flaky(planted)) == 3
@@ -99,7 +99,7 @@ def test_four_that_fail_once_are_red(planted: Path) -> None:
 
 
 def test_a_test_that_hangs_is_red_with_its_stack(planted: Path) -> None:
-    """At its limit, in both looks; the file and line where it hung are printed."""
+    """It reaches its limit in both looks; the file and line where it hung are printed."""
     done = gate(planted, "@pytest.mark.timeout(2)\ndef test_one(): time.sleep(600)  # a planted hang\n")
     assert done.returncode == 1
     assert "time.sleep(600)  # a planted hang" in done.stdout
@@ -107,7 +107,7 @@ def test_a_test_that_hangs_is_red_with_its_stack(planted: Path) -> None:
 
 
 def test_a_dead_worker_is_looked_at_again(planted: Path) -> None:
-    """A test that takes its process along is a failure like any other."""
+    """A test that kills its process is a failure like any other."""
     done = gate(planted, "def test_one(): again('one') or os.abort()\ndef test_two(): pass\n", workers=True)
     assert done.returncode == 0, done.stdout
     assert "crashed while running" in done.stdout.partition("FLAKY")[2]
@@ -115,7 +115,7 @@ def test_a_dead_worker_is_looked_at_again(planted: Path) -> None:
 
 
 def test_an_error_at_collection_is_red_at_once(planted: Path) -> None:
-    """There is no test to run again."""
+    """There is no test that could be run again."""
     done = gate(planted, "import nothing_of_this_name\n")
     assert done.returncode != 0
     assert "Second look" not in done.stdout

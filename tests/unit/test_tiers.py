@@ -1,4 +1,4 @@
-"""Tiers: each test runs in one of them, or in both where that is meant."""
+"""Each test runs in one tier, or in both if that is intended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TESTS = Path("/tests")
     ],
 )
 def test_a_test_has_the_tier_of_its_folder(path: str, parameters: list[object], expected: list[str]) -> None:
-    """By its folder, or by a parameter that is a server; and each tier looks into the files of its tests."""
+    """A tier follows from a test's folder, or from a parameter that is a server; each tier collects the files of its tests."""
     file = TESTS / path
     assert [tier for tier in ("quick", "full") if tiers.runs(file, TESTS, parameters, tier)] == expected
     assert all(tiers.collects(file, TESTS, tier) for tier in expected)
@@ -36,7 +36,7 @@ def test_a_test_has_the_tier_of_its_folder(path: str, parameters: list[object], 
 
 
 def test_a_marker_adds_a_test_to_the_operator_tier() -> None:
-    """Which is a part of the full one: the full tier runs it, too."""
+    """The operator tier is part of the full one, which runs the test, too."""
     file = TESTS / "api" / "test_bind.py"
     assert [tier for tier in tiers.TIERS if tiers.runs(file, TESTS, [], tier, marked=True)] == [
         "operator",
@@ -50,7 +50,7 @@ def test_a_marker_adds_a_test_to_the_operator_tier() -> None:
 
 
 def test_a_server_where_the_full_tier_does_not_look_is_refused() -> None:
-    """A parameter of the full tier in a room that it does not look into would run nowhere: the collection fails."""
+    """A parameter of the full tier in a folder that this tier does not collect would run nowhere, so the collection fails."""
     with pytest.raises(ValueError, match="add cli to MIXED"):
         tiers.runs(TESTS / "cli" / "test_keys.py", TESTS, ["postgres"], "quick")
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 EXAMPLE = Path(__file__).parents[3] / "examples" / "audit"
 LIMIT = 180
-"""Seconds for a job with a JVM of its own on a busy machine."""
+"""Seconds for a job with its own JVM on a busy machine."""
 
 
 def test_executors_find_what_threads_find(clean: Scene, spark: SparkSession) -> None:
-    """Missing, truncated and rotten files are the same findings, read by Spark or by threads, footers or all of it."""
+    """Spark executors and threads report the same missing, truncated and corrupted files, whether they read the footers or whole files."""
     gone, cut, rotten = (clean.files(job)[0] for job in clean.written[:3])
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:-5])
@@ -45,7 +45,7 @@ def test_executors_find_what_threads_find(clean: Scene, spark: SparkSession) -> 
 
 
 def test_findings_are_an_output(clean: Scene, spark: SparkSession) -> None:
-    """An audit's findings are written through sparkonce: read back they are the report, and the audit's own table is clean."""
+    """An audit's findings are written through sparkonce: read back they equal the report, and the table of findings audits clean."""
     clean.files(clean.written[0])[0].unlink()
     report = clean.audit()
     auditor = clean.granted("audit", "findings")
@@ -61,7 +61,8 @@ def test_findings_are_an_output(clean: Scene, spark: SparkSession) -> None:
 
 @pytest.mark.slow
 def test_the_example_runs_once_a_day(tmp_path: Path) -> None:
-    """The example's YAML is a job: it audits the ledger it is recorded in, its values are replayed, and its table has the findings."""
+    """The example's YAML runs as a job: it audits the ledger that records it, a duplicate gets its recorded values, and its table has no
+    row, since there is no finding."""
     shutil.copytree(EXAMPLE, tmp_path / "audit")
     environment = {**os.environ, "SPARKONCE_STORE": str(tmp_path / "ledger.db"), "PYSPARK_PYTHON": sys.executable}
 

@@ -28,7 +28,7 @@ def audited(url: str) -> AuditReport:
 
 
 def test_a_table_on_a_store(server: StoreServer) -> None:
-    """Five commits are clean; a deleted and a replaced object are named with their URLs; an orphan is seen and swept."""
+    """Five commits audit clean; a deleted and a replaced object are named with their URLs; an orphan is found and swept."""
     url = server.url("audited")
     sink = sink_at(url)
     for name in KEYS:
@@ -54,7 +54,7 @@ def test_a_table_on_a_store(server: StoreServer) -> None:
 
 
 def test_a_store_that_does_not_answer(server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address without a server is reported as an error of one sentence, never as a clean or an empty table."""
+    """An address without a server gives an error of one sentence, never a clean or an empty table."""
     away = server.at("127.0.0.1:1")
     away.use(monkeypatch)
     report = Audit(

@@ -1,4 +1,4 @@
-"""A tenant sends more jobs without an end than the operator has slots: the other team's jobs start, as before."""
+"""A tenant sends more endless jobs than the operator has slots: the other team's jobs start as before."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SENT = 8
 def test_endless_jobs_of_one_team_leave_slots_for_another(
     cluster: Cluster, ledger_server: Etcd, tmp_path: Path
 ) -> None:
-    """Of five slots the attacker's eight jobs get four: what stays free is the other team's, whose jobs run one after the other. When a job
-    of the attacker's ends, its next one starts."""
+    """Of five slots the attacker's eight jobs get four; the other team's jobs run in the fifth, one after the other. When a job of the
+    attacker ends, its next one starts."""
     names = [f"endless-{number}" for number in range(SENT)]
     over = {name: threading.Event() for name in names}
     with tenants(cluster, ledger_server, tmp_path, options=("--slots", str(SLOTS))) as both:

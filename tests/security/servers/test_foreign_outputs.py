@@ -1,4 +1,4 @@
-"""A tenant that names another team's table: the operator's credentials are not for hire."""
+"""A tenant names another team's table as its output: the operator does not use its own credentials for it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from sparkonce.store.open import open_blocking
 from sparkonce.store.protocol import Sealed
 
 GATEWAY = ("--gateway-url", "http://gateway.invalid")
-"""The settle runs of these tests speak to the ledger itself."""
+"""The settle runs of these tests reach the ledger directly."""
 
 
 def forges(store: str, install: str) -> Code:
-    """A driver that seals three rows into the table that its job names, and dies. It has no need of rights there to seal: what it staged
-    is in the intent, and whoever settles commits it."""
+    """A driver that seals three rows into the table that its job names, and dies. Sealing needs no right to the table: the staged files are
+    in the intent, and the process that settles commits them."""
 
     def code(driver: Driver) -> int:
         assignment = assignment_in(driver)
@@ -54,12 +54,12 @@ def store_of(stage: Stage) -> str:
 
 
 def has_no_rights(_: Driver) -> int:
-    """A settle run in the attacker's own pod, whose rights do not reach the other team's table."""
+    """A settle run in the attacker's own pod, which has no access to the other team's table."""
     return 75
 
 
 def attacked(both: Tenants, table: Path, key: str) -> None:
-    """The other team has three rows; the attacker declares the table, seals three more into it, and dies."""
+    """The other team's table has three rows; the attacker declares that table, seals three more rows into it, and dies."""
     both.other.play("mine", Script(code=writes_outputs(1, 2, 3)))
     both.other.play(
         "mine", Script(code=settles(store_of(both.other), both.other.folder / "mine.log")), attempt="g*-a*-s*"
@@ -73,7 +73,7 @@ def attacked(both: Tenants, table: Path, key: str) -> None:
 
 
 def goes_on(both: Tenants, table: Path) -> None:
-    """The other team's table has its three rows, and its next job adds one."""
+    """The other team's table still has its three rows, and its next job adds one."""
     assert rows_of(table) == {1: 1, 2: 1, 3: 1}
     log = both.other.folder / "next.log"
     both.other.play("next", Script(code=writes_outputs(4)))
@@ -84,14 +84,14 @@ def goes_on(both: Tenants, table: Path) -> None:
 
 
 def held(both: Tenants, key: str) -> str:
-    """What the attacker's key says once its settle runs have found nothing."""
+    """The message of the attacker's key once its settle runs were all lost."""
     status = both.attacker.until(key, "Held", timeout=90)
     assert both.attacker.record(key)["record"]["held"] == "CannotSettle"
     return str(status["message"])
 
 
 def refused(both: Tenants, key: str) -> str:
-    """The sentence of an object that opens nothing."""
+    """The message of an object that is refused and opens nothing."""
 
     def look() -> str:
         condition = both.attacker.condition(key, "Failed")
@@ -102,8 +102,8 @@ def refused(both: Tenants, key: str) -> str:
 
 
 def test_a_job_that_names_another_teams_table_is_refused(cluster: Cluster, ledger_server: Etcd, tmp_path: Path) -> None:
-    """With a list: before a key is reserved, in one sentence that names the field; no driver runs. An operator that was told to settle
-    everything itself is no exception."""
+    """With a list of allowed outputs, the job is refused before a key is reserved, in one sentence that names the field, and no driver
+    runs; even an operator that settles everything itself refuses. As the sentence says, the job runs with an output that is allowed."""
     listed = allows(tmp_path, "lake/{namespace}/")
     with tenants(cluster, ledger_server, tmp_path, options=("--outputs-allowed", str(listed))) as both:
         table = tmp_path / "lake" / both.other.namespace / "orders"
@@ -118,7 +118,7 @@ def test_a_job_that_names_another_teams_table_is_refused(cluster: Cluster, ledge
         assert both.attacker.cli("keys", "show", "forged").returncode != 0  # nothing was reserved
         assert both.attacker.runs("forged") == []
         goes_on(both, table)
-        own = tmp_path / "lake" / both.attacker.namespace / "orders"  # as the sentence says
+        own = tmp_path / "lake" / both.attacker.namespace / "orders"  # one that the sentence names
         both.attacker.play("forged", Script(code=writes_outputs(7)))
         both.attacker.edit("forged", outputs=rows(own))
         both.attacker.until("forged", "Succeeded")
@@ -126,7 +126,7 @@ def test_a_job_that_names_another_teams_table_is_refused(cluster: Cluster, ledge
 
 
 def test_what_is_added_to_the_list_runs(cluster: Cluster, ledger_server: Etcd, tmp_path: Path) -> None:
-    """The other remedy: the administrator lists the output, here by a label of the namespace, and the refused object runs."""
+    """After the administrator has added the output to the list, here by a label of the namespace, the refused object runs."""
     shared = tmp_path / "shared"
     listed = tmp_path / "allowed.yaml"
     gold = {"namespaceSelector": {"matchLabels": {"tier": "gold"}}, "prefixes": [str(shared)]}
@@ -151,8 +151,8 @@ def test_what_is_added_to_the_list_runs(cluster: Cluster, ledger_server: Etcd, t
 def test_without_a_list_the_operator_of_two_teams_settles_nothing_itself(
     cluster: Cluster, ledger_server: Etcd, tmp_path: Path
 ) -> None:
-    """The forged transaction is rolled forward by nobody but a pod of the attacker's, which has no rights there: Held, with one sentence.
-    The other team's keys are settled in its own pods."""
+    """Only a pod of the attacker's would roll the forged transaction forward, and it has no access: Held, with one sentence. The other
+    team's keys are settled in its own pods."""
     options = ("--settle", "auto", "--settle-after", "0.5", *GATEWAY)
     with tenants(cluster, ledger_server, tmp_path, options=options) as both:
         table = tmp_path / "orders"
@@ -163,8 +163,8 @@ def test_without_a_list_the_operator_of_two_teams_settles_nothing_itself(
 
 
 def test_a_record_from_before_the_list_is_not_acted_on(cluster: Cluster, ledger_server: Etcd, tmp_path: Path) -> None:
-    """The forged transaction was sealed under an operator without a list; its successor has one, reads the record and leaves the output
-    alone. The first one is frozen before it settles."""
+    """The forged transaction is sealed under an operator without a list, which has no gateway for settle runs and so settles nothing. Its
+    successor has a list, reads the record and leaves the output alone."""
     frozen = ("--settle", "auto", "--settle-after", "600")
     with tenants(cluster, ledger_server, tmp_path, options=frozen) as both:
         table = tmp_path / "lake" / both.other.namespace / "orders"
@@ -196,8 +196,8 @@ def test_a_record_from_before_the_list_is_not_acted_on(cluster: Cluster, ledger_
 def test_a_tenants_bucket_is_not_opened_with_the_machines_role(
     ambient: bool, cluster: Cluster, ledger_server: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tenant declares a table in any bucket, and its driver fails: the operator, which was given no credentials, would ask its machine
-    for some. It does so only if its administrator said so; else a settle run goes, and the key's history says why."""
+    """A tenant declares a table in any bucket and its driver fails. An operator without credentials of its own asks the machine for some
+    only if its administrator allows it; otherwise it starts a settle run, and the key's history says why."""
     for planted in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(planted, raising=False)
     store = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}", "AWS_REGION": "us-east-1", "HOME": str(tmp_path)}
@@ -218,7 +218,7 @@ def test_a_tenants_bucket_is_not_opened_with_the_machines_role(
 
 
 def allows(folder: Path, *prefixes: str) -> Path:
-    """The administrator's list: each namespace has these folders."""
+    """The administrator's list: each namespace may write below these folders."""
     listed = folder / "allowed.yaml"
     listed.write_text(json.dumps([{"prefixes": [f"{folder}/{each}" for each in prefixes]}]))
     return listed

@@ -1,4 +1,4 @@
-"""Whom the gateway believes, attacked over HTTP: keys that read alike, and tokens that were made for something else."""
+"""Which callers the gateway trusts, attacked over HTTP: keys with the same text, and tokens made for something else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shared(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempP
 
 
 PERSON = "person"
-"""A service account that may do everything with keys; people send tokens of such an account."""
+"""A service account with every right on keys; people send tokens of such an account."""
 RIGHTS = ["idempotentjobs", *(f"idempotentjobs/{verb}" for verb in DECISIONS)]
 API_SERVER = ["https://kubernetes.default.svc"]
 
@@ -44,7 +44,7 @@ def attempts(cluster: Cluster, namespace: str, ledger: str, shared: GatewayProce
 
 @pytest.fixture
 def person(attempts: Attempts) -> str:
-    """The token of a person who may decide, for this gateway."""
+    """A token for this gateway of a person who may decide."""
     cluster, namespace = attempts.cluster, attempts.namespace
     cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": PERSON}}, namespace)
     name = f"system:serviceaccount:{namespace}:{PERSON}"
@@ -73,8 +73,8 @@ def post(gateway: GatewayProcess, namespace: str, key: str, verb: str, *, token:
 
 
 def test_keys_that_read_alike_are_refused_and_listed(shared: GatewayProcess, attempts: Attempts, person: str) -> None:
-    """`a/b`+`c`, `a`+`b/c` and the explicit key of that text: every verb refuses the text with 409, lists all three and does nothing;
-    each is reached by its hash, and the text again once it names one key alone."""
+    """Of `a/b`+`c`, `a`+`b/c` and the explicit key with the same text: every verb refuses the text with 409, lists all three and changes
+    nothing. Each is found by its hash, and by the text once only one of them is left."""
     text, namespace = "a/b/c@1", attempts.namespace
     made = {
         "one": attempts.granted("", operation="a/b", resource="c", revision="1", outputs=[]),
@@ -105,8 +105,8 @@ def test_keys_that_read_alike_are_refused_and_listed(shared: GatewayProcess, att
 
 
 def test_a_token_for_the_api_server_is_refused(shared: GatewayProcess, attempts: Attempts, person: str) -> None:
-    """Whatever its holder may do, and although the API server accepts it: a gateway gets nothing that is valid elsewhere. The sentence
-    names the audience to ask for."""
+    """The gateway refuses a token for the API server, whatever its holder may do, so that it never receives one that is valid elsewhere.
+    The sentence names the audience to request."""
     finish(attempts.granted("done"))
     namespace = attempts.namespace
     audience = shared.ask("GET", "/v1/config").body["tokenAudience"]
@@ -122,7 +122,7 @@ def test_a_token_for_the_api_server_is_refused(shared: GatewayProcess, attempts:
 
 
 def test_a_token_for_the_gateway_is_worth_nothing_elsewhere(cluster: Cluster, attempts: Attempts, person: str) -> None:
-    """What a gateway, or a thief, is sent does not open the API server."""
+    """A token for the gateway is not valid at the API server."""
     api = cluster.server.client(person)
     try:
         with pytest.raises(ApiError) as refused:
@@ -133,8 +133,8 @@ def test_a_token_for_the_gateway_is_worth_nothing_elsewhere(cluster: Cluster, at
 
 
 def test_a_driver_speaks_with_its_own_token_alone(shared: GatewayProcess, attempts: Attempts) -> None:
-    """Its pod has a token for this gateway: the pod's token for the API server, however genuine, renews nothing, seals nothing and reports
-    nothing, also while the pod is remembered. Settle runs likewise."""
+    """A driver whose pod has a token for this gateway cannot renew, seal or report with the pod's genuine token for the API server, even
+    while the pod is cached; nor can a settle run."""
     attempt = attempts.granted("new")
     pod = attempt.driver()
     attempt.note(pod)
@@ -155,8 +155,8 @@ def test_a_driver_speaks_with_its_own_token_alone(shared: GatewayProcess, attemp
 
 
 def test_attempts_of_the_version_before_go_on(shared: GatewayProcess, attempts: Attempts) -> None:
-    """A driver whose pod was launched without such a token renews and reports with the pod's own: an upgrade replaces no attempt. Another
-    pod's token does not become its by that."""
+    """A driver launched by an earlier version, without such a token, renews and reports with its pod's own: an upgrade replaces no attempt.
+    Another pod's token is still refused."""
     attempt = attempts.granted("old")
     pod = attempt.driver(earlier=True)
     attempt.note(pod)
@@ -173,8 +173,8 @@ def test_attempts_of_the_version_before_go_on(shared: GatewayProcess, attempts: 
 
 
 def test_plain_text_is_for_drivers_of_before_alone(encrypted: GatewayProcess, attempts: Attempts, person: str) -> None:
-    """A release that turns TLS on replaces no attempt: a driver that was told an http address goes on, with the token that it has. People's
-    routes are refused before a token is looked at, and a token for the API server is no better here."""
+    """Turning TLS on replaces no attempt: a driver that was given an http address goes on with its token. People's routes are refused
+    before their token is read, and a newer driver's token for the API server is refused here, too."""
     attempt, new = attempts.granted("before"), attempts.granted("now")
     pod, other = attempt.driver(earlier=True), new.driver()
     attempt.note(pod)

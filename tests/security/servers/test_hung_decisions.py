@@ -1,4 +1,4 @@
-"""A person of one team decides about keys whose outputs never answer: the gateway goes on to carry out other teams' decisions."""
+"""Decisions of one team hang because its outputs never answer: the gateway continues to carry out other teams' decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sparkonce.sink.slotlog import layout
 PERSON = "person"
 RIGHTS = ["idempotentjobs", "idempotentjobs/resolve"]
 HUNG = 12
-"""More keys than the gateway carries out decisions at once."""
+"""More keys than the gateway carries out decisions for at once."""
 
 
 class Team:
@@ -54,7 +54,7 @@ class Team:
         return self.plant(self.held(key))
 
     def plant(self, attempt: Attempt) -> Path:
-        """Makes the slot of a held key a pipe: a read of it waits for a writer that never comes."""
+        """Replaces the slot of a held key by a pipe: reading it waits for a writer that never comes."""
         record = attempt.record
         own = SinkKey(key_hash=record.key_hash, output="orders", generation=record.generation)
         pipe = self.folder / record.key / layout.slot_path(own, record.attempt)
@@ -74,7 +74,7 @@ class Team:
 
 @pytest.fixture
 def gateway(cluster: Cluster, ledger: str, install: str, tmp_path: Path) -> Iterator[GatewayProcess]:
-    """It reads outputs, as its administrator has said."""
+    """A gateway that reads outputs itself."""
     settles = {"SPARKONCE_SETTLE": "operator"}
     with a_gateway(ledger, install, cluster.kubeconfig, tmp_path, environment=settles) as process:
         yield process
@@ -109,7 +109,7 @@ def a_team(gateway: GatewayProcess, *where: Any) -> Iterator[Team]:
 
 
 def unplug(pipes: list[Path]) -> None:
-    """Ends every read of the pipes."""
+    """Ends all reads of the pipes."""
     for each in pipes:
         if each.exists():
             os.close(os.open(each, os.O_RDWR | os.O_NONBLOCK))
@@ -121,14 +121,14 @@ def ended(calls: list[Future[Answer]]) -> list[Answer]:
 
 
 def test_outputs_that_hang_hold_up_their_own_teams_decisions_alone(attacker: Team, other: Team) -> None:
-    """A dozen decisions of one team hang at pipes: two are carried out, the others are refused at once, with a time to try again. The other
-    team's decision is carried out within seconds. What hung is answered when its output answers, and the team decides again."""
+    """Of a dozen decisions of one team about outputs that hang, two are under way, and the others are refused at once with a time to retry.
+    The other team's decision is carried out within seconds. Once the outputs answer, all calls end and the team can decide again."""
     pipes = [attacker.hung(f"hung-{number}") for number in range(HUNG)]
     well, later = other.held("well"), attacker.held("later")
     with ThreadPoolExecutor(HUNG) as callers:
         try:
             calls = [callers.submit(attacker.resolve, f"hung-{n}", timeout=stretched(50)) for n in range(HUNG)]
-            assert_eventually(lambda: ended(calls), 20, interval=0.1)  # no more of them are carried out
+            assert_eventually(lambda: ended(calls), 20, interval=0.1)  # the others are being carried out
             began = time.monotonic()
             answer = other.resolve("well", timeout=stretched(20))
             seconds = time.monotonic() - began
@@ -148,8 +148,8 @@ def test_outputs_that_hang_hold_up_their_own_teams_decisions_alone(attacker: Tea
 
 
 def test_a_gateway_whose_decision_hangs_ends_in_time(attacker: Team, gateway: GatewayProcess) -> None:
-    """SIGTERM ends it after the time that requests in progress are given, although an output still does not answer: a Deployment
-    that rolls is not held up by one team's pipe."""
+    """After SIGTERM the gateway ends within the time that it gives to requests in progress, although an output does not answer: one team's
+    pipe does not hold up a Deployment's rollout."""
     key = attacker.held("hung")
     pipe = attacker.plant(key)
     limit = stretched(FINISH + 10)
@@ -158,7 +158,7 @@ def test_a_gateway_whose_decision_hangs_ends_in_time(attacker: Team, gateway: Ga
             call = caller.submit(attacker.resolve, "hung", timeout=stretched(50))
             assert_eventually(lambda: run(attacker.attempts.store.load(key.record.address)).claim, 20)
             began = time.monotonic()
-            gateway.child.end(timeout=limit + 5)  # it would be killed after that
+            gateway.child.end(timeout=limit + 5)  # after this it would be killed
             assert time.monotonic() - began < limit
             assert attacker.outcome(key) is None, "its output answered"
         finally:

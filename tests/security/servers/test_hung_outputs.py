@@ -1,4 +1,4 @@
-"""A tenant's outputs block whoever reads them: its own keys wait, and no other does."""
+"""A tenant's outputs never answer: its own keys wait, and no other team's do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHERS = 12
 
 
 def plants_a_pipe(table: Path) -> Code:
-    """A driver that makes its slot a pipe: who reads it waits until somebody writes. Then it fails, so that it has to be settled."""
+    """A driver that makes its slot a pipe, so that reading it waits for a writer, and then fails, so that the attempt has to be settled."""
 
     def code(driver: Driver) -> int:
         told = assignment_in(driver)
@@ -39,7 +39,7 @@ def plants_a_pipe(table: Path) -> Code:
 
 
 def unplug(table: Path) -> None:
-    """Ends every read of the attacker's pipes, so that the test leaves no thread behind."""
+    """Ends all reads of the attacker's pipes, so that the test leaves no thread behind."""
     for each in table.rglob("*.json"):
         if each.is_fifo():
             os.close(os.open(each, os.O_RDWR | os.O_NONBLOCK))
@@ -47,7 +47,7 @@ def unplug(table: Path) -> None:
 
 
 def finished(stage: Stage, table: Path, prefix: str) -> float:
-    """Seconds in which the other team's jobs ended well."""
+    """Seconds until all of the other team's jobs have succeeded."""
     began = time.monotonic()
     names = [stage.send(f"{prefix}-{n}", f"{prefix}-{n}", outputs=rows(table)) for n in range(OTHERS)]
     for name in names:
@@ -58,8 +58,9 @@ def finished(stage: Stage, table: Path, prefix: str) -> float:
 def test_a_slot_that_is_a_pipe_blocks_its_own_key_alone(
     cluster: Cluster, ledger_server: Etcd, tmp_path: Path, say: Callable[[str], None]
 ) -> None:
-    """40 keys of one namespace hang at their outputs. The operator answers its probe, starts nothing of theirs again, and says why in their
-    statuses; another namespace's jobs end as fast as before; and what was hung goes on when its output answers."""
+    """40 keys of one namespace hang at their outputs. The operator answers its probe, starts no further attempt of theirs and shows the
+    reason in their statuses; another namespace's jobs take no more than three times as long. Once the outputs answer, the hung keys go
+    on."""
     hung, table = tmp_path / "hung", tmp_path / "table"
     (hung / layout.SLOTS).mkdir(parents=True)
     options = ("--output-seconds", "2", "--slots", str(HUNG))
@@ -78,7 +79,7 @@ def test_a_slot_that_is_a_pipe_blocks_its_own_key_alone(
         )
         beside = finished(both.other, table, "beside")
         say(f"{OTHERS} jobs of the other team: {before:.1f} s before, {beside:.1f} s beside {HUNG} hung keys")
-        assert beside < 3 * before + 2  # the time of a dozen jobs, not of an output's time limit times forty
+        assert beside < 3 * before + 2  # a dozen jobs take this long; forty time limits in a row would take far longer
         assert rows_of(table) == {1: 2 * OTHERS, 2: 2 * OTHERS, 3: 2 * OTHERS}
         probe.well()
         assert len(both.attacker.kubeflow.runs) == HUNG

@@ -42,7 +42,7 @@ if "port-forward" in sys.argv:
 
 @dataclass
 class Recorder:
-    """A tenant's server: keeps every request that reaches it."""
+    """A tenant's server; it keeps every request that reaches it."""
 
     port: int
     requests: list[str] = field(default_factory=list)
@@ -80,14 +80,14 @@ def recording(certificates: trustme.LeafCert | None = None) -> Iterator[Recorder
 
 @dataclass
 class Person:
-    """A platform engineer at her terminal; her token is good for everything."""
+    """A platform engineer at her terminal, whose token has every right."""
 
     cluster: Cluster
     namespace: str
     folder: Path
 
     def say(self, *arguments: str, forwards_to: int) -> subprocess.CompletedProcess[str]:
-        """`kubectl sparkonce`, whose port-forward ends at this port."""
+        """Runs `kubectl sparkonce` with a port-forward that leads to this port."""
         kubectl = self.folder / "kubectl"
         kubectl.write_text(KUBECTL.format(python=sys.executable, port=forwards_to))
         kubectl.chmod(kubectl.stat().st_mode | stat.S_IXUSR)
@@ -98,7 +98,7 @@ class Person:
 
 
 def release(cluster: Cluster, namespace: str, url: str, audience: str, ca: str) -> None:
-    """What the chart makes for users; a tenant can make the same in its own namespace."""
+    """The objects that the chart makes for users; a tenant can create the same ones in its own namespace."""
     service = {"metadata": {"name": GATEWAY, "labels": LABELS}, "spec": {"ports": [{"name": "https", "port": 8080}]}}
     cluster.api.create(SERVICES, service, namespace)
     data = {"url": url, "audience": audience} | ({"ca.crt": ca} if ca else {})
@@ -116,7 +116,7 @@ def tenant(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture
 def person(cluster: Cluster, tenant: str, tmp_path: Path) -> Person:
-    """With an account in the tenant's namespace, whose keys she looks at."""
+    """A user who has an account in the tenant's namespace and looks at its keys."""
     cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": "sparkonce-user"}}, tenant)
     user = f"system:serviceaccount:{tenant}:sparkonce-user"
     may(cluster, tenant, user, verbs=["get", "list"], resources=["idempotentjobs"])
@@ -131,7 +131,7 @@ def gateway(cluster: Cluster, ledger_server: Etcd, tmp_path: Path) -> Iterator[G
 
 
 def claims(request: str) -> Json:
-    """What the bearer token in a request says of itself."""
+    """The claims of the bearer token in a request."""
     [line] = [each for each in request.splitlines() if each.lower().startswith("authorization:")]
     part = line.split()[-1].split(".")[1]
     found: Json = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
@@ -141,8 +141,8 @@ def claims(request: str) -> Json:
 def test_a_tenants_service_is_never_taken(
     cluster: Cluster, namespace: str, tenant: str, person: Person, gateway: GatewayProcess
 ) -> None:
-    """The tenant's Service and ConfigMap have the release's names and labels. Without the release's namespace no request is sent; with it
-    the release's gateway answers, although the tenant's keys are asked for."""
+    """The tenant's Service and ConfigMap have the release's names and labels. Without `--gateway-namespace` no request is sent; with it the
+    release's gateway answers, although the keys are the tenant's."""
     audience = gateway_audience(gateway.install)
     with recording() as recorder:
         release(cluster, tenant, f"http://localhost:{recorder.port}", audience, "")
@@ -159,8 +159,8 @@ def test_a_tenants_service_is_never_taken(
 def test_what_answers_in_the_gateways_place_is_sent_nothing(
     cluster: Cluster, namespace: str, person: Person, who: str
 ) -> None:
-    """However a connection is led astray, also behind a port-forward: no request is sent without the certificate of the release's
-    gateway."""
+    """A server in the gateway's place gets no request, even behind a port-forward: none is sent before the release's own certificate was
+    seen."""
     authority = trustme.CA()
     certificate = {
         "plain text": None,
@@ -177,8 +177,8 @@ def test_what_answers_in_the_gateways_place_is_sent_nothing(
 def test_a_gateway_is_sent_a_short_token_for_itself_alone(
     cluster: Cluster, namespace: str, tenant: str, person: Person
 ) -> None:
-    """Even the release's own server learns nothing that opens the API server: ten minutes, the gateway's audience, a service account; and a
-    ConfigMap that asks for a token for something else is refused before one is made."""
+    """Even the release's own server receives no token that is valid at the API server, but one of ten minutes for the gateway's audience
+    and a service account. A ConfigMap that names another audience is refused before a token is made."""
     authority = trustme.CA()
     ca = authority.cert_pem.bytes().decode()
     with recording(authority.issue_cert("localhost")) as recorder:

@@ -1,4 +1,4 @@
-"""A tenant sends whatever it can think of: the other team does not notice, neither in its results nor in its time."""
+"""A tenant sends every request that the generator can draw: the other team's results and times are not affected."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from sparkonce.model.record import gateway_audience
 
 CAMPAIGN = "acts of a random tenant"
 LOOK = 20
-"""Acts after which the tenant looks which drivers it has, and starts others for those that its acts have ended."""
+"""The number of acts after which the tenant looks up its drivers and replaces those that its acts have ended."""
 BEFORE = 3
 PAYROLL = "payroll"
-"""In the text of each key of the other team."""
+"""A text in each key of the other team."""
 
 
 PAIRS = 5
 BATCH = 8
 """Jobs: a second or two on a quiet machine."""
 PER_SECOND = 20
-"""Acts per second of a steady attack: more would take the processors from the operator, since test and operator share them."""
+"""Acts per second of a steady attack. More would take the processors from the operator, since test and operator share them."""
 LONGER = 1.2
 """How many times longer another team's jobs may take during an attack."""
 
@@ -84,13 +84,13 @@ class World:
         return key
 
     def once(self, key: str) -> None:
-        """The other team's job has succeeded in one attempt, by one driver."""
+        """Asserts that the other team's job has succeeded in one attempt, with one driver."""
         status = self.other.until(key, "Succeeded", timeout=2 * IN_TIME)
         assert (status["attempt"], status["generation"]) == (1, 1), status
         assert len(self.other.runs(key)) == 1
 
     def stocks(self) -> None:
-        """Creates jobs of the attacker until all of its objects exist and enough of its drivers run, as far as its namespace starts any."""
+        """Creates jobs until all objects of the attacker exist and enough of its drivers run, provided that its namespace starts any."""
         missing = ALIVE - self.attacker.refresh()
         names = [f"{LASTING}{self.started + number}" for number in range(missing)]
         self.started += len(names)
@@ -104,7 +104,8 @@ class World:
             )
 
     def snapshot(self, keys: list[str]) -> Json:
-        """Everything of these keys of the other team: entries of the ledger, objects, applications, and all files of their table."""
+        """Everything stored for these keys of the other team: entries of the ledger, objects, applications, and all files of their
+        table."""
         stage = self.other
         hashes = {explicit(key, stage.namespace).key_hash for key in keys}
         ledger = realm_of(stage.etcd, stage.install, stage.namespace)
@@ -144,7 +145,7 @@ def world(cluster: Cluster, ledger_server: Etcd, ledger: str, install: str, tmp_
 
 
 def beats_until(over: threading.Event, world: World) -> Code:
-    """A driver of the other team that beats through the gateway until the event is set, and then writes its row."""
+    """A driver of the other team that sends heartbeats through the gateway until the event is set, and then writes its row."""
 
     def code(driver: Driver) -> int:
         stage = world.other
@@ -157,7 +158,7 @@ def beats_until(over: threading.Event, world: World) -> Code:
                 assert not driver.stop.is_set(), "its pod was deleted"
                 try:
                     assert channel.renew({}), "its attempt was taken over"
-                except StoreUnavailable:  # unanswered on a busy machine; a refusal is another error
+                except StoreUnavailable:  # no answer, on a busy machine; a refusal is another error
                     continue
             job_of(driver, channel).write(table_of(1000), "rows")
         finally:
@@ -168,9 +169,9 @@ def beats_until(over: threading.Event, world: World) -> Code:
 
 
 def test_the_other_team_does_not_notice_a_random_tenant(world: World, say: Callable[[str], None]) -> None:
-    """Seals, beats, reports, decisions, objects and statuses of any shape, from one namespace. No process ends or falls silent, each answer
-    is one that a client can act on, everything of the other team's finished keys stays as it is to the byte, its jobs beside run to one
-    effect each, and the attacker's namespace takes a new key afterwards, or says in one sentence why not."""
+    """One namespace sends seals, heartbeats, reports, decisions, objects and statuses of any shape. No process ends or stops answering, and
+    each answer is one that a client can act on. The other team's finished keys do not change by a byte, its concurrent jobs take effect
+    once each, and the attacker's namespace afterwards takes a new key or says in one sentence why not."""
     finished = [world.sends(f"before-{number}", writes_outputs(number), "before") for number in range(BEFORE)]
     for key in finished:
         world.once(key)
@@ -187,7 +188,7 @@ def test_the_other_team_does_not_notice_a_random_tenant(world: World, say: Calla
             number = len(sent)
             sent.append(
                 f"{PAYROLL}-beside-{number}"
-            )  # first: an error of this thread is seen as a key that has not run
+            )  # before it is sent: if this thread fails, the key is seen as not run
             world.once(world.sends(f"beside-{number}", writes_outputs(number), "beside"))
 
     failed: list[str] = []
@@ -204,7 +205,7 @@ def test_the_other_team_does_not_notice_a_random_tenant(world: World, say: Calla
     @given(acts)
     def play(act: Act) -> None:
         nonlocal played
-        if failed:  # raised here, an error would be played again, in another world
+        if failed:  # raising here would replay the act in another state
             return
         if played % LOOK == 0:
             world.stocks()
@@ -218,7 +219,7 @@ def test_the_other_team_does_not_notice_a_random_tenant(world: World, say: Calla
     with ExitStack() as stack:
         probes = [stack.enter_context(Liveness(each)) for each in processes]
         with beside(others_work):
-            for verb in SPEAKS:  # what is refused later is not refused for want of a token
+            for verb in SPEAKS:  # shows that the token itself is good
                 assert world.attacker.does(sound(verb)) == 200, verb
             play()
         through.set()
@@ -242,13 +243,13 @@ def test_the_other_team_does_not_notice_a_random_tenant(world: World, say: Calla
 
 
 def test_the_other_teams_jobs_take_their_time(world: World, say: Callable[[str], None]) -> None:
-    """While random acts arrive, batches of the other team's jobs take at most 1.2 times what they take between attacks: pairs of batches,
-    one after the other, on the same operator, so that both meet the same machine."""
+    """While random acts arrive, batches of the other team's jobs take at most 1.2 times as long as between attacks. The batches alternate
+    on the same operator, so both meet the same conditions."""
     drawn, failed = drawn_acts(), list[str]()
     numbers = itertools.count()
 
     def batch(name: str) -> float:
-        """Seconds for a batch of jobs that are sent at once."""
+        """Seconds for a batch of jobs that are sent together."""
         began = time.monotonic()
         keys = [world.sends(f"{name}-{number}", writes_outputs(next(numbers)), "beside") for number in range(BATCH)]
         for key in keys:
@@ -283,7 +284,7 @@ def test_the_other_teams_jobs_take_their_time(world: World, say: Callable[[str],
 
 
 def drawn_acts() -> list[Act]:
-    """Some acts of the campaign, for an attack at a steady pace."""
+    """Some of the campaign's acts, for an attack at a steady pace."""
     drawn: list[Act] = []
 
     @seeded(effort.seed(CAMPAIGN))
@@ -297,7 +298,7 @@ def drawn_acts() -> list[Act]:
 
 
 def goes_on(world: World) -> str:
-    """A new key of the attacker's runs, or says in one sentence why not: its phase, or the sentence."""
+    """The phase of a new key of the attacker's once it has run, or the sentence that says why it does not."""
     stage = world.both.attacker
     stage.send("new", "new")
 

@@ -1,8 +1,9 @@
-"""What a tenant and its pods may do at the API server, with the roles of the chart: everything of its own, nothing of others.
+"""The rights of a tenant and its pods at the API server with the chart's roles: everything in their own namespace that the roles grant, and
+nothing elsewhere.
 
-`tests/chart/test_rbac.py` compares the rights of operator and gateway with their calls, `test_gateway_trust.py` has the audiences of
-tokens, and `tests/cluster/test_network_policies.py` the network. This is about the rights of the tenants themselves: those of the
-administrator of a namespace, and of a driver's pod.
+`tests/chart/test_rbac.py` compares the rights of operator and gateway with their calls, `test_gateway_trust.py` covers the audiences of
+tokens, and `tests/cluster/test_network_policies.py` the network. This module covers the tenants' own rights: those of a namespace's
+administrator and of a driver's pod.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 CERTIFICATES = f"{RELEASE}-sparkonce-etcd-client"
 """A Secret of the release with the ledger's key, as the chart names it."""
 KUBERNETES = ("system:aggregate-to-admin", "system:aggregate-to-edit", "system:aggregate-to-view")
-"""What Kubernetes' own role `admin` is aggregated from; the controller that does it does not run here."""
+"""The roles from which Kubernetes aggregates its role `admin`; the controller that aggregates does not run here."""
 CHART = tuple(f"{NAMESPACE}-{RELEASE}-sparkonce-{name}" for name in ("admin", "edit", "view"))
 RBAC = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
@@ -42,10 +43,10 @@ class Teams:
     administrator: Api
     """Has Kubernetes' role `admin` and those of the chart in its own namespace."""
     driver: Api
-    """With the API server's token of a driver's pod."""
+    """Authenticated with the API server's token of a driver's pod."""
     stranger: Api
     tokens: tuple[str, str]
-    """Of administrator and driver."""
+    """Of the administrator and of the driver."""
 
 
 def account(cluster: Cluster, namespace: str, name: str) -> None:
@@ -63,7 +64,7 @@ def bind(cluster: Cluster, namespace: str, name: str, role: str) -> None:
 
 @pytest.fixture(scope="module")
 def teams(cluster: Cluster) -> Iterator[Teams]:
-    """Two namespaces that a release watches, with an object, a pod and an account each, and what the release keeps for itself."""
+    """Two namespaces that a release watches, with an object, a pod and an account each, and the release's own objects."""
     own, other = (f"t-{role}-{uuid.uuid4().hex[:8]}" for role in ("own", "other"))
     pods: dict[str, Json] = {}
     with ExitStack() as stack:
@@ -97,7 +98,7 @@ def teams(cluster: Cluster) -> Iterator[Teams]:
 
 
 def rules(api: Api, namespace: str) -> set[tuple[str, str, str, str]]:
-    """What the caller may do in the namespace and to cluster-wide objects, as the API server sums it up: group, resource, name, verb."""
+    """What the caller may do in the namespace and to cluster-wide objects, as the API server reports it: group, resource, name, verb."""
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
     status = api.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body)["status"]
     assert not status["incomplete"], status
@@ -118,8 +119,8 @@ def refused(api: Api, method: str, path: str, body: Mapping[str, Any] | None = N
 
 
 def test_a_tenant_has_no_right_outside_its_namespace(teams: Teams) -> None:
-    """The administrator of a namespace, and its drivers' pods, may do in other teams' namespaces, in the release's and cluster-wide what
-    any user without a role may: ask about themselves."""
+    """In other teams' namespaces, in the release's and cluster-wide, a namespace's administrator and its drivers' pods have the rights of a
+    user without a role: they may review their own rights."""
     for namespace in (teams.other, NAMESPACE, "kube-system", "default"):
         everybody = rules(teams.stranger, namespace)
         assert rules(teams.administrator, namespace) == everybody, namespace
@@ -130,8 +131,8 @@ def test_a_tenant_has_no_right_outside_its_namespace(teams: Teams) -> None:
 
 
 def test_a_tenants_rights_at_home_are_those_of_the_chart(teams: Teams) -> None:
-    """Its administrator edits jobs and decides about keys, but does not write statuses; its drivers' pods have no right at all, so that an
-    image that is taken over gets none."""
+    """A namespace's administrator edits jobs and decides about keys, but cannot write statuses. Its drivers' pods have no rights, so a
+    compromised image has none."""
     granted = rules(teams.administrator, teams.own)
     ours = {(resource, verb) for group, resource, _, verb in granted if group == "sparkonce.dev"}
     edits = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
@@ -151,7 +152,7 @@ def test_a_tenants_rights_at_home_are_those_of_the_chart(teams: Teams) -> None:
 
 def test_a_tenants_requests_to_others_are_refused(teams: Teams) -> None:
     """Each verb on the other team's job, pod, secret and account, on the release's certificates and leases, and reviews of tokens and of
-    other users' rights: 403 from the real API server, with both tokens, and every object stays as it was."""
+    other users' rights get 403 from the real API server, with both tokens, and every object stays unchanged."""
     merge = "application/merge-patch+json"
     targets = [
         (JOBS, teams.other, "load"),

@@ -1,4 +1,4 @@
-"""The CRD: fresh, structural, and its defaults are the model's."""
+"""The CRD is up to date and structural, and its defaults are the model's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def defaulted(value: Any, schema: dict[str, Any]) -> Any:
-    """The object as the API server stores it: nulls pruned, defaults filled in from the outside to the inside."""
+    """The object as the API server stores it: nulls pruned, and defaults filled in from the outermost level inwards."""
     if isinstance(value, dict) and "properties" in schema:
         filled = {name: each for name, each in value.items() if each is not None}
         for name, below in schema["properties"].items():
@@ -42,14 +42,14 @@ def defaulted(value: Any, schema: dict[str, Any]) -> Any:
 
 
 def test_the_committed_crd_is_fresh() -> None:
-    """It is byte for byte the generator's output; `make crd` writes it."""
+    """The committed file equals the output of `make crd`, byte for byte."""
     printed = subprocess.run([sys.executable, "-m", "sparkonce.model.crd"], capture_output=True, text=True, check=True)
     assert printed.stdout == HEADER + dump(crd())
     assert COMMITTED.read_text() == printed.stdout, "crds/idempotentjobs.yaml is stale: run `make crd`"
 
 
 def test_the_schema_is_structural() -> None:
-    """Every node has a type; there is nothing that apiextensions refuses: references, unions, titles, null."""
+    """Every node has a type, and nothing is used that apiextensions refuses: references, unions, titles, null."""
     for node in nodes(SCHEMA):
         assert isinstance(node.get("type"), str), node
         assert not {"$ref", "$defs", "anyOf", "oneOf", "allOf", "const", "title", "nullable"} & node.keys(), node
@@ -58,13 +58,13 @@ def test_the_schema_is_structural() -> None:
 
 
 def test_every_field_of_the_model_is_in_the_crd() -> None:
-    """The API server prunes fields that the CRD does not have: a missing one would be silently lost."""
+    """The API server prunes fields that the CRD lacks, so a missing one would be silently lost."""
     fields = {field.alias or name for name, field in JobSpec.model_fields.items()}
     assert SCHEMA["properties"]["spec"]["properties"].keys() == fields
 
 
 def test_defaults_of_the_crd_are_the_models() -> None:
-    """An object as the API server stores it is the same job as the bare manifest: same values, same fingerprint."""
+    """An object as the API server stores it is the same job as the manifest without defaults: same values, same fingerprint."""
     stored = IdempotentJob.of(defaulted(document(), SCHEMA))
     bare = IdempotentJob.of(document())
     assert stored.model_dump(by_alias=True) == bare.model_dump(by_alias=True)
@@ -73,15 +73,15 @@ def test_defaults_of_the_crd_are_the_models() -> None:
 
 
 def test_everything_that_is_read_is_explained() -> None:
-    """`kubectl explain` has a sentence for every field of the spec."""
+    """`kubectl explain` has a description for every field of the spec."""
     for node in nodes(spec_schema()):
         for name, below in node.get("properties", {}).items():
-            if "x-kubernetes-preserve-unknown-fields" not in node:  # those are the application's own
+            if "x-kubernetes-preserve-unknown-fields" not in node:  # below it are the application's own fields
                 assert below.get("description"), name
 
 
 def test_names_and_columns() -> None:
-    """Short names, the status subresource, and what `kubectl get ij` shows."""
+    """The CRD has its short names, the status subresource, and the columns of `kubectl get ij`."""
     spec = yaml.safe_load(COMMITTED.read_text())["spec"]
     (version,) = spec["versions"]
     assert spec["names"]["shortNames"] == ["ij", "idemjob"]
@@ -91,14 +91,14 @@ def test_names_and_columns() -> None:
 
 
 def test_the_template_keeps_what_it_does_not_know() -> None:
-    """The application's own fields pass; the two that rules look at are declared."""
+    """Fields of the application pass unchanged; the two that the CRD's rules refer to are declared."""
     template = SCHEMA["properties"]["spec"]["properties"]["template"]["properties"]["spec"]
     assert template["x-kubernetes-preserve-unknown-fields"] is True
     assert template["properties"].keys() == {"restartPolicy", "timeToLiveSeconds"}
 
 
 def test_identity_is_immutable_by_rule() -> None:
-    """Each identity field, and the followed application, has a transition rule that names it."""
+    """Each identity field, and the application that `bind` names, has a transition rule that names the field."""
     rules = SCHEMA["properties"]["spec"]["x-kubernetes-validations"]
     immutable = {rule["message"].split(" ", 1)[0] for rule in rules if "oldSelf" in rule["rule"]}
     assert immutable == {"idempotencyKey", "operation", "resource", "revision", "keyFrom", "bind"}

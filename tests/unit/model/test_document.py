@@ -1,4 +1,5 @@
-"""Documents are read as kubectl 1.34.4 reads them: its results were recorded, and tests/api/test_documents.py asks kubectl itself."""
+"""Documents are read as kubectl 1.34.4 reads them: its results were recorded here, and tests/api/test_documents.py compares with kubectl
+itself."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ KUBECTL: Sequence[tuple[str, object]] = (
     ("1.5_", 1.5), ("12e03", 12000), ("2013-01-01 10:00", "2013-01-01 10:00"), ("!!str 08", "08"), ("!!int 0x10", 16), ("!!float 3", 3),
     ("!!null ''", None), ("!!bool yes", True), ("--1", "--1"), ("1.", 1), ("1.0", 1), ("100.0", 100),
 )  # fmt: skip
-"""A value as it is written after `v: `, and what `kubectl create --dry-run=client -o json` prints of it."""
+"""A value as written after `v: `, and what `kubectl create --dry-run=client -o json` prints for it."""
 
 LARGE = "is a number that Kubernetes does not keep digit by digit; put it in quotes"
 
@@ -52,7 +53,7 @@ def refusal(text: str | bytes) -> str:
 
 @pytest.mark.parametrize(("text", "value"), KUBECTL, ids=[text for text, _ in KUBECTL])
 def test_a_scalar_is_what_kubectl_reads(text: str, value: object) -> None:
-    """Octal, binary, underscores, exponents, words, dates and clock times: in YAML, where JSON has no such texts."""
+    """This covers octal, binary, underscores, exponents, words, dates and clock times in YAML, which JSON does not have."""
     found = one(f"v: {text}\n")["v"]
     assert (found, type(found)) == (value, type(value))
 
@@ -71,7 +72,7 @@ def test_a_scalar_is_what_kubectl_reads(text: str, value: object) -> None:
     ],
 )
 def test_a_number_that_an_api_server_changes_is_refused(text: str) -> None:
-    """kubectl prints 9223372036854776000 for 9223372036854775808: the digits that were written are lost."""
+    """kubectl prints 9223372036854776000 for 9223372036854775808, so the written digits would be lost."""
     assert refusal(f"spec: {{v: {text}}}\n") == f"job.yaml:1: spec.v: {LARGE}"
     if text[0] not in "+0":
         assert refusal(f'{{"spec": {{"v": {text}}}}}') == f"job.yaml:1: spec.v: {LARGE}"
@@ -79,7 +80,7 @@ def test_a_number_that_an_api_server_changes_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", [".inf", "-.INF", "+.Inf", ".nan", ".NaN", ".NAN"])
 def test_what_is_no_json_number_is_refused(text: str) -> None:
-    """By kubectl, too."""
+    """kubectl refuses it, too."""
     assert refusal(f"v: {text}") == f"job.yaml:1: v: is {text}, which is not a JSON number; put it in quotes"
 
 
@@ -105,7 +106,7 @@ def test_what_is_no_json_number_is_refused(text: str) -> None:
     ],
 )
 def test_a_document_is_what_kubectl_reads(text: str, value: object) -> None:
-    """A last line has a line break, separators and comments are no documents, and what begins like JSON may be YAML."""
+    """The last line gets a line break, separators and comments are no documents, and text that begins like JSON may be YAML."""
     assert one(text) == value
 
 
@@ -127,13 +128,13 @@ def test_a_document_is_what_kubectl_reads(text: str, value: object) -> None:
     ],
 )
 def test_json_is_read_by_a_reader_of_json(text: str, value: object) -> None:
-    """With tabs, surrogate pairs, escapes and keys that YAML would read otherwise."""
+    """Tabs, surrogate pairs, escapes and keys are read as JSON, also where YAML would read them differently."""
     found = one(text)
     assert json.dumps(found) == json.dumps(value)
 
 
 def test_lines_of_json_are_those_of_the_file() -> None:
-    """So that a problem of a field is told with its line."""
+    """A problem with a field can therefore be reported with its line."""
     text = '\n{\n\t"a": [\n\t\t1,\n\t\t{"b": 2}\n\t],\n\t"c": {}\n}'
     lines = {(): 2, ("a",): 3, ("a", 0): 4, ("a", 1): 5, ("a", 1, "b"): 5, ("c",): 7}
     assert read(text, source="").lines == lines
@@ -158,7 +159,7 @@ def test_lines_of_json_are_those_of_the_file() -> None:
     ],
 )
 def test_json_that_is_refused_is_told_with_its_place(text: str, sentence: str) -> None:
-    """Broken JSON, a duplicate key, half a surrogate pair, a second value, and what is too large."""
+    """The place is named for broken JSON, a duplicate key, half a surrogate pair, a second value, and a file that is too large."""
     assert refusal(text).startswith(sentence)
 
 
@@ -175,12 +176,12 @@ def test_json_that_is_refused_is_told_with_its_place(text: str, sentence: str) -
     ],
 )
 def test_anchors_are_merged_as_kubectl_merges_them(text: str, value: object) -> None:
-    """Also those that were merged themselves, used again, and given to another node: the one above that is nearest counts."""
+    """This includes anchors that were merged themselves, used again, or redefined: the nearest one above counts."""
     assert one(text)["b"] == value
 
 
 def test_a_key_above_the_merge_that_brings_it_is_refused() -> None:
-    """YAML says that the own value counts, and kubectl takes the merged one."""
+    """By YAML's rule the map's own value wins, while kubectl takes the merged one."""
     told = refusal("a: &a {x: 1}\nb:\n  x: 2\n  <<: *a\n")
     assert (
         told
@@ -222,19 +223,19 @@ def test_a_key_above_the_merge_that_brings_it_is_refused() -> None:
     ],
 )
 def test_a_document_that_is_refused_is_told_with_its_place(text: str | bytes, sentence: str) -> None:
-    """What kubectl refuses, and what it reads in a way that loses something."""
+    """Refused are documents that kubectl refuses, or of which it would lose something."""
     assert sentence in refusal(text)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
 def test_a_file_is_read_in_the_encodings_of_kubectl(encoding: str) -> None:
-    """UTF-8 with and without a byte order mark, and UTF-16 with one."""
+    """UTF-8 with and without byte order mark, and UTF-16 with one."""
     mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
     assert one(decoded(mark + "a: Zürich 東京 🚚".encode(encoding), source="")) == {"a": "Zürich 東京 🚚"}
 
 
 def test_aliases_are_bounded_as_kubectl_bounds_them() -> None:
-    """More than 99 of 100 values from aliases are refused there, too, long before a text becomes huge."""
+    """As in kubectl, a document of which over 99 % of the values come from aliases is refused, long before it becomes huge."""
     lists = [
         f"{name}: &{name} [{', '.join([below] * 10)}]"
         for name, below in (("a", "x"), ("b", "*a"), ("c", "*b"), ("d", "*c"))
@@ -245,28 +246,28 @@ def test_aliases_are_bounded_as_kubectl_bounds_them() -> None:
 
 
 def test_the_documents_of_a_file_share_one_bound() -> None:
-    """A thousand small documents of aliases are as large as one."""
+    """The values of a thousand small documents with aliases are counted together, and exceed the limit."""
     part = "a: &a [x, x, x, x, x, x, x, x]\nb: [*a, *a, *a, *a, *a, *a]\n"
     with pytest.raises(InvalidJob, match="holds more than 20000 values"):
         read_all("---\n".join([part] * 1000), source="")
 
 
 def test_each_document_keeps_the_lines_of_the_file() -> None:
-    """`convert` takes a document's own lines from its text."""
+    """`convert` uses the lines to take a document's own text from the file."""
     found = read_all("# said\na: 1\n---\n\nb: 2\n--- # said\n", source="")
     assert [(each.tree.data, each.tree.lines[()]) for each in found] == [({"a": 1}, 2), ({"b": 2}, 5)]
     assert [each.text.split("\n").index(line) for each, line in zip(found, ["a: 1", "b: 2"], strict=True)] == [1, 4]
 
 
 def test_pyyamls_own_parser_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads `[a:]` as a map: without libyaml YAML is refused, and JSON is read."""
+    """It reads `[a:]` as a map. Without libyaml, YAML is therefore refused, and only JSON is read."""
     monkeypatch.setattr(yaml_reader, "_PARSER", None)
     assert "PyYAML has no libyaml here" in refusal("a: 1")
     assert one('{"a": 1}') == {"a": 1}
 
 
 def test_whatever_is_drawn_is_read_or_refused_in_a_sentence() -> None:
-    """No document ends in an error of Python, and none is read in two ways: what was read is read again from its JSON."""
+    """No document raises a Python error, and none has two meanings: what was read is read again the same from its JSON."""
     refused: list[str] = []
     for _, data in draw(1, 1000):
         try:

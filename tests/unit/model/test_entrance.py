@@ -1,4 +1,4 @@
-"""What holds for a job that enters now, and not for one that is recorded."""
+"""Rules that hold for new jobs but not for jobs already recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LATER: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("made", "path"), LATER, ids=[path for _, path in LATER])
 def test_a_rule_that_came_later_holds_for_new_jobs_alone(made: dict[str, Any], path: str) -> None:
-    """What an earlier version recorded is read again as it is; the same job is refused when it enters, with the field's path."""
+    """A job recorded by an earlier version can be read unchanged; a new job with the same spec is refused with the field's path."""
     assert IdempotentJob.of(made).document() == made
     with pytest.raises(InvalidJob) as refused:
         entrance.admit(made)
@@ -43,7 +43,7 @@ def test_a_rule_that_came_later_holds_for_new_jobs_alone(made: dict[str, Any], p
 
 
 def test_what_is_fine_enters_unchanged() -> None:
-    """Control characters but NUL, `=` in values, the longest duration and the deepest nesting."""
+    """A job with control characters other than NUL, `=` in values, the longest duration and the deepest nesting is admitted unchanged."""
     deep: Any = 1
     for _ in range(entrance.DEPTH_LIMIT - 4):
         deep = [deep]
@@ -64,7 +64,7 @@ def test_what_is_fine_enters_unchanged() -> None:
     ],
 )
 def test_what_json_does_not_have(value: object, sentence: str) -> None:
-    """Also from blocks of code, which no reader of YAML has seen; the sentence itself can be written everywhere."""
+    """This also covers values built in Python, which no YAML reader has checked. The sentence itself is ASCII."""
     with pytest.raises(InvalidJob) as refused:
         entrance.admit(job({"volumes": value}))
     assert refused.value.problems == (("spec.template.spec.volumes", sentence),)
@@ -72,7 +72,7 @@ def test_what_json_does_not_have(value: object, sentence: str) -> None:
 
 
 def test_what_enters_fits_into_a_ledger() -> None:
-    """The limits of depth and digits are those of the ledger, with the level of the record above the job."""
+    """The limits for depth and digits are those of the ledger, less the level that the record adds above the job."""
     assert (entrance.DEPTH_LIMIT + 1, entrance.DIGITS_LIMIT) == (codec.DEPTH_LIMIT, codec.DIGITS_LIMIT)
     deep: Any = 10**308 - 1
     for _ in range(entrance.DEPTH_LIMIT - 4):

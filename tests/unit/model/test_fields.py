@@ -1,4 +1,4 @@
-"""Field classes: the registry, and that new kinds join without touching it."""
+"""Field classes: the registry, and how a new kind is added without changing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KETTLE = FieldClasses(
     tunable=frozenset({"heat"}),
     check=lambda spec: [(("lid",), "must be closed")] if spec.get("lid") == "open" else [],
 )
-"""What a package of its own would register."""
+"""What another package would register."""
 
 
 @pytest.mark.parametrize(
@@ -44,19 +44,19 @@ KETTLE = FieldClasses(
     ],
 )
 def test_class_of_a_field(path: tuple[str, ...], found: FieldClass) -> None:
-    """Exact lists: a name that merely resembles a tunable one must match."""
+    """The lists are exact: a name that merely resembles a tunable one must match."""
     assert SPARK_APPLICATION.of(path) is found
 
 
 def test_nothing_that_changes_a_result_is_tunable() -> None:
-    """docs/design.md, section 3: never env, images, javaOptions or class paths, at any path."""
+    """docs/design.md, section 3: at no path are env, images, javaOptions or class paths tunable."""
     names = SPARK_APPLICATION.tunable | SPARK_APPLICATION.tunable_conf
     assert not [name for name in names if any(word in name.lower() for word in ("env", "image", "options", "class", "path"))
                 and name not in {"batchSchedulerOptions", "driver.priorityClassName", "executor.priorityClassName"}]  # fmt: skip
 
 
 def test_a_kind_joins_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job of a kind that a package registers is checked and fingerprinted by that package's classes."""
+    """A job of a kind that another package registers is checked and fingerprinted by that package's classes."""
     point = EntryPoint("kettle", f"{__name__}:KETTLE", fields.ENTRY_POINTS)
     monkeypatch.setattr(EntryPoint, "load", lambda _: KETTLE)
     monkeypatch.setattr(fields, "entry_points", lambda *, group: [point] if group == fields.ENTRY_POINTS else [])
@@ -79,7 +79,7 @@ def test_a_kind_joins_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_kind_without_classes_is_unknown() -> None:
-    """No classes, no fingerprint, no job: also for a known kind under rules that do not exist yet."""
+    """Without classes there is no fingerprint, and so no job; the same holds for a known kind in a version that does not exist yet."""
     with pytest.raises(UnknownTemplateKind, match="built in: SparkApplication"):
         field_classes("batch/v1", "Job")
     with pytest.raises(UnknownTemplateKind):

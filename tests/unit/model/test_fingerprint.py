@@ -137,25 +137,25 @@ def told(before: IdempotentJob, after: IdempotentJob) -> list[str]:
     "golden", json.loads((GOLDEN / "fingerprints.json").read_text()), ids=lambda each: str(each["of"])
 )
 def test_golden_fingerprints_never_change(golden: dict[str, Any]) -> None:
-    """They are what ledgers already hold: a changed value here would refuse every honest repetition. A job without lineage settings has
-    the same digest under both versions."""
+    """Ledgers hold these values: a changed one would refuse every honest repetition. A job without lineage settings has the same digest in
+    both versions."""
     text = (GOLDEN / golden["of"]).read_text()
     for name, value in golden["params"].items():
         text = text.replace(f"${{params.{name}}}", value)
-    job_of_then = IdempotentJob.of(read(text, source=golden["of"]).data)  # with numbers that a new job may not have
+    job_of_then = IdempotentJob.of(read(text, source=golden["of"]).data)  # has numbers that a new job may not have
     made = fingerprints(job_of_then, contents=golden["contents"])
     assert made == {1: golden["digest"], 2: golden["digest"]}
 
 
 def test_golden_path_digests_never_change() -> None:
-    """Ledgers contain digests of fields, too."""
+    """Ledgers also hold digests of fields."""
     golden = json.loads((GOLDEN / "paths.json").read_text())
     assert path_digests(job(), secret=SECRET, contents=CONTENTS) == golden
 
 
 @pytest.mark.parametrize(("loc", "path"), MUST_MATCH, ids=lambda each: each if isinstance(each, str) else "")
 def test_a_changed_must_match_field_is_named(loc: Loc, path: str) -> None:
-    """Another value there is another job, and exactly that field is named, as changed, as added or as removed."""
+    """Another value in such a field is another job, and exactly that field is named, whether changed, added or removed."""
     one, other = (job({loc: f"{value}.py"}) for value in ("some", "another"))
     assert fingerprint(one) != fingerprint(other)
     assert told(one, other) == [path]
@@ -166,7 +166,7 @@ def test_a_changed_must_match_field_is_named(loc: Loc, path: str) -> None:
 
 @pytest.mark.parametrize("loc", TUNABLE + IGNORED, ids=path_text)
 def test_tuning_and_labels_are_the_same_job(loc: Loc) -> None:
-    """Another value there, or none, keeps the fingerprint."""
+    """Another value in such a field, or none, gives the same fingerprint."""
     assert fingerprint(job({loc: "7"})) == fingerprint(job())
     assert told(job(), job({loc: "7"})) == []
 
@@ -175,14 +175,14 @@ def test_tuning_and_labels_are_the_same_job(loc: Loc) -> None:
     ("loc", "value"), POLICIES, ids=lambda each: path_text(each) if isinstance(each, tuple) else ""
 )
 def test_policies_are_the_same_job(loc: Loc, value: object) -> None:
-    """Policies around a run are not part of the job's identity."""
+    """Policies are about a run, not part of the job's identity."""
     assert job({loc: value}).spec != job().spec
     assert fingerprint(job({loc: value})) == fingerprint(job())
 
 
 def test_what_a_clients_key_is_for_must_match() -> None:
-    """Beside a client's key, operation and resource belong to the job, and are named if they differ or are missing. Where the key is
-    derived from them they are in the key alone."""
+    """Beside a client's key, operation and resource are part of the job and are named if they differ or are missing. If the key is derived
+    from them, they are part of the key only."""
 
     def of(**identity: str) -> IdempotentJob:
         made = document()
@@ -197,13 +197,13 @@ def test_what_a_clients_key_is_for_must_match() -> None:
 
 
 def test_every_field_of_the_spec_has_a_class() -> None:
-    """A new field of the spec is must match until its class is written down; version 1 names all that exist today."""
+    """A new field of the spec must match until it gets a class; version 1 names all fields that exist today."""
     fields = {field.alias or name for name, field in JobSpec.model_fields.items()}
     assert fields == set(fingerprint_v1.SPEC_CLASSES)
 
 
 def test_a_field_that_is_not_named_must_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its line gone from the classes, a policy takes part in the fingerprint."""
+    """Without its entry in the classes, a policy takes part in the fingerprint."""
     classes = dict(fingerprint_v1.SPEC_CLASSES)
     del classes["stopTimeoutSeconds"]
     monkeypatch.setattr(fingerprint_v1, "SPEC_CLASSES", classes)
@@ -211,7 +211,7 @@ def test_a_field_that_is_not_named_must_match(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_frozen_defaults_agree_with_the_models() -> None:
-    """Version 1's table of defaults is a permanent copy; today it agrees with the model."""
+    """Version 1's table of defaults is a permanent copy, which today agrees with the model."""
     model = Output.model_validate({"name": "a", "slotLog": {"path": "a"}}).model_dump(mode="json", by_alias=True)
     for dotted, frozen in fingerprint_v1.OUTPUT_DEFAULTS.items():
         value: Any = model
@@ -221,7 +221,7 @@ def test_frozen_defaults_agree_with_the_models() -> None:
 
 
 def shuffled(value: Any, rng: random.Random) -> Any:
-    """Other key orders everywhere, and other orders of the lists whose entries have names of their own."""
+    """The document with keys in another order everywhere, and with other orders of the lists whose entries have names."""
     if isinstance(value, dict):
         items = [(name, shuffled(each, rng)) for name, each in value.items()]
         rng.shuffle(items)
@@ -234,7 +234,8 @@ def shuffled(value: Any, rng: random.Random) -> Any:
 
 @given(st.randoms(use_true_random=False), st.lists(st.sampled_from(DEFAULTS), unique_by=lambda each: each[0]))
 def test_order_and_spelled_out_defaults_are_the_same_job(rng: random.Random, defaults: list[tuple[Loc, Any]]) -> None:
-    """However keys are ordered and whichever defaults are written out, null or empty: one fingerprint, and nothing to name."""
+    """Whatever the order of keys, and whichever defaults are written out, null or empty, the fingerprint is the same and no field
+    differs."""
     spelled = IdempotentJob.of(shuffled(changed(document(), dict(copy.deepcopy(defaults))), rng))
     assert fingerprint(spelled) == fingerprint(job())
     assert told(job(), spelled) == []
@@ -248,7 +249,7 @@ def test_order_and_spelled_out_defaults_are_the_same_job(rng: random.Random, def
 def test_exactly_the_changed_fields_are_named(
     changes: set[tuple[Loc, str]], harmless: set[Loc], defaults: list[tuple[Loc, Any]]
 ) -> None:
-    """Among any tuning and spelling out of defaults, a mismatch names what must match and differs, and nothing else."""
+    """Whatever is tuned or written out besides, a mismatch names the must-match fields that differ, and no others."""
     # A default written over a changed field would undo the change.
     spelled = {loc: value for loc, value in defaults if not any(loc[: len(at)] == at[: len(loc)] for at, _ in changes)}
     after = job({**dict.fromkeys(harmless, "7"), **spelled, **{loc: "another.py" for loc, _ in changes}})
@@ -263,7 +264,7 @@ def test_exactly_the_changed_fields_are_named(
 @example([[1]], {"0": {"0": 1}})
 @example({"a[0]": 1}, {"a": [1]})
 def test_fields_differ_exactly_where_fingerprints_do(one: Any, other: Any) -> None:
-    """For free JSON in an unknown field: fingerprints are equal if and only if there is no differing field, in both directions."""
+    """For arbitrary JSON in an unknown field, fingerprints are equal if and only if no field differs, in either direction."""
     first, second = job({template("extra"): one}), job({template("extra"): other})
     equal = fingerprint(first) == fingerprint(second)
     assert equal == (not told(first, second)) == (not told(second, first))
@@ -271,13 +272,13 @@ def test_fields_differ_exactly_where_fingerprints_do(one: Any, other: Any) -> No
 
 @given(JSON, JSON)
 def test_other_json_is_another_job(one: Any, other: Any) -> None:
-    """Two values inside a list's entry that are not the same JSON number, text or structure never share a fingerprint."""
+    """Two values within a list's entry that are different JSON numbers, texts or structures never share a fingerprint."""
     assume(not _same(one, other))
     assert fingerprint(job({template("extra"): [one]})) != fingerprint(job({template("extra"): [other]}))
 
 
 def _same(one: Any, other: Any) -> bool:
-    """As JSON: 1 is 1.0 and no truth value; null in a map is absence; integers beyond doubles are text."""
+    """Equality as JSON: 1 equals 1.0 and not true, null in a map is absence, and integers beyond doubles are text."""
     if isinstance(one, dict) and isinstance(other, dict):
         one, other = ({k: v for k, v in each.items() if v is not None} for each in (one, other))
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
@@ -291,7 +292,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def test_values_that_are_text_anyway_are_compared_as_text() -> None:
-    """`true` and `3` in a conf, an argument or the environment are what Spark gets: text."""
+    """Spark gets `true` and `3` in a conf, an argument or the environment as text."""
     conf, arguments = template("sparkConf", "spark.ui.enabled"), template("arguments", 1)
     env, variable = template("driver", "env", 0, "value"), template("executor", "envVars", "N")
     plain = job({conf: True, arguments: 1, env: 3, variable: 3})
@@ -303,13 +304,13 @@ def test_values_that_are_text_anyway_are_compared_as_text() -> None:
 
 
 def test_an_empty_member_of_a_union_is_a_choice() -> None:
-    """`emptyDir: {}` in a volume is not the same as no volume source, nor as another one."""
+    """`emptyDir: {}` in a volume differs from no volume source and from any other."""
     volumes = [[{"name": "a", kind: {}}] for kind in ("emptyDir", "downwardAPI")] + [[{"name": "a"}]]
     assert len({fingerprint(job({template("volumes"): each})).digest for each in volumes}) == 3
 
 
 def test_environment_that_refers_to_itself_keeps_its_order() -> None:
-    """`$(A)` is expanded only behind A: there the order of entries is part of the job."""
+    """`$(A)` is expanded only if A comes first, so the order of these entries is part of the job."""
     entries = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)"}]
     one, other = (job({template("driver", "env"): env}) for env in (entries, entries[::-1]))
     assert fingerprint(one) != fingerprint(other)
@@ -317,7 +318,7 @@ def test_environment_that_refers_to_itself_keeps_its_order() -> None:
 
 
 def test_tunable_arguments_leave_with_their_values() -> None:
-    """Absent, `--threads 8`, `--threads=8`: one job; paths of other arguments count as the manifest does."""
+    """No argument, `--threads 8` and `--threads=8` are one job; paths of other arguments count positions in the manifest."""
     tail = ["--month", "1", "--strict"]
     variants = (["--threads", "8", *tail], ["--threads=8", *tail], [*tail, "--threads", "-1"])
     jobs = [job({template("arguments"): each}) for each in variants]
@@ -331,8 +332,7 @@ def test_tunable_arguments_leave_with_their_values() -> None:
 
 
 def test_a_stream_that_may_begin_anew_is_another_job() -> None:
-    """`stream: {restart: true}` changes what is written, so it must match; written out as false, or left empty, it is as if it were
-    absent."""
+    """`stream: {restart: true}` changes what is written, so it must match; false or an empty map is the same as its absence."""
     restarting = job({("spec", "stream"): {"restart": True}})
     for same in ({}, {"restart": False}):
         assert fingerprint(job({("spec", "stream"): same})) == fingerprint(job())
@@ -341,13 +341,13 @@ def test_a_stream_that_may_begin_anew_is_another_job() -> None:
 
 
 def test_an_argument_declared_tunable_no_longer_must_match() -> None:
-    """Declaring `--month` tunable changes the job: the argument disappears from it."""
+    """Declaring `--month` tunable changes the job, because the argument is no longer part of it."""
     declared = job({("spec", "tunableArguments"): ["--threads", "--month"]})
     assert fingerprint(declared) != fingerprint(job())
 
 
 def test_a_changed_script_is_named_by_its_file() -> None:
-    """In local mode the script's content must match; the message's path is the file a person knows."""
+    """In local mode the script's content must match; the message names the file."""
     before = path_digests(job(), secret=SECRET, contents=CONTENTS)
     after = {**CONTENTS, "application file flights.py": "ef" * 32}
     assert fingerprint(job(), contents=CONTENTS) != fingerprint(job(), contents=after)
@@ -357,14 +357,14 @@ def test_a_changed_script_is_named_by_its_file() -> None:
 
 
 def test_another_kind_of_output_at_the_same_place_is_another_job() -> None:
-    """A slot log and a Delta table in one folder are two different effects."""
+    """A slot log and a Delta table in one folder are two effects."""
     outputs = [[{"name": "a", kind: {"path": "p"}}] for kind in ("slotLog", "delta")]
     one, other = (job({("spec", "outputs"): each}) for each in outputs)
     assert told(one, other) == ["spec.outputs.a.delta.path", "spec.outputs.a.slotLog.path"]
 
 
 def test_the_place_that_is_compared_has_its_revision_filled_in() -> None:
-    """Revision 1 written out or not is one job where the location names it."""
+    """If the location contains the revision, revision 1 is one job whether written out or not."""
     outputs = [{"name": "a", "slotLog": {"path": "out/{revision}"}}]
     absent = job({("spec", "outputs"): outputs})
     written = job({("spec", "outputs"): outputs, ("spec", "revision"): "1"})
@@ -373,7 +373,7 @@ def test_the_place_that_is_compared_has_its_revision_filled_in() -> None:
 
 
 def test_digests_of_fields_tell_nothing_without_the_secret() -> None:
-    """Two records of one job share no digest, so guesses of a value cannot be tested against another's record."""
+    """Two records of one job have no digest in common, so a guessed value cannot be tested against another's record."""
     one, other = (path_digests(job(), secret=secret) for secret in (b"one", b"other"))
     assert one.keys() == other.keys()
     assert not set(one.values()) & set(other.values())
@@ -383,19 +383,19 @@ def test_digests_of_fields_tell_nothing_without_the_secret() -> None:
 
 
 def test_equal_values_of_two_fields_have_different_digests() -> None:
-    """A digest covers its path: who reads a record cannot see which fields hold the same value."""
+    """A digest covers its path: a record does not reveal which fields have the same value."""
     digests = path_digests(job({template("a"): "x", template("b"): "x"}), secret=SECRET)
     assert digests["spec.template.spec.a"] != digests["spec.template.spec.b"]
 
 
 def test_an_unknown_version_is_no_answer() -> None:
-    """A record of a newer fingerprint version is neither equal nor different: the caller must upgrade."""
+    """A record of a newer fingerprint version is neither equal nor different: the caller must be upgraded."""
     with pytest.raises(UnknownFingerprintVersion, match="upgrade sparkonce"):
         fingerprint(job(), version=3)
 
 
 def test_a_stored_job_has_the_same_fingerprint() -> None:
-    """The job stored beside the record reads back as the same job, with every default filled in or none."""
+    """The job stored beside the record reads back as the same job, with all defaults filled in or none."""
     stored = IdempotentJob.of(json.loads(json.dumps(job().document())))
     full = IdempotentJob.of(job().model_dump(mode="json", by_alias=True))
     assert stored == job()

@@ -1,4 +1,4 @@
-"""Keys: golden values, and what must and must not share one."""
+"""Keys: golden values, and which requests share a key and which do not."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def spec(**fields: Any) -> JobSpec:
 
 @pytest.mark.parametrize("golden", json.loads(GOLDEN.read_text()), ids=lambda golden: str(golden["text"]))
 def test_golden_keys_never_change(golden: dict[str, Any]) -> None:
-    """Text and hash of a key are what ledgers already hold: a changed value here would run finished jobs again."""
+    """Ledgers hold these texts and hashes: a changed value would run finished jobs again."""
     key = derive(spec(**golden["spec"]), golden["realm"], content_digests=golden["contents"])
     assert (key.text, key.key_hash) == (golden["text"], golden["keyHash"])
 
 
 def test_hash_is_over_tagged_length_prefixed_parts() -> None:
-    """The hash can be computed from the sentence of docs/glossary.md alone, without this package's code."""
+    """The hash is SHA-256 over the domain tag and the parts of the key, each after its length as eight bytes, most significant first."""
     key = derive(spec(operation="load", resource="flights"), "etl")
     parts = [DERIVED, "etl", "load", "flights", "1"]
     octets = b"".join(len(part).to_bytes(8, "big") + part.encode() for part in parts)
@@ -46,7 +46,7 @@ def test_hash_is_over_tagged_length_prefixed_parts() -> None:
 
 
 def test_case_of_a_uuid_does_not_split_a_key() -> None:
-    """A UUID is one key in either case; any other text differs by case."""
+    """A UUID in upper or lower case is one key; other texts are case-sensitive."""
     assert explicit(UUID, "r") == explicit(UUID.lower(), "r")
     assert explicit(UUID, "r").text == UUID.lower()
     assert explicit("Load", "r").key_hash != explicit("load", "r").key_hash
@@ -54,7 +54,7 @@ def test_case_of_a_uuid_does_not_split_a_key() -> None:
 
 
 def test_a_clients_key_is_the_key_whatever_it_is_for() -> None:
-    """Operation and resource beside it change neither text nor hash; they are what the record says that the key is for."""
+    """Operation and resource beside a client's key change neither text nor hash; the record keeps them as what the key is for."""
     bare, said = (
         derive(spec(idempotencyKey="k"), "r"),
         derive(spec(idempotencyKey="k", operation="a", resource="b"), "r"),
@@ -68,7 +68,7 @@ def test_a_clients_key_is_the_key_whatever_it_is_for() -> None:
 
 
 def test_the_default_revision_is_revision_1() -> None:
-    """Writing the default out is the same key; another revision is another."""
+    """A revision that is written out as the default gives the same key; another revision gives another."""
     output = [{"name": "a", "slotLog": {"path": "a/{revision}"}}]
     absent, one, two = (
         derive(spec(operation="a", resource="b", outputs=output, **more), "r")
@@ -80,7 +80,7 @@ def test_the_default_revision_is_revision_1() -> None:
 
 
 def test_a_listed_content_is_part_of_the_key() -> None:
-    """Another application file is another job if keyFrom lists it, and an unknown digest is refused rather than ignored."""
+    """If keyFrom lists the application file, another file is another job; a missing digest is refused, not ignored."""
     keyed = spec(operation="a", resource="b", keyFrom=["Image", "ApplicationFile"])
     turned = spec(operation="a", resource="b", keyFrom=["ApplicationFile", "Image"])
     digests = {"ApplicationFile": "AB" * 32, "Image": "cd" * 32}
@@ -94,7 +94,7 @@ def test_a_listed_content_is_part_of_the_key() -> None:
 
 
 def test_readable_texts_may_collide_and_hashes_do_not() -> None:
-    """`a/b`+`c` and `a`+`b/c` read alike, also as an explicit key, and are three keys; so is each realm."""
+    """`a/b`+`c`, `a`+`b/c` and the explicit key with the same text are three keys, and each realm has its own."""
     keys = [
         derive(spec(operation="a/b", resource="c"), "r"),
         derive(spec(operation="a", resource="b/c"), "r"),
@@ -107,14 +107,14 @@ def test_readable_texts_may_collide_and_hashes_do_not() -> None:
 
 @given(st.lists(st.tuples(VISIBLE, VISIBLE), min_size=2, max_size=2, unique=True))
 def test_two_bindings_are_two_keys(pairs: list[tuple[str, str]]) -> None:
-    """Distinct (operation, resource) never share a hash, wherever the border between them lies."""
+    """Different (operation, resource) never share a hash, wherever their texts are split."""
     first, second = (derive(spec(operation=a, resource=b), "r").key_hash for a, b in pairs)
     assert first != second
 
 
 @pytest.mark.parametrize("realm", ["", "a b", "a/b", "ä", "x" * 256])
 def test_a_realm_is_one_step_of_a_path(realm: str) -> None:
-    """A realm with a slash could reach into another's keys, an empty one into all: both are refused."""
+    """A realm with a slash could reach into another realm's keys, an empty one into all: both are refused."""
     with pytest.raises(ValueError, match="realm"):
         explicit("k", realm)
 
@@ -132,5 +132,5 @@ def test_a_job_image_without_yaml_can_key_and_fingerprint() -> None:
         "import sys; sys.modules['yaml'] = None\n"
         "import sparkonce.model.spec, sparkonce.model.identity, sparkonce.launch.submit\n"
     )
-    done = completed([sys.executable, "-c", code], 60)  # seconds; an import takes one
+    done = completed([sys.executable, "-c", code], 60)  # seconds; importing takes one
     assert done.returncode == 0, done.stderr

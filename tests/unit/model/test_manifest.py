@@ -1,4 +1,4 @@
-"""Manifests: read as kubectl reads them, filled in, and refused in sentences with file and line."""
+"""Manifests: read as kubectl reads them, filled in, and refused in a sentence with file and line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkonce.model.validation import InvalidJob
 
 FLIGHTS = (
     (Path(__file__).parents[1] / "golden" / "flights.yaml")
-    .read_text()  # of a version that took numbers for text
+    .read_text()  # written by a version that took numbers for text
     .replace("--rate, 0.5, --threads, 4, --strict, true]", '--rate, "0.5", --threads, "4", --strict, "true"]')
     .replace("partitions: 8", 'partitions: "8"')
     .replace("enabled: true", 'enabled: "true"')
@@ -45,7 +45,7 @@ def edited(old: str, new: str) -> str:
 
 
 def test_parameters_are_filled_in_everywhere() -> None:
-    """Name, identity and arguments; a value stays text, even if it looks like another type."""
+    """Name, identity and arguments are filled in; a value stays text even if it looks like another type."""
     job = load()
     assert job.metadata.name == "flights-2013-01"
     assert job.spec.resource == "flights/2013-01"
@@ -53,7 +53,7 @@ def test_parameters_are_filled_in_everywhere() -> None:
 
 
 def test_a_parameter_is_no_yaml() -> None:
-    """A value that contains YAML stays one text: a parameter cannot add fields."""
+    """A value with YAML syntax stays one text: a parameter cannot add fields."""
     job = load(
         edited("image: registry.example/flights:7", "image: ${params.image}"),
         {**PARAMS, "image": "a: [b]\nc: ${params.year}"},
@@ -62,7 +62,7 @@ def test_a_parameter_is_no_yaml() -> None:
 
 
 def test_defaults_and_escapes() -> None:
-    """`:-` gives a default, also an empty one; `$${` is a plain `${`; other `${...}` is Spark's own."""
+    """`:-` gives a default, which may be empty; `$${` gives `${`; other `${...}` are left to Spark."""
     text = edited(
         "image: registry.example/flights:7", 'image: "${params.a:-x:y}|${params.b:-}|$${params.c}|$${d}|${env:HOME}"'
     )
@@ -86,12 +86,12 @@ def test_defaults_and_escapes() -> None:
     ],
 )
 def test_parameters_must_fit(params: dict[str, str], sentence: str) -> None:
-    """A missing one is named with the field that needs it, once; one that nothing uses is a misspelling."""
+    """A missing parameter is named once, with the field that needs it; an unused one is probably misspelled."""
     assert refusal(edited("flights-${params.year}-${params.month}", "flights-${params.year}"), params) == sentence
 
 
 def test_a_malformed_parameter_is_told() -> None:
-    """`${params.}` is neither filled nor left: it would run with that text."""
+    """`${params.a b}` is neither a parameter nor plain text: the job would run with it unchanged."""
     text = edited("image: registry.example/flights:7", "image: ${params.a b}")
     assert refusal(text).startswith(
         "job.yaml:15: spec.template.spec.image: has ${params.a b}, which is not a parameter"
@@ -99,7 +99,7 @@ def test_a_malformed_parameter_is_told() -> None:
 
 
 def test_outputs_are_overridden_before_anything_is_compared() -> None:
-    """Another folder is another job: the fingerprint sees the folder that is written to."""
+    """Another output folder is another job: the fingerprint covers the folder that is written to."""
     moved = load(flights="/elsewhere", rejects="/rejects")
     assert [output.location for output in moved.spec.outputs][:2] == ["/elsewhere", "/rejects"]
     assert moved.spec.outputs[1].kind == "delta"
@@ -108,7 +108,7 @@ def test_outputs_are_overridden_before_anything_is_compared() -> None:
 
 
 def test_an_output_that_is_not_declared_cannot_be_overridden() -> None:
-    """The error lists the declared ones; a table of a catalog is not a folder."""
+    """The error lists the declared outputs; a catalog's table cannot be replaced by a folder."""
     assert (
         refusal(FLIGHTS, flihgts="/x")
         == "job.yaml: --output flihgts: is not an output of this job; did you mean flights?"
@@ -168,12 +168,12 @@ def test_an_output_that_is_not_declared_cannot_be_overridden() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_manifest_is_told_with_its_line(text: str, sentence: str) -> None:
-    """Broken YAML, a duplicate key, a second document, values without JSON equivalent: one sentence with file, line and path."""
+    """Broken YAML, a duplicate key, a second document or a value that JSON lacks gives one sentence with file, line and path."""
     assert sentence in refusal(text)
 
 
 def test_aliases_cannot_make_a_huge_document() -> None:
-    """Ten lines that expand to 10^9 entries are refused, and soon."""
+    """Ten lines that expand to 10^9 entries are refused quickly."""
     lines = ["a0: &a0 [x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     assert refusal("\n".join(lines)).endswith(
         "holds more than 20000 values, aliases expanded; move long lists into a file that the job reads"
@@ -196,21 +196,21 @@ MERGES = ["a0: &a0 {k: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}], k{n}: 
     ids=["merges", "merges in merges", "dashes", "brackets", "documents", "directives"],
 )
 def test_a_small_text_takes_no_time(text: str) -> None:
-    """What would take hours, gigabytes or the whole stack when it is built is counted, and refused within the CPU second."""
+    """A text that would take hours, gigabytes or the whole stack to build is measured first, and refused within a CPU second."""
     began = time.process_time()
     assert refusal(text)
     assert time.process_time() - began < promised(1.0)
 
 
 def test_an_output_is_placed_without_any_parameter() -> None:
-    """A manifest without parameters takes the folder of an output all the same, and refuses an output that it does not declare."""
+    """In a manifest without parameters an output's folder can be replaced, too, and an undeclared output is refused."""
     text = manifest.render(FLIGHTS, params=PARAMS, source="job.yaml")
     assert load(text, {}, flights="/x") == load(flights="/x")
     assert "--output fligths: is not an output of this job; did you mean flights?" in refusal(text, {}, fligths="/x")
 
 
 def test_a_rendered_manifest_is_the_same_job() -> None:
-    """The manifest for the cluster is the job that ran here: same fingerprint, nothing added, nothing left to fill in."""
+    """The manifest rendered for a cluster is the job that ran here, with nothing added and nothing left to fill in."""
     text = manifest.render(FLIGHTS, params=PARAMS, outputs={"flights": "/x"}, source="job.yaml")
     assert "${" not in text
     again = manifest.load(text, params={}, source="rendered")
@@ -219,7 +219,7 @@ def test_a_rendered_manifest_is_the_same_job() -> None:
 
 
 def test_a_manifest_that_is_no_job_is_not_rendered() -> None:
-    """Nothing is printed for kubectl that would be refused here."""
+    """A manifest that would be refused here is not printed for kubectl."""
     with pytest.raises(InvalidJob, match="outptus"):
         manifest.render(edited("  outputs:", "  outptus:"), params=PARAMS, source="")
 
@@ -229,7 +229,7 @@ def test_a_manifest_that_is_no_job_is_not_rendered() -> None:
     | st.sampled_from(["1e5", "y", "0x1", "12:30", "2013-01-01", "~", "", "1_0", ".5", "<<", "=", "- a", "null"])
 )
 def test_text_stays_text_when_it_is_written(text: str) -> None:
-    """For any value, PyYAML and our reader get the same text back."""
+    """Any value is the same text for PyYAML and for our reader."""
     written = dump({"a": text, "b": [text]})
     assert yaml.safe_load(written) == {"a": text, "b": [text]}
     if not any("\ud800" <= character <= "\udfff" for character in text):

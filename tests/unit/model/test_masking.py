@@ -36,7 +36,7 @@ def job(template: dict[str, Any], kind: str = "SparkApplication") -> dict[str, A
 @pytest.mark.parametrize("kind", ["SparkApplication", "Unknown"])
 @pytest.mark.parametrize(("template", "secret"), SECRETS, ids=[str(template)[:60] for template, _ in SECRETS])
 def test_a_secret_is_hidden(template: dict[str, Any], secret: str, kind: str) -> None:
-    """In the shown job and in what its driver says; the job itself is unchanged."""
+    """It is hidden in the shown job and in what its driver printed; the job itself is unchanged."""
     made = job(template, kind)
     before = copy.deepcopy(made)
     shown = masked(made)
@@ -64,14 +64,14 @@ def test_a_secret_is_hidden(template: dict[str, Any], secret: str, kind: str) ->
     ],
 )
 def test_what_is_no_secret_is_shown(template: dict[str, Any]) -> None:
-    """References to Kubernetes Secrets, ordinary settings and paths with an `@`; a job without secrets is shown as it is."""
+    """References to Kubernetes Secrets, ordinary settings and paths with an `@` are shown; a job without secrets is shown unchanged."""
     made = job(template)
     assert masked(made) == made
     assert values_of(made) == frozenset()
 
 
 def test_a_short_value_is_not_searched_for() -> None:
-    """A one-letter password would be everywhere in a log."""
+    """A password of one letter would be found everywhere in a log."""
     made = job({"sparkConf": {"spark.password": "a"}})
     assert masked(made)["spec"]["template"]["spec"]["sparkConf"] == {"spark.password": "***"}
     assert redacted("a failed task", values_of(made)) == "a failed task"
@@ -81,5 +81,5 @@ def test_a_short_value_is_not_searched_for() -> None:
     "broken", [{}, {"spec": 1}, {"spec": {"template": []}}, {"spec": {"template": {"spec": None}}}]
 )
 def test_a_job_that_is_none(broken: dict[str, Any]) -> None:
-    """A record of any version is shown."""
+    """A record of any version can be shown."""
     assert masked(broken) == broken

@@ -1,4 +1,4 @@
-"""What a new template may not say: every setting and field that contradicts the attempt, and no other."""
+"""What a new template must not contain: exactly the settings and fields that contradict the attempt."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ ATTACKS: list[tuple[Loc, Any]] = [
     (("spec", "template", "metadata", "labels", "sparkonce.dev/key"), OTHER),
     (("spec", "template", "metadata", "annotations", "sparkonce.dev/nonce"), OTHER),
 ]
-"""Each as a tenant would write it: where, and what."""
+"""Each as a tenant would write it: the field and its value."""
 
 
 @pytest.mark.parametrize(("loc", "value"), ATTACKS, ids=[f"{loc[-1]}={value}"[:60] for loc, value in ATTACKS])
 def test_what_contradicts_the_attempt_is_refused_in_a_new_job_alone(loc: Loc, value: Any) -> None:
-    """A job file with it is refused with the field's path, its line and what to do; the same spec, once recorded, can still be read."""
+    """A job file with it is refused with the field's path, its line and the remedy; a recorded spec with it can still be read."""
     text = manifest.dump(changed(document(), {loc: value}))
     with pytest.raises(InvalidJob) as refused:
         manifest.load(text, params={}, source="job.yaml")
@@ -114,12 +114,12 @@ PASSING: list[tuple[Loc, Any]] = [
 
 @pytest.mark.parametrize(("loc", "value"), PASSING, ids=[f"{loc[-1]}={value}"[:60] for loc, value in PASSING])
 def test_what_does_not_contradict_the_attempt_passes(loc: Loc, value: Any) -> None:
-    """Pods are the job's own business: images, host paths, labels and accounts of its namespace are not judged."""
+    """Pods are the job's own concern: images, host paths, labels and accounts of its namespace are not checked."""
     job({loc: value}).admitted()
 
 
 def test_every_contradiction_is_told() -> None:
-    """Two of them are two problems of one error."""
+    """Two contradictions are two problems of one error."""
     with pytest.raises(InvalidJob) as refused:
         job({conf("spark.master"): "x", template("driver", "labels", "sparkonce.dev/key"): "y"}).admitted()
     assert [problem.path for problem in refused.value.problems] == [
@@ -129,7 +129,7 @@ def test_every_contradiction_is_told() -> None:
 
 
 def test_a_job_that_only_follows_is_not_checked() -> None:
-    """With spec.bind nothing is launched: an application that runs already may have been written in any way."""
+    """A job with spec.bind launches nothing, and the application that it follows may be written in any way."""
     bound: dict[Loc, Any] = {("spec", "bind"): {"application": "a", "uid": "u"}, ("spec", "outputs"): []}
     job({**bound, conf("spark.kubernetes.namespace"): "etl"}).admitted()
 
@@ -138,14 +138,14 @@ def test_a_job_that_only_follows_is_not_checked() -> None:
 
 
 def listed(title: str) -> set[str]:
-    """The names in the first column of a section's table."""
+    """The names in the first column of a section's table on the page."""
     text = PAGE.read_text(encoding="utf-8")
     section = text.split(f"\n## {title}\n")[1].split("\n## ")[0]
     return set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
 
 
 def test_the_page_has_every_entry() -> None:
-    """docs/templates.md lists each setting, field and map of labels that is refused, and no other; what is kept is marked."""
+    """docs/templates.md lists exactly the settings, fields and maps of labels that are refused, and marks those that are kept."""
     assert listed("Settings in `sparkConf`") == {each.name for each in reserved.CONF}
     assert listed("Fields") == {each.name for each in reserved.FIELDS}
     text = PAGE.read_text(encoding="utf-8")
@@ -186,14 +186,15 @@ hadoop.configMapName kerberos.krb5.configMapName kerberos.tokenSecret.itemKey ke
 legacy.useReadWriteOnceAccessMode local.dirs.tmpfs memoryOverheadFactor node.selector. report.interval resource.type scheduler.name
 submission.connectionTimeout submission.requestTimeout submitInDriver
 """
-"""Settings below `spark.kubernetes.` that leave name, namespace, owner, labels, account and submitter of the attempt alone."""
+"""Settings below `spark.kubernetes.` that do not change the attempt's name, namespace, owner, labels, account or submitter."""
 
 
 def test_every_kubernetes_setting_of_this_spark_was_judged() -> None:
-    """Each `spark.kubernetes.*` setting of the installed Spark is refused, or listed here as harmless: a new Spark brings new ones."""
+    """Each `spark.kubernetes.*` setting of the installed Spark is refused, or listed here as harmless; a new version of Spark brings new
+    ones."""
     refused = {name for name in settings_of_spark() if any(each.names(name) for each in reserved.CONF)}
     harmless = {f"spark.kubernetes.{name}" for name in JUDGED_HARMLESS.split()}
-    prefixes = {"spark.kubernetes.authenticate"}  # a part of the names that follow it
+    prefixes = {"spark.kubernetes.authenticate"}  # no setting, but the beginning of their names
     assert settings_of_spark() - refused - prefixes == harmless
     assert len(refused) > 15
 

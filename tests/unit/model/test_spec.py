@@ -1,4 +1,4 @@
-"""The typed spec: effective values, and every refusal as a sentence with its field path."""
+"""The typed spec: effective values, and each refusal as a sentence with the field's path."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED, ids=[sentence[:60] for _, sentence in REFUSED])
 def test_what_cannot_be_honoured_is_refused_in_a_sentence(changes: dict[Loc, Any], sentence: str) -> None:
-    """One problem is one sentence that begins with the field's path as the YAML spells it."""
+    """A problem is one sentence that begins with the field's path as YAML spells it."""
     with pytest.raises(InvalidJob) as refused:
         job(changes)
     assert sentence in str(refused.value)
@@ -140,27 +140,28 @@ def test_what_cannot_be_honoured_is_refused_in_a_sentence(changes: dict[Loc, Any
 
 
 def test_problems_are_told_together() -> None:
-    """Two independent mistakes are two problems of one error, with their paths apart."""
+    """Two independent mistakes are two problems of one error, each with its path."""
     with pytest.raises(InvalidJob) as refused:
         job({("spec", "suspend"): 1, ("spec", "onDelete"): "stop"})
     assert [problem.path for problem in refused.value.problems] == ["spec.onDelete", "spec.suspend"]
 
 
 def test_many_problems_are_counted() -> None:
-    """A manifest full of mistakes gives a sentence that can still be read."""
+    """A manifest full of mistakes gives a sentence that is still readable."""
     with pytest.raises(InvalidJob, match=r"; and 2 more$"):
         job({("spec", f"x{number}"): 1 for number in range(7)})
 
 
 @pytest.mark.parametrize("document", [None, 3, "x", [], {}])
 def test_anything_else_is_no_job(document: object) -> None:
-    """Any other YAML gives InvalidJob."""
+    """Any other YAML raises InvalidJob."""
     with pytest.raises(InvalidJob):
         IdempotentJob.of(document)
 
 
 def test_attempts_and_heartbeat_depend_on_outputs() -> None:
-    """Declared outputs make repeating safe and drivers beat; without them a job is tried once and never called silent."""
+    """With declared outputs it is safe to repeat an attempt, and drivers send heartbeats; without them a job is tried once and has no
+    heartbeat timeout."""
     declared, opaque = job().spec, job({("spec", "outputs"): []}).spec
     assert (declared.opaque, declared.max_attempts, declared.heartbeat_timeout()) == (False, 3, 120)
     assert (opaque.opaque, opaque.max_attempts, opaque.heartbeat_timeout()) == (True, 1, None)
@@ -174,7 +175,7 @@ def test_attempts_and_heartbeat_depend_on_outputs() -> None:
 
 
 def test_static_defaults_are_those_of_the_design() -> None:
-    """The table of docs/design.md, section 7, value by value; durations are seconds."""
+    """They are those of docs/design.md, section 7, value by value; durations are in seconds."""
     spec = job({("spec", "outputs"): None, ("spec", "tunableArguments"): None}).spec
     policies = (spec.on_duplicate, spec.on_mismatch, spec.on_finalized, spec.on_unknown, spec.on_delete)
     assert policies == ("Attach", "Reject", "Replay", "Hold", "Stop")
@@ -186,7 +187,7 @@ def test_static_defaults_are_those_of_the_design() -> None:
 
 
 def test_null_is_absent() -> None:
-    """`labels:` with nothing behind it, as people write it, is as if it were not there."""
+    """`labels:` without a value is the same as no `labels`."""
     empty: dict[Loc, Any] = {
         ("spec", "retry"): None,
         ("metadata", "labels"): None,
@@ -196,7 +197,7 @@ def test_null_is_absent() -> None:
 
 
 def test_what_the_api_server_adds_is_read() -> None:
-    """An object that comes back with status, uid and managed fields is the same job."""
+    """An object that the API server returns with status, uid and managed fields is the same job."""
     live = changed(
         document(),
         {
@@ -213,7 +214,7 @@ def test_what_the_api_server_adds_is_read() -> None:
 
 
 def test_outputs_tell_where_they_write() -> None:
-    """Kind, place and revision of each kind of output; an override moves folders and refuses tables."""
+    """Each kind of output has kind, location and revision; an override moves folders, and is refused for tables."""
     outputs: list[dict[str, Any]] = [
         {"name": "a", "slotLog": {"path": "a/{revision}"}},
         {"name": "b", "delta": {"path": "b_{revision}"}},
@@ -235,6 +236,6 @@ def test_outputs_tell_where_they_write() -> None:
 
 
 def test_a_job_does_not_change() -> None:
-    """It is frozen: the job that was fingerprinted is the one that runs."""
+    """The spec is frozen: the job that was fingerprinted is the one that runs."""
     with pytest.raises(ValueError, match="frozen"):
         setattr(job().spec, "suspend", True)  # noqa: B010 - a plain assignment is what mypy refuses already

@@ -1,4 +1,5 @@
-"""Where Kubernetes wants text a new job has text: the same sentence on a laptop and in an object's status, and recorded jobs go on."""
+"""A new job must have text in every field that is text in Kubernetes: a laptop and an object's status give the same sentence, and recorded
+jobs continue."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ BELOW = {
 
 
 def with_value(loc: Loc, value: object) -> tuple[dict[str, Any], str]:
-    """A document with this value at a place, and the path of the value."""
+    """A document with this value at this place, and the path of the value."""
     last = str(loc[-1])
     nested = NESTED.get(last)
     changes: dict[Loc, Any] = {loc: nested(value) if nested else value, ("metadata", "uid"): "u"}
@@ -68,7 +69,7 @@ def refusal_here(made: dict[str, Any]) -> str:
 
 
 def refusal_on_a_cluster(made: dict[str, Any]) -> str:
-    """Whether the object is no job at all, or one that opens no generation."""
+    """The sentence by which the operator refuses the object, or by which it opens no generation."""
     try:
         return Desired.of(made, realm="etl").contradiction
     except InvalidJob as refused:
@@ -77,7 +78,7 @@ def refusal_on_a_cluster(made: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("loc", PLACES, ids=path_text)
 def test_a_number_or_boolean_is_refused_where_text_is_wanted(loc: Loc) -> None:
-    """On a laptop and, in the same words, by the operator: it would arrive as another text than was written."""
+    """The laptop and the operator give the same sentence; the value would reach the job as another text than was written."""
     for value, shown in ((8, "8"), (1.1, "1.1"), (True, "true"), (False, "false")):
         made, path = with_value(loc, value)
         sentence = f"{path}: must be text, not {shown}; put it in quotes"
@@ -87,16 +88,16 @@ def test_a_number_or_boolean_is_refused_where_text_is_wanted(loc: Loc) -> None:
 
 @pytest.mark.parametrize("loc", [each for each in PLACES if each != template("mainClass")], ids=path_text)
 def test_null_is_refused_in_lists_and_maps_of_texts(loc: Loc) -> None:
-    """An entry that is not there cannot be passed: neither empty text nor nothing was written."""
+    """A missing entry cannot be passed: neither empty text nor nothing was written."""
     made, path = with_value(loc, None)
-    if loc[-1] in ("sparkVersion", "image", "memoryOverheadFactor", "memory", "coreLimit"):  # such a field is not given
+    if loc[-1] in ("sparkVersion", "image", "memoryOverheadFactor", "memory", "coreLimit"):  # null leaves these out
         manifest.load(json.dumps(made), params={}, source="")
     else:
         assert refusal_here(made) == f"{path}: must be text, not empty; put it in quotes"
 
 
 def test_fields_that_are_numbers_or_both_pass() -> None:
-    """Cores, instances, quantities and ports; and fields that the table does not know."""
+    """Cores, instances, quantities and ports pass, as do fields that the table does not know."""
     fields: dict[Loc, Any] = {
         template("driver", "cores"): 1,
         template("executor", "instances"): 3,
@@ -114,13 +115,13 @@ def test_fields_that_are_numbers_or_both_pass() -> None:
 
 
 def test_a_recorded_job_with_numbers_is_read_and_compared_as_before() -> None:
-    """An earlier version took them, and `8` and `"8"` were one job."""
+    """An earlier version accepted them, and took `8` and `"8"` for the same job."""
     texts, numbers = ["--threads", "1"], ["--threads", 1]
     assert fingerprint(job({template("arguments"): numbers})) == fingerprint(job({template("arguments"): texts}))
 
 
 def test_a_table_names_each_field_once() -> None:
-    """Driver and executor, and every container and volume below them."""
+    """Driver and executor are covered, and every container and volume below them."""
     paths = list(text_fields.paths())
     assert len(paths) == len(set(paths))
     assert {"arguments[]", "sparkConf{}", "driver.env[].value", "executor.template.spec.containers[].args[]"} <= set(

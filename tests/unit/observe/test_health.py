@@ -17,7 +17,7 @@ from sparkonce.observe.metrics import Metrics
 
 
 def served(scenario: Callable[[str], Awaitable[None]], said: dict[str, str | None], metrics: Metrics) -> None:
-    """Runs the test with the base address; `said`: the answers of the two checks, by path."""
+    """Runs the scenario with the server's base address. `said` holds the answers of the two checks, by path."""
 
     async def whole() -> None:
         address = f"127.0.0.1:{free_port()}"
@@ -34,7 +34,7 @@ async def got(url: str) -> tuple[int, str, str]:
 
 
 def test_checks_are_asked_at_every_request() -> None:
-    """200 and ok while all is well; 503 and the sentence while it is not; each path has its own check."""
+    """Each request runs its path's own check: 200 and ok, or 503 and the check's sentence."""
     said: dict[str, str | None] = {"readyz": "no lease is held yet", "healthz": None}
 
     async def scenario(base: str) -> None:
@@ -49,7 +49,7 @@ def test_checks_are_asked_at_every_request() -> None:
 
 
 def test_metrics_are_text_that_prometheus_reads() -> None:
-    """The scrape has the counters of now, under the content type that names the format."""
+    """A scrape has the current counters, under the content type that names the format."""
     metrics = Metrics()
 
     async def scenario(base: str) -> None:
@@ -62,7 +62,7 @@ def test_metrics_are_text_that_prometheus_reads() -> None:
 
 
 def test_it_is_gone_afterwards() -> None:
-    """When the block is left the port is free again, also after an error inside."""
+    """When the block is left the port is free again, even after an error inside."""
     address = f"127.0.0.1:{free_port()}"
 
     async def fails() -> None:

@@ -1,4 +1,4 @@
-"""Logs: a line per record, for people or as JSON, for any message."""
+"""Logs: one line per record, for people or as JSON, whatever the message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ except ZeroDivisionError:
 
 
 def said(form: str) -> list[str]:
-    """Runs in a separate process, since the configuration is per process. Logs go to standard error; standard output is for answers."""
+    """Runs in a separate process, since logging is configured per process. Logs go to standard error; standard output is for answers."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, form], capture_output=True, check=True)
     assert done.stdout == b""
     return done.stderr.decode().splitlines()
@@ -57,6 +57,6 @@ def test_text_is_for_people() -> None:
 
 
 def test_another_form_is_refused() -> None:
-    """One sentence says what there is."""
+    """One sentence lists the forms there are."""
     with pytest.raises(InvalidInput, match="--log-format is 'xml'; give text or json"):
         configure("xml")

@@ -67,7 +67,7 @@ CALLS: dict[str, tuple[Callable[[Meter], None], dict[str, float]]] = {
 
 
 def scraped(metrics: Metrics) -> dict[str, float]:
-    """Every sample of ours, by name and labels, without the prefix that all of them have."""
+    """Every sample of ours, by name and labels, without the common prefix."""
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(metrics.text()[0].decode()):
         for sample in family.samples:
@@ -80,7 +80,7 @@ def scraped(metrics: Metrics) -> dict[str, float]:
 
 
 def test_every_method_of_the_meter_is_tried() -> None:
-    """What this file calls all of the meter's methods are all; the meter that counts nothing has them, too."""
+    """The calls in this file cover all of the meter's methods; the meter that counts nothing has the same methods."""
     named = {name for name in vars(Meter) if not name.startswith("_")}
     assert set(CALLS) == named
     assert {name for name in vars(NoMeter) if not name.startswith("_")} == named
@@ -91,7 +91,7 @@ def test_every_method_of_the_meter_is_tried() -> None:
 
 @pytest.mark.parametrize("method", CALLS)
 def test_what_a_method_counts(method: str) -> None:
-    """One call moves exactly the samples that it is about, once."""
+    """One call changes exactly the samples that it is about, once."""
     call, expected = CALLS[method]
     metrics = Metrics()
     call(metrics)
@@ -105,7 +105,7 @@ def test_what_a_method_counts(method: str) -> None:
 
 
 def test_a_takeover_whose_begin_nobody_saw_has_no_latency() -> None:
-    """It is counted, and no invented time spoils the distribution."""
+    """It is counted, but adds no invented time to the distribution."""
     metrics = Metrics()
     metrics.taken_over(None)
     found = scraped(metrics)
@@ -113,12 +113,12 @@ def test_a_takeover_whose_begin_nobody_saw_has_no_latency() -> None:
 
 
 def test_the_promise_is_a_bucket() -> None:
-    """A takeover within a second, and one within a TTL of ten, can be read off the histogram."""
+    """The histogram shows how many takeovers took at most a second, and how many at most ten, the TTL."""
     assert {1.0, 10.0} <= set(TAKEOVER)
 
 
 def test_names_and_units() -> None:
-    """Every metric is in this project's name space, says its unit, counts up only as `_total`, and explains itself."""
+    """Every metric has this project's prefix and a unit, is called `_total` if it counts up, and has a description."""
     metrics = Metrics()
     metrics.watch(lambda: dict.fromkeys(GAUGES, 1.0), lambda: {"Held": 1}, dict)
     families = [
@@ -135,7 +135,7 @@ def test_names_and_units() -> None:
 
 
 def test_gauges_are_read_when_somebody_scrapes() -> None:
-    """Their values are those of the scrape; one that the process does not give is left out instead of invented."""
+    """Values are those at the time of the scrape; a gauge that the process does not provide is left out."""
     values = {"drives": 1.0, "unknown": 5.0}
     metrics = Metrics()
     metrics.watch(lambda: values)
@@ -148,8 +148,8 @@ def test_gauges_are_read_when_somebody_scrapes() -> None:
 
 
 def test_labels_that_are_known_stand_at_zero() -> None:
-    """All whys, outcomes, reasons and phases that the model and the CRD know are there before the first event, so that a rule sees it as
-    an increase."""
+    """Each reason, outcome and phase that the model and the CRD know is exposed before its first event, so that a rule sees the event as an
+    increase."""
     metrics = Metrics()
     metrics.watch(dict, lambda: {"Held": 2})
     found = scraped(metrics)
@@ -170,7 +170,7 @@ def test_labels_that_are_known_stand_at_zero() -> None:
 
 @pytest.mark.parametrize("made", [Metrics, lambda: GatewayMetrics(announced=lambda: True)], ids=["operator", "gateway"])
 def test_a_process_says_what_it_is_and_uses(made: Callable[[], Metrics | GatewayMetrics]) -> None:
-    """Operator and gateway expose the package's version, and memory, CPU time, open files and start time of their own process."""
+    """Operator and gateway expose the package's version, and memory, CPU time, open files and start time of their process."""
     found = {
         sample.name: sample
         for family in text_string_to_metric_families(made().text()[0].decode())
@@ -184,7 +184,7 @@ def test_a_process_says_what_it_is_and_uses(made: Callable[[], Metrics | Gateway
 
 
 def test_the_oldest_job_of_each_unfinished_phase_has_an_age() -> None:
-    """As of the scrape; a phase without a job is 0, so that an alert ends; jobs that wait for a person or have ended have none."""
+    """The age is as of the scrape; a phase without jobs has 0, so that an alert ends, and held or finished jobs have no age."""
     metrics = Metrics()
     metrics.watch(dict, dict, lambda: {"Running": 7200.0, "Held": 9.0})
     found = {name: value for name, value in scraped(metrics).items() if name.startswith("oldest")}

@@ -1,4 +1,4 @@
-"""Marks of deployment tools: they stay on the job, and people's labels go on to its applications."""
+"""Marks of deployment tools stay on the job; labels that people set are passed on to its applications."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAGE = Path(__file__).resolve().parents[4] / "docs" / "templates.md"
     ],
 )
 def test_a_tools_mark_is_for_no_application(label: str, tool: str) -> None:
-    """By these names tools find, order, hook and prune what they manage."""
+    """Tools find, order, hook and prune what they manage by these names."""
     mark = mark_of(label)
     assert mark is not None and mark.tool == tool
     assert not on_applications(label)
@@ -53,13 +53,13 @@ def test_a_tools_mark_is_for_no_application(label: str, tool: str) -> None:
     ],
 )
 def test_a_label_of_people_goes_on(label: str) -> None:
-    """Also one that only resembles a tool's, and one that a queue or a dashboard reads."""
+    """So is one that only resembles a tool's mark, or that a queue or a dashboard reads."""
     assert mark_of(label) is None
     assert on_applications(label) and on_pods(label)
 
 
 def test_labels_that_pods_are_selected_by_stay_on_pods() -> None:
-    """Network policies and services select by the recommended labels; no tool's own prefix is among them."""
+    """Network policies and services select pods by the recommended labels; marks with a tool's own prefix are not passed on."""
     assert on_pods("app.kubernetes.io/instance") and on_pods("helm.sh/chart")
     assert not on_pods("argocd.argoproj.io/instance") and not on_pods("helm.sh/hook")
 

@@ -47,13 +47,13 @@ VALUES = {"VAR_A": "A", "VAR_B": "B", "VAR_C": "C", "VAR_REF": "$(VAR_A)", "VAR_
     ],
 )
 def test_each_rule_of_kubernetes(given: str, expanded: str) -> None:
-    """The cases of Kubernetes' own expansion, its escapes and what it leaves alone."""
+    """The cases of Kubernetes' own expansion: references, escapes, and what it leaves alone."""
     assert expand(given, VALUES.get) == expanded
 
 
 @given(st.text(alphabet="a$()Vü \n", max_size=12))
 def test_an_escaped_text_arrives_as_it_is(text: str) -> None:
-    """Doubling each `$` is a way to pass any text; a text without references is what it was."""
+    """Any text can be passed by doubling each `$`; a text without references is unchanged."""
     assert expand(text.replace("$", "$$"), VALUES.get) == text
     if not expands(text):
         assert expand(text, VALUES.get) == text
@@ -61,7 +61,7 @@ def test_an_escaped_text_arrives_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["$é", "a$é", "$$$é", "Preis $€5"])
 def test_a_dollar_before_a_letter_beyond_ascii_is_refused(text: str) -> None:
-    """A kubelet writes other bytes in its place; the sentence names the field and the text to write."""
+    """A kubelet would write other bytes in its place; the sentence names the field and the text to write."""
     with pytest.raises(
         InvalidJob, match=r"spec\.template\.spec\.arguments\[1\]: has '\$' before .; ?|passes as other bytes"
     ):
@@ -73,5 +73,5 @@ def test_a_dollar_before_a_letter_beyond_ascii_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["$$é", "$$$$é", "é$", "$(A)é", "$aé"])
 def test_what_a_kubelet_passes_is_not_refused(text: str) -> None:
-    """An escaped dollar, and letters anywhere else."""
+    """An escaped dollar, or a letter beyond ASCII anywhere else, passes."""
     job({template("arguments", 1): text}).admitted()

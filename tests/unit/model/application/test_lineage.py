@@ -1,4 +1,4 @@
-"""Settings that say who asks: left out of the fingerprint, never out of the application, and compared as they were recorded."""
+"""Settings that identify a caller's try: left out of the fingerprint, never out of the application, and compared as they were recorded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ CALLERS: list[dict[Loc, Any]] = [
 
 @pytest.mark.parametrize("caller", CALLERS, ids=lambda each: ".".join(map(str, next(iter(each))[3:])))
 def test_what_says_who_asks_is_not_part_of_the_job(caller: dict[Loc, Any]) -> None:
-    """Given, changed or absent, it is the same job, and no field differs; the application gets it all the same."""
+    """With such a setting given, changed or absent it is the same job, and no field differs; the application gets the setting all the
+    same."""
     (loc,) = caller
     first, second, bare = job(caller), job({loc: "2"}), job()
     assert fingerprint(first) == fingerprint(second) == fingerprint(bare)
@@ -57,12 +58,12 @@ def test_what_says_who_asks_is_not_part_of_the_job(caller: dict[Loc, Any]) -> No
 
 
 def test_a_local_application_gets_lineage_settings() -> None:
-    """They are passed to spark-submit as they are written."""
+    """They are passed to spark-submit unchanged."""
     assert LocalTemplate.of(job({RUN: "run-2"})).conf["spark.openlineage.parentRunId"] == "run-2"
 
 
 def test_trace_context_among_environment_entries_is_left_out() -> None:
-    """Entries of `env`, whose order and other members stay."""
+    """Only those entries of `env` are left out; order and the other entries still count."""
     keep, trace = {"name": "TZ", "value": "UTC"}, {"name": "TRACEPARENT", "value": "00-a-b-01"}
     plain, traced = job(with_env("driver", keep)), job(with_env("driver", trace, keep))
     assert fingerprint(plain) == fingerprint(traced)
@@ -77,7 +78,7 @@ def test_trace_context_among_environment_entries_is_left_out() -> None:
     ],
 )
 def test_what_the_template_refers_to_must_match(given: dict[Loc, Any], loc: Loc) -> None:
-    """Its value is then part of an argument or setting, which the application computes with."""
+    """The setting's value is then part of an argument or another setting, which the application may compute with."""
     assert fingerprint(job({**given, loc: "1"})) != fingerprint(job({**given, loc: "2"}))
 
 
@@ -85,12 +86,12 @@ def test_what_the_template_refers_to_must_match(given: dict[Loc, Any], loc: Loc)
     "name", ["spark.openlineage.namespace", "spark.openlineage.transport.url", "spark.openlineage.parentRunIdX"]
 )
 def test_a_name_that_resembles_one_of_the_table_must_match(name: str) -> None:
-    """Exact names: where lineage is sent is the job's own."""
+    """Only exact names are left out: the address that lineage is sent to is part of the job."""
     assert fingerprint(job({template("sparkConf", name): "1"})) != fingerprint(job({template("sparkConf", name): "2"}))
 
 
 def test_a_job_names_further_settings() -> None:
-    """`spec.ignoredConf`: the named setting may differ, others may not; naming it is no change of the job."""
+    """A setting listed in `spec.ignoredConf` may differ, others may not; listing it does not change the job."""
     one, two = (job({LIST: ["spark.example.runId"], OWN: run}) for run in ("1", "2"))
     assert (
         fingerprint(one) == fingerprint(two) == fingerprint(job({LIST: ["spark.example.runId"]})) == fingerprint(job())
@@ -118,19 +119,20 @@ def test_a_job_names_further_settings() -> None:
     ],
 )
 def test_only_whole_names_that_compute_nothing_are_ignored(name: str, why: str) -> None:
-    """A pattern, or a setting of Spark itself, could make two different jobs one; the sentence names the entry."""
+    """A pattern, or a setting of Spark itself, could make two different jobs one: the sentence names the entry."""
     with pytest.raises(InvalidJob, match=rf"spec\.ignoredConf\[1\]: .*{why}"):
         job({LIST: ["spark.example.runId", name]})
 
 
 def test_a_name_is_listed_once() -> None:
-    """A second mention is probably a mistake for another name."""
+    """A second mention is probably meant to be another name."""
     with pytest.raises(InvalidJob, match=r"spec\.ignoredConf\[1\]: is in the list already"):
         job({LIST: ["spark.example.runId", "spark.example.runId"]})
 
 
 def test_a_key_of_the_version_before_keeps_its_identity() -> None:
-    """Recorded with a lineage setting inside, the very same document is the same job; another run id is another one, as it was then."""
+    """In a record of the earlier version the lineage setting is part of the fingerprint: the same document is the same job, and another run
+    id another job, as it was then."""
     recorded = fingerprint(job({RUN: "1"}), version=1)
     again, other = fingerprints(job({RUN: "1"})), fingerprints(job({RUN: "2"}))
     assert same(recorded.digest, 1, again)
@@ -145,7 +147,7 @@ def test_a_key_of_the_version_before_keeps_its_identity() -> None:
 
 
 def test_a_scheduler_that_starts_to_send_lineage_asks_for_the_recorded_job() -> None:
-    """A record of the version before without such settings equals a request that has them; what else differs is named alone."""
+    """A record of the earlier version without such settings equals a request that has them; only real differences are named."""
     recorded, digests = fingerprint(job(), version=1), path_digests(job(), secret=SECRET, version=1)
     assert same(recorded.digest, 1, fingerprints(job({RUN: "1"})))
     changed_too = job({RUN: "1", template("image"): "other"})
@@ -155,13 +157,13 @@ def test_a_scheduler_that_starts_to_send_lineage_asks_for_the_recorded_job() -> 
 
 
 def test_a_record_of_a_newer_version_is_not_compared() -> None:
-    """Neither the same nor another job: the reader must be upgraded."""
+    """It is neither the same nor another job: the reader must be upgraded."""
     with pytest.raises(UnknownFingerprintVersion, match="upgrade sparkonce"):
         same("f" * 64, 3, fingerprints(job()))
 
 
 def test_no_other_class_of_settings_changes() -> None:
-    """Leaving out who asks takes nothing else out: each further setting still tells two jobs apart."""
+    """Any other setting, even one with a similar name, still distinguishes two jobs."""
     for name in ("spark.sql.shuffle.partitions", "spark.openlineage.appName", "spark.app.id"):
         other = changed(document(), {template("sparkConf", name): "77", RUN: "1"})
         assert fingerprint(IdempotentJob.of(other)) != fingerprint(job({RUN: "1"}))
@@ -177,6 +179,6 @@ def test_the_page_has_the_table() -> None:
 
 @pytest.mark.parametrize("name", ["spark.runId", "spark.example.runId", "spark.a_b-c.D1", "spark.jarsOf.run"])
 def test_any_other_whole_name_may_be_ignored(name: str) -> None:
-    """Whatever a scheduler calls it; one that only resembles a setting of Spark, too."""
+    """Whatever name a scheduler uses, even one that resembles a setting of Spark."""
     one, two = (job({LIST: [name], template("sparkConf", name): run}) for run in ("1", "2"))
     assert fingerprint(one) == fingerprint(two)

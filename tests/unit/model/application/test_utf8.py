@@ -1,4 +1,4 @@
-"""Locales of a job's processes: what is pinned, and which job could not be carried."""
+"""Locales of a job's processes: what is pinned, and which jobs are refused because their text would be lost."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def variable(name: str, value: str) -> dict[Loc, Any]:
     ],
 )
 def test_what_a_job_sets_itself_is_not_pinned(own: list[str], made: dict[str, str]) -> None:
-    """Nor overruled: LC_ALL would overrule any part of the job's own locale."""
+    """Nor is it overridden: LC_ALL would override every part of the job's own locale."""
     assert pinned(own) == made
 
 
 def test_variables_of_a_sender_about_text() -> None:
-    """They say how the sender's programs read and write, which is not the job's."""
+    """These variables say how the sender's programs read and write text, which does not concern the job."""
     assert all(map(about_text, ("LC_ALL", "LC_TIME", "LANG", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONCOERCECLOCALE")))
     assert not any(map(about_text, ("LANGUAGE_MODEL", "PATH", "PYTHONPATH", "TZ")))
 
@@ -55,7 +55,7 @@ def test_variables_of_a_sender_about_text() -> None:
     ],
 )
 def test_a_locale_that_loses_the_jobs_text_is_refused(given: dict[Loc, Any], path: str) -> None:
-    """With the field that sets it and the text that would be lost; a job of ASCII alone loses nothing."""
+    """The sentence names the field that sets the locale and the text that would be lost; a job of ASCII alone passes."""
     with pytest.raises(InvalidJob, match=rf"{path}: .*garbles arguments\[1\]; use UTF-8"):
         job({**given, **UMLAUT}).admitted()
     job(given).admitted()
@@ -89,6 +89,6 @@ def test_a_locale_that_carries_the_text_passes(given: dict[Loc, Any]) -> None:
     ],
 )
 def test_text_is_looked_for_wherever_a_driver_gets_it(lost: dict[Loc, Any]) -> None:
-    """Arguments, file names, settings and environment."""
+    """Text counts in arguments, file names, settings and environment."""
     with pytest.raises(InvalidJob, match="which garbles"):
         job({**lost, **variable("LC_ALL", "C")}).admitted()
