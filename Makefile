@@ -1,19 +1,19 @@
-# Every target sets the checkout up first (scripts/setup: quick when there is nothing to do).
+# Every target first sets the checkout up (scripts/setup: quick if there is nothing to do).
 
 PY := .venv/bin/python
-# More than the two cores that CI has: tests wait for processes, leases and JVMs more than they compute. The full tier has a node's kubelet and
-# containers beside them. Steal, because tests differ much in length.
+# More workers than CI's two cores, since tests wait for processes, leases and JVMs more than they compute. The full tier also runs a node's kubelet
+# and containers. worksteal, because tests differ much in length.
 WORKERS ?= 4
 FULL_WORKERS ?= 3
-# What to test: `make test TESTS=tests/store`, in all tiers unless TIER says which.
+# What to test, as in `make test TESTS=tests/store`: in all tiers, unless TIER names one.
 TESTS ?=
-# quick: what needs .venv, Java and packages of the system. operator: what the gate asks of the operator on a real API server.
-# full: all the rest, which must be built or takes minutes. all: quick, then full (tests/harness/tiers.py).
+# quick: tests that need only .venv, Java and system packages. operator: the gate's tests of the operator, on a real API server.
+# full: all others, whose parts must be built or which take minutes. all: quick, then full (tests/harness/tiers.py).
 TIER ?= $(if $(TESTS),all,quick)
 # How large campaigns are (tests/harness/effort.py).
 EFFORT ?= $(if $(TESTS),gate,$(if $(filter full all,$(TIER)),all,gate))
 MINUTES ?= 60
-# The gate's file of flaky tests: what fails is run once more (scripts/second_look.py). Empty everywhere but in .ci/run.
+# File in which the gate lists flaky tests; with it, failed tests are run once more (scripts/second_look.py). Only .ci/run sets it.
 SECOND_LOOK ?=
 PYTEST = $(PY) $(if $(SECOND_LOOK),scripts/second_look.py $(SECOND_LOOK),-m pytest) --dist worksteal --durations=20 -n
 
@@ -52,7 +52,7 @@ test: check ## lint, types, layers, then the quick tests; TIER=operator, TIER=al
 ifeq ($(TIER)$(TESTS),all)
 	@red=0; EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=quick || red=1; \
 	sh scripts/cluster-parts || [ "$$CI" != true ] || exit 1; \
-	EFFORT=$(EFFORT) $(PYTEST) $(FULL_WORKERS) --tier=full || red=1; exit $$red # both, so that one run shows all failures; a laptop skips what it cannot build
+	EFFORT=$(EFFORT) $(PYTEST) $(FULL_WORKERS) --tier=full || red=1; exit $$red # both tiers, so that one run shows all failures; a laptop skips what it cannot build
 else
 ifeq ($(TIER),operator)
 	@sh scripts/cluster-parts --operator || [ "$$CI" != true ]

@@ -1,6 +1,6 @@
 """One attempt of a fresh key, as a local run makes it: the spec, the reservation, and the driver's Job on a real ledger.
 
-The command line's additions (a lock file, a child process) cost the same with and without sparkonce's outputs and are left out.
+What the command line adds (a lock file, a child process) costs the same with and without sparkonce's outputs, and is left out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measures what an audit costs at 1,000 and 10,000 files, and extrapolates to 1,000,000: `python benchmarks/audit.py`.
 
-A slot log is made of tiny Parquet files, some in slots of their own, some in lists of hundreds. Each size is audited by a fresh process,
+The audited slot log has tiny Parquet files, some in slots of their own, some in lists of hundreds. Each size is audited by a fresh process,
 because resident memory only ever grows, and the process reports its own time and peak. Sizes alternate: a *pair* is one audit of the
 smallest table and one of the largest right after it, so that other load on the machine affects both, and each pair has its own slope. The
 output has medians with minimum and maximum. Costs that do not grow with the files (the interpreter, pyarrow) cancel out of the slope; with
@@ -33,7 +33,7 @@ from sparkonce.sink.staging import StagedRows
 SIZES = (1_000, 10_000)
 MILLION = 1_000_000
 FILES_OF_A_COMMIT = (1, 100)
-"""Files per commit, in turns: half of the commits are small, nearly all files are in large ones."""
+"""Numbers of files per commit, used in turn: half of the commits are small, and nearly all files are in large ones."""
 
 
 def made(folder: Path, files: int) -> None:
@@ -66,7 +66,7 @@ def _stager(commit: int, files: int) -> Any:
 
 
 def audited(folder: Path, *, spark: bool = False) -> dict[str, Any]:
-    """The audit report of a fresh process. Raises SystemExit if the audit found a defect."""
+    """The audit report of a new process. Raises SystemExit if the audit found a defect."""
     command = [sys.executable, "-m", "sparkonce.audit", str(folder)]
     if spark:
         command = [sys.executable, "-m", "sparkonce", "audit", str(folder), "--spark", "--json", "-"]
@@ -86,7 +86,7 @@ class Measured:
 
 
 def measured(folder: Path, files: int, *, spark: bool) -> Measured:
-    """Audits once and checks the number of files."""
+    """Audits once and asserts the number of files."""
     cost = audited(folder, spark=spark)["cost"]
     if cost["files"] != files:
         sys.exit(f"benchmarks: {cost['files']} files were read of {files}")

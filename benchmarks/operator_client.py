@@ -23,7 +23,7 @@ from harness.kube_api import path_of
 from sparkonce.launch.kubernetes import JOBS
 
 OUTSTANDING = 32
-"""Concurrent creates: with more the API server is not faster."""
+"""Number of concurrent creates: with more, the API server is no faster."""
 ENDS = frozenset({"Succeeded", "Failed", "Cancelled"})
 
 
@@ -34,7 +34,7 @@ class Seen:
         self.jobs = jobs
         self.phases: dict[str, list[str]] = {}
         self.writes: Counter[str] = Counter()
-        """Stored versions of each object after the first."""
+        """Number of stored versions of each object after its first."""
         self.ended: dict[str, float] = {}
         self.all = asyncio.Event()
 

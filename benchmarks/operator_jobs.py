@@ -25,7 +25,7 @@ WRITES = ("create", "patch", "update", "delete")
 LIVE = 20
 """Jobs that run while the operator's CPU is measured, beside the finished ones."""
 WATCHED = 60.0
-"""Seconds over which the CPU is measured."""
+"""Seconds over which that CPU is measured."""
 SETTLES = 1.0
 """Seconds to wait after the last end, for Events that are still being written."""
 
@@ -43,7 +43,7 @@ class OperatorJobs:
     runs: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, float] = field(default_factory=dict)
     cpu: float = 0.0
-    """Percent of a core."""
+    """CPU in percent of a core."""
 
     def measure(self) -> list[Row]:
         """Raises WrongEffect if a job did not end as Succeeded."""

@@ -31,7 +31,7 @@ OPERATIONS = 320
 OUTSTANDING = 64
 OURS, RAW = "store.reserve", "one transaction"
 SINGLE = 160
-"""How many of OPERATIONS are made one at a time."""
+"""How many of OPERATIONS run one at a time."""
 
 FSYNC = "--unsafe-no-fsync=false"
 """Overrides the harness's flag: etcd uses the last one given."""

@@ -106,7 +106,8 @@ def cpu_of(pid: int) -> float:
 
 @contextmanager
 def staged(*, long: bool = False, options: Sequence[str] = ()) -> Iterator[Stage]:
-    """`long`: adds a namespace `<first>-long` whose applications never end. `options`: more options for the operator."""
+    """A running stage. `long`: adds a namespace `<first>-long` whose applications never end. `options`: further options for the
+    operator."""
     with ExitStack() as stack:
         cluster = stack.enter_context(started_cluster())
         folder = stack.enter_context(folder_in_memory())

@@ -4,8 +4,8 @@ In the process: read the job file, compute key and fingerprint, open the ledger,
 ledger; all modules are loaded before. As a command: `python -m sparkonce run job.yaml --json` from start to exit, compared with
 `python -c pass`, the minimum for any Python command.
 
-Before, the engine drives the key to its end with a real driver process that writes eight files. Every timed replay is also checked: its
-answer must be a replay, and in the end there must still be one generation and one attempt.
+Beforehand, the engine drives the key to its end with a real driver process that writes eight files. Every timed replay is checked as well:
+its answer must be a replay, and afterwards there must still be one generation and one attempt.
 """
 
 from __future__ import annotations

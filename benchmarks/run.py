@@ -154,7 +154,7 @@ def main(arguments: list[str]) -> int:
 
 def show(rows: list[Row], notes: list[str], machine: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    whole = console.width >= WIDTH  # a narrow terminal folds cells and never cuts them
+    whole = console.width >= WIDTH  # a narrow terminal folds cells instead of cutting them
     table = Table(title="Medians of interleaved pairs", caption=_caption(rows), caption_justify="left")
     table.add_column("what", no_wrap=whole)
     for name in ("ours", "raw", "ratio median", "spread", "pairs"):

@@ -1,8 +1,8 @@
 """A job without a YAML, cell by cell: in a notebook, or from the checkout's root with `.venv/bin/python examples/notebook.py`.
 
-Run the second cell again, restart the kernel in between, or run it in two notebooks: the rows are in the table once. A
-cell that raises ends its attempt; running it again is the next one. Another value under `parameters` with the same key
-is refused. Everything this writes lies in the folder `lake`.
+Run the second cell again, restart the kernel in between, or run it in two notebooks: the rows are in the table once. A cell that raises
+ends its attempt; running it again starts the next one. Another value in `parameters` with the same key is refused. Everything is written to
+the folder `lake`.
 """
 
 # %%

@@ -1,8 +1,8 @@
 """Generates the chart's Grafana dashboard: `python scripts/dashboard.py > charts/sparkonce/dashboards/sparkonce.json`.
 
 A dashboard's JSON is a few dozen queries surrounded by positions, ids and data sources. This module lists the queries with their units and
-meaning and generates the rest: in JSON written by hand or exported from Grafana, a review could not see which query changed. It uses no
-recorded series, so that it works without the chart's rules.
+meaning, and generates the rest; in JSON that was written by hand or exported from Grafana, a reviewer could not see which query changed.
+The queries use no recorded series, so the dashboard works without the chart's rules.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PROBES = 'route!~"/(readyz|healthz|metrics)"'
 SILENT = 'OPERATOR,result=~"StoreUnavailable|StoreUnusable"'
 FAILED = 'OPERATOR,result=~"unavailable|refused"'
 WIDTH, STAT, HEIGHT = 24, 4, 7
-"""Columns of the grid; height of a number and of a graph, in grid rows."""
+"""Columns of the grid; heights of a number and of a graph, in rows of the grid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
     title: str
     says: str
-    """Meaning and normal values: the text behind the panel's info icon."""
+    """What the panel shows and which values are normal: the text behind its info icon."""
     queries: Mapping[str, str]
     """PromQL by legend; OPERATOR, GATEWAY and BOTH are replaced by label matchers."""
     unit: str = "short"

@@ -1,9 +1,9 @@
 """Makes requirements.lock, and checks without a network whether it still fits pyproject.toml.
 
-The lock holds an exact version and the hashes of every package of all extras and groups, for Python 3.11 and later. It
-names no package index, since that depends on the machine (docs/decisions.md explains why this is not a uv.lock). Its
-first lines carry a digest of the dependency tables it was made from, so that `--check` compares digests and needs no
-resolver. The check cannot notice a newer release that would fit; `make lock UPGRADE=1` takes those.
+The lock holds an exact version and the hashes of every package of all extras and groups, for Python 3.11 and later. It names no package
+index, since that depends on the machine (docs/decisions.md explains why this is not a uv.lock). Its first lines carry a digest of the
+dependency tables it was made from, so that `--check` compares digests and needs no resolver. The check does not notice newer releases that
+would fit; `make lock UPGRADE=1` upgrades to those.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Runs the gate's tests, and runs what failed once more: `scripts/second_look.py FLAKY PYTEST-ARGUMENTS...`.
 
-A test that fails in the gate is run again after all others, in one process and with nothing beside it. If it passes, it is green and
-named under FLAKY, with its first failure. The gate is red if a test fails again, and if more than `MOST` tests of all its tiers were
-flaky: FLAKY is a file to which each tier adds the names of its own. A run that ends for another reason (an error at collection, an
-interrupt) has no second look, and neither has one with so many failures that no second look could make it green.
+A test that fails in the gate is run again after all others, in one process and with nothing beside it. If it passes, it is green and named
+under FLAKY, with its first failure. The gate is red if a test fails again, and if more than `MOST` tests of all its tiers were flaky: FLAKY
+is a file to which each tier adds the names of its own. A run that ends for another reason (an error at collection, an interrupt) is not
+repeated, nor is one with so many failures that a second run could not make it green.
 
-pytest-rerunfailures was not taken: it repeats a test at once, beside the load under which it failed. Only the gate does this (`.ci/run`);
-every other run shows a failure as it is.
+pytest-rerunfailures was not taken: it repeats a test at once, under the load under which it failed. Only the gate (`.ci/run`) repeats
+tests; every other run reports each failure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST = 3
-"""Flaky tests in one gate, all tiers together. More mean that something is wrong with the tests or with the machine."""
+"""Maximum number of flaky tests in one gate, all tiers together. More mean that something is wrong with the tests or the machine."""
 TESTS_FAILED = 1
 """Pytest's exit code when all tests ran and some failed."""
 ENDS = 2400.0
-"""Seconds for one run of pytest: twice what the whole gate may take, so that one that hangs outside of its tests ends, too."""
+"""Seconds for one run of pytest: twice the time allowed for the whole gate, so that a run that hangs outside its tests is ended, too."""
 
 
 def main(arguments: list[str]) -> int:
@@ -67,7 +67,7 @@ def looked(options: list[str]) -> tuple[int, dict[str, Any]]:
 
 
 def without_workers(options: list[str]) -> list[str]:
-    """The same options for one process: without xdist's, each of which has a value."""
+    """The same options for a single process: without those of xdist, each of which has a value."""
     kept: list[str] = []
     left = iter(options)
     for option in left:

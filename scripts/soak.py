@@ -70,7 +70,7 @@ def main() -> int:
             return 1
         number += 1
         if os.environ.get("SEED"):
-            break  # a given seed is run once
+            break  # a given seed is run only once
     return 0
 
 

@@ -17,7 +17,7 @@ What counts:
 - In the operator, functions called from its background loops (lease, roster, sweep, watches) do not count, nor does a status that is
   written before the application exists.
 
-The number measures reading effort, not speed. Make a path shorter by needing less code, not by writing longer lines.
+The number measures reading effort, not speed. To make a path shorter, write less code, not longer lines.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "operator" / "sparkonce"
 EVENT_LOOP = (
     asyncio.events.__file__
-)  # frames below it on the stack belong to the starter of the loop, not to the creator of the task
+)  # frames below these on the stack belong to whoever started the event loop, not to the creator of the task
 FUNCTION = 0x1 | 0x2  # CO_OPTIMIZED and CO_NEWLOCALS: a function; bodies of modules and classes lack the first
 BACKGROUND = (
     ("controller/lease_guard.py", "LeaseGuard.keep"),
@@ -59,7 +59,7 @@ BACKGROUND = (
     ("etcd/", ""),
     ("observe/", ""),
 )
-"""Background work of the operator (lease, roster, sweep, watches, events): prefixes of file and name of its outermost function."""
+"""Background work of the operator (lease, roster, sweep, watches, events): prefixes of the file and name of its outermost function."""
 BESIDE = ("controller/status_writer.py", "JobStatusWriter.publish")
 """Not counted: a status is written before the application exists only if creating it takes long."""
 
@@ -73,7 +73,7 @@ class Trace:
     finished: Callable[[Trace], None]
     package: str = f"{PACKAGE}{os.sep}"
     entered: dict[CodeType, int] = field(default_factory=dict)
-    """When each was first entered, in nanoseconds of the monotonic clock, which all processes share."""
+    """When each function was first entered, in nanoseconds of the monotonic clock, which all processes share."""
     running: bool = False
     done: bool = False
 
@@ -109,7 +109,7 @@ class Trace:
         return not any(place.startswith(file) and called.startswith(name) for file, name in BACKGROUND)
 
     def place(self, code: CodeType) -> tuple[str, str]:
-        """File and qualified name."""
+        """A function's file and qualified name."""
         return code.co_filename.removeprefix(self.package), code.co_qualname
 
     def order(self) -> dict[str, int]:
@@ -117,7 +117,7 @@ class Trace:
         return {":".join(self.place(code)): at for code, at in self.entered.items()}
 
     def report(self) -> dict[str, Any]:
-        """Lines by file and function."""
+        """The lines by file and function."""
         lines: dict[str, set[int]] = defaultdict(set)
         functions: dict[str, dict[str, int]] = defaultdict(dict)
         for code in self.entered:
@@ -136,7 +136,7 @@ class Trace:
 
 @cache
 def body_lines(path: str) -> Mapping[tuple[int, str], frozenset[int]]:
-    """Lines of code of each function's body, by its first line (a decorator's, if it has one) and its name."""
+    """Lines of code in each function's body, by name and first line (that of a decorator, if it has one)."""
     with tokenize.open(path) as source:
         text = source.read()
     code = set(lines_of_code(text))

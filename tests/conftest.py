@@ -1,8 +1,9 @@
-"""Settings for all tests: tiers, limits, outcomes for the second look, no skips in CI, hypothesis, JVM flags, and a folder in memory.
+"""Settings for all tests: tiers, time limits, outcomes for scripts/second_look.py, no skips in CI, hypothesis, JVM flags, and a folder in
+memory.
 
-A tier that cannot run on a machine is skipped with its reason, which is right on a laptop and wrong in CI, where a missing tool would
-silently drop a promise. With `CI=true` each skip therefore *is* a failure, reported as one, so that pytest's last line counts it.
-Counting skips at the end and changing the exit code was not taken, since the last line would still look like success.
+A test that cannot run on a machine is skipped with its reason. That is right on a laptop and wrong in CI, where a missing tool would
+silently leave a promise untested, so with `CI=true` each skip is reported as a failure and counted in pytest's last line. Counting skips at
+the end and changing the exit code was not taken, since the last line would still look like success.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from sparkonce import failpoints
 TESTS = Path(__file__).parent
 IN_CI = os.environ.get("CI") == "true"
 QUICK_LIMIT, SLOW_LIMIT, CAMPAIGN_LIMIT = 60, 240, 600
-"""Seconds for a test outside the folders of the full tier, with its fixtures: any; one that is marked as slow, or has a JVM; any where
-campaigns are larger than the gate's. Five times what each takes beside three others on two cores, so that a load makes it slow and not
-red, and a hanging test is ended."""
+"""Time limits in seconds of a test and its fixtures, outside the folders of the full tier: by default; marked `slow` or with a JVM; and
+with larger campaigns than the gate's. Each is five times what such tests take with three others on two cores, so that load makes a test
+slow but not red, while a test that hangs is ended."""
 
-# For spark-submit, here and in child processes: the flags of harness.spark.SHORT_LIVED, repeated
-# because this file is also used alone. They change nothing about a job, so keys and fingerprints stay the same.
+# For spark-submit, here and in child processes: the flags of harness.spark.SHORT_LIVED, repeated because this file is also used alone. They
+# change nothing in a job, so keys and fingerprints stay the same.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# A process that a test gives up is aborted, and prints where its threads are (harness/patience.py).
+# A process that a test gives up on is aborted, and prints where its threads are (harness/patience.py).
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 
-# No deadline per example: on a shared two-core machine valid examples are slow now and then.
-# A failing example prints the blob that reproduces it. The soak explores: its draws follow from SEED (harness/effort.py). All else is a
-# check with one verdict per commit: each test draws what follows from its own text, and no database brings examples of other runs.
+# No deadline per example: on a shared two-core machine valid examples are sometimes slow. A failing example prints the blob that reproduces
+# it. The soak explores: its draws follow from SEED (harness/effort.py). Any other run gives one verdict per commit: each test's draws
+# follow from its own source text, and no database adds examples of other runs.
 EXPLORES = effort.effort() is effort.Effort.SOAK
 settings.register_profile(
     "effort",
@@ -52,7 +53,7 @@ settings.register_profile(
 )
 settings.load_profile("effort")
 if not EXPLORES:
-    # Hypothesis also draws constants of our modules, of those that are imported by then: draws would depend on which tests ran before.
+    # Hypothesis also draws constants of our modules, but only of those imported so far: draws would depend on which tests ran before.
     providers._get_local_constants = Constants
 
 

@@ -18,7 +18,7 @@ from harness.node.faults import COMMIT, SILENT
 
 Strike = Callable[[Blow], None]
 ANSWERED = TOGETHER_WITH.join(("Mismatch", "Succeeded"))
-"""States of the edited object, which no longer matches its key, and of the one with the first manifest, which gets the result."""
+"""Final states of the edited object, which no longer matches its key, and of the one with the original manifest, which gets the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,13 @@ class Case:
     at_once: bool = False
     """Strikes as soon as the job is submitted, otherwise when its driver waits at the gate."""
     sends: bool = False
-    """The strike submits the job itself."""
+    """Whether the strike itself submits the job."""
     alone: bool = False
-    """Hits everything on the cluster, so no other run may be beside it."""
+    """Whether it hits everything on the cluster, so that no other run may happen at the same time."""
     together: bool = False
-    """One strike hits a job of each arm at once."""
+    """Whether one strike hits a job of each arm at once."""
     expected: str = "Succeeded"
-    """The final states that our objects must have."""
+    """The required final states of our objects."""
 
     @property
     def arms(self) -> tuple[Arm, ...]:

@@ -43,7 +43,7 @@ SEEN = 60.0
 
 @dataclass(frozen=True)
 class Blow(Hit):
-    """A hit with its random draws, and with the other jobs that the same strike hits."""
+    """One hit, with its random draws and the other jobs that the same strike hits."""
 
     scene: OnceScene
     draw: Random

@@ -147,8 +147,8 @@ def missing(wanted: Mapping[str, Sequence[Arm]], done: Iterable[Run], *, runs: i
 def rounds(
     tasks: Sequence[Task], *, seed: int, alone: Iterable[str], together: Iterable[str]
 ) -> list[tuple[list[Task], list[list[Task]]]]:
-    """One for each number, so that a session that is ended early has something of everything: first those that may run beside each other,
-    then those that hit every job on the cluster, in groups that one strike hits; both in an order that the seed draws."""
+    """One round per run number, so that a session that ends early has runs of every fault: first faults that may run beside each other,
+    then those that hit every job on the cluster, in groups that one strike hits; both in an order drawn from the seed."""
     single, shared = set(alone), set(together)
     made = []
     for number in sorted({task.number for task in tasks}):

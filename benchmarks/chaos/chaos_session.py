@@ -40,9 +40,9 @@ from harness.node.scene import ENDED, remove, scene_of
 ROOT = Path(__file__).resolve().parents[2]
 RUNS, TABLE = ROOT / "docs" / "chaos.jsonl", ROOT / "docs" / "chaos.md"
 TOGETHER = 2
-"""Runs at the same time, on two cores."""
+"""Number of runs at the same time, on two cores."""
 PATIENCE = 240.0
-"""Seconds to wait for a final state after a fault; usually it takes twenty."""
+"""Seconds to wait for a final state after a fault; usually it takes 20."""
 STUCK = 15.0
 """Seconds that a driver pod may stay Pending after the final state; one whose ConfigMaps are missing stays Pending for ever."""
 LEFT = 90.0

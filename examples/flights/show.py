@@ -2,9 +2,9 @@
 
     python examples/flights/show.py [FOLDER]      FOLDER: examples/flights/data/lake/flights unless named
 
-What a reader sees of a table is the files that its slots name; `sparkonce.sink.slotlog.snapshot` lists those, pyarrow reads them. In a
-PySpark job the same is `sparkonce.read(spark, path)`. Listing the folder's Parquet files would not do: those of attempts
-that lost lie in the same place.
+A table's rows are in the files that its committed slots name: `sparkonce.sink.slotlog.snapshot` lists these, and pyarrow reads them. In a
+PySpark job `sparkonce.read(spark, path)` does the same. Reading every Parquet file in the folder would be wrong, since files of attempts
+that never committed lie there, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def per_carrier(files: list[str]) -> pa.Table:
 
 
 def main() -> None:
-    """Draw it."""
+    """Draws the table."""
     parser = argparse.ArgumentParser(description="Show flights per carrier.")
     parser.add_argument("folder", nargs="?", type=Path, default=LAKE)
     folder = parser.parse_args().folder

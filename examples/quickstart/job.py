@@ -1,4 +1,4 @@
-"""The squares of the first thousand numbers, as a table."""
+"""Writes the squares of the first thousand numbers to a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders that land as files of JSON lines, as a table: each file is one micro-batch, and each batch is one commit."""
+"""Writes orders that arrive as files of JSON lines to a table: each file is a micro-batch, and each batch is one commit."""
 
 from __future__ import annotations
 

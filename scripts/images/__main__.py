@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-# Python puts the executed folder itself on its path; the package is found in the folder above.
+# Python puts the folder that it executes on its path; the package is found in the folder above.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from images import contents, dockerfile, jars  # noqa: E402 # after the path

@@ -19,7 +19,7 @@ from images.layers import EPOCH, Layer
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 CREATED = "2025-01-01T00:00:00Z"
-"""EPOCH: the time of every file."""
+"""EPOCH as text: the time of every file."""
 _TYPE = "application/vnd.oci.image"
 
 
@@ -32,7 +32,7 @@ def architecture() -> str:
 
 
 def checked(tag: str) -> str:
-    """The tag's part after the colon. Raises NotBuilt if a node would read it as another name."""
+    """The part of the tag after the colon. Raises NotBuilt if a node would read the tag as another name."""
     host, _, rest = tag.partition("/")
     name, _, version = rest.rpartition(":")
     if not (name and version) or not ({".", ":"} & set(host) or host == "localhost"):
@@ -43,7 +43,7 @@ def checked(tag: str) -> str:
 
 
 def write(image: Image, layers: Sequence[Layer], target: Path, *, tag: str) -> Path:
-    """Writes the archive to `target` and renames it there when it is complete. Raises NotBuilt, as `checked` does."""
+    """Writes the archive beside `target` and renames it when it is complete. Raises NotBuilt, as `checked` does."""
     version = checked(tag)
     config = _json(_config(image, layers))
     manifest = _json(

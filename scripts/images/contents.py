@@ -60,7 +60,7 @@ class Image:
 BACKEND = frozenset({"hatchling"})
 """Packages that build the wheel."""
 LIB, APP = "/opt/sparkonce/lib", "/opt/sparkonce/app"
-"""Folders of the locked packages and of sparkonce itself, separate so that a change of our code is a small layer."""
+"""Folders of the locked packages and of sparkonce itself, separate so that a change of our code makes only a small new layer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ def cached(name: str, what: str, fill: Callable[[Path], None], *, as_root: bool,
 
 
 def _told(name: str) -> Layer | None:
-    """The cached layer of this name, if its files still exist; marks it as used."""
+    """The cached layer of this name, if its files still exist; marks it as recently used."""
     told = place() / f"{name}.json"
     try:
         said = json.loads(told.read_text())
@@ -89,7 +89,7 @@ def _told(name: str) -> Layer | None:
 
 
 def under_its_digest(made: Layer, name: str) -> Layer:
-    """Moves the layer to a name with its digest, so that readers of an earlier layer are not disturbed."""
+    """Moves the layer to a name that contains its digest, so that processes that read an earlier layer are not disturbed."""
     path = place() / f"{name}-{made.digest[7:19]}.tar"
     made.path.rename(path)
     return replace(made, path=path)
@@ -99,7 +99,7 @@ def prune() -> None:
     """Removes entries that have not been used for `KEPT` days."""
     for path in place().iterdir():
         days = next(days for start, days in KEPT.items() if path.name.startswith(start))
-        with contextlib.suppress(OSError):  # another process removes it at the same time
+        with contextlib.suppress(OSError):  # another process may be removing it
             if path.suffix == ".lock" or time.time() - path.stat().st_mtime < days * 86400:
                 continue
             if path.is_dir():

@@ -1,4 +1,4 @@
-"""The top layer, small and rebuilt each time: sparkonce from its wheel, its command, and the image's own files."""
+"""The top layer, small and rebuilt each time: sparkonce's wheel, its command, and the image's own files."""
 
 from __future__ import annotations
 

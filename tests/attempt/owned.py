@@ -20,11 +20,11 @@ from sparkonce.model.record import Application, Assignment, Record, Result
 from sparkonce.store.protocol import Claim, IdempotencyStore, Owned
 
 Driver = Callable[[Assignment], Phase]
-"""What an application does, all at once, when it is created; returns the phase that it then has."""
+"""What an application does when it is created, in one step; returns its phase afterwards."""
 
 
 class Applications:
-    """A launcher. Each new application plays the next of `plays`, and the last one of them from then on."""
+    """A launcher. Each new application plays the next of `plays`; the last one is repeated."""
 
     kind = "local"
 
@@ -32,13 +32,13 @@ class Applications:
         self.plays = list(plays)
         self.by_name: dict[str, ApplicationState] = {}
         self.launched: list[int] = []
-        """Attempts, as they were created."""
+        """Attempts, in the order in which they were created."""
         self.stopped: list[str] = []
         self.errors: list[Exception] = []
-        """Of the next launches."""
+        """Errors that the next launches raise."""
         self.unstoppable = False
         self.driverless = False
-        """Their drivers were not observed yet."""
+        """Whether the applications' drivers have not been observed yet."""
 
     async def launch(self, assignment: Assignment) -> ApplicationState:
         if self.errors:
@@ -82,12 +82,12 @@ class Applications:
         self.by_name[name] = replace(self.by_name[name], phase=phase)
 
     def squat(self, name: str) -> None:
-        """Takes the attempt's name with a foreign application."""
+        """Creates a foreign application under the attempt's name."""
         self.by_name[name] = ApplicationState(name=name, uid="foreign", nonce="", phase=Phase.RUNNING)
 
 
 class Lossy:
-    """A store that loses the answer of the next calls of one verb, after it was carried out or instead."""
+    """A store that loses the answers of the next calls of one verb; these were carried out or not."""
 
     def __init__(self, store: IdempotencyStore, verb: str, *, times: int = 1, lands: bool = True) -> None:
         self._store, self._verb, self.times, self._lands = store, verb, times, lands
@@ -110,14 +110,14 @@ class Lossy:
 
 @dataclass
 class Owner:
-    """Owns the one key and drives it."""
+    """The owner of one key, which it drives."""
 
     granted: Granted
     applications: Applications
     waits: Callable[[], object] = lambda: None
-    """Called whenever there is nothing to do."""
+    """Called whenever the drive waits."""
     rows: list[str] = field(default_factory=list)
-    """Of the decision table, as they decided."""
+    """Rows of the decision table, in the order in which they decided."""
     _turns: int = 0
 
     @property
@@ -148,21 +148,21 @@ class Owner:
         return run(self.drive(store).run(self.granted.record, self.granted.claim))
 
     def result(self) -> Result:
-        """Drives to the end, which must be a result."""
+        """Drives the key to its end, which must be a result."""
         ended = self.run()
         assert isinstance(ended, Ended), ended
         assert ended.result is not None, ended.record
         return ended.result
 
     def held(self) -> Record:
-        """Drives to the end, which must be held."""
+        """Drives the key to its end, which must be held."""
         ended = self.run()
         assert isinstance(ended, Ended), ended
         assert ended.result is None, ended.result
         return ended.record
 
     def dies(self) -> None:
-        """Its lease ends with it; a successor takes over."""
+        """The owner's lease ends with it; a successor takes the key over."""
         self.store._leases[self.granted.claim.lease].expire()
         self.granted.claim = self.take_over()
 
@@ -173,11 +173,11 @@ class Owner:
         return done.claim
 
     def job(self, assignment: Assignment) -> Job:
-        """As the application's driver has it."""
+        """The job as the application's driver has it."""
         return Job(assignment, self.granted.sinks(), DirectChannel(self.store, assignment))
 
 
 def owner(folder: Path, *outputs: str, plays: tuple[Driver | Phase, ...] = (), **spec: Any) -> Owner:
-    """An owner of a fresh key; by default its applications are Running for ever. `clock` is the store's."""
+    """The owner of a new key; by default its applications are Running for ever. `clock` is passed to the store."""
     store = MemoryStore(clock=spec.pop("clock")) if "clock" in spec else None
     return Owner(granted(folder, *outputs, store=store, **spec), Applications(*(plays or (Phase.RUNNING,))))

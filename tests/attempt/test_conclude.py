@@ -1,4 +1,4 @@
-"""`conclude`: the conclusion from a settled attempt, for every verdict, reason, count, request and policy."""
+"""`conclude`: what follows a settled attempt, for every verdict, reason, count, request and policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkonce.model.spec import OnUnknown
 
 ENDS = (Why.PERMANENT, Why.EXPECTATION, Why.TIMEOUT, Why.RESOLVED)
 NO_EFFECT = (Verdict.NONE, Verdict.EXITED, Verdict.UNKNOWN)
-"""The verdicts after which an end other than Succeeded may be named: of declared outputs only None."""
+"""Verdicts that allow an end other than Succeeded; for declared outputs only None."""
 
 WISH = StopWanted(why=Why.CANCELLED, by="ann")
 HOLDING = Policy(declared=False, max_attempts=3)
@@ -95,7 +95,7 @@ FINALIZED_HELD_GRANTED: list[tuple[str, Any, Record, Verdict, Policy]] = [
     ids=[f"{n}-{case[0]}" for n, case in enumerate(FINALIZED_HELD_GRANTED)],
 )
 def test_row(row: str, what: Any, record: Record, verdict: Verdict, policy: Policy) -> None:
-    """This row decides: the outcome, the reason to hold, or whether the next attempt counts this one."""
+    """This row decides, with this outcome, this reason to hold, or, for a grant, whether the attempt counts."""
     decision = conclude(record, verdict, Observation(seen=None), policy, NOW)
     action = decision.action
     said = {Finalize: "outcome", Hold: "reason", Grant: "counted"}[type(action)]
@@ -103,11 +103,11 @@ def test_row(row: str, what: Any, record: Record, verdict: Verdict, policy: Poli
 
 
 def test_every_row_has_its_line_above() -> None:
-    """The readable table above has a line for every row of `conclude`."""
+    """The table above has a line for every row of `conclude`."""
     assert {row for row, *_ in FINALIZED_HELD_GRANTED} == {attempt.decision.row for attempt in settled_attempts()}
 
 
-# --- what holds in every case
+# --- properties of every case
 
 
 def wants_end(attempt: Settled) -> bool:
@@ -115,24 +115,24 @@ def wants_end(attempt: Settled) -> bool:
 
 
 def foreign(attempt: Settled) -> bool:
-    """The attempt never ran: its name was taken, and there is no request to end the generation."""
+    """The attempt never ran because its name was taken, and there is no request to end the generation."""
     return attempt.why is Why.NAME_TAKEN and not attempt.wish
 
 
 def more(attempt: Settled) -> bool:
-    """Fewer attempts counted than the policy allows; a preempted one never counts."""
+    """Fewer attempts are counted than the policy allows; a preempted one never counts."""
     counted = ATTEMPT - attempt.record.uncounted - (attempt.why is Why.PREEMPTED)
     return counted < attempt.policy.max_attempts
 
 
 def never_ran(attempt: Settled) -> bool:
-    """Only an opaque attempt that never ran is settled as None; `submissionRetries` of them are repeated without being counted."""
+    """The verdict of an opaque attempt is None only if it never ran; up to `submissionRetries` of those are repeated uncounted."""
     repeated = attempt.verdict is Verdict.NONE and not attempt.policy.declared
     return repeated and attempt.record.uncounted < attempt.policy.submission_retries
 
 
 def test_every_case_gets_one_decision_that_explains_itself() -> None:
-    """A settled attempt is finalized, held or followed by another, with a row and a sentence; never left as it is."""
+    """A settled attempt is finalized, held or followed by another one, with a row and a sentence, and never left as it is."""
     for attempt in settled_attempts():
         decision = attempt.decision
         assert isinstance(decision.action, Finalize | Hold | Grant)
@@ -140,7 +140,7 @@ def test_every_case_gets_one_decision_that_explains_itself() -> None:
 
 
 def test_the_stand_ins_conclude_as_real_values_do() -> None:
-    """Each case, in the real types and with random values in all fields that were not read, is concluded the very same way."""
+    """Each case gives the same conclusion with the real types and random values in all fields that were not read."""
     chance = random.Random(20261121)
     for attempt in settled_attempts():
         decision, verdict = attempt.decision, attempt.verdict
@@ -149,8 +149,8 @@ def test_the_stand_ins_conclude_as_real_values_do() -> None:
 
 
 def test_all_is_succeeded_whatever_else_is_true() -> None:
-    """Every output committed, or an opaque job's noted application completed: Succeeded, whatever the exit code, the requests or the count;
-    and nothing else is Succeeded."""
+    """Succeeded if and only if every output is committed, or an opaque job's noted application completed, whatever the exit code, the
+    requests or the count."""
     for attempt in settled_attempts():
         action = attempt.decision.action
         succeeded = isinstance(action, Finalize) and action.outcome is Outcome.SUCCEEDED
@@ -158,7 +158,7 @@ def test_all_is_succeeded_whatever_else_is_true() -> None:
 
 
 def test_some_is_never_an_end() -> None:
-    """With some outputs committed and some not, a generation is neither succeeded nor failed nor cancelled."""
+    """With some outputs committed and some not, a generation is never Succeeded, Failed or Cancelled."""
     for attempt in settled_attempts():
         action = attempt.decision.action
         if attempt.verdict is Verdict.SOME:
@@ -166,8 +166,8 @@ def test_some_is_never_an_end() -> None:
 
 
 def test_some_with_a_reason_to_end_is_held_as_partial() -> None:
-    """Some outputs committed: another attempt completes them, unless attempts are used up, the error is permanent, or an end is requested;
-    then a person decides."""
+    """With some outputs committed another attempt completes them, unless attempts are used up, the error is permanent, or an end is
+    requested; then the key is held."""
     for attempt in settled_attempts():
         action = attempt.decision.action
         if attempt.verdict is Verdict.SOME and not foreign(attempt):
@@ -177,7 +177,7 @@ def test_some_with_a_reason_to_end_is_held_as_partial() -> None:
 
 
 def test_failed_and_cancelled_need_a_settled_nothing() -> None:
-    """Failed or Cancelled is said only after None (declared), or after an opaque attempt was stopped (Exited, Unknown)."""
+    """Failed or Cancelled needs the verdict None (declared outputs) or an opaque attempt that was stopped (Exited, Unknown)."""
     for attempt in settled_attempts():
         action = attempt.decision.action
         if isinstance(action, Finalize) and action.outcome is not Outcome.SUCCEEDED:
@@ -185,8 +185,8 @@ def test_failed_and_cancelled_need_a_settled_nothing() -> None:
 
 
 def test_a_wish_to_end_cancels_what_had_no_effect() -> None:
-    """Without effect and with a request to end, now or when the attempt was settled: Cancelled, whatever the count or the error; and
-    nothing is Cancelled without such a request."""
+    """Without an effect, and with a request to end, now or when the attempt was settled: Cancelled, whatever the count or the error.
+    Without such a request nothing is Cancelled."""
     for attempt in settled_attempts():
         action = attempt.decision.action
         cancelled = isinstance(action, Finalize) and action.outcome is Outcome.CANCELLED
@@ -194,7 +194,7 @@ def test_a_wish_to_end_cancels_what_had_no_effect() -> None:
 
 
 def test_an_error_for_good_fails_and_is_not_tried_again() -> None:
-    """A permanent error, a deadline or a person's decision, without effect: Failed, whatever attempts are left."""
+    """A permanent error, a deadline or a person's decision, without an effect: Failed, whatever attempts are left."""
     for attempt in settled_attempts():
         if attempt.verdict is Verdict.NONE and attempt.why in ENDS and not attempt.wish:
             action = attempt.decision.action
@@ -202,7 +202,7 @@ def test_an_error_for_good_fails_and_is_not_tried_again() -> None:
 
 
 def test_completed_without_an_effect_fails() -> None:
-    """An application that completed and committed nothing would do the same again: Failed."""
+    """An application that completed without committing anything would do the same again: Failed."""
     for attempt in settled_attempts():
         if attempt.verdict is Verdict.NONE and attempt.why is Why.COMPLETED and not attempt.wish:
             action = attempt.decision.action
@@ -210,7 +210,7 @@ def test_completed_without_an_effect_fails() -> None:
 
 
 def test_no_effect_is_tried_again_until_the_attempts_are_used_up() -> None:
-    """No effect for a reason that may pass: another attempt while fewer than maxAttempts counted or if it never ran, else Failed."""
+    """No effect for a reason that may pass: another attempt if it never ran or fewer than maxAttempts are counted, else Failed."""
     passing = (Why.EXITED, Why.LOST, Why.STALE, Why.PREEMPTED)
     for attempt in settled_attempts():
         if attempt.verdict in (Verdict.NONE, Verdict.EXITED) and attempt.why in passing and not attempt.wish:
@@ -220,7 +220,7 @@ def test_no_effect_is_tried_again_until_the_attempts_are_used_up() -> None:
 
 
 def test_a_preempted_attempt_is_not_counted() -> None:
-    """Preemption ends an attempt without counting it, neither for the next grant nor against maxAttempts now."""
+    """A preempted attempt is counted neither by the next grant nor against maxAttempts."""
     for attempt in settled_attempts():
         if attempt.verdict is Verdict.NONE and attempt.why is Why.PREEMPTED and not attempt.wish:
             action = attempt.decision.action
@@ -230,8 +230,9 @@ def test_a_preempted_attempt_is_not_counted() -> None:
 
 
 def test_taken_names_are_not_counted_and_the_third_is_held() -> None:
-    """An attempt whose name was taken never ran: another, uncounted, without regard to onUnknown or maxAttempts; after two uncounted ones a
-    person decides. Success and conditions that must be held take precedence, and a request to end prevents another attempt."""
+    """An attempt whose name was taken never ran: it is followed by an uncounted one, regardless of onUnknown and maxAttempts; after two
+    uncounted ones the key is held. Success and conditions that must be held take precedence, and a request to end prevents another
+    attempt."""
     rules_first = {
         *(
             Verdict.ALL,
@@ -253,8 +254,8 @@ def test_taken_names_are_not_counted_and_the_third_is_held() -> None:
 
 
 def test_what_only_a_person_can_untangle_is_held() -> None:
-    """A stuck transaction, another job's commit, an opaque attempt that could not be stopped, or whose name could not be held: held, even
-    after a cancellation."""
+    """A stuck transaction, another job's commit, an opaque attempt that could not be stopped, or one whose name could not be taken by a
+    placeholder: held, even after a cancellation."""
     reasons = {
         Verdict.STUCK: HeldReason.STUCK,
         Verdict.KEY_CONFLICT: HeldReason.KEY_CONFLICT,
@@ -269,7 +270,8 @@ def test_what_only_a_person_can_untangle_is_held() -> None:
 
 
 def test_an_unknown_outcome_is_the_users_choice() -> None:
-    """Opaque, stopped, and the outcome unknown: held, failed or retried by onUnknown, unless the reason itself is an end."""
+    """An opaque attempt that was stopped with an unknown outcome is held, failed or retried as onUnknown says, unless its reason already
+    decides the end."""
     for attempt in settled_attempts():
         if attempt.verdict is not Verdict.UNKNOWN or foreign(attempt) or wants_end(attempt) or attempt.why in ENDS:
             continue
@@ -296,7 +298,7 @@ def test_an_end_without_evidence_says_so() -> None:
 
 
 def test_a_grant_is_the_next_attempt_after_the_backoff() -> None:
-    """Tokens are dense: attempt + 1, never another; not before the policy's delay for the attempts counted so far, which is at least
+    """Tokens are dense: always attempt + 1. The grant is not before the policy's delay for the attempts counted so far, which is at least
     nine tenths of the doubled wait and never above the cap."""
     for attempt in settled_attempts():
         action = attempt.decision.action
@@ -313,8 +315,8 @@ def test_a_grant_is_the_next_attempt_after_the_backoff() -> None:
 
 
 def test_a_successor_concludes_the_same() -> None:
-    """The conclusion depends on the record, the verdict, the policy and current requests only, and on no application, driver or age, which
-    a successor would see differently."""
+    """The conclusion depends only on record, verdict, policy and current requests, and on no application, driver or age, which a successor
+    would observe differently."""
     read = set()
     for attempt in settled_attempts():
         assert attempt.decision.row
@@ -324,11 +326,11 @@ def test_a_successor_concludes_the_same() -> None:
 
 _HOLDS = (Verdict.STUCK, Verdict.KEY_CONFLICT, Verdict.CANNOT_SETTLE, Verdict.STILL_THERE, Verdict.CANNOT_PLACE)
 
-# --- the executable model, as its text reads
+# --- the executable model, word for word
 
 
 def model(attempt: Settled) -> tuple[str, str]:
-    """The model's `conclude` in our words: what to do, and with which word."""
+    """The model's `conclude` in our terms: the action, and its reason."""
     verdict, policy = attempt.verdict, attempt.policy
     if verdict in (Verdict.ALL, Verdict.COMPLETED):
         return "Finalize", "Succeeded"
@@ -365,8 +367,8 @@ def ours(attempt: Settled) -> tuple[str, str]:
 
 
 def test_it_concludes_as_the_model_does() -> None:
-    """Every case ends as in the model, with three departures: a request to end takes precedence over a taken name (the model tries another
-    name first), and neither a preempted attempt nor one that never ran counts (the model has neither)."""
+    """Every case ends as in the model, with three exceptions. A request to end takes precedence over a taken name (the model tries another
+    name first); a preempted attempt does not count, and one that never ran does not (the model has neither)."""
     for attempt in settled_attempts():
         mine, theirs = ours(attempt), model(attempt)
         if mine != theirs:

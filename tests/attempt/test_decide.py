@@ -1,7 +1,7 @@
 """`decide`: its rows one by one, then properties of every combination of its inputs.
 
-"Every case" is literal: harness/exhaust.py runs each combination of the values that are really read, some thousand cases that represent
-3 * 10^11.
+"Every case" is meant literally: harness/exhaust.py runs each combination of the values that are really read, some thousand cases that
+represent 3 * 10^11.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def seen(**change: Any) -> Observation:
 
 
 def running(**change: Any) -> Record:
-    """A record that has noted the application SEEN, in phase Running."""
+    """A record that notes the application SEEN, in phase Running."""
     return RECORD.changed(**{"application": NOTED, "phase": "Running", **change})
 
 
@@ -147,16 +147,16 @@ def test_row(row: str, action: type, record: Record, observation: Observation, p
 
 
 def test_every_row_has_its_line_above() -> None:
-    """The readable table above has a line for every row of `decide`, so a new row is not forgotten here."""
+    """The table above has a line for every row of `decide`, so a new row cannot be forgotten."""
     reached = {attempt.decision.row for attempt in attempts()}
     assert {row for row, *_ in TABLE} == reached
 
 
-# --- what holds in every case
+# --- properties of every case
 
 
 def test_every_row_is_reached() -> None:
-    """No row of the code is hidden by the rows above it, and no row comes from anywhere else."""
+    """Every row of the code is reached by some case, and no other row occurs."""
     decided = {attempt.decision.row for attempt in attempts()}
     concluded = {attempt.decision.row for attempt in settled_attempts()}
     by_verdict = {f"settled: {verdict}" for verdict in Verdict}
@@ -165,7 +165,7 @@ def test_every_row_is_reached() -> None:
 
 
 def test_every_case_gets_one_decision_that_explains_itself() -> None:
-    """For any input, `decide` answers with one action, the row that decided, and a sentence of evidence."""
+    """For any input `decide` answers with one action, the row that decided, and a sentence of evidence."""
     for attempt in attempts():
         decision = attempt.decision
         assert isinstance(decision, Decision)
@@ -174,8 +174,8 @@ def test_every_case_gets_one_decision_that_explains_itself() -> None:
 
 
 def test_the_stand_ins_decide_as_real_values_do() -> None:
-    """Each case, put into the real types with random values in all unread fields, gets the very same row: unread fields do not matter, and
-    the test's stand-ins hide nothing."""
+    """Each case gets the same row with the real types and random values in all unread fields: these do not matter, and the test's stand-ins
+    hide nothing."""
     chance = random.Random(20261121)
     for attempt in attempts():
         decision = attempt.decision
@@ -187,22 +187,22 @@ def test_the_stand_ins_decide_as_real_values_do() -> None:
 
 
 def test_an_ended_record_leaves_nothing_to_do() -> None:
-    """A held or finalized record yields Done, and only such a record does."""
+    """Done if and only if the record is held or finalized."""
     for attempt in attempts():
         assert isinstance(attempt.decision.action, Done) == (attempt.record.state is not State.IN_PROGRESS)
 
 
 def test_a_rewound_store_starts_and_ends_nothing() -> None:
-    """If an application of ours is unknown to an unfinished record, the alarm is raised, whatever else is seen or requested; nothing else
-    raises it."""
+    """An application of ours that the unfinished record does not know raises the alarm (StoreRewound), whatever else is observed or
+    requested; nothing else raises it."""
     for attempt in attempts():
         alarm = attempt.record.state is State.IN_PROGRESS and attempt.observation.rewound
         assert isinstance(attempt.decision.action, Alarm) == alarm
 
 
 def test_launch_is_only_for_an_attempt_of_which_nothing_was_ever_seen() -> None:
-    """Launch is decided exactly when no application is noted and none is there, no end has begun or is wanted, the job is not
-    suspended, the backoff is over and so is not the deadline; and it launches the record's attempt."""
+    """Launch is decided exactly when no application is noted or present, no end has begun or is requested, the job is not suspended, the
+    backoff is over, and the deadline has not passed; it launches the record's own attempt."""
     for attempt in attempts():
         action, record = attempt.decision.action, attempt.record
         fresh = record.application is None and attempt.observation.seen is None
@@ -217,8 +217,8 @@ def test_launch_is_only_for_an_attempt_of_which_nothing_was_ever_seen() -> None:
 
 
 def test_decide_alone_calls_nothing_failed_or_cancelled() -> None:
-    """The only end that `decide` names without settling is Succeeded, of an opaque job, whose noted application completed, ran once and is
-    not being stopped, without a request to end it."""
+    """Without settling, `decide` names no end but Succeeded, for an opaque job whose noted application completed, ran once and is not being
+    stopped, with no request to end it."""
     for attempt in attempts():
         action = attempt.decision.action
         if isinstance(action, Finalize):
@@ -232,22 +232,22 @@ def test_decide_alone_calls_nothing_failed_or_cancelled() -> None:
 
 
 def test_a_declared_job_ends_by_settling_only() -> None:
-    """No case of a job with declared outputs is finalized, held or granted by `decide`: exit codes and silence are no evidence."""
+    """`decide` never finalizes, holds or grants an attempt of a job with declared outputs, since exit codes and silence are no evidence."""
     for attempt in attempts():
         if isinstance(attempt.decision.action, Finalize):
             assert not attempt.policy.declared
 
 
 def test_settle_is_of_the_records_attempt() -> None:
-    """Settle always names the record's own attempt: a fence closes the tokens up to it, and none beyond."""
+    """Settle always names the record's own attempt: a fence closes the tokens up to that one, and none above it."""
     for attempt in attempts():
         if isinstance(attempt.decision.action, Settle):
             assert attempt.decision.action.attempt == attempt.record.attempt
 
 
 def test_what_was_begun_is_finished_for_its_own_reason() -> None:
-    """Once `settling` names the attempt, every owner settles it for the recorded reason, whatever is seen or requested by then: a successor
-    concludes what its predecessor would have."""
+    """Once `settling` names the attempt, every owner settles it for the recorded reason, whatever is observed or requested by then: a
+    successor concludes what its predecessor would have."""
     for attempt in attempts():
         if attempt.open and attempt.settling:
             written = attempt.record.settling
@@ -256,8 +256,8 @@ def test_what_was_begun_is_finished_for_its_own_reason() -> None:
 
 
 def test_a_wish_to_end_is_always_carried_out() -> None:
-    """After a cancellation, a supersede or the deletion of all objects the attempt is settled for that reason, unless an end had begun
-    already; and no attempt is settled as Cancelled or Superseded otherwise."""
+    """After a cancellation, a supersede or the deletion of all objects the attempt is settled for that reason, unless an end had already
+    begun. Only then is an attempt settled as Cancelled or Superseded."""
     for attempt in attempts():
         action = attempt.decision.action
         if not attempt.open or attempt.settling:
@@ -272,8 +272,8 @@ def test_a_wish_to_end_is_always_carried_out() -> None:
 
 
 def test_time_never_overrules_an_answer() -> None:
-    """What record, application and driver say is decided as if time did not exist: ages, backoff and deadline only ever turn a launch
-    into a wait, or a launch or a wait into Settle as Timeout or Stale, or as Completed where the driver has nothing left to do."""
+    """Ages, backoff and deadline never change a decision that record, application or driver determine. They only turn a launch into a wait,
+    or a launch or wait into Settle as Timeout or Stale, or as Completed if the driver has nothing left to do."""
     for attempt in attempts():
         there: Any = attempt.observation.seen
         timeless = decide(
@@ -288,7 +288,7 @@ def test_time_never_overrules_an_answer() -> None:
             NOW,
         )
         action = attempt.decision.action
-        if isinstance(timeless.action, Note):  # it notes what is seen, which differs without its time
+        if isinstance(timeless.action, Note):  # the note contains the time, so it differs
             assert (attempt.decision.row, type(action)) == (timeless.row, Note)
         elif not isinstance(timeless.action, Launch | Wait):
             assert attempt.decision == timeless
@@ -299,7 +299,7 @@ def test_time_never_overrules_an_answer() -> None:
 
 
 def test_a_driver_that_beats_is_never_late_to_start() -> None:
-    """Once the driver gave a sign of life only its own silence counts, and only where a heartbeat is promised."""
+    """After the driver's first heartbeat only its silence counts, and only where heartbeats are promised."""
     for attempt in attempts():
         if attempt.decision.row == "it did not start":
             assert attempt.observation.driver_age is None
@@ -312,7 +312,7 @@ def test_a_driver_that_beats_is_never_late_to_start() -> None:
 
 def test_only_an_attempt_that_never_ran_lost_its_name() -> None:
     """NameTaken, which is not counted and ignores onUnknown, is concluded only if no application was ever noted: a noted application of
-    ours may have taken effect before another client replaced it."""
+    ours may have had an effect before another client replaced it."""
     for attempt in attempts():
         action, there = attempt.decision.action, attempt.observation.seen
         if attempt.open and not attempt.settling and isinstance(action, Settle) and action.why is Why.NAME_TAKEN:
@@ -321,8 +321,8 @@ def test_only_an_attempt_that_never_ran_lost_its_name() -> None:
 
 
 def test_nothing_is_concluded_from_what_is_not_noted() -> None:
-    """What an application or its driver shows (an exit code, an error, silence, that it lingers) counts only once that application, and
-    its driver, are in the record."""
+    """What an application or its driver shows (an exit code, an error, silence, lingering) counts only once the application, and its
+    driver, are noted in the record."""
     said = {
         "permanent error",
         "completed, opaque",
@@ -342,7 +342,7 @@ def test_nothing_is_concluded_from_what_is_not_noted() -> None:
 
 
 def test_noting_ends() -> None:
-    """After a Note was written as drive.py writes it, the same look decides something else: noting never goes round in circles."""
+    """After a Note was written as drive.py writes it, the same observation gives another action: notes never repeat for ever."""
     chance = random.Random(20261121)
     for attempt in attempts():
         if isinstance(attempt.decision.action, Note):
@@ -358,39 +358,39 @@ def test_noting_ends() -> None:
 
 
 def test_a_driver_that_lingers_is_stopped_in_time() -> None:
-    """The wait ends by itself when its time is over, without another heartbeat."""
+    """The wait ends when the driver's time is over, without another heartbeat."""
     lingers = replace(seen(lingers=20.0), driver_age=1.0)
     policy = replace(POLICY, linger=50.0)
     assert decide(running(note=LINGERING), lingers, policy, NOW).action == Wait(NOW + 30.0)
 
 
 def test_a_half_made_submission_is_looked_at_in_time() -> None:
-    """Nothing may happen any more to a driver that can never start, so the wait for it ends by itself: at the nearer of both limits."""
+    """A driver that can never start sends no further event, so the wait for it has a time limit: the nearer of two."""
     half = seen(phase=Phase.STARTING, half_made=NOW - 20.0)
     for age, until in ((10.0, NOW + 100.0), (1790.0, NOW + 10.0), (None, NOW + 100.0)):
         assert decide(running(), replace(half, owner_age=age), POLICY, NOW).action == Wait(until)
 
 
 def test_whoever_waits_says_for_what() -> None:
-    """A Wait without a time names what a person could do; one with a time ends in the future."""
+    """A Wait without a time limit names what a person can do; one with a limit ends in the future."""
     for attempt in attempts():
         action = attempt.decision.action
         if isinstance(action, Wait):
             assert attempt.decision.unblock if action.until is None else action.until > NOW
 
 
-# --- the executable model, as its text reads
+# --- the executable model, word for word
 
 
 def lingered(attempt: Attempt) -> bool:
-    """A driver without anything left to do, which the model does not tell from a stale one: its outputs decide."""
+    """A driver with nothing left to do. The model does not tell it from a stale one: its outputs decide."""
     there, policy = attempt.observation.seen, attempt.policy
     runs = there is not None and there.phase is Phase.RUNNING and policy.declared
     return runs and there is not None and (there.lingers or 0) > policy.linger
 
 
 def stale(attempt: Attempt) -> bool:
-    """The model has no clock: this is an observation there, which may be wrong."""
+    """The model has no clock, so staleness is an observation there, and may be wrong."""
     view, policy = attempt.observation, attempt.policy
     if lingered(attempt):
         return True
@@ -402,7 +402,7 @@ def stale(attempt: Attempt) -> bool:
 
 
 def model(attempt: Attempt) -> str:
-    """The model's `decide` in our words."""
+    """The model's `decide` in our terms."""
     record, view = attempt.record, attempt.observation
     there, noted = view.seen, record.application
     if view.rewound:
@@ -441,7 +441,7 @@ DEPARTURES = {
 
 
 def test_it_decides_as_the_model_does() -> None:
-    """In every case of an unfinished record the action is the model's, except for the departures listed above, each of which occurs: where
+    """For every case of an unfinished record the action is the model's, but for the exceptions listed above, each of which occurs. Where
     the model waits we settle only for activeDeadlineSeconds or a driver that cannot start, and where it finalizes only after a permanent
     error."""
     departed = set()
@@ -459,6 +459,6 @@ def test_it_decides_as_the_model_does() -> None:
 
 
 def test_settled_is_never_asked_before_settling_is_written() -> None:
-    """`conclude` refuses a record without `settling`: its reason would be lost with this process."""
+    """`conclude` refuses a record without `settling`, since the reason would be lost with this process."""
     with pytest.raises(AssertionError):
         conclude(RECORD, Verdict.NONE, NOTHING, POLICY, NOW)

@@ -1,4 +1,4 @@
-"""docs/deciding.md has every row of the five tables, and no other."""
+"""docs/deciding.md has every row of the five tables, and no others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "deciding.md"
 
 
 def section(title: str) -> str:
-    """From this heading to the next."""
+    """The text from this heading to the next."""
     found = re.search(rf"^## {title}:.*?(?=^## )", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert found is not None, f"docs/deciding.md has no section {title!r}"
     return found.group()
@@ -39,20 +39,20 @@ def test_the_page_has_every_row(title: str) -> None:
 
 
 def test_the_page_names_what_decide_does() -> None:
-    """The action beside each row of `decide` is the action that row takes, and a reason to settle is the one it gives."""
+    """The page names, for each row of `decide`, the action that the row takes; for Settle, also its reason."""
     said = dict(re.findall(r"^\| `([^`]+)` \|[^|]+\| (\w+)", section("decide"), re.MULTILINE))
     for attempt in attempts():
         assert said[attempt.decision.row] == type(attempt.decision.action).__name__
 
 
 def test_every_line_of_a_table_is_whole() -> None:
-    """Each line has its four cells: an omitted one is empty, not missing."""
+    """Each line has all four cells; one without content is empty, not missing."""
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     assert {line.count("|") for line in lines} == {5}
 
 
 def test_each_outcome_has_its_diagram() -> None:
-    """One short sequence diagram per outcome as seen from outside."""
+    """The page has one short sequence diagram for each outcome that users see."""
     text = PAGE.read_text(encoding="utf-8")
     diagrams = re.findall(r"^([^\n]+):\n\n```mermaid\nsequenceDiagram\n(.*?)```", text, re.MULTILINE | re.DOTALL)
     assert [title for title, _ in diagrams] == ["Fresh success", "A duplicate follows", "Replay", "Takeover", "Held"]

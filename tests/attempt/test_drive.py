@@ -1,4 +1,4 @@
-"""The drive of one key: every step may be the last of its process, every reply may be lost, and the end is the same."""
+"""The drive of one key: its process may die after any step and any reply may be lost, and the end is the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkonce.store.protocol import Claim
 
 
 def writing(folder: Path, *outputs: str, phase: Phase = Phase.SUCCEEDED, **spec: Any) -> Owner:
-    """Its applications write three rows to each output, leave staging of a failed write behind, and end."""
+    """An owner whose applications write three rows to each output, leave staging of a failed write behind, and end."""
     made = owner(folder, *(outputs or ("orders",)), **spec)
 
     def play(assignment: Assignment) -> Phase:
@@ -56,7 +56,7 @@ def test_an_attempt_that_writes_its_outputs_succeeds(tmp_path: Path) -> None:
 
 
 def test_what_is_committed_counts_whatever_the_exit_code_says(tmp_path: Path) -> None:
-    """Exit code 1 after the commit: Succeeded, not run again."""
+    """Exit code 1 after the commit: Succeeded, and not run again."""
     made = writing(tmp_path, phase=Phase.FAILED_KNOWN)
     assert made.result().outcome is Outcome.SUCCEEDED
     assert made.applications.launched == [1]
@@ -65,7 +65,7 @@ def test_what_is_committed_counts_whatever_the_exit_code_says(tmp_path: Path) ->
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("verb", ["update", "finalize", "renew", "heartbeat", "load", "reports"])
 def test_a_lost_reply_is_raised_and_the_next_call_goes_on(tmp_path: Path, verb: str, *, lands: bool) -> None:
-    """Whether the call took effect or not: nothing is launched or committed twice, there is one result, and staging is empty."""
+    """Whether or not the call took effect, nothing is launched or committed twice, there is one result, and no staging remains."""
     made = writing(tmp_path)
     made.applications.plays.insert(0, Phase.RUNNING)  # so that it waits, too
     made.waits = lambda: made.applications.become(made.granted.assignment.name, Phase.FAILED_KNOWN)
@@ -92,7 +92,7 @@ POINTS = [
 def test_an_owner_that_dies_at_any_step_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """The first attempt fails, the second writes; the owner dies once at each point: a successor ends it with one effect."""
+    """The first attempt fails, the second writes, and the owner dies once at each point: a successor ends the key with one effect."""
     made = writing(tmp_path)
     made.applications.plays.insert(0, Phase.FAILED_KNOWN)
     monkeypatch.setenv("SPARKONCE_FAILPOINTS", f"{point}=1*raise")
@@ -115,7 +115,7 @@ def test_an_owner_that_dies_at_any_step_is_replaced(
 
 
 def test_a_launch_that_is_refused_for_good_is_not_tried_again(tmp_path: Path) -> None:
-    """Failed(Permanent) with the launcher's sentence; a placeholder bars a late create."""
+    """The result is Failed(Permanent) with the launcher's sentence; a placeholder bars a late create."""
     made = owner(tmp_path, "orders")
     made.applications.errors = [LaunchRefused("the spec is too long")]
 
@@ -153,7 +153,7 @@ def test_an_opaque_job_whose_only_launch_was_refused_never_ran(tmp_path: Path, b
 
 
 def test_a_launch_that_is_not_possible_now_is_raised_and_costs_nothing(tmp_path: Path) -> None:
-    """The caller retries after a while, in the same attempt."""
+    """The error is raised; the caller retries later, in the same attempt."""
     made = writing(tmp_path)
     made.applications.errors = [LaunchUnavailable("no space"), LaunchUnavailable("no space")]
     for _ in range(2):
@@ -164,7 +164,7 @@ def test_a_launch_that_is_not_possible_now_is_raised_and_costs_nothing(tmp_path:
 
 
 def test_a_name_that_is_taken_three_times_is_for_a_person(tmp_path: Path) -> None:
-    """Nothing of ours ran: uncounted attempts, the foreign applications are not stopped, then Held(NameTaken)."""
+    """Nothing of ours ran: the attempts are uncounted, the foreign applications are not stopped, and the key ends as Held(NameTaken)."""
     made = owner(tmp_path, "orders")
     stem = made.granted.assignment.name.removesuffix("1")
     for attempt in (1, 2, 3, 4):
@@ -177,14 +177,14 @@ def test_a_name_that_is_taken_three_times_is_for_a_person(tmp_path: Path) -> Non
 
 
 def test_an_opaque_job_that_completes_succeeded(tmp_path: Path) -> None:
-    """Its exit code is the only evidence, and the result says so."""
+    """The exit code is the only evidence, and the result says so."""
     made = owner(tmp_path, plays=(Phase.SUCCEEDED,))
     result = made.result()
     assert (result.outcome, result.evidence, result.outputs) == (Outcome.SUCCEEDED, "exit code 0", ())
 
 
 def test_an_opaque_job_that_exits_badly_failed_unless_it_may_try_again(tmp_path: Path) -> None:
-    """One attempt: Failed, with the exit code. Two: the second one counts."""
+    """With one attempt it is Failed, with the exit code. With two, the second one decides."""
     made = owner(tmp_path, plays=(Phase.FAILED_KNOWN,), retry={"maxAttempts": 1})
     result = made.result()
     assert result.outcome is Outcome.FAILED
@@ -199,7 +199,7 @@ def test_an_opaque_job_that_exits_badly_failed_unless_it_may_try_again(tmp_path:
 
 
 def test_an_opaque_job_whose_end_nobody_saw_goes_by_on_unknown(tmp_path: Path) -> None:
-    """Hold by default; Retry runs again; Fail says Failed, outcome unknown."""
+    """By default the key is held; with Retry the job runs again; with Fail it is Failed, outcome unknown."""
     made = owner(tmp_path, plays=(Phase.UNKNOWN,))
     assert made.held().held is HeldReason.UNKNOWN
 
@@ -216,7 +216,7 @@ def test_an_opaque_job_whose_end_nobody_saw_goes_by_on_unknown(tmp_path: Path) -
 
 
 def test_an_opaque_job_that_cannot_be_stopped_is_held(tmp_path: Path) -> None:
-    """It may still run: neither Cancelled nor another attempt."""
+    """The attempt may still run, so the key is neither Cancelled nor granted another attempt."""
     made = owner(tmp_path)
     made.applications.unstoppable = True
     made.waits = lambda: stop_wanted(made)
@@ -224,8 +224,8 @@ def test_an_opaque_job_that_cannot_be_stopped_is_held(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_runs_is_never_recorded_as_starting_again(tmp_path: Path) -> None:
-    """The application says that it runs, and our view of its pod, which is a watch of its own, is a moment older: the driver is noted, and
-    the phase stays."""
+    """The application is Running, while our view of its pod comes from another watch and is a moment older: the driver is noted, and the
+    phase stays."""
     made = owner(tmp_path)
     name = "so-" + made.granted.record.key_hash[:20] + "-g1-a1"
     phases: list[tuple[str | None, str | None]] = []
@@ -246,7 +246,8 @@ def test_an_attempt_that_runs_is_never_recorded_as_starting_again(tmp_path: Path
 
 
 def test_an_attempt_is_not_launched_before_its_time(tmp_path: Path) -> None:
-    """Backoff by the store's clock: about 100 s less jitter after the first failure, however often it is observed in between."""
+    """The backoff counts by the store's clock: about 100 s less jitter after the first failure, however often the key is looked at in
+    between."""
     now = [1000.0]
     launched: list[float] = []
     retry = {"maxAttempts": 2, "backoff": {"initial": "100s", "max": "100s"}}
@@ -270,7 +271,7 @@ def test_an_attempt_is_not_launched_before_its_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("commits", "outcome"), [(False, Outcome.CANCELLED), (True, Outcome.SUCCEEDED)])
 def test_a_stop_that_is_wanted_ends_a_running_attempt(tmp_path: Path, outcome: Outcome, *, commits: bool) -> None:
-    """Cancelled, and its application stopped; Succeeded when it had committed, since that is the truth."""
+    """The key is Cancelled and its application stopped, or Succeeded if the attempt had committed, since that is the truth."""
     made = writing(tmp_path, phase=Phase.RUNNING) if commits else owner(tmp_path, "orders")
     made.waits = lambda: stop_wanted(made)
 
@@ -285,7 +286,7 @@ def test_a_stop_that_is_wanted_ends_a_running_attempt(tmp_path: Path, outcome: O
 
 
 def test_a_drive_that_lost_its_claim_writes_nothing(tmp_path: Path) -> None:
-    """Another process took over while it waited: NotOurs, and the record is the successor's."""
+    """Another process took over while it waited: the drive ends with NotOurs, and the record stays the successor's."""
     made = owner(tmp_path, "orders")
     before: list[int] = []
 
@@ -304,7 +305,7 @@ def test_a_drive_that_lost_its_claim_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_record_that_was_forgotten_or_reopened_is_not_ours(tmp_path: Path) -> None:
-    """The generation that was driven is over."""
+    """The generation that it drives is over, so the drive ends with NotOurs."""
     made = owner(tmp_path, "orders")
     ahead = made.granted.record.changed(generation=2)
     assert isinstance(run(made.drive().run(ahead, made.granted.claim)), NotOurs)
@@ -320,7 +321,7 @@ def failing(made: Owner) -> Callable[[Assignment], Phase]:
 
 
 def test_a_permanent_error_fails_for_good_with_its_message(tmp_path: Path) -> None:
-    """`job.fail`: one attempt of three, Failed(Permanent)."""
+    """`job.fail` in the first of three attempts: Failed(Permanent), with one attempt."""
     made = owner(tmp_path, "orders")
     made.applications.plays = [failing(made)]
 
@@ -332,7 +333,7 @@ def test_a_permanent_error_fails_for_good_with_its_message(tmp_path: Path) -> No
 
 
 def test_an_unmet_expectation_fails_for_good_under_its_own_name(tmp_path: Path) -> None:
-    """One attempt of three, Failed(Expectation); a word of a later driver that we do not know is a permanent error."""
+    """One attempt of three: Failed(Expectation). A failure class from a newer driver, which we do not know, counts as a permanent error."""
     for said, failure in (("Expectation", "Expectation"), ("Weather", "Permanent")):
         made = owner(tmp_path / said, "orders")
 
@@ -349,7 +350,7 @@ def test_an_unmet_expectation_fails_for_good_under_its_own_name(tmp_path: Path) 
 
 
 def test_a_permanent_error_after_half_of_the_outputs_is_for_a_person(tmp_path: Path) -> None:
-    """Some outputs are committed: never Failed, never another attempt, Held(Partial)."""
+    """Some outputs are committed: neither Failed nor another attempt, but Held(Partial)."""
     made = owner(tmp_path, "a", "b")
 
     def play(assignment: Assignment) -> Phase:
@@ -363,7 +364,7 @@ def test_a_permanent_error_after_half_of_the_outputs_is_for_a_person(tmp_path: P
 
 
 def test_values_reach_the_result_and_later_ones_win(tmp_path: Path) -> None:
-    """What duplicates get."""
+    """Values that drivers report are in the result, which every duplicate gets."""
     made = owner(tmp_path, "orders")
 
     def play(assignment: Assignment) -> Phase:
@@ -378,7 +379,7 @@ def test_values_reach_the_result_and_later_ones_win(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_ends_well_and_writes_nothing_failed(tmp_path: Path) -> None:
-    """NoEffect: again would do the same; the message says what to do."""
+    """NoEffect: another attempt would do the same; the message says what to do."""
     made = owner(tmp_path, "orders", plays=(Phase.SUCCEEDED,))
     result = made.result()
     assert result.failure is not None
@@ -411,7 +412,7 @@ def test_half_of_the_outputs_are_completed_by_the_next_attempt(tmp_path: Path) -
 def test_an_output_whose_staging_cannot_be_swept_does_not_change_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sweeping is housekeeping: a slot of another token that does not parse is not this result's matter."""
+    """Sweeping is housekeeping: an unreadable slot of another token does not concern this result."""
     made = writing(tmp_path)
 
     async def corrupt(*_: object) -> None:
@@ -422,13 +423,13 @@ def test_an_output_whose_staging_cannot_be_swept_does_not_change_the_result(
 
 
 def test_a_follower_that_attaches_in_the_last_moment_is_read_before_the_end(tmp_path: Path) -> None:
-    """With a watch of changes, the drive relies on the record that it read last. If the finalize meets a newer one it is not just repeated:
-    the record is read, now with the follower, and the second finalize succeeds."""
+    """With a watch of changes, the drive relies on the record that it read last. When finalize finds a newer one, it is not simply
+    repeated: the record is read again, with the follower in it, and the second finalize succeeds."""
     made = owner(tmp_path, plays=(Phase.SUCCEEDED,))
     sent: list[int] = []
 
     class Busy:
-        """The real store, with a follower attached just before the first finalize."""
+        """The real store, with a follower attached right before the first finalize."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(made.store, name)
@@ -449,7 +450,7 @@ def test_a_follower_that_attaches_in_the_last_moment_is_read_before_the_end(tmp_
 
 
 def test_when_an_attempt_left_its_queue_is_recorded(tmp_path: Path) -> None:
-    """By the store's clock, in the write that notes the next phase; not while it waits."""
+    """The time, by the store's clock, is in the write that notes the next phase, and absent while the attempt is queued."""
     made = writing(tmp_path)
     made.applications.plays = [Phase.HELD]
     phases = [Phase.STARTING, Phase.SUCCEEDED]
@@ -467,7 +468,7 @@ def test_when_an_attempt_left_its_queue_is_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_what_is_remarkable_about_a_success_is_in_its_result(tmp_path: Path, declared: bool) -> None:
-    """Exit code 0 of a driver of which a process was killed for lack of memory: Succeeded, and the evidence says so."""
+    """The driver exited with 0 although one of its processes was killed for lack of memory: Succeeded, and the evidence says so."""
     made = writing(tmp_path, phase=Phase.RUNNING) if declared else owner(tmp_path)
     said = "driver container exited with code 0 (OOMKilled)"
 

@@ -1,4 +1,4 @@
-"""A generation that follows a foreign application: the table for every case, and its drive under crashes and lost replies."""
+"""A generation that follows a foreign application: the decision table for every case, and its drive under crashes and lost replies."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ ENDS = (Phase.SUCCEEDED, Phase.FAILED_KNOWN)
 
 
 def test_nothing_is_ever_done_to_what_is_followed() -> None:
-    """In every case it is looked at, noted, waited for, held or ended in the record: no row launches, settles, stops or grants."""
+    """In every case the application is only observed: its state is noted, waited for, or the record is held or ended. No row launches,
+    settles, stops or grants."""
     assert {type(decision.action) for *_, decision in followed()} == {Done, Finalize, Hold, Note, Wait}
 
 
 def test_an_end_is_told_only_of_the_very_application_and_only_when_it_is_known() -> None:
-    """Succeeded needs COMPLETED, and Failed an exit code or `onUnknown: Fail`, of a noted application with the bound UID; the end is never
-    Cancelled."""
+    """Succeeded needs COMPLETED, and Failed needs an exit code or `onUnknown: Fail`, of a noted application with the bound UID; the end is
+    never Cancelled."""
     for record, observation, policy, decision in followed():
         if not isinstance(decision.action, Finalize):
             continue
@@ -55,7 +56,7 @@ def test_an_end_is_told_only_of_the_very_application_and_only_when_it_is_known()
 
 
 def test_a_key_is_never_free_while_its_application_may_run() -> None:
-    """Where the bound application is there and has not ended, no case finalizes: another generation beside it would repeat it."""
+    """While the bound application exists and has not ended, no case finalizes: another generation would repeat its work beside it."""
     for _, observation, _, decision in followed():
         seen = observation.seen
         if seen is not None and seen.uid == BOUND.uid and seen.phase not in {*ENDS, Phase.UNKNOWN, Phase.FAILED_INFRA}:
@@ -63,7 +64,7 @@ def test_a_key_is_never_free_while_its_application_may_run() -> None:
 
 
 def test_a_note_says_something_new() -> None:
-    """Each Note changes the record, so that no drive notes for ever: the phase goes forward, or the application was not noted."""
+    """Each Note changes the record (the phase advances, or the application is noted for the first time), so notes never repeat for ever."""
     for record, observation, _, decision in followed():
         if isinstance(decision.action, Note):
             seen = observation.seen
@@ -73,7 +74,7 @@ def test_a_note_says_something_new() -> None:
 
 
 def test_only_bound_records_are_followed() -> None:
-    """`next_of` asks `follow` where the record is bound, and `decide` otherwise: without the binding, the application is launched."""
+    """`next_of` uses `follow` for a bound record and `decide` for any other: without the binding the application would be launched."""
     nothing = Observation(seen=None)
     assert next_of(RECORD, nothing, OPAQUE, 0.0).row == "how its application ended is unknown"
     assert next_of(RECORD.changed(bound=None), nothing, OPAQUE, 0.0).row == "granted and not launched"
@@ -91,7 +92,7 @@ def test_only_bound_records_are_followed() -> None:
 def test_what_nobody_can_tell_is_held_in_words_for_a_person(
     *, noted: bool, seen: ApplicationState | None, words: str
 ) -> None:
-    """Held(Unknown) says which application, and what of it is not known."""
+    """Held(Unknown) names the application, and what is not known about it."""
     record = RECORD.changed(application=NOTED if noted else None)
     action = follow(record, Observation(seen=seen), OPAQUE).action
     assert isinstance(action, Hold)
@@ -100,7 +101,7 @@ def test_what_nobody_can_tell_is_held_in_words_for_a_person(
 
 
 def test_a_cancelled_key_is_held_while_its_application_runs() -> None:
-    """The sentence says who cancelled, and that the application is not ours and runs on."""
+    """The sentence says who cancelled, and that the application is not ours and keeps running."""
     wish = StopWanted(why=Why.CANCELLED, by="ann", reason="too slow")
     decision = follow(RECORD.changed(application=NOTED, stop_wanted=wish), Observation(seen=SEEN), OPAQUE)
     assert isinstance(decision.action, Hold)
@@ -114,7 +115,7 @@ def test_a_cancelled_key_is_held_while_its_application_runs() -> None:
 
 @dataclass
 class Foreign:
-    """Applications that others started; counts the looks."""
+    """Applications that others started; counts observations."""
 
     seen: ApplicationState | None = SEEN
     looks: int = 0
@@ -134,7 +135,7 @@ class Foreign:
 
 @dataclass
 class Following:
-    """The owner of a bound key; its launcher exists and must not be called."""
+    """The owner of a bound key; it has a launcher, which must not be called."""
 
     made: Owner
     foreign: Foreign
@@ -167,7 +168,7 @@ def following(tmp_path: Path) -> Following:
     ("phase", "outcome"), [(Phase.SUCCEEDED, Outcome.SUCCEEDED), (Phase.FAILED_KNOWN, Outcome.FAILED)]
 )
 def test_it_is_followed_to_its_end(following: Following, phase: Phase, outcome: Outcome) -> None:
-    """Noted, awaited, and its end recorded; the launcher is never called."""
+    """It is noted, awaited, and its end recorded; the launcher is never called."""
     phases = iter([Phase.STARTING, Phase.RUNNING, Phase.FINISHING, phase])
     following.foreign.become(Phase.ACCEPTED)
     following.made.waits = lambda: following.foreign.become(next(phases))
@@ -180,7 +181,8 @@ def test_it_is_followed_to_its_end(following: Following, phase: Phase, outcome: 
 
 
 def test_retries_of_its_own_operator_are_followed(following: Following) -> None:
-    """FAILING, PENDING_RERUN and a second run are not an end, whatever the first driver did; only the Spark operator's final state is."""
+    """FAILING, PENDING_RERUN and a second run are not an end, whatever the first driver did; only the Spark operator's final state is
+    one."""
     phases = iter(
         [
             Phase.RUNNING,
@@ -201,7 +203,7 @@ def test_retries_of_its_own_operator_are_followed(following: Following) -> None:
 
 
 def test_what_is_not_there_is_held_and_nothing_is_launched(following: Following) -> None:
-    """The name of a binding that fits no application holds the key."""
+    """A binding whose application does not exist holds the key."""
     following.foreign.seen = None
     ended = following.run()
     assert isinstance(ended, Ended)
@@ -210,7 +212,7 @@ def test_what_is_not_there_is_held_and_nothing_is_launched(following: Following)
 
 
 def test_an_api_server_that_does_not_answer_says_nothing(following: Following) -> None:
-    """LaunchUnavailable is raised and the key stays as it was; the next drive finds the end."""
+    """LaunchUnavailable is raised and the key is unchanged; the next drive finds the end."""
     following.foreign.errors.append(LaunchUnavailable("no answer"))
     with pytest.raises(LaunchUnavailable):
         following.run()
@@ -221,7 +223,7 @@ def test_an_api_server_that_does_not_answer_says_nothing(following: Following) -
 
 
 def test_a_process_that_cannot_look_raises(following: Following) -> None:
-    """A drive without a way to look at others' applications concludes nothing."""
+    """A drive that cannot observe foreign applications concludes nothing."""
     with pytest.raises(LaunchUnavailable, match="its operator drives it"):
         following.made.run()
     assert following.record.state is State.IN_PROGRESS
@@ -231,7 +233,8 @@ def test_a_process_that_cannot_look_raises(following: Following) -> None:
 @pytest.mark.parametrize("verb", ["load", "update", "finalize", "heartbeat"])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_lost_reply_changes_nothing(following: Following, verb: str, number: int, *, lands: bool) -> None:
-    """Whichever call loses its answer, applied or not: the same owner, or a successor, records one result, and touches nothing."""
+    """Whichever call loses its answer, carried out or not, the same owner or a successor records one result, and never touches the
+    application."""
     lossy = _LosesOne(following.made.store, verb, number, lands=lands)
     phases = iter([Phase.RUNNING, Phase.SUCCEEDED, Phase.SUCCEEDED, Phase.SUCCEEDED, Phase.SUCCEEDED])
     following.foreign.become(Phase.STARTING)
@@ -247,7 +250,7 @@ def test_a_lost_reply_changes_nothing(following: Following, verb: str, number: i
 
 
 class _LosesOne(Lossy):
-    """The call with this number of one verb."""
+    """Loses the answer to one call of one verb, selected by number."""
 
     def __init__(self, store: MemoryStore, verb: str, number: int, *, lands: bool) -> None:
         super().__init__(store, verb, times=0, lands=lands)
@@ -266,7 +269,7 @@ def _wish(following: Following, why: Why) -> Callable[[], object]:
 
 
 def test_a_cancel_holds_it_and_stops_nothing(following: Following) -> None:
-    """A cancellation request while it runs: Held(StillThere), and the application was not touched."""
+    """A cancellation request while the application runs: Held(StillThere), and the application is not touched."""
     following.made.waits = _wish(following, Why.CANCELLED)
     assert isinstance(following.run(), Ended)
     assert (following.record.state, following.record.held) == (State.HELD, HeldReason.STILL_THERE)

@@ -1,4 +1,4 @@
-"""What an operator does at outputs, for whom: nothing out of bounds reaches a store, and a recorded job stays readable."""
+"""Limits of what an operator does at outputs on behalf of tenants: it touches no output out of bounds, and still reads recorded jobs."""
 
 from __future__ import annotations
 
@@ -65,11 +65,12 @@ def limits(
 def test_without_a_list_an_operator_of_several_namespaces_touches_nothing(
     settles: Settles, namespaces: list[str] | None, touches: bool, tmp_path: Path
 ) -> None:
-    """`--settle operator` is the administrator's word that its credentials are meant for every tenant."""
+    """Without a list of allowed outputs an operator of several namespaces settles nothing itself, except with `--settle operator`, by which
+    the administrator declares its credentials to be meant for every tenant."""
     made = limits(settles, namespaces=namespaces)
     (sink,) = made.limited(driven(desired(tmp_path))).sinks
     assert isinstance(sink, Absent) is not touches
-    assert refusal(made, desired(tmp_path)) == ""  # drivers write by their own rights
+    assert refusal(made, desired(tmp_path)) == ""  # drivers write with their own credentials
     if settles is Settles.AUTO and not touches:
         assert made.nothing == SEVERAL
         assert out_of_reach([sink], settles) == SEVERAL
@@ -77,7 +78,8 @@ def test_without_a_list_an_operator_of_several_namespaces_touches_nothing(
 
 @pytest.mark.parametrize("settles", list(Settles))
 def test_what_is_out_of_bounds_is_refused_and_never_touched(settles: Settles, tmp_path: Path) -> None:
-    """Also with `--settle operator`: the list says more. Every method of the sink refuses, or says "not checked"."""
+    """An output that is not on the list is refused even with `--settle operator`. Every method of its sink raises, except the probe, which
+    says "not checked"."""
     made = limits(settles, f"{tmp_path}/team-a")
     assert refusal(made, desired(tmp_path / "team-a" / "t")) == ""
     wanted = desired(tmp_path / "team-b" / "t")
@@ -96,7 +98,8 @@ def test_what_is_out_of_bounds_is_refused_and_never_touched(settles: Settles, tm
 
 
 def test_labels_are_read_once_in_a_while_and_count() -> None:
-    """A label that goes takes its outputs along, at the next look after 30 seconds; until it is known, nothing is allowed."""
+    """When a label is removed its outputs are no longer allowed, from the next look-up after 30 seconds; before the first look-up nothing
+    is allowed."""
     clock, known, asked = [0.0], {"team-a": {"tier": "gold"}}, []
 
     async def labels(namespace: str) -> Mapping[str, str] | None:
@@ -116,13 +119,13 @@ def test_labels_are_read_once_in_a_while_and_count() -> None:
     clock[0] += FRESH
     run(made.look_up({"team-a"}))
     assert refusal(made, wanted)
-    assert made.version > before  # so that running drives describe their jobs anew
+    assert made.version > before  # which makes running drives describe their jobs again
     assert asked == ["team-a"] * 2
 
 
 @pytest.mark.parametrize("where", ["", "_idem", "_delta_log", "_sparkonce"])
 def test_a_link_that_was_made_since_is_not_followed(where: str, tmp_path: Path) -> None:
-    """A tenant replaces its table, or a folder in it, by a link into another team's: settling there stops with one sentence."""
+    """A tenant replaces its table, or a folder in it, by a link into another team's: settling there is refused with one sentence."""
     own, other = tmp_path / "team-a" / "t", tmp_path / "team-b" / "t"
     other.mkdir(parents=True)
     own.parent.mkdir()
@@ -139,7 +142,8 @@ def test_a_link_that_was_made_since_is_not_followed(where: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_without_a_gateway_the_remedy_is_the_list(listed: bool, tmp_path: Path) -> None:
-    """No settle run could report; each sentence names a remedy that fits, and with it this operator settles by itself."""
+    """Without a gateway a settle run could not report. Each sentence names a remedy that fits, and after it this operator settles by
+    itself."""
     one = scene(tmp_path)
     one.settles = Settles.AUTO
     drive = one.drive()

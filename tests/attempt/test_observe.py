@@ -1,4 +1,4 @@
-"""For how long a driver's silence may be believed, and how often its progress is shown."""
+"""How long a driver's silence has lasted, and how often its progress is shown."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def heard(one: Granted, served: float | None, owned: float) -> float | None:
 def test_silence_counts_from_when_the_driver_could_be_heard(
     tmp_path: Path, silent: float, served: float | None, owned: float, believed: float | None
 ) -> None:
-    """The shortest of the times since its last heartbeat, since a gateway serves and since this owner has the key, less the time that a
-    gateway may be down unnoticed. It restarts after a takeover and after an outage; while no gateway serves, silence proves nothing."""
+    """Silence is the shortest of the times since the last heartbeat, since a gateway serves and since this owner has the key, less the
+    time that a gateway may be down unnoticed. It restarts after a takeover and after an outage; while no gateway serves, silence proves
+    nothing."""
     clock = Clock()
     one = attempt(tmp_path, clock)
     DirectChannel(one.store, one.assignment).renew({"rows": 3})
@@ -64,7 +65,7 @@ def test_silence_counts_from_when_the_driver_could_be_heard(
 
 
 def test_an_attempt_that_never_beat_is_no_silent_one(tmp_path: Path) -> None:
-    """It may not have called sparkonce.current() yet: it has no age, and the gateways' uptime is not read."""
+    """Its driver may not have called sparkonce.current() yet: it has no age, and the gateways' uptime is not read."""
     one = attempt(tmp_path, Clock())
 
     async def asked() -> float | None:
@@ -74,7 +75,7 @@ def test_an_attempt_that_never_beat_is_no_silent_one(tmp_path: Path) -> None:
 
 
 def test_beats_of_another_attempt_or_grant_are_not_heard(tmp_path: Path) -> None:
-    """The lease of attempt 1 proves nothing about attempt 2, and neither does its permanent error."""
+    """A heartbeat of attempt 1 proves nothing about attempt 2, and neither does its permanent error."""
     one = attempt(tmp_path, Clock())
     channel = DirectChannel(one.store, one.assignment)
     channel.renew({"rows": 3})
@@ -88,7 +89,7 @@ def test_beats_of_another_attempt_or_grant_are_not_heard(tmp_path: Path) -> None
 
 
 def test_reports_of_settle_runs_are_no_errors_of_drivers(tmp_path: Path) -> None:
-    """Another kind."""
+    """A settle run's report has another kind, so its message is not a driver's permanent error."""
     one = attempt(tmp_path, Clock())
     entry = Report(attempt=1, reporter="settle-1", kind="verdict", body={"verdict": "None", "message": "x"})
     run(one.store.report(one.record.address, 1, entry))
@@ -96,7 +97,7 @@ def test_reports_of_settle_runs_are_no_errors_of_drivers(tmp_path: Path) -> None
 
 
 def test_progress_moves_when_it_changed_and_a_while_passed() -> None:
-    """At once the first time, then at most every ten seconds, never for the same, never for nothing."""
+    """Progress is shown at once the first time, then at most every ten seconds, and only if it changed and is not empty."""
     shown = ShownProgress()
     assert not shown.moved({}, 0.0)
     assert shown.moved({"rows": 1}, 0.0)
@@ -122,8 +123,8 @@ def test_progress_moves_when_it_changed_and_a_while_passed() -> None:
 def test_a_driver_with_nothing_left_to_do_says_since_when(
     tmp_path: Path, said: object, silent: float, served: float | None, lingers: float | None
 ) -> None:
-    """By its own clock, and its silence since is added by the store's, as far as heartbeats could have been received. What is no number of
-    seconds is no answer, and people are shown the progress without it."""
+    """The driver reports the time by its own clock; its silence since is added by the store's clock, as far as heartbeats could have been
+    received. A value that is not a number of seconds is ignored, and not shown with the progress."""
     clock = Clock()
     one = attempt(tmp_path, clock)
     DirectChannel(one.store, one.assignment).renew({"rows": 3, "lingers": said})
@@ -155,7 +156,8 @@ STARTING = ApplicationState(name="so-1", uid="u1", nonce="nonce-1", phase=Phase.
 def test_a_driver_that_no_node_takes_waits_in_a_queue(
     tmp_path: Path, seen: ApplicationState, noted: str, waits: float | None, phase: Phase
 ) -> None:
-    """Although no scheduler says a word about it: after the time that placing takes, and until a node has it."""
+    """Even if no scheduler reports it, the driver counts as queued once it has had no node for longer than placing takes, until a node has
+    it."""
     record = attempt(tmp_path, Clock()).now().changed(phase=noted)
     found = as_queued(record, seen, waits, start_timeout=1800.0)
     assert found is not None and found.phase is phase
@@ -163,14 +165,14 @@ def test_a_driver_that_no_node_takes_waits_in_a_queue(
 
 
 def test_a_driver_that_no_node_takes_is_never_late(tmp_path: Path) -> None:
-    """Also where startTimeoutSeconds is less than placing takes."""
+    """This holds even where startTimeoutSeconds is less than the time that placing takes."""
     record = attempt(tmp_path, Clock()).now()
     found = as_queued(record, STARTING, 1.5, start_timeout=1.0)
     assert found is not None and found.phase is Phase.HELD
 
 
 def test_a_driver_starts_when_it_has_left_its_queue(tmp_path: Path) -> None:
-    """The time in the queue is not part of startTimeoutSeconds; that of an earlier attempt says nothing about this one."""
+    """The time in the queue is not part of startTimeoutSeconds; an earlier attempt's time in the queue does not count for this one."""
     clock = Clock()
     one = attempt(tmp_path, clock)
     clock.at += 5000.0

@@ -1,4 +1,4 @@
-"""Policies as plain values: the backoff, and the values derived from a spec's fields."""
+"""Policies as plain values: the backoff, and what is derived from a spec's fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkonce.model.spec import IdempotentJob, JobSpec, OnDelete, OnDuplicate, 
 
 POLICY = Policy(declared=True, backoff_initial=10.0, backoff_max=300.0)
 JITTER = 0.1
-"""The part of a wait that a nonce may take off."""
+"""The fraction of a wait that jitter may subtract."""
 
 
 def spec_of(**spec: Any) -> JobSpec:
@@ -46,7 +46,7 @@ def test_the_wait_doubles(attempts: int, wait: float) -> None:
 
 @given(st.integers(min_value=6, max_value=10**9), st.text())
 def test_the_wait_is_capped(attempts: int, nonce: str) -> None:
-    """However many attempts there were, the wait is at most the cap, and not below it by more than the jitter."""
+    """However many attempts there were, the wait is at most the cap, and below it by no more than the jitter."""
     assert POLICY.backoff_max * (1 - JITTER) <= POLICY.delay(attempts, nonce=nonce) <= POLICY.backoff_max
 
 
@@ -58,8 +58,8 @@ def test_nothing_to_wait_for(attempts: int, nonce: str) -> None:
 
 
 def test_jitter_is_a_function_of_the_nonce() -> None:
-    """The same attempt always waits the same time, whichever process computes it; a hundred attempts that failed together are spread over
-    most of the jitter."""
+    """The same attempt always waits equally long, whichever process computes it; the waits of a hundred attempts that failed together are
+    spread over most of the jitter."""
     waits = [POLICY.delay(1, nonce=f"nonce-{n}") for n in range(100)]
     assert waits == [POLICY.delay(1, nonce=f"nonce-{n}") for n in range(100)]
     assert len(set(waits)) == 100
@@ -67,7 +67,7 @@ def test_jitter_is_a_function_of_the_nonce() -> None:
 
 
 def test_of_a_job_with_outputs_that_says_nothing() -> None:
-    """Three attempts, Attach, Reject, Replay, and a heartbeat of two minutes."""
+    """A job with outputs and no policies gets three attempts, Attach, Reject, Replay, and a heartbeat timeout of two minutes."""
     assert job() == Policy(
         declared=True,
         max_attempts=3,
@@ -89,13 +89,13 @@ def test_of_a_job_with_outputs_that_says_nothing() -> None:
 
 
 def test_of_an_opaque_job_that_says_nothing() -> None:
-    """Run once, and never given up for silence, since nothing makes it send heartbeats."""
+    """An opaque job without policies runs once, and is never given up for silence, since nothing makes it send heartbeats."""
     policy = job(outputs=[])
     assert (policy.declared, policy.max_attempts, policy.heartbeat_timeout) == (False, 1, None)
 
 
 def test_of_a_job_that_says_everything() -> None:
-    """Every field of the spec that decides anything arrives in the policy, in seconds."""
+    """Every field of the spec that affects a decision is in the policy, in seconds where it is a time."""
     policy = job(
         retry={"maxAttempts": 7, "submissionRetries": 1, "backoff": {"initial": "1m", "max": "1h"}},
         onDuplicate="Reject",
@@ -143,7 +143,7 @@ def test_of_a_job_that_says_everything() -> None:
 
 
 def test_the_environment_has_its_own_heartbeat() -> None:
-    """Where silence is suspicious sooner, the default is another one; a job that says its own keeps it."""
+    """Where silence is suspicious sooner, the environment sets another default; a job with a timeout of its own keeps that."""
     assert Policy.of(spec_of(), heartbeat_timeout=30).heartbeat_timeout == 30
     assert Policy.of(spec_of(heartbeatTimeoutSeconds=7), heartbeat_timeout=30).heartbeat_timeout == 7
     assert Policy.of(spec_of(outputs=[]), heartbeat_timeout=30).heartbeat_timeout is None

@@ -1,4 +1,4 @@
-"""Which outputs a process may settle by itself: a local folder is the trap."""
+"""Which outputs a process may settle by itself: a local folder of the same path may not be the same folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def slot_log(location: str) -> Any:
 
 @pytest.mark.parametrize("inside", [None, "", "rows.parquet", "_idem", "_delta_log"])
 def test_a_local_folder_is_reached_if_the_table_stands_in_it(tmp_path: Path, inside: str | None) -> None:
-    """A missing folder, an empty one, or one with other content is not reached: it may be on another disk. Looking creates nothing."""
+    """A folder that is missing, empty, or has other content is not reached: the table may be on another disk. Looking creates nothing."""
     table = tmp_path / "a table"
     if inside is not None:
         (table / inside).mkdir(parents=True)
@@ -45,7 +45,7 @@ def test_a_local_folder_is_reached_if_the_table_stands_in_it(tmp_path: Path, ins
 
 
 def test_one_of_several_is_enough_to_send_somebody(tmp_path: Path) -> None:
-    """All outputs are settled by the same hand."""
+    """One output out of reach needs a settle run, which then settles all outputs."""
     (tmp_path / "here" / "_idem").mkdir(parents=True)
     here, there = slot_log(str(tmp_path / "here")), slot_log(str(tmp_path / "there"))
     assert out_of_reach([here], Settles.AUTO) == ""
@@ -53,12 +53,12 @@ def test_one_of_several_is_enough_to_send_somebody(tmp_path: Path) -> None:
 
 
 def test_what_is_on_a_store_is_the_same_place_for_everybody() -> None:
-    """A store is the same place for all processes; whether it answers is known only from a request."""
+    """An object store is the same place for every process; whether it answers is only known from a request."""
     assert within_reach(slot_log("s3://bucket/orders"), Settles.AUTO)
 
 
 def test_a_missing_library_leaves_the_output_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drivers get an error before anything runs; an operator gets an output that exists and is out of reach."""
+    """A driver gets an error before anything runs; an operator gets a sink that exists and is out of reach."""
     declared = Declared(name="orders", kind="iceberg", location="lake.sales.orders")
     monkeypatch.setitem(sys.modules, "sparkonce.sink.iceberg.sink", None)
     with pytest.raises(LibraryMissing):
@@ -73,17 +73,17 @@ def test_a_missing_library_leaves_the_output_to_others(monkeypatch: pytest.Monke
 
 
 def test_a_setting_that_is_none_is_refused() -> None:
-    """One sentence, with what there is."""
+    """The sentence lists the valid settings."""
     assert settles_as("run") is Settles.RUN
     with pytest.raises(InvalidInput, match="auto, operator, run"):
         settles_as("perhaps")
 
 
-# --- a person's word about outputs that are elsewhere
+# --- a person's decision about outputs that this process cannot see
 
 
 def held(folder: Path, reason: HeldReason, **change: Any) -> tuple[LocalRunner, Any]:
-    """A key of a cluster, held, and the command line of a machine that does not see its output."""
+    """A held key of a cluster, and the command line of a machine that does not see its output."""
     made = owner(folder, "orders")
     settling = Settling(attempt=1, why=Why.LOST)
     made.granted.update(settling=settling)
@@ -93,7 +93,7 @@ def held(folder: Path, reason: HeldReason, **change: Any) -> tuple[LocalRunner, 
 
 @pytest.mark.parametrize("how", ["succeeded", "failed"])
 def test_no_outcome_is_said_where_the_outputs_cannot_be_seen(tmp_path: Path, how: operate.How) -> None:
-    """A committed job could be declared failed: the call is refused, and nothing is written to the ledger or to this disk."""
+    """Otherwise a committed job could be declared failed: the call is refused, and nothing is written to the ledger or to this disk."""
     embedded, made = held(tmp_path, HeldReason.PARTIAL)
     before: Record = made.granted.now()
     with pytest.raises(InvalidInput, match=r"this process sees no table.*--retry"):
@@ -107,8 +107,8 @@ def test_no_outcome_is_said_where_the_outputs_cannot_be_seen(tmp_path: Path, how
 def test_a_gateway_settles_nothing_for_its_callers(
     tmp_path: Path, allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever may decide about a key would use the gateway's rights at the table that the job names. It looks only if its administrator
-    says so (SPARKONCE_SETTLE)."""
+    """Otherwise a person who may decide about a key could use the gateway's credentials on the table that the job names. The gateway reads
+    it only if its administrator says so (SPARKONCE_SETTLE)."""
     _, made = held(tmp_path, HeldReason.PARTIAL)
     (tmp_path / "orders" / "_idem").mkdir(parents=True)  # the gateway sees the table
     if allowed:
@@ -132,7 +132,7 @@ def test_a_gateway_settles_nothing_for_its_callers(
 
 @pytest.mark.parametrize("reason", [HeldReason.CANNOT_SETTLE, HeldReason.STUCK, HeldReason.KEY_CONFLICT])
 def test_retry_has_an_operator_look_once_more(tmp_path: Path, reason: HeldReason) -> None:
-    """The same attempt, unsettled as before, with a number that no settle run has used; an operator takes it over."""
+    """The attempt stays the same and unsettled, with the next unused number for a settle run; an operator takes the key over."""
     embedded, made = held(tmp_path, reason, settle_runs=3)
     asyncio.run(operate.resolve(embedded, made.granted.now(), "retry", by="ann", reason="the volume is back"))
     now = made.granted.now()
@@ -141,7 +141,7 @@ def test_retry_has_an_operator_look_once_more(tmp_path: Path, reason: HeldReason
 
 
 def test_retry_of_a_partial_key_grants_the_next_attempt(tmp_path: Path) -> None:
-    """It was settled when it was held: nothing need be looked at here."""
+    """The attempt was settled when the key was held, so no output needs to be read here."""
     embedded, made = held(tmp_path, HeldReason.PARTIAL)
     asyncio.run(operate.resolve(embedded, made.granted.now(), "retry", by="ann", reason="again"))
     now = made.granted.now()

@@ -92,7 +92,7 @@ def test_row(row: str, expected: Answer, record: Record | None, facts: set[str],
 
 @pytest.mark.parametrize("found", [Evidence.GONE, Evidence.REPLACED])
 def test_a_result_whose_output_is_not_there_any_more_says_which(found: Evidence) -> None:
-    """Of several outputs the one that is gone or replaced is named, with the way to run anew."""
+    """The sentence names the output, of several, that is gone or replaced, and how to run the job anew."""
     said = ask(SUCCEEDED, {SAME}, DEFAULT, {"orders": Evidence.PRESENT, "totals": found})
     assert (said.answer, said.row) == (Answer.RESULT_GONE, "result gone")
     assert "totals" in said.evidence and "orders" not in said.evidence
@@ -100,12 +100,12 @@ def test_a_result_whose_output_is_not_there_any_more_says_which(found: Evidence)
 
 
 def test_a_forgotten_key_says_that_it_is_not_its_first_generation() -> None:
-    """A key whose record was forgotten is new, and the evidence says which generation comes."""
+    """A key whose record was forgotten is new, and the evidence says which generation follows."""
     view = View(record=None, claim=None, floor=2, revision=9, epoch=1)
     assert "generation 3" in answer(view, same=False, policy=DEFAULT).evidence
 
 
-# --- what holds in every case
+# --- properties of every case
 
 OUTPUTS: list[Mapping[str, Evidence] | None] = [
     None,
@@ -115,7 +115,7 @@ OUTPUTS: list[Mapping[str, Evidence] | None] = [
 
 
 class Asked:
-    """One case. Values are drawn when they are read, see harness/exhaust.py."""
+    """One case. Values are drawn when they are read; see harness/exhaust.py."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -146,14 +146,14 @@ def asked() -> Iterator[Asked]:
 
 
 def test_every_row_is_reached_and_has_its_line_above() -> None:
-    """No row of the code is hidden by another, and the readable table shows each."""
+    """Every row of the code is reached by some case, and the table above has a line for it."""
     reached = {case.said.row for case in asked()}
     assert reached == row_literals(module)
     assert {row for row, *_ in TABLE} == reached - {"result gone"}
 
 
 def test_every_request_gets_one_answer_that_explains_itself() -> None:
-    """Whatever the record contains, the answer has a row and evidence; one that waits for a person or refuses says what to do."""
+    """Whatever the record contains, the answer has a row and evidence; an answer that waits for a person or refuses says what to do."""
     turned_away = {Answer.MISMATCH, Answer.HELD, Answer.RESULT_GONE, Answer.IN_PROGRESS, Answer.FOLLOW}
     for case in asked():
         assert case.said.row and case.said.evidence
@@ -161,22 +161,22 @@ def test_every_request_gets_one_answer_that_explains_itself() -> None:
 
 
 def test_only_an_unknown_key_is_new() -> None:
-    """New is answered exactly if there is no record: an existing one is never reserved again."""
+    """The answer is New exactly if there is no record: an existing one is never reserved again."""
     for case in asked():
         assert (case.said.answer is Answer.NEW) == (case.record is None)
 
 
 def test_another_job_gets_nothing_of_this_one() -> None:
-    """A request with another fingerprint is never shown a result, never follows and never takes over: it is refused, supersedes, or
-    waits for a person."""
+    """A request with another fingerprint never gets the result, follows or takes over: it is refused, supersedes, or waits for a person."""
     for case in asked():
         if case.record is not None and not case.same:
             assert case.said.answer in (Answer.MISMATCH, Answer.SUPERSEDE, Answer.HELD)
 
 
 def test_supersede_is_declared_and_possible() -> None:
-    """Another job takes a key's place only if its onMismatch allows it or the place of a generation without effect is free, it has not been
-    answered yet, and no decision by a person is pending; a held generation that may be followed does not prevent it."""
+    """Another job takes a key's place only if onMismatch allows it, or if the generation had no effect, which frees its place. The request
+    must not have been answered before, and no person's decision may be pending; a held generation that may be followed by another does not
+    prevent it."""
     for case in asked():
         may = case.record is not None and not case.same and not case.opened
         free = may and case.record is not None and case.record.effectless
@@ -195,7 +195,7 @@ def test_a_success_is_never_run_again() -> None:
 
 
 def test_result_gone_is_said_of_a_success_alone() -> None:
-    """A failed or cancelled generation has no result that could be gone, and an output that was not checked is not gone."""
+    """A failed or cancelled generation has no result that could be gone, and an output that was not checked does not count as gone."""
     for case in asked():
         if case.said.answer is Answer.RESULT_GONE:
             assert case.missing and case.state(State.FINALIZED, Outcome.SUCCEEDED)
@@ -203,7 +203,7 @@ def test_result_gone_is_said_of_a_success_alone() -> None:
 
 def test_a_generation_follows_only_no_result_or_a_declared_rerun() -> None:
     """A new generation of the same job opens exactly after a cancelled one, or after a failed one with RerunIfFailed, and only for a
-    request that opened none before."""
+    request that has opened none before."""
     for case in asked():
         failed = case.state(State.FINALIZED, Outcome.FAILED) and case.policy.on_finalized is OnFinalized.RERUN_IF_FAILED
         follows = case.same and (case.state(State.FINALIZED, Outcome.CANCELLED) or failed)
@@ -211,29 +211,30 @@ def test_a_generation_follows_only_no_result_or_a_declared_rerun() -> None:
 
 
 def test_one_request_opens_one_generation() -> None:
-    """A request that is among the record's openers opens nothing more, by reopening or by superseding: a job that fails each time, and
-    two that supersede each other, come to an end."""
+    """A request that is among the record's openers opens nothing more, neither by reopening nor by superseding, so a job that fails each
+    time, or two that supersede each other, cannot go on for ever."""
     for case in asked():
         if case.record is not None and case.opened:
             assert case.said.answer not in (Answer.NEW, Answer.REOPEN, Answer.SUPERSEDE)
 
 
 def test_a_failure_is_replayed() -> None:
-    """A failed generation is answered with its recorded failure, unless the request may run it again."""
+    """A request for a failed generation gets the recorded failure, unless the request may run it again."""
     for case in asked():
         if case.same and case.state(State.FINALIZED, Outcome.FAILED):
             assert case.said.answer in (Answer.REPLAY, Answer.REOPEN)
 
 
 def test_a_held_key_waits_for_a_person() -> None:
-    """The same job, held: every duplicate is answered Held, and nothing runs."""
+    """Every duplicate of a held job is answered Held, and nothing runs."""
     for case in asked():
         if case.same and case.state(State.HELD):
             assert case.said.answer is Answer.HELD and "resolve" in case.said.unblock
 
 
 def test_an_unfinished_key_is_followed_rejected_or_taken_over() -> None:
-    """In progress: taken over exactly if it has no owner (also with onDuplicate: Reject), otherwise followed or rejected as declared."""
+    """In progress without an owner it is taken over, even with `onDuplicate: Reject`; with an owner it is followed or rejected as
+    declared."""
     for case in asked():
         if case.same and case.state(State.IN_PROGRESS):
             rejected = case.policy.on_duplicate is OnDuplicate.REJECT

@@ -1,4 +1,4 @@
-"""Who gets the verdict on an attempt: this process, or the settle runs that it sends; each step may be the last, each reply may be lost."""
+"""Who settles an attempt: this process or settle runs that it starts. The process may die after any step, and any reply may be lost."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from sparkonce.model.record import Assignment, GatewayAddress, HeldReason, Outco
 
 @dataclass
 class Runs:
-    """Settle runs that finish when they are created, unless they are set to be lost."""
+    """Settle runs that finish when they are created, unless they are set up to be lost."""
 
     made: Owner
     lost: int = 0
-    """So many of the next ones end without a report."""
+    """Number of next settle runs that end without a report."""
     half_made: int = 0
-    """So many of the next ones get no driver: their submission failed half-way."""
+    """Number of next settle runs that get no driver, because their submission failed half-way."""
     sent: list[tuple[int, int]] = field(default_factory=list)
-    """(attempt, run), as they were created."""
+    """(attempt, run) pairs, in the order in which they were created."""
     told: list[Assignment] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
     by_name: dict[str, ApplicationState] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Runs:
             assert assignment.run is not None
             self.sent.append((assignment.attempt, assignment.run))
             self.told.append(assignment)
-            since = 1.0 if self.half_made else None  # long ago by the clock of the cluster
+            since = 1.0 if self.half_made else None  # long ago by the cluster's clock
             self.by_name[name] = ApplicationState(
                 name=name, uid=f"uid of {name}", nonce=assignment.nonce, phase=self._run(assignment), half_made=since
             )
@@ -100,7 +100,7 @@ class Scene:
 
 
 def scene(folder: Path, *outputs: str, phase: Phase = Phase.SUCCEEDED, writes: bool = True, **spec: Any) -> Scene:
-    """Attempts that write three rows to each output, or nothing, and end so."""
+    """A scene whose attempts write three rows to each output, or nothing, and end in `phase`."""
     made = owner(folder, *(outputs or ("orders",)), **spec)
 
     def play(assignment: Assignment) -> Phase:
@@ -114,7 +114,7 @@ def scene(folder: Path, *outputs: str, phase: Phase = Phase.SUCCEEDED, writes: b
 
 
 def test_a_settle_run_reports_what_the_owner_would_have_found(tmp_path: Path) -> None:
-    """The result equals that of an owner that reaches the outputs; it does not depend on who looked."""
+    """The result equals that of an owner that reaches the outputs: it does not depend on who settled."""
     told = []
     for settles in (Settles.OPERATOR, Settles.RUN):
         one = scene(tmp_path / settles, "a", "b")
@@ -129,7 +129,7 @@ def test_a_settle_run_reports_what_the_owner_would_have_found(tmp_path: Path) ->
 
 
 def digest(table: Path) -> str:
-    """Digest of the only slot."""
+    """The digest of the only slot."""
     (slot,) = table.glob("_idem/*-g1/*.json")
     return hashlib.sha256(slot.read_bytes()).hexdigest()
 
@@ -141,8 +141,7 @@ def digest(table: Path) -> str:
 def test_an_owner_that_dies_at_any_step_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """Attempt 1 fails, attempt 2 writes; the owner dies once at each point. One effect, and no number of a settle run
-    is used twice."""
+    """Attempt 1 fails, attempt 2 writes, and the owner dies once at each point: one effect, and no number of a settle run is used twice."""
     one = scene(tmp_path)
     one.made.applications.plays.insert(0, Phase.FAILED_KNOWN)
     monkeypatch.setenv("SPARKONCE_FAILPOINTS", f"{point}=1*raise")
@@ -166,7 +165,7 @@ def test_an_owner_that_dies_at_any_step_is_replaced(
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("verb", ["update", "reports", "intent", "finalize"])
 def test_a_lost_reply_costs_another_look(tmp_path: Path, verb: str, lands: bool) -> None:
-    """StoreUnavailable from the drive; driven again it ends with one settle run and one effect."""
+    """The drive raises StoreUnavailable; driven again it ends with one settle run and one effect."""
     one = scene(tmp_path)
     store: Any = Lossy(one.made.store, verb, lands=lands)
     drive = one.drive(store)
@@ -182,7 +181,7 @@ def test_a_lost_reply_costs_another_look(tmp_path: Path, verb: str, lands: bool)
 
 
 def test_a_create_that_was_not_answered_is_made_again_under_its_number(tmp_path: Path) -> None:
-    """LaunchUnavailable: it is unknown whether it exists; the next look creates, or finds, the same one."""
+    """After LaunchUnavailable it is unknown whether the settle run exists; the next pass creates it, or finds it, under the same number."""
     one = scene(tmp_path)
     one.runs.errors = [LaunchUnavailable("no answer")]
     with pytest.raises(LaunchUnavailable):
@@ -193,7 +192,7 @@ def test_a_create_that_was_not_answered_is_made_again_under_its_number(tmp_path:
 
 
 def test_a_settle_run_that_can_never_be_created_is_for_a_person(tmp_path: Path) -> None:
-    """LaunchRefused: Held(CannotSettle), with the launcher's sentence."""
+    """LaunchRefused: the key is Held(CannotSettle), with the launcher's sentence."""
     one = scene(tmp_path)
     one.runs.errors = [LaunchRefused("it does not fit into its environment")]
     record = one.run().record
@@ -202,7 +201,7 @@ def test_a_settle_run_that_can_never_be_created_is_for_a_person(tmp_path: Path) 
 
 
 def test_three_lost_ones_are_for_a_person_and_two_are_not(tmp_path: Path) -> None:
-    """Two lost, and the third reports; three lost are Held. The record has their number."""
+    """After two lost settle runs the third reports; after three the key is held. The record has their number."""
     one = scene(tmp_path / "two")
     one.runs.lost = 2
     assert one.result().outcome is Outcome.SUCCEEDED
@@ -214,7 +213,7 @@ def test_three_lost_ones_are_for_a_person_and_two_are_not(tmp_path: Path) -> Non
 
 
 def test_a_run_that_was_submitted_half_way_is_not_waited_for_long(tmp_path: Path) -> None:
-    """Its driver may still come, for two minutes since this process first saw it so; then the next one is sent."""
+    """Its driver may still come, so the process waits for two minutes since it first observed this; then it starts the next one."""
     one = scene(tmp_path)
     one.runs.half_made = 1
     drive = one.drive()
@@ -240,7 +239,7 @@ def test_each_attempt_counts_its_own(tmp_path: Path) -> None:
 
 
 def test_two_owners_send_one(tmp_path: Path) -> None:
-    """A frozen owner that thaws after its successor counted and sent: its write is refused, and it sends nothing."""
+    """A frozen owner thaws after its successor counted and started a settle run: its own write is refused, and it starts none."""
     one = scene(tmp_path)
     settling = one.drive()
     seen: list[int] = []
@@ -248,13 +247,13 @@ def test_two_owners_send_one(tmp_path: Path) -> None:
     write = settling.write
 
     async def frozen(*given: Any, **named: Any) -> Any:
-        if len(seen) == 2:  # noted and settling are written; now it would count
+        if len(seen) == 2:  # "noted" and "settling" are written; next it would count
             one.made.dies()
             assert one.result().outcome is Outcome.SUCCEEDED
         seen.append(1)
         return await write(*given, **named)
 
-    settling.write = frozen  # type: ignore[method-assign]  # it freezes in the middle
+    settling.write = frozen  # type: ignore[method-assign]  # it freezes right before the write
     settling.store = late
     run(settling.run(one.made.granted.record, one.made.granted.claim))
     assert one.runs.sent == [(1, 1)]
@@ -262,7 +261,8 @@ def test_two_owners_send_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wish", [Why.CANCELLED, Why.SUPERSEDED, None])
 def test_a_settle_run_is_told_why_the_attempt_ends(tmp_path: Path, wish: Why | None) -> None:
-    """A cancellation request reaches it, also one made after the attempt had ended by itself: a stream then ends at its last commit."""
+    """A cancellation request is passed on to the settle run, even if it came after the attempt ended by itself: a stream then ends at its
+    last commit."""
     one = scene(tmp_path, phase=Phase.FAILED_KNOWN, writes=False)
     if wish is not None:
         run(one.made.store.request_stop(one.made.granted.now(), StopWanted(why=wish, by="ann")))
@@ -270,7 +270,7 @@ def test_a_settle_run_is_told_why_the_attempt_ends(tmp_path: Path, wish: Why | N
     assert one.runs.told[0].why is (wish or Why.EXITED)
 
 
-# --- what drivers say
+# --- reports of drivers
 
 
 def through_a_gateway(one: Scene) -> Drive:
@@ -282,7 +282,7 @@ def through_a_gateway(one: Scene) -> Drive:
 
 @pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.FAILED_KNOWN])
 def test_a_driver_that_reported_its_commits_needs_no_settle_run(tmp_path: Path, phase: Phase) -> None:
-    """However it ended, the result is that of an owner that looked, and no settle run was started."""
+    """However the driver ended, the result is that of an owner that read the outputs, and no settle run was started."""
     one = scene(tmp_path, "a", "b", phase=phase)
     ended = run(through_a_gateway(one).run(one.made.granted.record, one.made.granted.claim))
     assert isinstance(ended, Ended) and ended.result is not None
@@ -293,7 +293,7 @@ def test_a_driver_that_reported_its_commits_needs_no_settle_run(tmp_path: Path, 
 
 
 def test_a_commit_that_was_not_reported_is_found_by_a_settle_run(tmp_path: Path) -> None:
-    """The driver died between its commit and its report, or no gateway answered it."""
+    """The driver died between its commit and its report, or no gateway answered the report."""
     one = scene(tmp_path)
     drive = through_a_gateway(one)
     with pytest.MonkeyPatch.context() as patched:
@@ -305,7 +305,7 @@ def test_a_commit_that_was_not_reported_is_found_by_a_settle_run(tmp_path: Path)
 
 
 def lossy(report: Callable[..., bool]) -> Callable[..., bool]:
-    """An owner whose drivers reach no gateway; settle runs do."""
+    """An owner whose drivers reach no gateway, while settle runs do."""
 
     def lost(channel: DirectChannel, reporter: str, kind: str, body: Any, *, patience: float | None = None) -> bool:
         if kind != "verdict":
@@ -315,7 +315,7 @@ def lossy(report: Callable[..., bool]) -> Callable[..., bool]:
     return lost
 
 
-# --- auto: by itself, as long as it can
+# --- auto: this process settles as long as it can
 
 
 def auto(folder: Path, **more: Any) -> Scene:
@@ -327,14 +327,14 @@ def auto(folder: Path, **more: Any) -> Scene:
 
 
 def test_a_table_that_stands_here_is_settled_here(tmp_path: Path) -> None:
-    """The rows were written to a folder that this process sees: no settle run."""
+    """The rows were written to a folder that this process sees, so no settle run is started."""
     one = auto(tmp_path)
     assert one.result().outcome is Outcome.SUCCEEDED
     assert one.runs.sent == []
 
 
 def test_a_folder_without_a_table_proves_nothing_here(tmp_path: Path) -> None:
-    """Nothing was written as far as this process can see: only once a settle run reports the same is it a failure."""
+    """This process sees no rows; the attempt counts as failed only once a settle run reports the same."""
     one = auto(tmp_path)
     one.made.applications.plays = [Phase.SUCCEEDED]
     result = one.result()
@@ -342,7 +342,7 @@ def test_a_folder_without_a_table_proves_nothing_here(tmp_path: Path) -> None:
 
 
 def silenced(one: Scene, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]) -> list[int]:
-    """Makes outputs silent for the owner and all others; returns the number of reads."""
+    """Makes this process's reads of outputs fail; returns a list with one entry per read."""
     asked: list[int] = []
 
     async def own(*_: Any, **__: Any) -> Any:
@@ -356,7 +356,7 @@ def silenced(one: Scene, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Ex
 def test_an_output_that_does_not_answer_is_asked_again_before_anybody_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OutputUnavailable while the patience lasts, then a settle run; before it starts, this process tries once more."""
+    """OutputUnavailable for as long as the process is patient, then a settle run; before it starts one, the process tries once more."""
     one = auto(tmp_path)
     asked = silenced(one, monkeypatch, lambda: OutputUnavailable("the store refuses these credentials"))
     drive = one.drive()
@@ -373,7 +373,7 @@ def test_an_output_that_does_not_answer_is_asked_again_before_anybody_is_sent(
 
 
 def test_what_cannot_be_read_here_at_all_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library or a catalog that is missing here: a settle run at once."""
+    """If a library or a catalog is missing here, a settle run is started at once."""
     one = auto(tmp_path)
     silenced(one, monkeypatch, lambda: OutputUnsupported("pyiceberg is not installed"))
     assert one.result().outcome is Outcome.SUCCEEDED
@@ -381,7 +381,7 @@ def test_what_cannot_be_read_here_at_all_is_not_waited_for(tmp_path: Path, monke
 
 
 def test_without_a_gateway_nobody_is_sent(tmp_path: Path) -> None:
-    """A settle run could not report: the sentence names what to start, and the key is not held."""
+    """A settle run could not report: the sentence says what to start, and the key is not held."""
     one = scene(tmp_path)
     drive = one.drive()
     drive.store_url = ""
@@ -391,7 +391,7 @@ def test_without_a_gateway_nobody_is_sent(tmp_path: Path) -> None:
 
 
 def test_without_anybody_to_send_the_owner_settles(tmp_path: Path) -> None:
-    """Local mode: `sparkonce run` has no settle runs, and reaches what its jobs write."""
+    """Local mode has no settle runs: `sparkonce run` reaches what its jobs write."""
     one = scene(tmp_path)
     drive = one.drive()
     assert drive.settler is not None

@@ -1,4 +1,4 @@
-"""Settle runs, for owners that cannot reach the outputs: every case of the table, and the conditions under which a report is accepted."""
+"""Settle runs, for owners that cannot reach the outputs: every case of the decision table, and which reports are accepted."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_row(row: str, action: object, count: int, known: Runs) -> None:
 
 @pytest.mark.parametrize("intent", [None, 3])
 def test_the_third_lost_run_is_for_a_person(intent: int | None) -> None:
-    """CannotSettle, with the reason why the last one was lost; for a sealed transaction it warns that half of it may be committed."""
+    """CannotSettle, with the reason why the last one was lost; for a sealed transaction the note warns that it may be half committed."""
     decision = next_settle_run(
         record(settle_runs=3, intent=intent), runs(seen(Phase.FAILED_KNOWN, exit_code=75, log_tail="no volume")), NOW
     )
@@ -111,14 +111,14 @@ def test_the_third_lost_run_is_for_a_person(intent: int | None) -> None:
 
 
 def test_in_every_case_one_run_at_a_time_and_each_counted_before_it_is_sent() -> None:
-    """For all counts, phases and ages: a run is started only under the number in the record, the number grows by one only after the last
-    run was lost, and after three lost runs in a row none is started. A report always wins."""
+    """For all counts, phases and ages, a run is started only under the number in the record, the number grows by one only after the last
+    run was lost, and after three lost runs in a row none is started. A report always takes precedence."""
     seens = [None, HALF_SENT, *[seen(phase, nonce=nonce) for phase in Phase for nonce in ("ours", "another")]]
     for count, there, age, lost, by in itertools.product(
         range(8), seens, (0.0, START + 1, START + LIMIT + 1), (0.0, PAUSE), ("", "reported", "driver")
     ):
         if count == 0 and there is not None:
-            continue  # a run that was never counted is not observed
+            continue  # only a counted run can exist
         known, one = runs(there, age=age, lost_for=lost, **({by: ALL} if by else {})), record(settle_runs=count)
         action = next_settle_run(one, known, NOW).action
         is_lost = bool(lost_because(one, known))
@@ -170,7 +170,7 @@ def said(*reports: Report, end: bool = False) -> Verdict | None:
 
 
 def test_what_adds_up_is_believed() -> None:
-    """Each verdict with the slots that it says; slots come back as they were committed."""
+    """Each verdict is accepted with the slots that it lists; the slots are returned as they were committed."""
     assert said(report("All", BOTH)) is Verdict.ALL
     assert said(report("Some", HALF)) is Verdict.SOME
     assert said(report("None", NEITHER)) is Verdict.NONE
@@ -212,19 +212,20 @@ def test_what_adds_up_is_believed() -> None:
     ],
 )
 def test_what_does_not_add_up_is_no_report(wrong: Report) -> None:
-    """A verdict that its slots contradict, another generation's or job's slots, a driver's word, a negative word about another attempt."""
+    """Refused: a verdict that its slots contradict, slots of another generation or job, a driver's own word, and a negative verdict about
+    another attempt."""
     assert said(wrong) is None
 
 
 def test_all_committed_stays_true_whoever_says_it() -> None:
-    """Of an earlier attempt, late, twice, beside a report that missed it: the same result."""
+    """About an earlier attempt, repeated, or beside a report that had missed it, "all committed" gives the same verdict."""
     assert said(report("All", BOTH, attempt=1)) is Verdict.ALL
     assert said(report("All", BOTH), report("All", BOTH, reporter="settle-2")) is Verdict.ALL
     assert said(report("None", NEITHER), report("All", BOTH, reporter="settle-2")) is Verdict.ALL
 
 
 def test_reports_that_contradict_each_other_are_cannot_settle() -> None:
-    """The same twice is one report; none and some, or other slots, are for a person."""
+    """Two equal reports count as one. "None" and "some" together, or reports with different slots, are CannotSettle."""
     again = "settle-2"
     assert said(report("None", NEITHER), report("None", NEITHER, reporter=again)) is Verdict.NONE
     assert said(report("None", NEITHER), report("Some", HALF, reporter=again)) is Verdict.CANNOT_SETTLE
@@ -233,7 +234,7 @@ def test_reports_that_contradict_each_other_are_cannot_settle() -> None:
 
 
 def test_a_stream_that_nobody_had_ended_is_settled_once_more_when_its_end_is_wanted() -> None:
-    """A report of an open stream is enough for the next attempt; for a cancel another settle run writes the end."""
+    """A report of an open stream is enough to grant the next attempt; for a cancel another settle run writes the end."""
     opened = {"a": slot("a"), "b": stream("b", StreamPart.BATCH)}
     ended = {"a": slot("a"), "b": stream("b", StreamPart.END)}
     assert said(report("Some", opened)) is Verdict.SOME
@@ -250,7 +251,7 @@ def driver(slots: Any, *, attempt: int = 3, reporter: str = "driver-1", kind: st
 
 
 def test_a_driver_is_believed_that_all_is_committed() -> None:
-    """Of this attempt or an earlier one, once or twice; its slots come back as they were committed."""
+    """It may be a driver of this attempt or an earlier one, reported once or twice; its slots are returned as they were committed."""
     for reports in ([driver(BOTH)], [driver(BOTH, attempt=1)], [driver(BOTH), driver(BOTH, reporter="driver-2")]):
         told = driver_reported(record(), ["a", "b"], reports)
         assert told is not None and told.verdict is Verdict.ALL
@@ -277,13 +278,13 @@ def test_a_driver_is_believed_that_all_is_committed() -> None:
     ],
 )
 def test_a_driver_is_believed_nothing_else(reports: list[Report]) -> None:
-    """An incomplete report, slots of another job or generation, a later attempt, or two contradictory reports: a settle run is started to
-    find out."""
+    """An incomplete report, slots of another job or generation, a later attempt, or two contradictory reports: the report is not accepted,
+    so a settle run has to find out."""
     assert driver_reported(record(), ["a", "b"], reports) is None
 
 
 def replace_slot(slots: dict[str, Any], output: str) -> dict[str, Any]:
-    """The same, and this output holds nothing."""
+    """The same slots, except that this output has none."""
     return {**slots, output: None}
 
 

@@ -1,4 +1,4 @@
-"""An end is shown and reported only once the ledger has confirmed it, not when the write was sent."""
+"""An end is shown and reported only once the ledger has confirmed it, not when its write was sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def writing(folder: Path) -> Owner:
 
 
 class Refusing(Lossy):
-    """Answers the next finalize as a store does whose record moved on: nothing was written."""
+    """Answers the next finalize as a store does if the record has changed: nothing is written."""
 
     def __getattr__(self, name: str) -> Any:
         real = super().__getattr__(name)
@@ -46,8 +46,8 @@ class Refusing(Lossy):
 @pytest.mark.parametrize("polled", [True, False])
 @pytest.mark.parametrize("kind", ["lost", "refused"])
 def test_an_end_that_the_ledger_does_not_have_is_not_shown(tmp_path: Path, kind: str, polled: bool) -> None:
-    """A finalize that never arrives raises, one that is refused is followed by a new look: until the ledger has the result no record that
-    the drive shows (an operator projects `.status` from them) is finalized, and no end is returned."""
+    """A finalize that never arrives raises, and one that is refused is followed by another read. Until the ledger has the result, no record
+    that the drive shows (an operator writes those into `.status`) is finalized, and no end is returned."""
     made = writing(tmp_path)
     lossy = Lossy(made.store, "finalize", lands=False) if kind == "lost" else Refusing(made.store, "", times=1)
     drive = made.drive(lossy)

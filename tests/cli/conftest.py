@@ -1,4 +1,4 @@
-"""A desk per test: a fresh folder in memory as the current one, a ledger in it, no JVM."""
+"""A desk per test: a new current folder in memory with a ledger in it, without a JVM."""
 
 from __future__ import annotations
 

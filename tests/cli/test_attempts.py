@@ -1,4 +1,4 @@
-"""The attempts' folders beside a ledger, and the reports on remaining ones."""
+"""The attempts' folders beside a ledger: when they are removed, and when `doctor` reports them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkonce.model.record import HeldReason, Record, Settling, State, Why
 
 
 def folder(attempts: Path, record: Record, *, generation: int = 1, attempt: int = 1) -> Path:
-    """A folder as a launcher leaves it: with a free lock."""
+    """A folder as a launcher leaves it, with its lock released."""
     path = attempts / f"so-{record.key_hash[:20]}-g{generation}-a{attempt}"
     path.mkdir(parents=True)
     (path / "lock").touch()
@@ -22,7 +22,7 @@ def folder(attempts: Path, record: Record, *, generation: int = 1, attempt: int 
 
 
 def test_logs_go_with_their_record_and_no_others(desk: Desk) -> None:
-    """Later generations stay, and so does an attempt of which something still runs."""
+    """Folders of later generations stay, and so does that of an attempt of which a process still runs."""
     desk.job()
     attempts = Path(f"{desk.ledger}.attempts")
     with desk.owned_elsewhere() as (_, record, _):
@@ -37,7 +37,7 @@ def test_logs_go_with_their_record_and_no_others(desk: Desk) -> None:
 
 
 def test_doctor_names_an_attempt_that_should_not_run(desk: Desk) -> None:
-    """Something runs whose record says that it is over: the doctor is not content, and says how to end it."""
+    """A process of an attempt runs although its record has ended: `doctor` reports it, and how to stop it."""
     desk.job()
     with desk.owned_elsewhere() as (store, record, claim):
         settling = Settling(attempt=1, why=Why.LOST)

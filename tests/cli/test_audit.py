@@ -1,4 +1,4 @@
-"""`sparkonce audit` and `sparkonce sweep` as a person uses them: exit codes, tables, JSON and the page."""
+"""`sparkonce audit` and `sparkonce sweep` as a person uses them: exit codes, tables, JSON and the HTML page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkonce.cli.exits import ExitCode
 
 
 def test_a_clean_ledger(desk: Desk) -> None:
-    """After real runs all outputs of the ledger are checked, and nothing is found: exit 0, one line per output with its cost."""
+    """After real runs all outputs of the ledger are checked and no defect is found: exit 0, one line per output with its cost."""
     assert desk.here("run", desk.job()).code == 0
     said = desk.here("audit")
     assert said.code == ExitCode.SUCCEEDED
@@ -24,7 +24,7 @@ def test_a_clean_ledger(desk: Desk) -> None:
 
 
 def test_a_missing_file_is_a_defect(desk: Desk) -> None:
-    """Exit 1, the file is named with what to do; JSON and page are written beside, and JSON on standard output has the exit code."""
+    """Exit 1; the file is named with what to do; JSON and HTML files are written, and JSON on standard output has the exit code."""
     desk.here("run", desk.job())
     lost = next((desk.folder / "lake" / "numbers").glob("_data/*/*/*.parquet"))
     lost.unlink()
@@ -42,7 +42,7 @@ def test_a_missing_file_is_a_defect(desk: Desk) -> None:
 
 
 def test_what_a_killed_attempt_left_is_swept(desk: Desk) -> None:
-    """Its folder is an orphan and no defect; a dry run counts it and takes nothing, a sweep takes exactly that."""
+    """Its folder is an orphan and no defect; a dry run counts it and deletes nothing, a sweep deletes exactly that folder."""
     desk.here("run", desk.job())
     [slot] = desk.commits()
     beside = desk.folder / "lake" / "numbers" / "_data" / slot.sink_key / f"{2:010d}-{'b' * 32}"
@@ -62,14 +62,14 @@ def test_what_a_killed_attempt_left_is_swept(desk: Desk) -> None:
 
 
 def test_a_failed_job_is_clean(desk: Desk) -> None:
-    """A job that failed without an effect is as it says it is."""
+    """The outputs of a job that failed without an effect agree with its record."""
     desk.here("run", desk.job(FAILS))
     said = desk.here("audit")
     assert (said.code, "no defect" in said.out) == (0, True)
 
 
 def test_what_cannot_be_looked_at(desk: Desk) -> None:
-    """An empty path, a file in place of a table and an invalid ledger are reported with exit 3, never as clean."""
+    """An empty path, a file in place of a table, and an invalid ledger are reported with exit 3, never as clean."""
     nothing = desk.here("audit", "lake/typo")
     assert nothing.code == ExitCode.UNAVAILABLE
     assert "nothing there" in nothing.out
@@ -85,7 +85,7 @@ def test_what_cannot_be_looked_at(desk: Desk) -> None:
 
 
 def test_a_location_that_is_none(desk: Desk) -> None:
-    """What cannot be the place of a table is refused in one sentence."""
+    """A location that cannot be a table is refused in one sentence."""
     said = desk.here("audit", "lake/*")
     assert said.code == ExitCode.INVALID
     assert said.err.startswith("sparkonce: ")

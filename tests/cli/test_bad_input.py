@@ -1,4 +1,4 @@
-"""Any fault of a request or its surroundings: one sentence with the place of the fault, the right exit code, no traceback, and nothing
+"""Every mistake in a request or its environment ends in one sentence that says where it is, the right exit code, no traceback, and nothing
 started.
 """
 
@@ -22,7 +22,7 @@ TEMPLATE = {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplicat
 
 
 def refused(desk: Desk, *arguments: str) -> Said:
-    """Runs, and checks what every refusal has in common."""
+    """Runs the command and checks what all refusals have in common."""
     said = desk.here(*arguments)
     sentence = said.err.splitlines()[-1]
     assert sentence.startswith("sparkonce: ")
@@ -126,9 +126,9 @@ spec:
 """
 NUL, EQUALS = "which has a NUL character in it", "must not contain"
 DIGITS, LONG = "is a number that Kubernetes does not keep digit by digit; put it in quotes", "must be at most 36500d"
-HEX = "0x" + "f" * 5000  # more digits than Python writes out: text for kubectl
+HEX = "0x" + "f" * 5000  # more digits than Python converts to text; kubectl reads it as text
 FORMS = {
-    # what stands in the template: the path of the field, and what is said of it
+    # in the template: the path of the field, and the sentence about it
     "arguments: [!!timestamp 2013-01-01]": ("arguments[0]", "has the YAML tag"),
     "arguments: [!!binary aGVsbG8=]": ("arguments[0]", "has the YAML tag"),
     "sparkConf: !!set {a, b}": ("sparkConf", "has the YAML tag"),
@@ -175,7 +175,7 @@ FORMS = {
     'deps: {pyFiles: ["file:/a%00b"]}': ("deps.pyFiles[0]", "is 'file:/a%00b', which is neither a path nor a URL"),
 }
 JOB_FORMS = {
-    # the same of spec
+    # the same in spec
     f"stopTimeoutSeconds: {HEX}": ("stopTimeoutSeconds", "must be a whole number, not '0xfff"),
     "stopTimeoutSeconds: 1e30": ("stopTimeoutSeconds", DIGITS),
     "retention: {succeeded: " + "9" * 31 + "d}": ("retention.succeeded", LONG),
@@ -204,7 +204,7 @@ JOB_FORMS = {
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_what_no_ledger_or_process_takes(desk: Desk, command: str, text: str, path: str, sentence: str) -> None:
-    """Exit 2 with the field's path, whether it is planned or run, and nothing is reserved."""
+    """Exit 2 with the field's path, planned or run, and nothing is reserved."""
     desk.job()
     (desk.folder / "job.yaml").write_text(text)
     said = refused(desk, command, "job.yaml")
@@ -215,7 +215,7 @@ def test_what_no_ledger_or_process_takes(desk: Desk, command: str, text: str, pa
 
 
 def reserved(desk: Desk) -> int:
-    """Records in the ledger's file, where there is one."""
+    """Number of records in the ledger's file, 0 if there is none."""
     if not desk.ledger.exists():
         return 0
     with sqlite3.connect(desk.ledger) as database:
@@ -226,7 +226,7 @@ def reserved(desk: Desk) -> int:
 
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_a_job_that_is_too_large_for_a_ledger(desk: Desk, command: str) -> None:
-    """The plan refuses it as the run does."""
+    """The plan refuses it, as the run does."""
     desk.job(template={"arguments": ["x" * 300_000]})
     said = refused(desk, command, "job.yaml")
     assert said.code == ExitCode.INVALID
@@ -252,7 +252,7 @@ def device(path: Path) -> None:
 )
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_a_file_that_is_none(desk: Desk, command: str, make: Callable[[Path], None], what: str) -> None:
-    """A FIFO, socket, device or folder as script, module or job file is refused and never waited for."""
+    """A FIFO, socket, device or folder as script, module or job file is refused at once."""
     desk.job()
     script = desk.folder / "job.py"
     script.unlink()
@@ -272,14 +272,14 @@ def test_a_file_that_is_none(desk: Desk, command: str, make: Callable[[Path], No
 @pytest.mark.parametrize(("make", "what"), [(fifo, "a FIFO"), (listening, "a socket"), (device, "a device")])
 @pytest.mark.parametrize("command", ["rerun", "cancel", "convert", "render"])
 def test_a_job_file_that_is_none(desk: Desk, command: str, make: Callable[[Path], None], what: str) -> None:
-    """Of every command that reads one."""
+    """Every command that reads a job file refuses it."""
     make(desk.folder / "job.yaml")
     said = desk.here(command, "job.yaml", *(["--key", "k"] if command == "convert" else []))
     assert (said.code, f"job.yaml is {what}; name a YAML file" in said.err) == (ExitCode.INVALID, True)
 
 
 def test_a_module_that_is_a_fifo(desk: Desk) -> None:
-    """A file of deps.pyFiles is read for the fingerprint, too."""
+    """Files of deps.pyFiles are read for the fingerprint, so a FIFO is refused there, too."""
     desk.job(template={"deps": {"pyFiles": ["module.py"]}})
     os.mkfifo(desk.folder / "module.py")
     said = refused(desk, "run", "job.yaml")
@@ -287,7 +287,7 @@ def test_a_module_that_is_a_fifo(desk: Desk) -> None:
 
 
 def test_a_job_file_without_end(desk: Desk) -> None:
-    """Standard input is read up to a limit."""
+    """Standard input is read up to a size limit."""
     command = f"yes '#' | exec {sys.executable} -m sparkonce plan -"
     done = completed(["sh", "-c", command], PATIENCE)
     assert done.returncode == ExitCode.INVALID
@@ -296,7 +296,7 @@ def test_a_job_file_without_end(desk: Desk) -> None:
 
 
 def test_files_that_are_not_there(desk: Desk) -> None:
-    """Job file, script, and the file of --application: each is named."""
+    """A missing job file, script, or file of --application is named."""
     assert "nothing.yaml" in refused(desk, "run", "nothing.yaml").err
     assert "is a folder" in refused(desk, "run", ".").err
     desk.job()
@@ -311,7 +311,7 @@ def test_files_that_are_not_there(desk: Desk) -> None:
 
 
 def test_a_text_that_is_no_text(desk: Desk) -> None:
-    """A job file in another encoding is reported as such."""
+    """A job file in another encoding than UTF-8 is reported as such."""
     for data, told in (
         (b"a: \xe9", "job.yaml is not text in UTF-8 (byte 3)"),
         (b"\xff\xfe\x00", "job.yaml is not text in UTF-16 (byte 2)"),
@@ -322,7 +322,7 @@ def test_a_text_that_is_no_text(desk: Desk) -> None:
 
 
 def test_an_output_that_cannot_be_written(desk: Desk) -> None:
-    """Exit 3 before anything is reserved: a folder that cannot be made is a store that cannot be reached."""
+    """Exit 3 before anything is reserved: a folder that cannot be created counts as a store that cannot be reached."""
     (desk.folder / "lake").write_text("a file where a folder should be")
     desk.job()
     said = refused(desk, "run", "job.yaml")
@@ -376,7 +376,7 @@ def test_a_ledger_that_cannot_be_used(desk: Desk, command: str, spoil: Callable[
 
 
 def test_a_record_of_a_newer_version(desk: Desk) -> None:
-    """A record that asks for a newer reader is neither run nor overwritten, and `keys list` shows it as one that cannot be read."""
+    """A record that requires a newer reader is neither run nor overwritten, and `keys list` shows that it cannot be read."""
     desk.job()
     with desk.owned_elsewhere():
         pass
@@ -400,7 +400,7 @@ def test_a_record_of_a_newer_version(desk: Desk) -> None:
 def test_no_java_is_found_before_an_attempt_is_used_up(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A new job is refused with exit 2 if Java is missing, fails or is too old; nothing is recorded."""
+    """If Java is missing, fails or is too old, a new job is refused with exit 2, and nothing is recorded."""
     monkeypatch.delenv("SPARKONCE_SPARK_SUBMIT")
     desk.job()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
@@ -423,7 +423,7 @@ def test_no_java_is_found_before_an_attempt_is_used_up(
 
 
 def test_an_output_that_is_not_declared(desk: Desk) -> None:
-    """A job that writes an undeclared output fails with a sentence about spec.outputs in its log; nothing is written."""
+    """A job that writes an undeclared output fails, with a sentence about spec.outputs in its log, and nothing is written."""
     desk.job(WRITES.replace('"numbers"', '"orders"'))
     said = desk.here("run", "job.yaml")
     assert said.code == ExitCode.FAILED
@@ -432,7 +432,7 @@ def test_an_output_that_is_not_declared(desk: Desk) -> None:
 
 
 def test_a_reader_that_has_gone(desk: Desk) -> None:
-    """`sparkonce keys list | true` ends without a word."""
+    """`sparkonce keys list | true` ends without an error message."""
     desk.job()
     with desk.owned_elsewhere():
         pass
@@ -445,14 +445,14 @@ def test_a_reader_that_has_gone(desk: Desk) -> None:
 
 
 def test_unused_fields_are_named_once(desk: Desk) -> None:
-    """Fields that only Kubernetes understands are named on standard error, and have no effect."""
+    """Fields that only Kubernetes uses are named once on standard error, and have no effect."""
     desk.job(template={"image": "registry.example/job:1"}, outputs=[OUTPUT])
     said = desk.here("plan", "job.yaml")
     assert said.err.count("only for Kubernetes, not used here: spec.template.spec.image") == 1
 
 
 def test_a_full_disk_under_the_ledger(desk: Desk) -> None:
-    """A failed write is reported with exit 3; nothing is lost: with room again the same command succeeds."""
+    """A failed write is reported with exit 3 and nothing is lost: once there is room the same command succeeds."""
     desk.job()
     assert desk.here("keys", "list").code == 0
     command = f"ulimit -f 8; exec {sys.executable} -m sparkonce run job.yaml"  # no file may grow beyond 8 blocks

@@ -33,7 +33,7 @@ status:
 
 
 def test_an_application_becomes_the_job_that_follows_it(desk: Desk) -> None:
-    """Opaque, bound to its name and UID, with the Spark operator's own retries and lifetime left to it."""
+    """The job is opaque and bound to the application's name and UID; retries and lifetime stay with the Spark operator."""
     said, job = desk.job_from("bind", APPLICATION)
     assert (job.metadata.name, job.metadata.namespace) == ("nightly", "data")
     assert job.spec.bind == Bind(application="nightly", uid="2f1c")
@@ -44,7 +44,7 @@ def test_an_application_becomes_the_job_that_follows_it(desk: Desk) -> None:
 
 
 def test_the_same_job_without_the_binding_is_the_same(desk: Desk) -> None:
-    """`convert` of the same application gives the same fingerprint: its outcome is that job's result."""
+    """`convert` of the same application gives the same fingerprint, so the application's outcome is also that job's result."""
     _, followed = desk.job_from("bind", APPLICATION, "--key", "n-1")
     converted = desk.here("convert", "app.yaml", "--key", "n-1")
     plain = manifest.load(converted.out, params={}, source="converted")
@@ -54,7 +54,7 @@ def test_the_same_job_without_the_binding_is_the_same(desk: Desk) -> None:
 
 
 def test_each_application_of_a_list_is_bound(desk: Desk) -> None:
-    """As `kubectl get sparkapplications -o yaml` prints them: each job names its own."""
+    """For a list, as `kubectl get sparkapplications -o yaml` prints it, each job is bound to its own application."""
     items = [yaml.safe_load(APPLICATION) for _ in range(2)]
     items[1]["metadata"] |= {"name": "hourly", "uid": "3a2d"}
     (desk.folder / "all.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
@@ -76,7 +76,7 @@ def test_each_application_of_a_list_is_bound(desk: Desk) -> None:
     ],
 )
 def test_what_cannot_be_followed_is_refused(desk: Desk, old: str, new: str, words: str) -> None:
-    """One sentence with the path in the application's own file; nothing is printed."""
+    """The refusal is one sentence with the path in the application's own file; nothing is printed."""
     assert old in APPLICATION
     (desk.folder / "app.yaml").write_text(APPLICATION.replace(old, new))
     said = desk.here("bind", "app.yaml")
@@ -97,7 +97,7 @@ def test_a_schedule_is_refused(desk: Desk) -> None:
 
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_a_laptop_follows_no_application_of_a_cluster(desk: Desk, command: str) -> None:
-    """`sparkonce run` of such a job is refused in one sentence: it would launch the application that it should follow."""
+    """`sparkonce run` refuses such a job in one sentence: it would launch the application that it should follow."""
     said, _ = desk.job_from("bind", APPLICATION)
     (desk.folder / "job.yaml").write_text(said.out)
     (desk.folder / "job.py").write_text("")

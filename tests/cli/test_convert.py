@@ -1,4 +1,4 @@
-"""`sparkonce convert`: a plain SparkApplication becomes the job that runs it once, and nothing is dropped silently."""
+"""`sparkonce convert` turns a plain SparkApplication into the job that runs it once, and says what it drops."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ spec:
 
 
 def test_an_application_becomes_a_job(desk: Desk) -> None:
-    """Sparkonce takes over what the Spark operator repeated, removed and named; the rest of the template stays as it was."""
+    """Sparkonce takes over retries, removal and names from the Spark operator; the rest of the template is unchanged."""
     _, job = desk.job_from("convert", APPLICATION)
     assert (job.metadata.name, job.metadata.namespace, job.metadata.uid) == ("nightly", "data", None)
     assert (job.spec.operation, job.spec.resource, job.spec.opaque) == ("run", "nightly", True)
@@ -84,7 +84,7 @@ def test_an_application_becomes_a_job(desk: Desk) -> None:
 
 
 def test_each_change_is_named_in_the_file_and_on_standard_error(desk: Desk) -> None:
-    """With the path of the field in the application; so is what "opaque" means."""
+    """Each change is listed with the path of the field in the application; the meaning of "opaque" is explained, too."""
     said, _ = desk.job_from("convert", APPLICATION)
     fields = ["metadata.uid", "metadata.resourceVersion", "metadata.labels", "spec.restartPolicy"]
     fields += ["spec.restartPolicy.onFailureRetryInterval", "spec.restartPolicy.onSubmissionFailureRetries"]
@@ -96,7 +96,7 @@ def test_each_change_is_named_in_the_file_and_on_standard_error(desk: Desk) -> N
 
 
 def test_comments_and_order_stay(desk: Desk) -> None:
-    """Those of the template, except the ones above a dropped field; a text that looks like a comment is text."""
+    """Comments of the template are kept, except those above a dropped field; text that only looks like a comment is kept as text."""
     said, _ = desk.job_from("convert", APPLICATION)
     for kept in ("# what it is written in", 'image: "loader:1"   # pinned', "cores: 1   # enough"):
         assert kept in said.out
@@ -115,7 +115,7 @@ def test_comments_and_order_stay(desk: Desk) -> None:
     ],
 )
 def test_where_lines_cannot_be_kept_the_meaning_is(desk: Desk, spec: str) -> None:
-    """Flow style and anchors from elsewhere: the job is right all the same, and the lost comments are named."""
+    """For flow style, and for anchors defined elsewhere, the job is still right, and the message says that comments were lost."""
     head = "apiVersion: sparkoperator.k8s.io/v1beta2\nkind: SparkApplication\nmetadata: {name: a}\n"
     said, job = desk.job_from("convert", head + spec)
     assert job.spec.template.spec["type"] == "Python"
@@ -125,7 +125,7 @@ def test_where_lines_cannot_be_kept_the_meaning_is(desk: Desk, spec: str) -> Non
 
 
 def scheduled(desk: Desk, text: str = SCHEDULED, *options: str) -> tuple[Said, list[dict[str, Any]]]:
-    """What is printed for a schedule, document by document."""
+    """The output for a schedule, as a list of documents."""
     (desk.folder / "app.yaml").write_text(text)
     said = desk.here("convert", "app.yaml", *options)
     return said, list(yaml.safe_load_all(said.out))
@@ -136,7 +136,7 @@ def job_of(config: dict[str, Any], tick: str = "2026-11-24T20:00Z", name: str = 
 
 
 def test_a_schedule_is_no_job_that_runs_once(desk: Desk) -> None:
-    """It is refused (exit 2), and the CronJob that sends a job for each tick is printed, with all that it needs."""
+    """It is refused (exit 2), and a CronJob that sends one job per tick is printed with everything that it needs."""
     said, documents = scheduled(desk)
     assert said.code == ExitCode.INVALID
     assert (
@@ -172,7 +172,7 @@ def test_a_schedule_is_no_job_that_runs_once(desk: Desk) -> None:
 
 
 def test_a_schedule_keeps_its_place_and_time(desk: Desk) -> None:
-    """Namespace, time zone, history limits, key and image."""
+    """Namespace, time zone, history limits, key and image are kept."""
     text = SCHEDULED.replace("{name: hourly}", "{name: hourly, namespace: data}").replace(
         "concurrencyPolicy: Forbid", "timeZone: Europe/Berlin\n  successfulRunHistoryLimit: 3"
     )
@@ -189,7 +189,7 @@ def test_a_schedule_keeps_its_place_and_time(desk: Desk) -> None:
 
 
 def test_a_template_of_each_tick_is_the_application(desk: Desk) -> None:
-    """Also where a text looks like a parameter, ends in blanks, or is as long as a line."""
+    """This holds even for text that looks like a parameter, ends in blanks, or is longer than a line."""
     arguments = ["${params.x}", "$${y}", "$${params.z}", "$$$${", "a  \n b\t\n", "SPARKONCE", "x" * 300]
     text = (
         SCHEDULED
@@ -211,7 +211,7 @@ def test_a_template_of_each_tick_is_the_application(desk: Desk) -> None:
     ],
 )
 def test_a_schedule_that_no_cron_job_can_have(desk: Desk, old: str, new: str, told: str) -> None:
-    """One sentence, and nothing is printed."""
+    """It is refused in one sentence, and nothing is printed."""
     said, documents = scheduled(desk, SCHEDULED.replace(old, new))
     assert (said.code, documents) == (ExitCode.INVALID, [])
     assert told in said.err
@@ -226,7 +226,7 @@ def test_a_schedule_in_a_file_of_its_own(desk: Desk) -> None:
 
 
 def test_key_and_outputs_are_the_commands(desk: Desk) -> None:
-    """--key instead of operation and resource; each --output is a slot log, and the necessary change of the script is printed."""
+    """--key replaces operation and resource; each --output is a slot log, and the necessary change of the script is printed."""
     said, job = desk.job_from("convert", APPLICATION, "--key", "n-1", "--output", "flights=s3://lake/flights")
     assert (job.spec.idempotency_key, job.spec.operation) == ("n-1", None)
     [output] = job.spec.outputs
@@ -249,7 +249,7 @@ KINDS = {
 
 @pytest.mark.parametrize("place", KINDS)
 def test_an_output_has_a_kind(desk: Desk, place: str) -> None:
-    """`KIND:PLACE`; a path or URL alone is a slot log."""
+    """`KIND:PLACE` gives the kind; a path or URL alone is a slot log."""
     _, job = desk.job_from("convert", APPLICATION, "--output", f"t={place}")
     [output] = job.spec.outputs
     assert (output.kind, output.location) == KINDS[place]
@@ -265,7 +265,7 @@ def test_an_output_has_a_kind(desk: Desk, place: str) -> None:
     ],
 )
 def test_a_kind_that_does_not_exist_is_named(desk: Desk, place: str, told: str) -> None:
-    """It is never taken for the beginning of a path; no job is printed."""
+    """An unknown kind never counts as the start of a path; no job is printed."""
     (desk.folder / "app.yaml").write_text(APPLICATION)
     said = desk.here("convert", "app.yaml", "--output", f"t={place}")
     assert (said.code, said.out) == (ExitCode.INVALID, "")
@@ -275,7 +275,7 @@ def test_a_kind_that_does_not_exist_is_named(desk: Desk, place: str, told: str) 
 @pytest.mark.parametrize("place", ["delta:s3a://x", "parquet:/x"])
 @pytest.mark.parametrize("command", ["run", "plan", "render"])
 def test_a_job_files_outputs_keep_their_kind(desk: Desk, command: str, place: str) -> None:
-    """`--output` of a job file gives a place alone: a kind before it is refused, and the remedy works."""
+    """For a job file `--output` gives only the place: a kind before it is refused, and the remedy works."""
     desk.job()
     said = desk.here(command, "job.yaml", "--output", f"numbers={place}")
     assert (said.code, said.out) == (ExitCode.INVALID, "")
@@ -290,7 +290,7 @@ NEVER = "restartPolicy:\n    type: OnFailure\n    onFailureRetries: 3\n    onFai
 @pytest.mark.parametrize("options", [(), ("--output", "t=s3://lake/t")])
 @pytest.mark.parametrize("policy", ["", "restartPolicy: {type: Never}", "restartPolicy: {}", "restartPolicy:"])
 def test_what_ran_once_runs_once(desk: Desk, policy: str, options: tuple[str, ...]) -> None:
-    """`Never`, given or by default, is one attempt, also of a job with outputs, and the job says so."""
+    """`Never`, explicit or by default, becomes one attempt, also for a job with outputs, and the message says so."""
     assert NEVER in APPLICATION
     said, job = desk.job_from("convert", APPLICATION.replace(NEVER, policy), *options)
     assert job.spec.max_attempts == 1
@@ -302,7 +302,7 @@ def test_what_ran_once_runs_once(desk: Desk, policy: str, options: tuple[str, ..
 
 
 def test_fields_of_a_policy_that_never_restarts(desk: Desk) -> None:
-    """The Spark operator uses none of them, and neither does the job."""
+    """With `Never` the Spark operator uses no other field of the policy, and neither does the job."""
     said, job = desk.job_from("convert", APPLICATION.replace("type: OnFailure", "type: Never"))
     assert (job.spec.max_attempts, job.spec.retry.backoff.initial) == (1, 10.0)
     assert "spec.restartPolicy: dropped: Never uses none of its other fields" in said.err
@@ -318,7 +318,7 @@ def test_fields_of_a_policy_that_never_restarts(desk: Desk) -> None:
 def test_failed_submissions_are_told_truthfully(
     desk: Desk, options: tuple[str, ...], told: str, retries: int | None
 ) -> None:
-    """The Spark operator counts them apart. So does an opaque job; with outputs each is an attempt as any other."""
+    """The Spark operator counts failed submissions separately. So does an opaque job; in a job with outputs each counts as an attempt."""
     said, job = desk.job_from("convert", APPLICATION, *options)
     [line] = [line for line in said.err.splitlines() if "onSubmissionFailureRetries: " in line]
     assert told in line
@@ -330,14 +330,14 @@ def test_failed_submissions_are_told_truthfully(
 
 @pytest.mark.parametrize("policy", ["{type: OnFailure, onFailureRetries: 2}", "{type: Always}"])
 def test_the_wait_between_attempts_is_named(desk: Desk, policy: str) -> None:
-    """Where the application gives no interval, the job's default is said."""
+    """If the application has no interval, the message names the job's default."""
     said, job = desk.job_from("convert", APPLICATION.replace(NEVER, f"restartPolicy: {policy}"))
     assert job.spec.max_attempts == 3
     assert "between attempts it waits 10s, doubling up to 5m (spec.retry.backoff)" in said.err
 
 
 def test_several_documents_and_lists(desk: Desk) -> None:
-    """Each application becomes its own job; other documents are named and left out."""
+    """Each application becomes a job of its own; other documents are left out by name."""
     other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n"
     (desk.folder / "app.yaml").write_text(f"{other}---\n{APPLICATION}---\n# nothing\n---\n{SCHEDULED}")
     said = desk.here("convert", "app.yaml")
@@ -354,7 +354,7 @@ def test_several_documents_and_lists(desk: Desk) -> None:
 
 
 def test_a_file_is_written_once(desk: Desk) -> None:
-    """`-o` makes a new file and never overwrites one."""
+    """`-o` creates a new file and never overwrites one."""
     (desk.folder / "app.yaml").write_text(APPLICATION)
     assert desk.here("convert", "app.yaml", "-o", "job.yaml").code == 0
     manifest.load((desk.folder / "job.yaml").read_text(), params={}, source="job.yaml")
@@ -389,7 +389,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_converted_is_one_sentence(desk: Desk, case: str) -> None:
-    """With the field's path, and if it has one its line in the application; no job is printed."""
+    """The sentence has the field's path and, where possible, its line in the application; no job is printed."""
     old, new, told = REFUSED[case]
     assert old in APPLICATION
     (desk.folder / "app.yaml").write_text(APPLICATION.replace(old, new, 1))
@@ -400,7 +400,7 @@ def test_what_cannot_be_converted_is_one_sentence(desk: Desk, case: str) -> None
 
 
 def test_what_the_spark_operator_writes_is_dropped(desk: Desk) -> None:
-    """A label of the Spark operator on an application that it made is no label of the job; the note says so."""
+    """A label that the Spark operator added to its application is not copied to the job; the note says so."""
     (desk.folder / "app.yaml").write_text(
         APPLICATION.replace("{team: billing}", "{team: billing, sparkoperator.k8s.io/scheduled-app-name: n}")
     )
@@ -410,7 +410,7 @@ def test_what_the_spark_operator_writes_is_dropped(desk: Desk) -> None:
 
 
 def test_values_never_become_yaml(desk: Desk) -> None:
-    """A key with a line break in it stays within its comment, a schedule with one within its value."""
+    """A line break in a key stays inside its comment, one in a schedule inside its value."""
     text = SCHEDULED.replace('"@every 1h"', '"x\\nkind: Secret"').replace(
         "concurrencyPolicy: Forbid", '"x\\nkind: Secret": 1'
     )
@@ -436,7 +436,8 @@ spec:
 
 
 def test_marks_of_deployment_tools_stay_on_the_job(desk: Desk) -> None:
-    """On an application pruning would delete a running attempt by them; people's labels go on. Each is named."""
+    """A tool that prunes by these marks would delete a running attempt if its application had them. People's own labels are copied to the
+    application. Both are mentioned."""
     said, job = desk.job_from("convert", DEPLOYED)
     assert job.metadata.labels == {"app.kubernetes.io/instance": "apps", "kustomize.toolkit.fluxcd.io/name": "apps"}
     assert job.metadata.annotations == {"argocd.argoproj.io/sync-wave": "5", "helm.sh/hook": "post-install"}
@@ -454,7 +455,7 @@ def test_marks_of_deployment_tools_stay_on_the_job(desk: Desk) -> None:
     ],
 )
 def test_a_job_that_no_tool_has_applied_has_none_of_its_marks(desk: Desk, verb: str, text: str) -> None:
-    """A job that follows an application, or that a schedule sends, is in no tool's source: with the mark it would be pruned itself."""
+    """A job that follows an application, or that a schedule sends, is in no tool's source: with these marks the tool would prune it."""
     (desk.folder / "app.yaml").write_text(text)
     said = desk.here(verb, "app.yaml")
     marks = (
@@ -470,7 +471,7 @@ def test_a_job_that_no_tool_has_applied_has_none_of_its_marks(desk: Desk, verb: 
 
 
 def test_names_that_each_attempt_chooses_are_dropped(desk: Desk) -> None:
-    """Two attempts with the same name for pods or services collide; each dropped name is told with its reason, and the rest stays."""
+    """Two attempts with the same name for a pod or service would collide: each such name is dropped with its reason, and the rest stays."""
     conf = ["spark.app.id", "spark.kubernetes.driver.pod.name", "spark.kubernetes.driver.resourceNamePrefix"]
     conf += ["spark.kubernetes.executor.podNamePrefix"]
     lines = "".join(f"    {name}: parcels\n" for name in conf)

@@ -1,4 +1,4 @@
-"""`sparkonce doctor` names everything that is wrong at once, each with what to do."""
+"""`sparkonce doctor` reports everything that is wrong at once, each with what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def checks(said: Said) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A JAVA_HOME with a Java 21 that does nothing but say so."""
+    """A JAVA_HOME whose java only reports version 21."""
     binary = tmp_path / "java" / "bin" / "java"
     binary.parent.mkdir(parents=True)
     binary.write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\" 2023-10-17' >&2\n")
@@ -28,7 +28,7 @@ def java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_all_is_well(desk: Desk, java_home: Path) -> None:
-    """Exit 0; versions and places are named, with a job file its key and outputs too."""
+    """Exit 0; versions and locations are listed, and with a job file its key and outputs, too."""
     desk.job()
     said = desk.here("doctor", "job.yaml", "--json")
     assert said.code == 0
@@ -44,7 +44,7 @@ def test_all_is_well(desk: Desk, java_home: Path) -> None:
 
 
 def test_everything_is_wrong(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java, spark-submit, ledger and output: all are reported at once; the exit code is that of the worst (3)."""
+    """Java, spark-submit, ledger and output are all reported at once; the exit code is that of the worst (3)."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setenv("SPARKONCE_SPARK_SUBMIT", "/nowhere/spark-submit")
     desk.job()
@@ -62,7 +62,7 @@ def test_everything_is_wrong(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_machine_without_java_and_a_bad_job_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only makes requests invalid is exit 2."""
+    """What only makes requests invalid ends with exit 2."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     desk.job(onDuplicte="Attach")
     said = desk.here("doctor", "job.yaml", "--json")
@@ -71,7 +71,7 @@ def test_a_machine_without_java_and_a_bad_job_file(desk: Desk, monkeypatch: pyte
 
 
 def test_a_damaged_page_is_found(desk: Desk, java_home: Path) -> None:
-    """A ledger that opens and has a damaged page is not called well."""
+    """A ledger that opens but has a damaged page is reported as damaged."""
     desk.job()
     with desk.owned_elsewhere():
         pass

@@ -1,4 +1,4 @@
-"""Each exit code with its output."""
+"""Each exit code, with the output that goes with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkonce.store.sqlite.store import SqliteStore
 
 
 def test_a_job_runs_once_and_is_replayed(desk: Desk) -> None:
-    """The first run succeeds, the second replays it with its date; both exit with 0, one effect is there."""
+    """The first run succeeds and the second replays it with its date; both exit with 0, and one effect exists."""
     job = desk.job()
     fresh = desk.here("run", job)
     assert fresh.code == ExitCode.SUCCEEDED
@@ -50,7 +50,7 @@ def test_a_job_runs_once_and_is_replayed(desk: Desk) -> None:
 
 
 def test_the_object_of_json(desk: Desk) -> None:
-    """`--json` prints one object with every field of the README, fresh and replayed alike but for `replayed`."""
+    """`--json` prints one object with every field that the README lists, the same when fresh and when replayed except for `replayed`."""
     job = desk.job()
     told = [desk.here("run", job, "--json").told for _ in range(2)]
     fresh, again = told
@@ -80,7 +80,7 @@ def test_the_object_of_json(desk: Desk) -> None:
 
 
 def test_a_failed_job(desk: Desk) -> None:
-    """Exit 1 with class, message, the place of the logs and the last lines; the failure is a result and is replayed."""
+    """Exit 1 with class, message, location of the logs and their last lines; the failure is a result and is replayed."""
     job = desk.job(FAILS)
     said = desk.here("run", job)
     assert said.code == ExitCode.FAILED
@@ -98,7 +98,7 @@ def test_a_failed_job(desk: Desk) -> None:
 
 
 def test_a_mismatch_names_what_differs(desk: Desk) -> None:
-    """Exit 4 with the field path or the file, and the remedy; a changed executor memory is not a mismatch."""
+    """Exit 4 with the field's path or the file, and the remedy; a different executor memory is no mismatch."""
     template = {"arguments": ["--month", "1"], "driver": {"env": [{"name": "TZ", "value": "UTC"}]}}
     desk.job(FAILS, template=template, onMismatch="RejectAlways")
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
@@ -125,8 +125,8 @@ def test_a_mismatch_names_what_differs(desk: Desk) -> None:
 
 
 def test_the_remedy_of_a_mismatch_runs_what_the_file_says(desk: Desk) -> None:
-    """`sparkonce rerun -f FILE` runs the changed script of a key that succeeded, while `rerun KEY` would run the recorded one; repeated in
-    two processes it opens one generation each, and never one between."""
+    """`sparkonce rerun -f FILE` runs the changed script for a key that has succeeded, whereas `rerun KEY` would run the recorded one.
+    Repeated in two processes, it opens one generation each time, and none in between."""
     desk.job()
     assert desk.here("run", "job.yaml").code == ExitCode.SUCCEEDED
     desk.job(WRITES.replace("1234", "7"))
@@ -147,7 +147,7 @@ def test_the_remedy_of_a_mismatch_runs_what_the_file_says(desk: Desk) -> None:
 
 @pytest.mark.parametrize("words", [(), ("write/numbers@1", "-f", "job.yaml")])
 def test_a_rerun_names_one_thing(desk: Desk, words: tuple[str, ...]) -> None:
-    """Neither key nor file, or both, is refused before anything is written."""
+    """`rerun` with neither key nor file, or with both, is refused before anything is written."""
     desk.job()
     said = desk.here("rerun", *words)
     assert said.code == ExitCode.INVALID
@@ -156,8 +156,8 @@ def test_a_rerun_names_one_thing(desk: Desk, words: tuple[str, ...]) -> None:
 
 
 def test_a_corrected_job_takes_its_key(desk: Desk) -> None:
-    """After a failure without effect the corrected script runs as the next generation, and the history says why; after a success, and where
-    onMismatch is RejectAlways, a changed script is a mismatch."""
+    """After a failure without effect the corrected script runs as the next generation, and the history says why. After a success, or with
+    onMismatch: RejectAlways, a changed script is a mismatch."""
     desk.job(FAILS)
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
     desk.job(WRITES, onMismatch="RejectAlways")
@@ -176,7 +176,7 @@ def test_a_corrected_job_takes_its_key(desk: Desk) -> None:
 
 
 def test_a_failed_opaque_job_keeps_its_key(desk: Desk) -> None:
-    """It ran, so nobody knows what it did: a changed script is a mismatch."""
+    """The failed job ran, and what it did is unknown: a changed script is a mismatch."""
     desk.job(FAILS, outputs=[])
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
     desk.job("print('corrected')", outputs=[])
@@ -184,8 +184,8 @@ def test_a_failed_opaque_job_keeps_its_key(desk: Desk) -> None:
 
 
 def test_a_clients_key_is_for_one_operation_and_resource(desk: Desk) -> None:
-    """The key is the token: a duplicate is answered, one that names another operation or none is a mismatch, and nothing runs again. A
-    job that supersedes is recorded with its own."""
+    """With a key from the client, a duplicate gets the result, and a request with another operation or none is a mismatch; nothing runs
+    again. A job that supersedes is recorded with its own operation."""
     desk.job(FAILS, idempotencyKey="order-7")
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
     assert desk.here("run", "job.yaml").first.startswith("replayed")
@@ -203,7 +203,7 @@ def test_a_clients_key_is_for_one_operation_and_resource(desk: Desk) -> None:
 
 
 def test_a_key_in_progress_elsewhere(desk: Desk) -> None:
-    """onDuplicate: Reject exits with 6; with Attach and --no-follow the command detaches with 130 and names the owner."""
+    """onDuplicate: Reject exits with 6; Attach with --no-follow detaches with 130 and names the owner."""
     desk.job(onDuplicate="Reject")
     with desk.owned_elsewhere("pid 7 on elsewhere"):
         said = desk.here("run", "job.yaml")
@@ -218,7 +218,7 @@ def test_a_key_in_progress_elsewhere(desk: Desk) -> None:
 
 
 def test_a_held_key(desk: Desk) -> None:
-    """Exit 5 with the reason and the command that resolves it."""
+    """Exit 5, with the reason and the command that resolves the key."""
     desk.job()
     with desk.owned_elsewhere() as (store, record, claim):
         settling = Settling(attempt=1, why=Why.EXITED, note="exit code 1")
@@ -232,7 +232,7 @@ def test_a_held_key(desk: Desk) -> None:
 
 
 def test_a_defect_leaves_a_sentence_and_a_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unforeseen error is one sentence and exit code 70; its traceback is in the file that is named."""
+    """An unforeseen error is one sentence and exit code 70; its traceback is in the file that the sentence names."""
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of all things")
@@ -260,14 +260,14 @@ def test_a_defect_leaves_a_sentence_and_a_file(desk: Desk, monkeypatch: pytest.M
     ],
 )
 def test_codes_of_errors(error: SparkonceError | OSError, code: int) -> None:
-    """A request whose error proves nothing may be repeated (3); a wrong request may not (2)."""
+    """A request may be repeated after an error that proves nothing (3), and not after a wrong request (2)."""
     assert code_of_error(error) == code
 
 
 def test_outputs_of_the_command_line_are_relative_to_the_current_folder(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--output NAME=DIR` is absolute before the key and the fingerprint are made: from another folder the same DIR is another job."""
+    """`--output NAME=DIR` is made absolute before key and fingerprint are computed: from another folder the same DIR is another job."""
     desk.job()
     elsewhere = desk.folder / "elsewhere"
     elsewhere.mkdir()
@@ -287,7 +287,7 @@ def test_a_job_from_standard_input(desk: Desk, monkeypatch: pytest.MonkeyPatch) 
     text = (desk.folder / job).read_bytes()
 
     class Stdin:
-        class buffer:  # noqa: N801 - as the attribute is called
+        class buffer:  # noqa: N801 - the attribute has this name
             @staticmethod
             def read(_: int = -1) -> bytes:
                 return text
@@ -301,7 +301,8 @@ def test_a_job_from_standard_input(desk: Desk, monkeypatch: pytest.MonkeyPatch) 
 def test_an_end_that_the_ledger_does_not_have_is_not_told(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, json: bool
 ) -> None:
-    """The rows are committed and no finalize arrives: the command reports that the ledger did not answer; the next one prints the end."""
+    """The rows are committed and the finalize never arrives: the command says that the ledger did not answer, and the next command prints
+    the end."""
     desk.job()
     options = ("--json",) if json else ()
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""A driver that seals an invalid intent, and a person's decision about the key."""
+"""A driver seals an invalid intent, and a person decides about the key."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ FORGERIES = ("a token that closes two billion slots", "a file above the table", 
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_seal_holds_its_key_and_a_person_ends_it(desk: Desk, name: str) -> None:
-    """Held(Stuck) with the field and nothing committed; neither retry nor success can be said of it, failure can, and then a sound
-    driver's next run of the key has its effect."""
+    """Held(Stuck) with the field, and nothing committed. A retry and "succeeded" are refused, "failed" is accepted, and then the key's next
+    run with a correct driver has its effect."""
     job = desk.job(FORGES.replace("NAME", name))
     held = desk.here("run", job)
     assert held.code == ExitCode.HELD
@@ -51,7 +51,7 @@ def test_a_forged_seal_holds_its_key_and_a_person_ends_it(desk: Desk, name: str)
 
 
 def test_a_cancel_of_a_forged_seal_names_the_remedy(desk: Desk) -> None:
-    """It answers at once that the key is held, with the command that the test above executed."""
+    """Cancelling answers at once that the key is held, with the command that the test above executes."""
     job = desk.job(FORGES.replace("NAME", FORGERIES[0]))
     assert desk.here("run", job).code == ExitCode.HELD
     cancelled = desk.here("cancel", "write/numbers@1", "--reason", "forged")

@@ -18,7 +18,7 @@ ALL = [[each] for each in COMMANDS] + [["keys", each] for each in KEYS]
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_a_command_explains_itself(desk: Desk, command: list[str]) -> None:
-    """Its help describes the command, has an example of it, and every option has a text."""
+    """A command's help describes it, has an example of it, and explains every option."""
     said = desk.here(*command, "--help")
     assert said.code == 0
     usage, sentence, *_ = filter(None, (line.strip() for line in said.out.splitlines()))
@@ -35,7 +35,7 @@ def test_a_command_explains_itself(desk: Desk, command: list[str]) -> None:
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_the_example_is_accepted(desk: Desk, command: list[str]) -> None:
-    """The command accepts all options and arguments of the example: it fails at most for missing files, in one sentence."""
+    """The command accepts all options and arguments of its example: it may only fail for missing files, in one sentence."""
     text = " ".join(desk.here(*command, "--help").out.split())
     example = re.split(r" (?:Arguments|Options): ", text.split("Example: ")[1])[0].split(" | ")[0]
     said = desk.here(*shlex.split(example)[1:])
@@ -44,7 +44,7 @@ def test_the_example_is_accepted(desk: Desk, command: list[str]) -> None:
 
 
 def test_the_groups(desk: Desk) -> None:
-    """`sparkonce` and `sparkonce keys` list their commands; the exit codes are in the first help text."""
+    """`sparkonce` and `sparkonce keys` list their commands; the help of `sparkonce` lists the exit codes."""
     top = desk.here("--help")
     for name in [*COMMANDS, "keys"]:
         assert re.search(rf"^  {name} ", top.out, re.MULTILINE)
@@ -60,7 +60,7 @@ def test_the_groups(desk: Desk) -> None:
 
 
 def test_the_exit_codes_are_documented() -> None:
-    """docs/cli.md has a line for each code and for no other."""
+    """docs/cli.md has one line for each exit code, and no others."""
     page = (TESTS.parent / "docs" / "cli.md").read_text()
     codes = [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
     assert codes == sorted(ExitCode)

@@ -1,4 +1,4 @@
-"""Printing a ledger's keys, and a person's decisions about them."""
+"""Listing a ledger's keys, and a person's decisions about them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hold(desk: Desk, reason: HeldReason = HeldReason.PARTIAL) -> None:
 
 
 def explained(desk: Desk, target: str = KEY) -> dict[str, str]:
-    """As a person reads it: the left column to the right one."""
+    """The JSON of `keys explain`, whose row and evidence the text shows as well."""
     said = desk.here("keys", "explain", target)
     assert said.code == 0, said.err
     told = desk.here("keys", "explain", target, "--json").told
@@ -39,7 +39,7 @@ def explained(desk: Desk, target: str = KEY) -> dict[str, str]:
 
 
 def test_a_finished_key_is_listed_shown_and_told(desk: Desk) -> None:
-    """list, show and history agree, by key and by hash prefix; the place of the logs exists."""
+    """list, show and history agree, by key and by the start of its hash; the folder of the logs exists."""
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
     listed = desk.here("keys", "list")
@@ -66,7 +66,7 @@ def test_a_finished_key_is_listed_shown_and_told(desk: Desk) -> None:
 
 
 def test_explain_what_ended(desk: Desk) -> None:
-    """Finished, mismatch (with the job file) and gone: the row and the remedy."""
+    """For a finished key, a mismatch (with the job file) and a missing output: the row and the remedy."""
     desk.job()
     assert "sparkonce run" in explained(desk, "job.yaml")["unblock"]
     assert desk.here("run", "job.yaml").code == 0
@@ -81,7 +81,7 @@ def test_explain_what_ended(desk: Desk) -> None:
 
 
 def test_explain_what_runs(desk: Desk) -> None:
-    """Running elsewhere names the owner; without an owner it says that sending the job again continues it."""
+    """A key that runs elsewhere shows its owner; one without an owner says that sending the job again continues it."""
     desk.job()
     with desk.owned_elsewhere("pid 7 on elsewhere"):
         told = explained(desk)
@@ -94,7 +94,7 @@ def test_explain_what_runs(desk: Desk) -> None:
 
 
 def test_explain_what_is_held(desk: Desk) -> None:
-    """The reason, that it waits for a person, and the command."""
+    """The reason, that the key waits for a person, and the command."""
     desk.job()
     hold(desk)
     told = explained(desk)
@@ -105,7 +105,7 @@ def test_explain_what_is_held(desk: Desk) -> None:
 
 
 def test_a_key_that_is_not_there(desk: Desk) -> None:
-    """Each command that names one exits with 2 and says where it looked."""
+    """Each command that names a key exits with 2 and says which ledger it read."""
     desk.job()
     for command in (
         ["show"],
@@ -123,7 +123,7 @@ def test_a_key_that_is_not_there(desk: Desk) -> None:
 
 
 def test_a_decision_needs_a_reason_and_a_yes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --reason, or in a script without --yes, nothing is decided; at a terminal the answer decides."""
+    """Without --reason, or without --yes where no terminal can ask, nothing is decided; at a terminal the answer decides."""
     desk.job(FAILS)
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
     assert "--reason" in desk.here("keys", "forget", KEY, "--yes").err
@@ -150,13 +150,13 @@ def test_a_decision_needs_a_reason_and_a_yes(desk: Desk, monkeypatch: pytest.Mon
 
 
 def test_forget_keeps_history_and_numbers(desk: Desk) -> None:
-    """A forgotten key runs anew as the next generation; who forgot it and why stays in its history."""
+    """A forgotten key runs anew as the next generation; who forgot it and why stay in its history."""
     desk.job(FAILS)
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
     key_hash = desk.here("keys", "list", "--json").told["keys"][0]["keyHash"]
     said = desk.here("keys", "forget", KEY, "--reason", "by mistake", "--yes")
     assert (said.code, said.first.partition(";")[0]) == (0, f"forgotten: {KEY}")
-    assert desk.attempts() == 0  # the logs went with the record
+    assert desk.attempts() == 0  # the logs are removed with the record
     last = desk.here("keys", "history", key_hash, "--json").told["events"][-1]
     assert (last["what"], last["why"]) == ("Forgotten", "by mistake")
     assert "generation 2 (earlier ones were forgotten)" in desk.here("plan", "job.yaml").out
@@ -164,8 +164,8 @@ def test_forget_keeps_history_and_numbers(desk: Desk) -> None:
 
 
 def test_resolve_as_failed_and_retry(desk: Desk) -> None:
-    """A held key without a commit can be resolved as failed (exit 0, as requested), or be granted another attempt, which the next run
-    makes."""
+    """A held key without a commit can be resolved as failed (exit 0, since that was requested), or be granted another attempt, which the
+    next run makes."""
     desk.job()
     hold(desk)
     assert "exactly one of" in desk.here("keys", "resolve", KEY, "--reason", "x", "--yes").err
@@ -178,7 +178,7 @@ def test_resolve_as_failed_and_retry(desk: Desk) -> None:
 
 
 def test_resolve_as_failed(desk: Desk) -> None:
-    """The outputs are fenced first; then it is Failed, with author and reason."""
+    """The outputs are fenced first; then the key is Failed, with author and reason."""
     desk.job()
     hold(desk)
     said = desk.here("keys", "resolve", KEY, "--failed", "--reason", "no longer wanted", "--yes", "--json")
@@ -188,7 +188,7 @@ def test_resolve_as_failed(desk: Desk) -> None:
 
 
 def test_purge_removes_what_is_over(desk: Desk) -> None:
-    """Only records whose retention is over go; the rest stays."""
+    """Only records whose retention is over are purged."""
     desk.job(FAILS, retention={"failed": "1s"})
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
     desk.job(FAILS, resource="others")
@@ -219,7 +219,7 @@ DAMAGED_VERBS = {
 
 @pytest.mark.parametrize("verb", DAMAGED_VERBS)
 def test_an_unreadable_record_is_never_no_record(desk: Desk, verb: str) -> None:
-    """Every verb that names the key by its text, its hash or its file says that the record cannot be read, and writes nothing."""
+    """Every command that names the key by its text, its hash or its file says that the record cannot be read, and writes nothing."""
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
     with sqlite3.connect(desk.ledger) as database:
@@ -234,7 +234,7 @@ def test_an_unreadable_record_is_never_no_record(desk: Desk, verb: str) -> None:
 
 
 def requests(desk: Desk) -> list[tuple[str, str, str, int]]:
-    """What the history of the key says of who asked for what, and why; `explain` says the same of the newest generation."""
+    """Who requested what and why, from the key's history; `explain` says the same of the newest generation."""
     events = desk.here("keys", "history", KEY, "--json").told["events"]
     asked = [each for each in events if each["what"] in ("Reserved", "Reopened", "StopWanted")]
     newest = max(each["generation"] for each in asked)
@@ -244,7 +244,7 @@ def requests(desk: Desk) -> list[tuple[str, str, str, int]]:
 
 
 def test_a_rerun_is_recorded_with_person_and_reason(desk: Desk) -> None:
-    """Real commands: history and explain name who reran and why; a reason that is too long is refused before anything runs."""
+    """After real commands history and explain name who reran and why; a reason that is too long is refused before anything runs."""
     desk.job(FAILS)
     assert desk.start("run", "job.yaml").end().code == ExitCode.FAILED
     again = desk.start("rerun", KEY, "--reason", "the disk\x1b[31m is mended").end()
@@ -261,7 +261,8 @@ def test_a_rerun_is_recorded_with_person_and_reason(desk: Desk) -> None:
 
 
 def test_superseding_is_recorded_with_the_person(desk: Desk) -> None:
-    """Two terminals: the second job takes the place of the running one. Who it was stands beside the stop and beside the new generation."""
+    """In two terminals: the second job takes the place of the running one. The history names the person at the cancellation and at the new
+    generation."""
     desk.job("from pathlib import Path\nPath('started').touch()\n" + dedent(WAITS))
     first = desk.start("run", "job.yaml")
     assert_eventually((desk.folder / "started").exists, PATIENCE)

@@ -1,4 +1,4 @@
-"""How a command's process ends."""
+"""How a command's process exits."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ leave(3)
 
 
 def test_a_thread_that_never_ends_keeps_no_command() -> None:
-    """The process ends with the command's code, and all it printed arrives in pipes."""
+    """The process exits with the command's code, and everything it printed arrives in the pipes."""
     done = completed([sys.executable, "-c", HANGS], 60)
     assert (done.returncode, len(done.stdout), done.stderr) == (3, 100_001, "said\n")
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_stream_that_was_closed_changes_no_code(stream: str) -> None:
-    """As in a service that was started without it."""
+    """As in a service that was started without the stream, the exit code stays."""
     done = completed(
         [sys.executable, "-c", f"import sys\nsys.{stream}.close()\n{HANGS.replace('print', '(lambda *_, **__: 0)')}"],
         60,

@@ -1,4 +1,5 @@
-"""A driver whose program has ended and that a thread keeps alive: it ends with the result, once all that the job declares is committed."""
+"""A driver whose program has ended while a thread keeps its process alive: once every declared output is committed, it is stopped and the
+job succeeds."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ STAYS = """
 
     threading.Thread(target=stay).start()
 """
-"""Suffix of a script: a thread that only the end of the test ends."""
+"""Suffix of a script: a thread that runs until the test ends."""
 ENDS_LATER = """
     import threading, time
     from pathlib import Path
@@ -50,7 +51,7 @@ REPORTS = """
 
     threading.Thread(target=report).start()
 """
-"""Suffix of a script: a thread that reports for longer than lingerSeconds, and stays."""
+"""Suffix of a script: a thread that reports for longer than lingerSeconds, and then stays."""
 
 
 def script(*parts: str) -> str:
@@ -58,8 +59,8 @@ def script(*parts: str) -> str:
 
 
 def test_a_job_that_a_thread_keeps_has_succeeded(desk: Desk) -> None:
-    """All is committed and the program has ended: after lingerSeconds the job has succeeded with what it reported, and its process is
-    gone. Until then `keys explain` says what it waits for. A duplicate gets the result."""
+    """All outputs are committed and the program has ended: after lingerSeconds the job is Succeeded with what it reported, and its process
+    is gone. Until then `keys explain` says what it waits for. A duplicate gets the result."""
     desk.job(script(WRITES, STAYS), lingerSeconds=4)
     leader = desk.start("run", "job.yaml", "--json")
 
@@ -79,14 +80,14 @@ def test_a_job_that_a_thread_keeps_has_succeeded(desk: Desk) -> None:
 
 
 def test_a_program_that_goes_on_is_not_stopped(desk: Desk) -> None:
-    """Everything is committed, and the main thread works on for longer than lingerSeconds: what it reports last is in the result."""
+    """Everything is committed, and the main thread runs for longer than lingerSeconds: its last report is in the result."""
     desk.job(script(WRITES, GOES_ON), lingerSeconds=1)
     said = desk.start("run", "job.yaml", "--json").end()
     assert (said.code, said.told["result"]["values"]) == (0, {"greatest": 1233, "last": "word"}), said
 
 
 def test_a_thread_that_reports_after_the_program_is_not_stopped(desk: Desk) -> None:
-    """Each of its reports begins lingerSeconds anew, and all of them are in the result."""
+    """Each of its reports restarts lingerSeconds, and all of them are in the result."""
     desk.job(script(WRITES, REPORTS), lingerSeconds=2)
     said = desk.start("run", "job.yaml", "--json").end()
     assert (said.code, said.told["attempt"]) == (0, 1), said
@@ -95,7 +96,7 @@ def test_a_thread_that_reports_after_the_program_is_not_stopped(desk: Desk) -> N
 
 
 def test_a_program_that_ended_before_its_outputs_is_waited_for(desk: Desk) -> None:
-    """The second output is not committed, so nothing says that the job is done: its thread is not stopped for lingerSeconds."""
+    """The second output is not committed, so the job may not be done, and its thread is not stopped after lingerSeconds."""
     second = {"name": "more", "slotLog": {"path": "lake/more"}}
     desk.job(script(WRITES, ENDS_LATER), lingerSeconds=1, outputs=[OUTPUT, second])
     said = desk.start("run", "job.yaml", "--json").end()

@@ -1,4 +1,4 @@
-"""`sparkonce plan` says beforehand what `sparkonce run` then does, and does nothing itself."""
+"""`sparkonce plan` says beforehand what `sparkonce run` would do, and does nothing itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkonce.model.record import HeldReason, Settling, State, Why
 
 
 def test_plan_before_and_after_a_run(desk: Desk) -> None:
-    """New, replay, mismatch and gone: the plan names each, with the exit code that the run would have."""
+    """For a new, a replayed, a mismatched and a missing result the plan says so, with the exit code that the run would have."""
     desk.job()
     new = desk.here("plan", "job.yaml")
     assert (new.code, new.first) == (0, "would run: write/numbers@1: no job has used this key")
@@ -45,7 +45,7 @@ def test_plan_before_and_after_a_run(desk: Desk) -> None:
 
 
 def test_plan_while_it_runs_elsewhere(desk: Desk) -> None:
-    """A running job is followed or refused, as its policy says; one without an owner is gone on with; a held one is refused."""
+    """A running job is followed or refused, as its policy says; one without an owner is continued; a held one is refused."""
     desk.job()
     with desk.owned_elsewhere("pid 7 on elsewhere"):
         followed = desk.here("plan", "job.yaml")
@@ -63,7 +63,7 @@ def test_plan_while_it_runs_elsewhere(desk: Desk) -> None:
 
 
 def test_plan_of_a_held_key(desk: Desk) -> None:
-    """Exit 5, as the run would."""
+    """The plan exits with 5, as the run would."""
     desk.job()
     with desk.owned_elsewhere() as (store, record, claim):
         settling = Settling(attempt=1, why=Why.EXITED)
@@ -73,7 +73,7 @@ def test_plan_of_a_held_key(desk: Desk) -> None:
 
 
 def test_plan_of_a_job_that_failed(desk: Desk) -> None:
-    """A failure is a result: it would be replayed, unless the job asks for another run of failed ones."""
+    """A failure is a result: it would be replayed, unless the job asks to run failed ones again."""
     desk.job(FAILS)
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
     assert desk.here("plan", "job.yaml").first.startswith("would replay: generation 1 failed 2")
@@ -84,7 +84,7 @@ def test_plan_of_a_job_that_failed(desk: Desk) -> None:
 
 
 def test_render_fills_in_what_was_asked(desk: Desk) -> None:
-    """The rendered manifest has the parameters and places filled in, and is itself a job file for the same key."""
+    """The rendered manifest has parameters and places filled in, and is itself a job file for the same key."""
     desk.job(resource="numbers/${params.day}")
     rendered = desk.here("render", "job.yaml", "--param", "day=7", "--output", "numbers=mine")
     assert rendered.code == 0
@@ -114,7 +114,8 @@ spec:
     ("file", "where"), [("local:///app/job.py", "inside an image"), ("s3a://code/job.py", "not a file of this machine")]
 )
 def test_plan_of_a_job_for_a_cluster(desk: Desk, file: str, where: str) -> None:
-    """A converted file is not refused: the plan names the key, that it is not checked, and why; with the script at hand it is checked."""
+    """A converted file is not refused: the plan names the key, and that and why it is not checked; with a copy of the script it is
+    checked."""
     (desk.folder / "app.yaml").write_text(APPLICATION.replace("FILE", file))
     (desk.folder / "job.yaml").write_text(desk.here("convert", "app.yaml").out)
     said = desk.here("plan", "job.yaml")
@@ -133,7 +134,7 @@ def test_plan_of_a_job_for_a_cluster(desk: Desk, file: str, where: str) -> None:
 
 
 def test_plan_of_a_key_that_is_made_from_the_script(desk: Desk) -> None:
-    """Of a script inside an image such a key is unknown here, and the plan says so; a wrong file is still refused."""
+    """If the script is inside an image such a key cannot be computed here, and the plan says so; an invalid file is still refused."""
     desk.job(template={"mainApplicationFile": "local:///app/job.py"}, keyFrom=["ApplicationFile"])
     said = desk.here("plan", "job.yaml")
     assert (said.code, said.first.startswith("not checked: the key is made from its content: ")) == (0, True), said.err

@@ -1,4 +1,4 @@
-"""A job's progress in words. Pure parts, and the output for a log and a terminal."""
+"""A job's progress in words: its pure parts, and the output to a log and to a terminal."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ APPLICATION = Application(name="so-x", uid="u")
     ],
 )
 def test_what_an_attempt_is_doing(of: Record, action: Action, row: str, text: str) -> None:
-    """Each decision has its words; a backoff counts down."""
+    """Each decision has a text of its own; a backoff counts down."""
     line = line_of(of, Decision(action, row, "because"), {}, most=3, now=1000.0)
     assert line.state + line.countdown == text
 
 
 def test_numbers_of_a_running_attempt() -> None:
-    """Stages done of all, rows committed, elapsed time."""
+    """Stages done out of all, rows committed, and elapsed time."""
     running = record(phase="Running", application=APPLICATION)
     told = {"stages": 7, "stagesDone": 3, "rows": 26483}
     line = line_of(running, Decision(Wait(), "running"), told, most=3, now=1042.0)
@@ -77,7 +77,7 @@ def looks(progress: Progress, *decisions: Decision, of: Record) -> None:
 
 
 def test_a_log_gets_news_and_now_and_then_numbers() -> None:
-    """A hundred looks at a running attempt are one line, and another one after half a minute."""
+    """A hundred observations of a running attempt print one line, and another one after half a minute."""
     stream, now = io.StringIO(), [1000.0]
     progress = Progress(MemoryStore(), stream=stream, clock=lambda: now[0])
     running = record(phase="Running", application=APPLICATION)
@@ -99,7 +99,7 @@ class Screen(io.StringIO):
 
 
 def test_a_terminal_gets_one_living_line() -> None:
-    """It is redrawn and wiped at the end; other messages stay."""
+    """The line is redrawn, and wiped at the end; other messages stay."""
     screen = Screen()
     progress = Progress(MemoryStore(), stream=screen)
     looks(progress, Decision(Wait(), "running"), of=record(phase="Running", application=APPLICATION))
@@ -111,7 +111,7 @@ def test_a_terminal_gets_one_living_line() -> None:
 
 
 def test_a_log_whose_reader_has_gone_ends_no_job() -> None:
-    """A closed pipe is not a reason to stop."""
+    """A closed pipe does not end the job."""
 
     class Gone(io.StringIO):
         def write(self, _: str) -> int:
@@ -123,7 +123,7 @@ def test_a_log_whose_reader_has_gone_ends_no_job() -> None:
 
 
 def test_words() -> None:
-    """Numbers, sizes and times as a person writes them."""
+    """Numbers, sizes and times as a person would write them."""
     assert (words.rows(1), words.rows(26483)) == ("1 row", "26 483 rows")
     assert [words.size(n) for n in (0, 999, 1000, 153428, 2_500_000_000)] == [
         "0 bytes",

@@ -1,4 +1,4 @@
-"""`sparkonce keys repair`: each sentence that a damaged record prints is followed, and the key goes on with one effect."""
+"""`sparkonce keys repair`: each remedy that is printed for a damaged record is followed, and the key continues with one effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def damage(desk: Desk, table: str = "records", text: str = '{"schema":1,') -> No
 
 
 def remedy(said: str) -> list[str]:
-    """The command that a sentence names, with its reason."""
+    """The command in the sentence, with a reason filled in."""
     found = re.search(r"sparkonce (keys repair [0-9a-f]{20}(?: --forget)? --reason TEXT)", said)
     assert found, said
     return shlex.split(found[1].replace("TEXT", "'the disk lost a block'"))
@@ -32,7 +32,7 @@ def files(desk: Desk) -> list[str]:
 
 
 def test_a_damaged_record_of_a_finished_key_is_rebuilt_with_its_result(desk: Desk) -> None:
-    """Every command says how; after it the job is answered with the same result, and nothing ran again."""
+    """Every command names the remedy; after it the job gets the same result, and nothing ran again."""
     desk.job()
     first = desk.here("run", "job.yaml", "--json").told
     written = files(desk)
@@ -55,7 +55,7 @@ def test_a_damaged_record_of_a_finished_key_is_rebuilt_with_its_result(desk: Des
 
 
 def test_a_rebuilt_record_is_the_same_job_to_another_script(desk: Desk) -> None:
-    """Key and fingerprint are derived anew: a changed script is a mismatch, as before."""
+    """Key and fingerprint are derived again from the job: a changed script is a mismatch, as before."""
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
     damage(desk, text="")
@@ -65,7 +65,7 @@ def test_a_rebuilt_record_is_the_same_job_to_another_script(desk: Desk) -> None:
 
 
 def test_without_its_job_a_record_is_only_removed(desk: Desk) -> None:
-    """The refusal names the way, which leaves the number of the generation used: the next one is another."""
+    """The refusal names the other way, removal, which leaves the generation's number used: the next run is generation 2."""
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
     damage(desk)
@@ -82,7 +82,7 @@ def test_without_its_job_a_record_is_only_removed(desk: Desk) -> None:
 
 
 def test_what_must_not_be_repaired_is_refused(desk: Desk) -> None:
-    """A record that can be read, one that can be rebuilt and is to be removed, none at all, and no word of confirmation."""
+    """Refused: a record that can be read, removing one that can be rebuilt, a missing one, and a command without confirmation."""
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
     assert "no record of" in desk.here("keys", "repair", KEY, "--reason", "x", "--yes").err
@@ -92,12 +92,12 @@ def test_what_must_not_be_repaired_is_refused(desk: Desk) -> None:
     assert "leave out --forget" in forgetting.err
     assert "--yes" in desk.here("keys", "repair", KEY, "--reason", "x").err
     assert desk.here("keys", "repair", "nobody", "--reason", "x", "--yes").code == ExitCode.INVALID
-    assert desk.here("keys", "repair", KEY, "--yes").code == ExitCode.INVALID  # no reason
+    assert desk.here("keys", "repair", KEY, "--yes").code == ExitCode.INVALID  # without a reason
     assert desk.here("keys", "repair", KEY, "--reason", "x", "--yes", "--json").told["state"] == "Finalized"
 
 
 def test_a_newer_versions_record_is_left_to_it(desk: Desk) -> None:
-    """This version cannot know what it says: nothing is written, and the sentence says to upgrade."""
+    """This version cannot know what the record says: nothing is written, and the sentence says to upgrade."""
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
     damage(desk, text='{"minReader": 1000}')
@@ -107,8 +107,8 @@ def test_a_newer_versions_record_is_left_to_it(desk: Desk) -> None:
 
 
 def test_a_key_of_the_version_before_is_replayed_and_repaired(desk: Desk) -> None:
-    """Recorded by version 1 with a run id inside: the same document gets the result, also after its record was rebuilt; another run id is
-    another job, as it was then, and the mismatch names that setting alone."""
+    """A key that version 1 recorded, with a run id in its settings: the same document gets the result, even after its record was rebuilt.
+    Another run id is another job, as it was then, and the mismatch names only that setting."""
 
     def send(run: str) -> Said:
         desk.job(template={"sparkConf": {RUN_ID: run}})
@@ -127,7 +127,7 @@ def test_a_key_of_the_version_before_is_replayed_and_repaired(desk: Desk) -> Non
 
 
 def as_by_version_1(desk: Desk) -> None:
-    """Rewrites record and spec as the version before wrote them."""
+    """Rewrites record and spec as version 1 wrote them."""
     job = desk.prepared()
     with sqlite3.connect(desk.ledger) as ledger:
         record = json.loads(ledger.execute("SELECT body FROM records").fetchone()[0])

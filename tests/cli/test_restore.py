@@ -1,4 +1,4 @@
-"""`sparkonce doctor accept-restore`: requests that are refused before the ledger is touched."""
+"""`sparkonce doctor accept-restore`: what it refuses before it touches the ledger."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ETCD = ("--store", "etcd://127.0.0.1:1", "--install", "prod")
     ],
 )
 def test_what_it_refuses(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence, exit code 2: no namespaces, or two ways to select them; a store that is not an etcd."""
+    """Each refusal is one sentence with exit code 2: no namespaces, two ways to select them, or a store that is not etcd."""
     assert main(["doctor", "accept-restore", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and says in said and "secret" not in said, said
 
 
 def test_it_asks_first(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --yes and without a terminal for the answer nothing is done."""
+    """Without --yes, and without a terminal to ask, nothing is done."""
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(["doctor", "accept-restore", *ETCD, "-A"]) == 2
     assert "nothing was changed" in capsys.readouterr().err

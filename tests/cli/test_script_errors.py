@@ -1,4 +1,4 @@
-"""Why a job failed, and which errors end it after one attempt, as `sparkonce run` and `sparkonce keys` tell it."""
+"""Why a job failed, and which errors end it after one attempt, as `sparkonce run` and `sparkonce keys` report it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RAISES = """
 
 
 def test_the_sentence_ends_with_the_exception(desk: Desk) -> None:
-    """In `run`, in its replay, in `keys show --json` and in `keys explain`; the excerpt has the line of the script."""
+    """In `run`, in its replay, in `keys show --json` and in `keys explain`; the excerpt has the script's line."""
     desk.job(RAISES, retry=THREE)
     said = desk.here("run", "job.yaml")
     cause = "ValueError: no rows in the source"
@@ -72,14 +72,15 @@ def test_an_error_of_the_script_ends_the_job(desk: Desk, script: str, cause: str
     ],
 )
 def test_what_may_pass_is_tried_again(desk: Desk, script: str, spec: dict[str, Any]) -> None:
-    """A job without outputs, an undefined name, an exception that follows another, an import that a run may not reach: all attempts."""
+    """A job without outputs, an undefined name, an exception raised while handling another, and an import that some runs do not reach get
+    all attempts."""
     desk.job(script, retry=THREE, **spec)
     failure = desk.here("run", "job.yaml", "--json").told["result"]["failure"]
     assert (failure["class"], desk.attempts()) == ("Exited", 3)
 
 
 def test_a_driver_that_committed_and_then_claims_an_error_succeeded(desk: Desk) -> None:
-    """The log ends retries and nothing else: what is committed is the result."""
+    """An error in the log ends retries and decides nothing else: what is committed is the result."""
     desk.job("""
         from harness.arrow_stage import arrow_stage, table_of
         from sparkonce.driver.current import current
@@ -92,7 +93,7 @@ def test_a_driver_that_committed_and_then_claims_an_error_succeeded(desk: Desk) 
 
 
 def test_a_later_attempt_is_no_error_of_the_script(desk: Desk) -> None:
-    """Where the first attempt got further, a failed import is tried again: here the module appears before the third attempt."""
+    """If an earlier attempt got past it, a failed import is tried again: here the module exists before the third attempt imports it."""
     desk.job("""
         from pathlib import Path
 

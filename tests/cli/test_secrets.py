@@ -1,4 +1,4 @@
-"""No secret reaches an output: the search itself, and the commands that are given one in the address of a ledger."""
+"""No secret is in any output: the search itself, and commands that get one in the address of a ledger."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ PASSWORD = "planted-password-90ee41"
 @pytest.mark.parametrize("name", planted.ENVIRONMENT)
 @pytest.mark.parametrize("encoded", [False, True])
 def test_the_search_finds_what_was_planted(desk: Desk, tmp_path: Path, name: str, encoded: bool) -> None:
-    """In a text and in a file that a process wrote, plain or in base64; a finding has its place and not the secret."""
+    """It finds a secret in a text and in a file that a process wrote, plain or in base64; the finding names the place and not the
+    secret."""
     value = planted.ENVIRONMENT[name]
     text = base64.b64encode(value.encode()).decode() if encoded else value
     log = planted.output(tmp_path / "operator.log")
@@ -36,16 +37,16 @@ def test_the_search_finds_what_was_planted(desk: Desk, tmp_path: Path, name: str
 
 
 def test_a_command_that_prints_a_secret_is_found(desk: Desk) -> None:
-    """A process of its own that puts its environment out on either stream."""
+    """A separate process prints its environment to a stream."""
     desk.job("raise SystemExit('no job')")
     terminal = desk.start("keys", "list", SPARKONCE_STORE="sqlite:///planted-aws-key-5f1d9c/ledger.db")
     terminal.end()
-    assert [Path(found).suffix for found in planted.leaks()] == [".out"]  # which names the ledger
+    assert [Path(found).suffix for found in planted.leaks()] == [".out"]  # standard output, which names the ledger
     planted.forget()
 
 
 def test_a_token_that_was_sent_is_a_secret() -> None:
-    """As long as its test lasts; short words that tests use as tokens are not."""
+    """A token counts as a secret until its test ends; short words that tests use as tokens do not."""
     planted.secret("eyJhbGciOiJSUzI1NiJ9.eyJzdWIi.c2ln")
     planted.secret("t")
     planted.said("log", "tokens of a test: t; refused eyJhbGciOiJSUzI1NiJ9.eyJzdWIi.c2ln")
@@ -70,7 +71,7 @@ def test_a_token_that_was_sent_is_a_secret() -> None:
 def test_a_password_in_the_address_of_a_ledger_is_never_told(
     desk: Desk, store: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the ledger does not answer, or its address cannot be read: the sentence names it without the password."""
+    """Whether the ledger does not answer or its address is invalid, the sentence names it without the password."""
     desk.job()
     planted.secret(PASSWORD)
     monkeypatch.setenv("SPARKONCE_STORE", store)
@@ -84,8 +85,8 @@ def test_a_password_in_the_address_of_a_ledger_is_never_told(
 
 @pytest.mark.parametrize("command", ["gateway", "operator"])
 def test_a_process_of_a_cluster_tells_no_password_of_its_ledger(desk: Desk, command: str) -> None:
-    """Whether it ends because there is no ledger, or serves while ledger and API server do not answer: neither its log nor /readyz and
-    /metrics have a password, a key of an object store, or the token that it is sent."""
+    """Whether it ends because it has no ledger, or serves while ledger and API server do not answer, neither its log nor /readyz and
+    /metrics have a password, an object store's key, or the token that it is sent."""
     planted.secret(PASSWORD)
     given = {"SPARKONCE_INSTALL": "i", "SPARKONCE_NAMESPACES": "a", "KUBECONFIG": str(desk.folder / "none")}
     ended = desk.start(command, SPARKONCE_STORE=f"postgresql://ann:{PASSWORD}@127.0.0.1:1/ledger", **given).end()
@@ -105,7 +106,7 @@ def test_a_process_of_a_cluster_tells_no_password_of_its_ledger(desk: Desk, comm
 
 
 def asked(address: str, path: str) -> bool:
-    """Whether it answers, whatever it says."""
+    """Whether the gateway answers, with any status."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         ask(address, "GET", path, token="eyJhbGciOiJSUzI1NiJ9.eyJzdWIi.c2ln")
         return True
@@ -124,7 +125,8 @@ TELLS = """
 
 
 def test_a_secret_of_a_job_runs_and_is_not_told(desk: Desk) -> None:
-    """The driver gets the value, and the same job is the same job; `keys show`, the result, the log's end and the history hide it."""
+    """The driver gets the secret's value, and the same document is the same job; `keys show`, the result, the log's tail and the history
+    hide it."""
     planted.secret(PASSWORD)
     env = [{"name": "API_TOKEN", "value": PASSWORD}, {"name": "DB", "value": f"postgresql://ann:{PASSWORD}@host/db"}]
     conf = {"spark.hadoop.fs.s3a.secret.key": PASSWORD}

@@ -27,13 +27,13 @@ DEAF = """
 
 
 def driver_runs(desk: Desk) -> None:
-    """Until the job's script has begun."""
+    """Waits until the job's script has begun."""
     assert_eventually((desk.folder / "started").exists, PATIENCE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_leader_stops_and_settles(desk: Desk, number: signal.Signals) -> None:
-    """Exit 8 when nothing took effect: the driver is gone, the output is closed to it, and the next run opens a new generation."""
+    """Exit 8 if nothing took effect: the driver is gone, the output is closed to it, and the next run opens a new generation."""
     desk.job(STARTED + WAITS + WRITES)
     terminal = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -56,7 +56,7 @@ def test_the_leader_stops_and_settles(desk: Desk, number: signal.Signals) -> Non
 
 
 def test_the_truth_wins_over_a_wish(desk: Desk) -> None:
-    """Ctrl-C after the commit: it succeeded, and that is printed (exit 0)."""
+    """Ctrl-C after the commit: the job succeeded, and that is printed (exit 0)."""
     desk.job(WRITES + WAITS)
     terminal = desk.start("run", "job.yaml", "--json")
     assert_eventually(desk.commits, PATIENCE)
@@ -67,7 +67,7 @@ def test_the_truth_wins_over_a_wish(desk: Desk) -> None:
 
 
 def test_a_second_ctrl_c_says_what_is_going_on(desk: Desk) -> None:
-    """While a driver that ignores SIGTERM is being stopped, another Ctrl-C changes nothing and says that nothing would be lost."""
+    """While a driver that ignores SIGTERM is being stopped, a second Ctrl-C changes nothing and says that nothing would be lost."""
     desk.job(DEAF + STARTED + WAITS + WRITES)
     terminal = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -82,7 +82,7 @@ def test_a_second_ctrl_c_says_what_is_going_on(desk: Desk) -> None:
 
 
 def test_two_terminals(desk: Desk) -> None:
-    """One runs, the other follows and shows how far it is; both get the same result, of one attempt."""
+    """One terminal runs the job, the other follows and shows its progress; both get the same result, of one attempt."""
     desk.job(STARTED + WAITS + WRITES)
     first = desk.start("run", "job.yaml", "--json")
     driver_runs(desk)
@@ -98,7 +98,7 @@ def test_two_terminals(desk: Desk) -> None:
 
 
 def test_a_follower_only_detaches(desk: Desk) -> None:
-    """Ctrl-C on the follower: exit 130 at once, and the leader continues to its result."""
+    """Ctrl-C on the follower: it exits with 130 at once, and the leader continues to its result."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -116,7 +116,8 @@ def test_a_follower_only_detaches(desk: Desk) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_leader_hands_over_to_a_terminal_that_waits(desk: Desk, number: signal.Signals) -> None:
-    """Exit 130: the same attempt goes on, and the terminal that waited for it gets the one result. Its own Ctrl-C then stops the job."""
+    """The leader exits with 130: the same attempt continues, and the waiting terminal, which now owns it, gets the one result. Its own
+    Ctrl-C then stops the job."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -137,8 +138,8 @@ def test_a_leader_hands_over_to_a_terminal_that_waits(desk: Desk, number: signal
 @pytest.mark.parametrize("opens", [("run", "job.yaml"), ("rerun", KEY)])
 @pytest.mark.parametrize("ends", ["hands over", "is killed"])
 def test_one_sender_of_a_run_is_not_replayed(desk: Desk, opens: tuple[str, ...], ends: str) -> None:
-    """The one that opened the generation, even if it left; those that waited are replayed, also the one that took the job over and says
-    what it brought about. A sender without a result is neither."""
+    """It is the one that opened the generation, even if it left. Those that waited are replayed, also the one that took the job over and
+    reports its end. For a sender without a result `replayed` is null."""
     desk.job(STARTED + WAITS + WRITES)
     if opens[0] == "rerun":
         desk.go()
@@ -171,7 +172,7 @@ def test_one_sender_of_a_run_is_not_replayed(desk: Desk, opens: tuple[str, ...],
 
 
 def test_whoever_is_handed_a_job_can_stop_it(desk: Desk) -> None:
-    """The last terminal's Ctrl-C cancels: no other waits."""
+    """No other terminal waits, so the last one's Ctrl-C cancels the job."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -187,7 +188,7 @@ def test_whoever_is_handed_a_job_can_stop_it(desk: Desk) -> None:
 
 
 def test_a_terminal_that_was_killed_waits_for_nothing(desk: Desk) -> None:
-    """The leader's Ctrl-C stops the job although another terminal waited for it a moment ago."""
+    """The leader's Ctrl-C cancels the job, although another terminal waited for it shortly before."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -201,7 +202,7 @@ def test_a_terminal_that_was_killed_waits_for_nothing(desk: Desk) -> None:
 
 
 def test_a_handed_over_job_whose_terminal_dies_goes_on_when_it_is_sent_again(desk: Desk) -> None:
-    """Both are gone, one by Ctrl-C and one by a kill: the attempt runs on, and the next request takes it over."""
+    """One terminal left by Ctrl-C and the other was killed: the attempt runs on, and the next request takes it over."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -217,7 +218,7 @@ def test_a_handed_over_job_whose_terminal_dies_goes_on_when_it_is_sent_again(des
 
 
 def test_cancel_ends_a_job_for_all_who_wait(desk: Desk) -> None:
-    """`sparkonce cancel` is no Ctrl-C: the leader and the terminal that waits both get the cancelled result (exit 8)."""
+    """`sparkonce cancel` differs from Ctrl-C: both the leader and the waiting terminal get the cancelled result (exit 8)."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -230,7 +231,7 @@ def test_cancel_ends_a_job_for_all_who_wait(desk: Desk) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_is_sent_while_it_is_being_stopped_runs_afterwards(desk: Desk) -> None:
-    """It waits for the end of the generation that is being cancelled and opens the next one, as on a cluster."""
+    """The second command waits for the end of the generation that is being cancelled and opens the next one, as on a cluster."""
     desk.job(DEAF + STARTED + WAITS + WRITES, stopTimeoutSeconds=40)
     first = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -246,12 +247,13 @@ def test_a_job_that_is_sent_while_it_is_being_stopped_runs_afterwards(desk: Desk
 
 
 def _stopping(desk: Desk) -> bool:
-    """Whether the record asks for the end; the driver ignores it for half of the stop timeout."""
+    """Whether the record has a cancellation request; the driver ignores it for half of the stop timeout."""
     return desk.here("keys", "show", KEY, "--json").told["record"].get("stopWanted") is not None
 
 
 def test_cancel_from_another_terminal(desk: Desk) -> None:
-    """`sparkonce cancel` asks the owner, waits for the end and exits with 0; the leader exits with 8 and says who it was."""
+    """`sparkonce cancel` sends the request to the owner, waits for the end and exits with 0; the leader exits with 8 and says who
+    cancelled."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -265,7 +267,7 @@ def test_cancel_from_another_terminal(desk: Desk) -> None:
 
 
 def test_cancel_of_a_job_without_an_owner(desk: Desk) -> None:
-    """The runner was killed: `sparkonce cancel` takes over, stops the orphan and settles by itself."""
+    """The runner was killed: `sparkonce cancel` takes over, stops the orphaned attempt and settles it itself."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)
@@ -279,7 +281,7 @@ def test_cancel_of_a_job_without_an_owner(desk: Desk) -> None:
 
 
 def test_ctrl_c_while_cancel_waits(desk: Desk) -> None:
-    """The cancellation request is recorded: its sender may leave (exit 130)."""
+    """The cancellation request is recorded, so its sender may leave (exit 130)."""
     desk.job()
     with desk.owned_elsewhere() as (_, record, _):
         terminal = desk.start("cancel", KEY)
@@ -290,12 +292,12 @@ def test_ctrl_c_while_cancel_waits(desk: Desk) -> None:
         assert "cancellation is requested" in said.out
         told = desk.here("keys", "show", KEY, "--json").told["record"]
         assert told["stopWanted"]["why"] == "Cancelled"
-        assert record.stop_wanted is None  # as reserved
+        assert record.stop_wanted is None  # as reserved, without a request
 
 
 @pytest.mark.parametrize("module", ["typer", "pydantic", "sparkonce.cli.session", "sparkonce.store.open", "asyncio"])
 def test_ctrl_c_during_an_import(desk: Desk, module: str) -> None:
-    """Before a command has begun, Ctrl-C ends it without a word, wherever it is."""
+    """Before a command has begun, Ctrl-C ends it silently, whichever import it is in."""
     desk.job()
     program = f"""
 import builtins, os, signal, sys

@@ -12,25 +12,25 @@ from harness.desk import PATIENCE, Desk
 from harness.patience import completed
 
 TRIES = 12
-"""Other tests share the two cores: the command's duration is the best of this many attempts."""
+"""Other tests share the two cores, so the fastest of this many runs counts."""
 
 
 def cpu() -> float:
-    """Seconds of CPU of the children that have ended."""
+    """CPU seconds of the children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def others_compete() -> bool:
-    """More wants to run on this machine than it has cores: then a clock on the wall says nothing about a command."""
+    """Whether more processes want to run than the machine has cores; then wall-clock time does not measure the command."""
     return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 def test_a_replay_takes_less_than_a_second_and_no_java(desk: Desk, tmp_path: Path) -> None:
     """With a JAVA_HOME whose java fails and records its calls, a replay succeeds in under a second and never calls it.
 
-    Python keeps its bytecode here, as it does for users; a test environment may have switched that off. On a machine that is too busy to
-    measure, the command's CPU time counts, which on an idle one is all of its time.
+    Python caches bytecode here, as it does for users, even if the test environment turned that off. On a machine that is too busy to
+    measure time, the command's CPU time counts instead; on an idle one the two are nearly equal.
     """
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
@@ -60,7 +60,8 @@ def test_a_replay_takes_less_than_a_second_and_no_java(desk: Desk, tmp_path: Pat
 
 
 def test_a_replay_imports_nothing_heavy(desk: Desk) -> None:
-    """No Spark, no pandas, no pyarrow, no SQLAlchemy, no drawing library: the ledger's result is read and printed without them."""
+    """Neither Spark, pandas, pyarrow, SQLAlchemy nor a drawing library is imported: the ledger's result is read and printed without
+    them."""
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
     program = """

@@ -1,4 +1,4 @@
-"""Other people's text cannot command a terminal: paths, logs of drivers, answers of gateways, in sentences and in JSON."""
+"""Text from others cannot control a terminal: paths, logs of drivers, answers of gateways, in sentences and in JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkonce.model import manifest
 
 KEY = "write/numbers@1"
 ESCAPES = "\x1b]52;c;ZWNobw==\x07\x1b[2J\x9b31m\u202etxt.exe\u2066\x7f\r"
-"""Writes to the clipboard, clears the screen, is red by a C1 control, reads backwards, and overwrites its line."""
+"""These write to the clipboard, clear the screen, turn text red by a C1 control, reverse its direction, and overwrite the line."""
 PRINTS = f"""
     import sys
 
@@ -46,7 +46,7 @@ def checked(said: Said) -> Said:
 
 @pytest.mark.parametrize("command", [("run", "job.yaml"), ("run", "job.yaml", "--json"), ("plan", "job.yaml")])
 def test_what_a_driver_prints(desk: Desk, command: tuple[str, ...]) -> None:
-    """The last lines of its log, at the end of the run and in every replay."""
+    """The last lines of a driver's log are escaped at the end of the run and in every replay."""
     desk.job(PRINTS)
     first = checked(desk.here("run", "job.yaml"))
     assert first.code == ExitCode.FAILED
@@ -59,7 +59,7 @@ def test_what_a_driver_prints(desk: Desk, command: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("name", [f"{ESCAPES}.yaml", "a\nsucceeded: write.yaml", os.fsdecode(b"\xff\xfe.yaml")])
 def test_a_path_with_escapes(desk: Desk, name: str) -> None:
-    """Of a job file that is not there, that is wrong, and of a script: each is one line, also where it is no UTF-8."""
+    """A path with escapes, of a missing job file, an invalid one, or a script, is printed on one line, even if it is not UTF-8."""
     for _ in range(2):
         for options in ((), ("--json",)):
             said = checked(desk.here("plan", name, *options))
@@ -74,7 +74,7 @@ def test_a_path_with_escapes(desk: Desk, name: str) -> None:
 
 
 def test_a_document_with_escapes_is_the_same_document(desk: Desk) -> None:
-    """What `render` prints has them escaped in double quotes, and is read back as it was."""
+    """`render` prints them escaped in double quotes, which are read back unchanged."""
     environment = {ESCAPES.replace("=", ""): "v"}
     desk.job(template={"arguments": [ESCAPES], "driver": {"envVars": environment}})
     rendered = checked(desk.here("render", "job.yaml"))
@@ -84,7 +84,7 @@ def test_a_document_with_escapes_is_the_same_document(desk: Desk) -> None:
 
 
 def test_an_answer_of_a_gateway(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every text of it, in each table of the plugin."""
+    """Every text of the answer, in each table of the plugin, is escaped."""
     identity = {"key": f"k{ESCAPES}", "keyHash": "0" * 64, "generation": 1, "attempt": 1, "phase": f"Failed{ESCAPES}"}
     times = {"createdAt": "2026-11-21T10:00:00Z", "finalizedAt": None, "expiresAt": None}
     failure = {"class": ESCAPES, "message": ESCAPES, "logTail": ESCAPES}
@@ -122,14 +122,14 @@ def test_an_answer_of_a_gateway(capsys: pytest.CaptureFixture[str]) -> None:
 
 @given(st.text(st.characters()))
 def test_what_is_shown_is_harmless_and_json_stays_json(text: str) -> None:
-    """Any text; a line stays one line; a JSON text reads back as the same value."""
+    """For any text: one line stays one line, and JSON reads back as the same value."""
     assert harmless(shown(text))
     assert len(line(text).splitlines()) <= 1
     assert json.loads(shown(json.dumps({text: [text]}, ensure_ascii=False))) == {text: [text]}
 
 
 def test_one_module_prints() -> None:
-    """No other one of the command line calls print, typer.echo or a stream's write; tables and progress go through `line`."""
+    """In the command line no other module calls print, typer.echo or a stream's write; tables and progress use `line`."""
     allowed = {
         "view/terminal.py": {"echo", "confirm"},
         "view/progress.py": {"print", "write"},
@@ -153,14 +153,14 @@ def test_one_module_prints() -> None:
 
 
 def test_a_job_that_fails_harmlessly_reads_as_before(desk: Desk) -> None:
-    """Lines, tabs and letters of any script are not touched."""
+    """Lines, tabs and letters of any script are unchanged."""
     desk.job(FAILS.replace("the input is not there", "l'entrée\\tn'est pas là — 入力"))
     assert "    l'entrée\tn'est pas là — 入力" in desk.here("run", "job.yaml").out
 
 
 @pytest.mark.parametrize("columns", ["20", "100"])
 def test_a_pipe_cuts_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
-    """Every cell of a table is whole and on its row, however long another one is; no row ends in blanks."""
+    """Every cell of a table is complete and on its own row, however long other cells are; no row ends in blanks."""
     monkeypatch.setenv("COLUMNS", columns)
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
@@ -179,7 +179,7 @@ def test_a_pipe_cuts_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch, column
 
 
 def test_a_table_of_long_cells_is_whole_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of any length, in any column: what a script reads of a table does not depend on its other rows."""
+    """A cell of any length, in any column, is complete: what a script reads of a row does not depend on the table's other rows."""
     rows = [("2026-11-21 10:00:00", "x" * 5000, "y"), ("2026-11-21 10:00:01", "z", "入力" * 900)]
     words.print_table(("AT", "WHY", "BY"), rows)
     head, *printed = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""A person at a ledger with one key, and the states that a key can be in when a person comes."""
+"""A person's commands on a ledger with one key, and the states in which a key can be."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass
 class Desk:
-    """A person at a ledger with one key."""
+    """A ledger with one key, and the commands that a person sends to it."""
 
     owner: Owner
     requested: Prepared
@@ -42,7 +42,7 @@ class Desk:
         return self.granted.now()
 
     def do(self, work: Callable[[LocalRunner], Awaitable[T]]) -> T:
-        """As a command of its own."""
+        """Runs the work as a command of its own."""
 
         async def command() -> T:
             embedded = LocalRunner(
@@ -57,12 +57,12 @@ class Desk:
         return asyncio.run(command())
 
     def orphaned(self) -> Desk:
-        """Its owner died."""
+        """The key after its owner died."""
         self.owner.store._leases[self.granted.claim.lease].expire()
         return self
 
     def driven(self) -> Desk:
-        """To its end, by its owner."""
+        """The key after its owner drove it to its end."""
         self.owner.run()
         return self
 
@@ -107,7 +107,7 @@ def succeeded(folder: Path) -> Desk:
 
 
 def partial(folder: Path) -> Desk:
-    """Held: `a` is committed, `b` is not, and the only attempt is used up."""
+    """Held as Partial: `a` is committed, `b` is not, and the only attempt is used up."""
     made = desk(folder, "a", "b", retry={"maxAttempts": 1})
     made.applications.plays = [writes(made, "a", phase=Phase.FAILED_KNOWN)]
     made.driven()
@@ -116,7 +116,7 @@ def partial(folder: Path) -> Desk:
 
 
 def conflicting(folder: Path, *ours: str) -> Desk:
-    """Held: `b` holds a commit of the key for another job; `ours` are committed by this one."""
+    """Held as KeyConflict: another job committed `b` under this key; this job committed `ours`."""
     made = desk(folder, "a", "b")
     other = made.owner.job(made.granted.assignment.model_copy(update={"fingerprint": "of another job"}))
     other.write(table_of(9), "b")
@@ -127,7 +127,7 @@ def conflicting(folder: Path, *ours: str) -> Desk:
 
 
 def unknown(folder: Path) -> Desk:
-    """Held: an opaque job whose end was not seen."""
+    """Held as Unknown: an opaque job whose end was not observed."""
     made = desk(folder, plays=(Phase.UNKNOWN,)).driven()
     assert made.record.held is HeldReason.UNKNOWN
     return made

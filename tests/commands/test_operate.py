@@ -1,4 +1,4 @@
-"""Operations of a person on a key: the outputs are read first, and a person's decision replaces evidence only where there is none."""
+"""A person's operations on a key: the outputs are read first, and the person's decision counts only where there is no evidence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def several(folder: Path, *keys: str) -> MemoryStore:
 
 
 def test_a_key_or_the_start_of_its_hash_names_a_record(tmp_path: Path) -> None:
-    """The whole key, the whole hash, or enough of the hash; over all pages of a listing."""
+    """The whole key, its whole hash, or the unambiguous start of its hash, over all pages of a listing."""
     store = several(tmp_path, *(f"key-{number}" for number in range(120)))
     found = run(operate.find(store, "key-77"))
     assert found.key == "key-77"
@@ -46,7 +46,8 @@ def test_a_key_or_the_start_of_its_hash_names_a_record(tmp_path: Path) -> None:
 
 
 def test_a_name_of_several_or_of_none_is_refused(tmp_path: Path) -> None:
-    """Several: their hashes are named. A key that reads like a prefix of others' hashes is still the key."""
+    """For an ambiguous start of a hash, the matching hashes are listed. A key that reads like the start of another's hash still names
+    itself."""
     store = several(tmp_path, *(f"key-{number}" for number in range(40)))
     first = run(store.list(Query(limit=1))).records[0].key_hash[0]
     with pytest.raises(InvalidInput, match=rf"{first} names \d+ records \({first}.*name one by more of its hash"):
@@ -58,7 +59,7 @@ def test_a_name_of_several_or_of_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_record_that_does_not_parse_is_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named by its hash, it is an error that says why, never "no record"."""
+    """Named by its hash, it raises an error that says why, never "no record"."""
     store = several(tmp_path, "key-1")
     address = run(operate.find(store, "key-1")).address
 
@@ -74,7 +75,7 @@ def test_a_record_that_does_not_parse_is_not_absent(tmp_path: Path, monkeypatch:
 
 
 def test_cancelling_an_unowned_key_settles_it_here(tmp_path: Path) -> None:
-    """Its runner died while the attempt ran: the attempt is stopped and fenced, the end is Cancelled with who and why."""
+    """Its runner died while the attempt ran: the attempt is stopped and fenced, and the key is Cancelled with who and why."""
     made = desk(tmp_path, "orders")
     run(made.applications.launch(made.granted.assignment))
     made.orphaned()
@@ -89,12 +90,12 @@ def test_cancelling_an_unowned_key_settles_it_here(tmp_path: Path) -> None:
 
 
 def test_cancelling_an_owned_key_waits_for_its_owner(tmp_path: Path) -> None:
-    """The cancellation request is written once; the owner carries it out, and the command prints the end."""
+    """The cancellation request is recorded, the owner carries it out, and the command returns the end."""
     made = desk(tmp_path, "orders")
 
     def looked(record: Record, *_: object) -> None:
         assert record.stop_wanted is not None
-        made.owner.run()  # the owner, in its own process
+        made.owner.run()  # as the owner does, in its own process
 
     def work(embedded: LocalRunner) -> Awaitable[Ending]:
         embedded.on_observation = looked
@@ -107,7 +108,7 @@ def test_cancelling_an_owned_key_waits_for_its_owner(tmp_path: Path) -> None:
 
 
 def test_cancelling_what_has_committed_succeeded(tmp_path: Path) -> None:
-    """The end is whichever is true."""
+    """An attempt that has already committed ends as Succeeded despite the cancellation."""
     made = desk(tmp_path, "orders")
     made.applications.plays = [writes(made, "orders", phase=Phase.RUNNING)]
     run(made.applications.launch(made.granted.assignment))
@@ -119,7 +120,7 @@ def test_cancelling_what_has_committed_succeeded(tmp_path: Path) -> None:
 
 
 def test_cancelling_an_ended_or_a_held_key_changes_nothing(tmp_path: Path) -> None:
-    """Ended: its result. Held: the command that decides it."""
+    """For an ended key the result is returned, for a held one the command that resolves it is named."""
     ended = succeeded(tmp_path)
     before = ended.record.revision
     assert (ended.cancel().answer, ended.record.revision) == (Answer.REPLAY, before)
@@ -134,7 +135,7 @@ def test_cancelling_an_ended_or_a_held_key_changes_nothing(tmp_path: Path) -> No
 
 
 def test_a_rerun_replaces_the_result_by_a_new_generation(tmp_path: Path) -> None:
-    """Generation 2 writes its own slot; the first one's stays."""
+    """Generation 2 writes a slot of its own; the first generation's slot stays."""
     made = succeeded(tmp_path)
 
     ending = made.rerun()
@@ -148,7 +149,7 @@ def test_a_rerun_replaces_the_result_by_a_new_generation(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("lands", [True, False])
 def test_a_rerun_whose_reply_was_lost_opens_one_generation(tmp_path: Path, *, lands: bool) -> None:
-    """The repetition recognises itself."""
+    """The repeated request recognises itself."""
     made = succeeded(tmp_path)
     made.store = Lossy(made.owner.store, "reopen", times=2, lands=lands)
     ending = made.rerun()
@@ -157,7 +158,7 @@ def test_a_rerun_whose_reply_was_lost_opens_one_generation(tmp_path: Path, *, la
 
 
 def test_a_key_in_progress_is_not_rerun(tmp_path: Path) -> None:
-    """Owned: wait or cancel. Unowned: send it again. Nothing is written."""
+    """With an owner the remedy is to wait or cancel, without one to send the job again. Nothing is written."""
     made = desk(tmp_path, "orders")
     ending = made.rerun()
     assert (ending.answer, ending.unblock) == (Answer.IN_PROGRESS, "wait until it ends, or sparkonce cancel load-may")
@@ -169,7 +170,7 @@ def test_a_key_in_progress_is_not_rerun(tmp_path: Path) -> None:
 
 
 def test_a_held_key_that_is_settled_may_be_rerun_and_another_may_not(tmp_path: Path) -> None:
-    """Partial is settled: a new generation may follow. Unknown is not: a person decides first."""
+    """A key held as Partial is settled, so a new generation may follow. One held as Unknown is not: a person decides first."""
     made = partial(tmp_path)
     made.applications.plays = [writes(made, "a", "b")]
     ending = made.rerun()
@@ -182,7 +183,7 @@ def test_a_held_key_that_is_settled_may_be_rerun_and_another_may_not(tmp_path: P
 
 
 def test_a_rerun_of_what_changed_meanwhile_says_so(tmp_path: Path) -> None:
-    """Another user reran it between the look and the command, or it was forgotten."""
+    """Another person reran the key, or forgot it, after this command had read it."""
     made = succeeded(tmp_path)
     seen = made.record
     made.rerun()
@@ -199,7 +200,7 @@ def test_a_rerun_of_what_changed_meanwhile_says_so(tmp_path: Path) -> None:
 
 
 def test_what_is_forgotten_is_unknown_and_its_generations_stay_used(tmp_path: Path) -> None:
-    """Sent again it runs as generation 2: the old commit never comes back as new."""
+    """The job sent again runs as generation 2: the old commit never counts as the new one's."""
     made = succeeded(tmp_path)
     assert run(operate.forget(made.owner.store, made.record, by="ann", reason="by mistake")) == 1
 
@@ -211,7 +212,7 @@ def test_what_is_forgotten_is_unknown_and_its_generations_stay_used(tmp_path: Pa
 
 
 def test_what_has_not_ended_is_not_forgotten(tmp_path: Path) -> None:
-    """In progress or held: refused, the record stays."""
+    """A key in progress or held is refused, and its record stays."""
     made = partial(tmp_path)
     with pytest.raises(InvalidInput, match="only a finalized key can be forgotten"):
         run(operate.forget(made.owner.store, made.record, by="ann", reason="x"))
@@ -219,7 +220,7 @@ def test_what_has_not_ended_is_not_forgotten(tmp_path: Path) -> None:
 
 
 def test_purging_removes_what_is_due_and_leaves_the_floor(tmp_path: Path) -> None:
-    """By the store's clock: not before its retention is over; the key then runs as generation 2."""
+    """By the store's clock, a result is purged only after its retention; the key then runs as generation 2."""
     now = [1000.0]
     spec: dict[str, Any] = {"retention": {"succeeded": "1h"}}
     made = Desk(owner(tmp_path, "orders", clock=lambda: now[0], **spec), prepared(tmp_path, "orders", **spec))
@@ -244,7 +245,7 @@ def explained(made: Desk) -> tuple[str, str, str]:
 
 
 def test_explain_names_row_and_remedy_of_a_running_key(tmp_path: Path) -> None:
-    """Owned: the owner, and what it waits for. Owner gone: the next request continues it, and what it would do."""
+    """With an owner: the owner and what it waits for. Without: that the next request continues the key, and with which row."""
     made = desk(tmp_path, "orders")
     said = made.explain()
     assert (said.row, said.owner) == ("running elsewhere: granted and not launched", "owner")
@@ -259,7 +260,7 @@ def test_explain_names_row_and_remedy_of_a_running_key(tmp_path: Path) -> None:
 
 
 def test_explain_names_row_and_remedy_of_an_ended_key(tmp_path: Path) -> None:
-    """Finalized; its output gone; failed, with why; cancelled."""
+    """For a finalized key, one whose output is gone, one that failed (with the reason), and a cancelled one."""
     made = succeeded(tmp_path)
     assert explained(made) == ("finalized", "nothing", "sparkonce rerun load-may")
     shutil.rmtree(tmp_path / "orders")
@@ -278,7 +279,7 @@ def test_explain_names_row_and_remedy_of_an_ended_key(tmp_path: Path) -> None:
 
 
 def test_explain_names_row_and_remedy_of_a_held_key(tmp_path: Path) -> None:
-    """What holds it, and the command that decides."""
+    """The reason for which it is held, and the command that resolves it."""
     said = partial(tmp_path).explain()
     assert (said.row, said.waits_for) == ("held", "a person")
     assert said.evidence.startswith("Partial: some outputs are committed")
@@ -286,7 +287,7 @@ def test_explain_names_row_and_remedy_of_a_held_key(tmp_path: Path) -> None:
 
 
 def test_explain_writes_nothing(tmp_path: Path) -> None:
-    """No revision moves and no slot is made."""
+    """The record's revision stays, and no slot is created."""
     made = desk(tmp_path, "orders").orphaned()
     before = run(made.owner.store.load(made.record.address))
     made.explain()

@@ -1,4 +1,4 @@
-"""Resolving a held key: the outputs are read first, and a person's decision replaces evidence only where there is none."""
+"""Resolving a held key: the outputs are read first, and the person's decision counts only where there is no evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkonce.model.record import Assignment, HeldReason, Outcome, State
 
 
 def test_partial_is_never_called_failed_or_succeeded(tmp_path: Path) -> None:
-    """One output is committed: both decisions are refused with what is committed and the remedy; the key stays held and unowned."""
+    """One output is committed, so both decisions are refused, naming what is committed and the remedy; the key stays held and unowned."""
     made = partial(tmp_path)
     with pytest.raises(
         InvalidInput, match="cannot be resolved as failed: a is committed; --retry writes what is missing"
@@ -34,7 +34,7 @@ def test_partial_is_never_called_failed_or_succeeded(tmp_path: Path) -> None:
 
 
 def test_partial_is_completed_by_a_retry(tmp_path: Path) -> None:
-    """Attempt 2 is granted and not counted; sending the job again runs it, and only the missing output is written."""
+    """Attempt 2 is granted uncounted; the job sent again runs it and writes only the missing output."""
     made = partial(tmp_path)
 
     ending = made.resolve("retry")
@@ -49,11 +49,11 @@ def test_partial_is_completed_by_a_retry(tmp_path: Path) -> None:
 
 
 def test_what_was_committed_meanwhile_counts_more_than_the_word(tmp_path: Path) -> None:
-    """The outputs are read again: if all of them are committed by now, the end is Succeeded whatever the decision."""
+    """The outputs are read again: if all of them are committed by now, the key ends as Succeeded whatever the decision."""
     made = partial(tmp_path)
     late = made.owner.job(
         made.granted.assignment.model_copy(update={"attempt": 2})
-    )  # a store was lost once: a higher token
+    )  # as after a lost ledger: a higher token
     late.write(table_of(5), "b")
 
     ending = made.resolve("failed")
@@ -63,7 +63,7 @@ def test_what_was_committed_meanwhile_counts_more_than_the_word(tmp_path: Path) 
 
 @pytest.mark.parametrize(("how", "outcome"), [("succeeded", Outcome.SUCCEEDED), ("failed", Outcome.FAILED)])
 def test_an_unknown_end_is_what_a_person_says(tmp_path: Path, how: How, outcome: Outcome) -> None:
-    """There is no evidence: the decision replaces it, with its author and reason, and duplicates get it."""
+    """There is no evidence, so the decision replaces it, with its author and reason; duplicates get that result."""
     made = unknown(tmp_path)
 
     ending = made.resolve(how)
@@ -74,7 +74,7 @@ def test_an_unknown_end_is_what_a_person_says(tmp_path: Path, how: How, outcome:
 
 
 def test_an_unknown_end_may_be_tried_again(tmp_path: Path) -> None:
-    """The old application is stopped first."""
+    """A retry stops the old application first."""
     made = unknown(tmp_path)
     made.resolve("retry")
     assert made.applications.stopped[-1].endswith("-a1")
@@ -86,7 +86,7 @@ def test_an_unknown_end_may_be_tried_again(tmp_path: Path) -> None:
 
 
 def test_what_may_still_run_is_not_decided(tmp_path: Path) -> None:
-    """An opaque attempt that cannot be stopped: no word ends it; the key stays held."""
+    """The attempt cannot be stopped: no decision is accepted, and the key stays held."""
     made = unknown(tmp_path)
     made.applications.unstoppable = True
     for how in ("succeeded", "failed", "retry"):
@@ -96,7 +96,7 @@ def test_what_may_still_run_is_not_decided(tmp_path: Path) -> None:
 
 
 def test_a_taken_name_is_tried_again_or_given_up(tmp_path: Path) -> None:
-    """Nothing of it ever ran: it is resolved as Failed, or retried under the next name."""
+    """Nothing of the attempt ever ran: the key is resolved as Failed, or retried under the next name."""
     made = name_taken(tmp_path)
     made.applications.plays = [writes(made, "orders")]
     made.resolve("retry")
@@ -111,7 +111,7 @@ def test_a_taken_name_is_tried_again_or_given_up(tmp_path: Path) -> None:
 
 
 def test_a_conflict_may_be_failed_when_nothing_is_ours(tmp_path: Path) -> None:
-    """Another job's rows are no effect of this one: Failed, and every output is fenced against the attempt."""
+    """The other job's rows are no effect of this one: Failed, and every output is fenced against the attempt."""
     made = conflicting(tmp_path)
     with pytest.raises(InvalidInput, match="another attempt of load-may would be held again, for KeyConflict"):
         made.resolve("retry")
@@ -129,8 +129,8 @@ def test_a_conflict_may_be_failed_when_nothing_is_ours(tmp_path: Path) -> None:
 def test_a_sealed_transaction_that_meets_a_conflict_is_fenced_before_it_is_called_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rolling it forward ended at the conflict, so its other output was neither committed nor closed: a zombie could still commit there.
-    After --failed it cannot."""
+    """Rolling forward ended at the conflict, so the transaction's other output is neither committed nor closed, and a zombie could still
+    commit there. After --failed it cannot."""
     made = desk(tmp_path, "b", "a")
 
     def dies(_: Transaction) -> None:
@@ -157,14 +157,14 @@ def test_a_sealed_transaction_that_meets_a_conflict_is_fenced_before_it_is_calle
 
 
 def test_a_conflict_is_not_failed_when_something_is_ours(tmp_path: Path) -> None:
-    """Failed says that no effect exists: `a` is one."""
+    """Failed would say that no effect exists, but `a` is committed."""
     made = conflicting(tmp_path, "a")
     with pytest.raises(InvalidInput, match=r"cannot be resolved as failed: a is committed$"):
         made.resolve("failed")
 
 
 def test_a_conflict_that_was_cleared_away_may_be_tried_again(tmp_path: Path) -> None:
-    """The outputs are read again: the reason for holding it is gone."""
+    """The outputs are read again, and the reason for holding the key is gone."""
     made = conflicting(tmp_path)
     shutil.rmtree(tmp_path / "b")
     assert made.resolve("retry").answer is Answer.TAKE_OVER
@@ -183,7 +183,7 @@ def test_a_word_whose_reply_was_lost_is_said_once(tmp_path: Path, verb: str) -> 
 
 
 def test_only_a_held_key_is_resolved(tmp_path: Path) -> None:
-    """One sentence; and two people at once: one decides."""
+    """For any other key the refusal is one sentence. Of two people who resolve a key at once, one succeeds."""
     made = succeeded(tmp_path)
     with pytest.raises(InvalidInput, match="load-may is Finalized, not held"):
         made.resolve("failed")

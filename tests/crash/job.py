@@ -1,4 +1,4 @@
-"""The small driver of the crash tests: `driver/` and `sink/` unchanged, pyarrow in the place of Spark.
+"""The small driver of the crash tests: the real `driver/` and `sink/`, with pyarrow in place of Spark.
 
 job.py SHAPE ROWS [fail-once]
 """

@@ -1,4 +1,4 @@
-"""One transaction over a slot log, a Delta table and an Iceberg table; pyarrow in the place of Spark.
+"""One transaction over a slot log, a Delta table and an Iceberg table; with pyarrow in place of Spark.
 
 kinds_job.py SHAPE ROWS
 """

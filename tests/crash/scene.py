@@ -1,6 +1,6 @@
-"""One key on a ledger of its own, real processes, and what its outputs hold in the end.
+"""One key on a ledger of its own, real processes, and the final content of its outputs.
 
-Effects are counted where they are: the slots and the rows of the tables, never a log line or an exit code.
+Effects are counted in the slots and rows of the tables, never by log lines or exit codes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Scene:
     script: Path = HERE / "job.py"
     submit: Path | None = HERE.parent / "harness" / "fake_submit.py"
     commands: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """All that were started."""
+    """All processes that were started."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ class Scene:
                 "outputs": [{"name": o, "slotLog": {"path": f"lake/{o}"}} for o in OUTPUTS[self.shape]],
                 "retry": {"maxAttempts": 50, "backoff": {"initial": "0s", "max": "0s"}},
                 "heartbeatTimeoutSeconds": 2,
-                "startTimeoutSeconds": 20 if self.submit else 120,  # a JVM takes its time
+                "startTimeoutSeconds": 20 if self.submit else 120,  # a JVM takes longer to start
                 "stopTimeoutSeconds": 4,
                 **self.spec,
             },
@@ -74,7 +74,7 @@ class Scene:
         return self.folder / "ledger.db"
 
     def run(self, failpoints: str = "", command: Sequence[str] = ("run", "job.yaml")) -> subprocess.Popen[bytes]:
-        """A `sparkonce` command, `run` by default, in a session of its own."""
+        """Starts a `sparkonce` command, `run` by default, in a session of its own."""
         number = len(list(self.folder.glob("*.out")))
         once = self.folder / f"once-{number}"
         once.mkdir()
@@ -104,7 +104,7 @@ class Scene:
         return process
 
     def finish(self, tries: int = 6) -> dict[str, Any]:
-        """Sends the job again, without faults, until it has Succeeded; returns its last output."""
+        """Sends the job again, without faults, until it has Succeeded; returns the answer of the last run."""
         code = -1
         for _ in range(tries):
             code = until_ended(self.run(), PATIENCE)
@@ -125,7 +125,7 @@ class Scene:
         return [json.loads(p.read_text()) for p in sorted((self.folder / "lake" / output).glob("_idem/*-g*/*.json"))]
 
     def rows(self, output: str) -> list[int]:
-        """As a reader gets them."""
+        """The rows that a reader of the output gets."""
         table = self.folder / "lake" / output
         files = [f["path"] for slot in self.slots(output) if slot["state"] == "committed" for f in slot["files"]]
         return sorted(
@@ -136,7 +136,7 @@ class Scene:
         )
 
     def check(self) -> None:
-        """Exactly one committed effect per output, and the right rows."""
+        """Asserts that each output has exactly one committed effect, and the right rows."""
         for index, output in enumerate(OUTPUTS[self.shape]):
             slots = self.slots(output)
             committed = Counter(s["sinkKey"] for s in slots if s["state"] == "committed")
@@ -144,7 +144,7 @@ class Scene:
             assert list(range(index * ROWS, (index + 1) * ROWS)) == self.rows(output), output
 
     def staged(self) -> list[str]:
-        """Staging folders, by output, that no committed slot names."""
+        """By output, the staging folders that no committed slot names."""
         left = []
         for output in OUTPUTS[self.shape]:
             named = {
@@ -155,7 +155,7 @@ class Scene:
         return left
 
     def attempts_made(self) -> list[str]:
-        """Names of all applications there ever were."""
+        """Names of all applications that were ever created."""
         return sorted(p.name for p in Path(f"{self.ledger}.attempts").glob("so-*"))
 
     def hits(self) -> list[str]:
@@ -164,7 +164,7 @@ class Scene:
 
     # processes
     def attempts(self) -> list[int]:
-        """Pids of everything that runs for an attempt of this scene."""
+        """Pids of all processes that run for an attempt of this scene."""
         marker = f"SPARKONCE_ATTEMPT_FOLDER={self.ledger}.attempts/".encode()
         found = []
         for entry in filter(str.isdigit, (p.name for p in Path("/proc").iterdir())):
@@ -177,7 +177,7 @@ class Scene:
         return [pid for pid in pids if frozen(pid)]
 
     def locked(self) -> bool:
-        """Whether a process holds the ledger's write lock without releasing it: no write of a running process takes this long."""
+        """Whether a process holds the ledger's write lock for longer than any write takes."""
         if not self.ledger.exists():
             return False
         connection = sqlite3.connect(self.ledger, timeout=2.0, isolation_level=None)
@@ -196,7 +196,7 @@ class Scene:
                 os.kill(pid, number)
 
     def clear(self) -> None:
-        """Ends all remaining processes of this scene."""
+        """Kills all remaining processes of this scene."""
         for command in self.commands:
             if command.poll() is None:
                 command.kill()

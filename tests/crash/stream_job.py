@@ -1,4 +1,4 @@
-"""The small streaming driver of the crash tests: `driver/` and `sink/` unchanged, a source without a JVM.
+"""The small streaming driver of the crash tests: the real `driver/` and `sink/`, with a source that needs no JVM.
 
 stream_job.py SHAPE ROWS BATCHES [endless]
 """
@@ -18,7 +18,7 @@ def main(shape: str, rows: int, batches: int, *options: str) -> None:
     job = current(stager=arrow_stage)
     numbers = [list(range(at * rows, (at + 1) * rows)) for at in range(batches)]
     source: object = stream_source.Source(numbers, endless="endless" in options)
-    stream = job.stream(source)  # type: ignore[arg-type]  # it looks like one
+    stream = job.stream(source)  # type: ignore[arg-type]  # it has the methods of a DataFrame that `stream` uses
     if shape == "two":
         stream.foreach_batch(lambda batch, frame: (batch.write(frame, "a"), batch.write(frame, "b")))
     else:
@@ -28,4 +28,4 @@ def main(shape: str, rows: int, batches: int, *options: str) -> None:
 if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patch:
         stream_source.installed(patch)
-        main(sys.argv[1], *map(int, sys.argv[2:4]), *sys.argv[4:])  # type: ignore[arg-type]  # numbers first
+        main(sys.argv[1], *map(int, sys.argv[2:4]), *sys.argv[4:])  # type: ignore[arg-type]  # the first arguments are numbers

@@ -1,4 +1,4 @@
-"""A full disk at the output: one sentence, nothing lost, and the job continues when there is room."""
+"""A full disk at the output: one sentence, nothing is lost, and the job continues once there is room."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.patience import until_ended
 
 @pytest.fixture
 def small(tmpfs_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB where the job's lake is."""
+    """A file system of 256 KiB that holds the job's tables."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     lake = tmpfs_path / "lake"
@@ -26,7 +26,7 @@ def small(tmpfs_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Takes all the room that is left."""
+    """Fills the remaining space."""
     filler = folder / "filler"
     with filler.open("wb", buffering=0) as file:
         try:
@@ -37,7 +37,7 @@ def fill(folder: Path) -> Path:
 
 
 def test_a_full_disk_at_the_commit_loses_nothing(tmpfs_path: Path, small: Path) -> None:
-    """The disk fills between staging and commit: exit 3 with one sentence; with room again the job ends with its rows once."""
+    """The disk fills up between staging and commit: exit 3 with one sentence; once there is room the job ends with its rows once."""
     scene = Scene(tmpfs_path, spec={"heartbeatTimeoutSeconds": 30})
     try:
         runner = scene.run("driver.stage.after=stop")

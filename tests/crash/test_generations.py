@@ -14,7 +14,7 @@ from sparkonce.sink.slotlog.snapshot import Table
 
 
 def seen(scene: Scene, output: str = "a") -> int:
-    """Rows of the files that a reader of the table is given."""
+    """The rows of the files that a reader of the table gets."""
     return sum(parquet.read_metadata(file).num_rows for file in Table(scene.folder / "lake" / output).files())
 
 
@@ -31,7 +31,8 @@ def scene(tmpfs_path: Path) -> Scene:
 
 
 def test_a_deleted_output_is_said_and_nothing_runs_until_a_rerun(scene: Scene) -> None:
-    """Output gone: exit 7 and a sentence with the remedy; the rerun is generation 2 and the table has its rows once."""
+    """With its output gone the command exits with 7 and a sentence with the remedy; the rerun is generation 2, and the table has its rows
+    once."""
     shutil.rmtree(scene.folder / "lake" / "a" / "_data")
 
     assert until_ended(scene.run(), PATIENCE) == 7
@@ -47,7 +48,7 @@ def test_a_deleted_output_is_said_and_nothing_runs_until_a_rerun(scene: Scene) -
 
 
 def test_a_rerun_of_what_is_there_replaces_it(scene: Scene) -> None:
-    """Generation 2 of an output with onRerun Replace replaces generation 1."""
+    """Generation 2 of an output with `onRerun: Replace` replaces generation 1."""
     assert command(scene, "rerun", "crash-test") == 0, scene.last_output()
 
     assert seen(scene) == ROWS
@@ -55,7 +56,7 @@ def test_a_rerun_of_what_is_there_replaces_it(scene: Scene) -> None:
 
 
 def test_a_forgotten_key_runs_anew_and_its_old_commit_never_counts_as_the_new_one(scene: Scene) -> None:
-    """After `forget` the next generation has a number of its own: the old slot is not taken for its result."""
+    """After `forget` the next generation has a new number: the old slot is not taken for its result."""
     assert command(scene, "keys", "forget", "crash-test", "--reason", "a test", "--yes") == 0, scene.last_output()
 
     assert until_ended(scene.run(), PATIENCE) == 0, scene.last_output()

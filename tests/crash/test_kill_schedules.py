@@ -1,4 +1,4 @@
-"""Kill anything at any step, send the job again: one effect, the right rows. By failpoints, not by luck."""
+"""Processes are killed or frozen at any failpoint, and the job is sent again: one effect, the right rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from harness import effort
 from sparkonce.failpoints import NAMES
 
 PARTS = {effort.Effort.GATE: 4, effort.Effort.ALL: 8, effort.Effort.SOAK: 26}[effort.effort()]
-"""Test items, so that two workers share them; each has failpoints of its own."""
+"""Number of test items, so that two workers share them; each has its own failpoints."""
 SCHEDULES = effort.size("kill schedules") // PARTS
 TRIES = 4
-"""Maximum repetitions of the campaign until all faults have happened: chance alone may miss a step that few runs reach."""
+"""Maximum number of rounds until every fault has happened: a round may miss a point that few runs reach."""
 ELSEWHERE = ("store.etcd.", "replica.", "engine.settle-run.", "sink.delta.", "sink.iceberg.", "driver.stream.")
-"""Points that these jobs never reach: tests/api, tests/sink and the other modules here kill at them."""
+"""Points that these jobs never reach; tests/api, tests/sink and the other modules of this folder kill there."""
 LEAST = effort.size("kills per failpoint")
-"""Faults that must really have happened at each point."""
+"""Number of faults that must have happened at each point."""
 
 
 def one(folder: Path, schedule: Schedule) -> list[str]:
@@ -41,7 +41,7 @@ def one(folder: Path, schedule: Schedule) -> list[str]:
 def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(
     tmpfs_path: Path, part: int, say: Callable[[str], None]
 ) -> None:
-    """Schedules over every failpoint: after any of them each output has exactly one committed slot, and its rows once."""
+    """Schedules over every failpoint: after each of them every output has exactly one committed slot, and its rows once."""
     rng = random.Random(effort.seed(f"kills {part}"))
     points = [name for name in NAMES if not name.startswith(ELSEWHERE)]
     random.Random(effort.seed("kills")).shuffle(points)
@@ -67,7 +67,8 @@ def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(
 
 @pytest.mark.slow
 def test_who_freezes_without_the_ledgers_lock_holds_nobody_up(tmpfs_path: Path) -> None:
-    """Frozen before a statement that takes no lock, or before the one that asks for it: the next request takes over and succeeds."""
+    """A process is frozen before a statement that takes no lock, or before the one that requests it: the next request takes over and
+    succeeds."""
     for skip in (0, 18, 19):
         fault = Fault("store.sql.statement.before", "stop", skip, both=False)
         one(tmpfs_path / str(skip), Schedule("one", ("fail-once",), (fault,)))

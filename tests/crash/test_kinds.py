@@ -1,4 +1,4 @@
-"""One transaction over three tables of three kinds, killed at every step: the next run ends it with all or nothing."""
+"""One transaction over tables of three kinds, killed at every step: the next run completes it, all or nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STEPS = (
     ("sink.iceberg.commit.after", 0),
     ("driver.write.done", 0),
 )
-"""The failpoint, and how often it is passed before it kills."""
+"""The failpoint, and how many passes it skips before it kills."""
 SETTLES = (
     ("engine.settle.rolled", "driver.tx.between", 0),
     ("sink.delta.commit.after", "driver.seal.after", 0),
@@ -49,14 +49,14 @@ SETTLES = (
     ("sink.iceberg.fence.before", "driver.seal.before", 0),
     ("engine.settle.fenced", "driver.stage.after", 2),
 )
-"""Where the one who settles dies as well, after the driver died there."""
+"""Where the settling process dies, and where (after how many passes) the driver died before."""
 
 
 class Kinds(Scene):
-    """Three outputs of three kinds; the catalog is a file of its own."""
+    """A scene with outputs of three kinds; the Iceberg catalog is a file."""
 
     def rows_of(self) -> dict[str, list[int]]:
-        """As each kind's own reader gets them; a table that does not exist has none."""
+        """The rows that each kind's own reader gets; a missing table has none."""
         lake = self.folder / "lake"
         slots = [n for file in Table(lake / SLOTS).files() for n in _numbers(file)] if (lake / SLOTS).exists() else []
         try:
@@ -72,7 +72,7 @@ class Kinds(Scene):
         return {SLOTS: sorted(slots), DELTA: _sorted(numbers), ICEBERG: _sorted(iceberg)}
 
     def all_or_nothing(self) -> bool:
-        """Whether all outputs have each row once; otherwise they must be empty."""
+        """Whether every output has each row once; if not, all must be empty."""
         found = self.rows_of()
         whole = {name: list(range(n * ROWS, (n + 1) * ROWS)) for n, name in enumerate((SLOTS, DELTA, ICEBERG))}
         assert found in (whole, {name: [] for name in whole}), found
@@ -105,7 +105,7 @@ def scene(tmpfs_path: Path) -> Any:
 
 
 def dies(scene: Kinds, point: str, skip: int, *, alone: bool) -> None:
-    """A run whose driver dies at the step; not `alone`: and its runner with it."""
+    """A run whose driver is killed at the step, and its runner too unless `alone`."""
     before = scene.hits().count(f"{point}=kill")
     runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
     if alone:
@@ -120,7 +120,7 @@ def dies(scene: Kinds, point: str, skip: int, *, alone: bool) -> None:
 
 @pytest.mark.parametrize(("point", "skip"), STEPS[::NTH])
 def test_a_driver_killed_at_a_step_then_a_run(scene: Kinds, point: str, skip: int) -> None:
-    """Driver and runner die at the step; the next run ends with all three outputs, each row once."""
+    """Driver and runner die at the step; the next run ends with every row of all three outputs once."""
     dies(scene, point, skip, alone=False)
     assert scene.finish()["phase"] == "Succeeded"
     assert scene.all_or_nothing()
@@ -128,8 +128,8 @@ def test_a_driver_killed_at_a_step_then_a_run(scene: Kinds, point: str, skip: in
 
 @pytest.mark.parametrize(("point", "skip"), (STEPS[1:4] + STEPS[6:8] + STEPS[10:11])[::NTH])
 def test_a_driver_killed_at_a_step_then_a_cancel(scene: Kinds, point: str, skip: int) -> None:
-    """Driver and runner die at the step, and a user cancels: Cancelled with nothing in any output, or, if it was sealed by then, Succeeded
-    with all of it."""
+    """Driver and runner die at the step, and a user cancels. If the transaction was sealed by then: Succeeded with all of it; otherwise
+    Cancelled with nothing in any output."""
     dies(scene, point, skip, alone=False)
     cancelled = scene.run(command=("cancel", KEY, "--reason", "enough"))
     until_ended(cancelled, PATIENCE)
@@ -141,7 +141,7 @@ def test_a_driver_killed_at_a_step_then_a_cancel(scene: Kinds, point: str, skip:
 
 @pytest.mark.parametrize(("point", "after", "skip"), SETTLES[::NTH])
 def test_who_settles_dies_too(scene: Kinds, point: str, after: str, skip: int) -> None:
-    """The driver dies, then the next owner dies while it settles the driver's attempt: the owner after it ends with all three outputs."""
+    """The driver dies, then the next owner while it settles the driver's attempt: the owner after that ends with all three outputs."""
     dies(scene, after, skip, alone=False)
     dies(scene, point, 0, alone=False)
     assert scene.finish()["phase"] == "Succeeded"
@@ -150,8 +150,8 @@ def test_who_settles_dies_too(scene: Kinds, point: str, after: str, skip: int) -
 
 @pytest.mark.parametrize("dropped", [DELTA, ICEBERG])
 def test_a_sealed_transaction_whose_table_was_dropped_is_held_with_the_reason(scene: Kinds, dropped: str) -> None:
-    """It can neither be finished nor forgotten: Held, with the output and the reason, although a new table exists there; slots before it
-    that could be committed are."""
+    """The transaction can be neither completed nor discarded: Held, with the output and the reason, although a new table of that name
+    exists. Slots before it that could be committed are committed."""
     catalog = load_catalog("lake", **properties(scene.folder))
     dies(scene, "driver.seal.after", 0, alone=False)
     if dropped == DELTA:

@@ -1,4 +1,4 @@
-"""An attempt that provably never ran is no reason to hold an opaque job: nothing can have happened."""
+"""An attempt that provably never ran does not hold an opaque job, since it cannot have had an effect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACED, SPAWNED = "launch.local.placed", "launch.local.spawned"
 
 @pytest.fixture
 def scene(tmpfs_path: Path) -> Scene:
-    """An opaque job that may run once and notes each time it does."""
+    """An opaque job that may run once, and notes each time it runs."""
     script = tmpfs_path / "script.py"
     script.write_text(SCRIPT)
     return Scene(
@@ -31,14 +31,15 @@ def effects(scene: Scene) -> int:
 
 
 def edit_identity(scene: Scene, **fields: Any) -> None:
-    """Of the only attempt's folder."""
+    """Edits the recorded identity in the only attempt's folder."""
     [folder] = Path(f"{scene.ledger}.attempts").glob("so-*")
     identity = json.loads((folder / "application.json").read_text())
     (folder / "application.json").write_text(json.dumps({**identity, **fields}))
 
 
 def test_the_next_request_runs_what_never_started(scene: Scene) -> None:
-    """Killed between the attempt's folder and its process: the job runs once, in attempt 2, although it may run once only."""
+    """Killed after the attempt's folder was made and before its process was started: the job runs once, as attempt 2, although it has one
+    attempt only."""
     assert until_ended(scene.run(f"{PLACED}=kill"), PATIENCE) == -9
     assert effects(scene) == 0
     assert until_ended(scene.run(), PATIENCE) == 0, scene.last_output()
@@ -47,7 +48,7 @@ def test_the_next_request_runs_what_never_started(scene: Scene) -> None:
 
 @pytest.mark.slow
 def test_a_launcher_that_dies_each_time_is_failed_in_the_end(scene: Scene) -> None:
-    """Four times: Failed, with the reason, and not held; nothing ran."""
+    """After four such deaths the job is Failed with the reason, and not held; nothing ran."""
     for _ in range(4):
         assert until_ended(scene.run(f"{PLACED}=kill"), PATIENCE) == -9
     assert until_ended(scene.run(), PATIENCE) == 1, scene.last_output()
@@ -57,8 +58,8 @@ def test_a_launcher_that_dies_each_time_is_failed_in_the_end(scene: Scene) -> No
 
 @pytest.mark.parametrize("fields", [{"boot": "another"}, {"placeholder": True}, {"placeholder": None}])
 def test_what_is_no_proof_is_held(scene: Scene, fields: dict[str, Any]) -> None:
-    """After a reboot what was written last may be lost, a placeholder says only that the name was free, and an earlier version's folder
-    says neither: it may have run."""
+    """The attempt may have run: after a reboot the latest writes may be lost, a placeholder only shows that the name was free, and an
+    earlier version's folder shows neither."""
     assert until_ended(scene.run(f"{PLACED}=kill"), PATIENCE) == -9
     edit_identity(scene, **fields)
     assert until_ended(scene.run(), PATIENCE) == 5, scene.last_output()
@@ -67,7 +68,7 @@ def test_what_is_no_proof_is_held(scene: Scene, fields: dict[str, Any]) -> None:
 
 
 def test_what_may_have_run_is_not_run_again(scene: Scene) -> None:
-    """Killed after the process was started: it runs, or is held; it never runs twice."""
+    """Killed after the process was started: the job runs once or is held; it never runs twice."""
     assert until_ended(scene.run(f"{SPAWNED}=kill"), PATIENCE) == -9
     assert until_ended(scene.run(), PATIENCE) == 0, scene.last_output()
     assert effects(scene) == 1

@@ -1,4 +1,4 @@
-"""A record is damaged while its job is under way, and repaired: whatever the attempt did or does yet, there is one effect."""
+"""A record is damaged while its job runs, and then repaired: whatever the attempt did or still does, there is one effect."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def repaired(scene: Scene, failpoints: str = "") -> int:
 def test_a_damaged_record_in_progress_is_settled_by_its_outputs(
     tmpfs_path: Path, shape: str, point: str, attempts: int
 ) -> None:
-    """All die at this point. What was committed stays and is found, and no other attempt is made. What was not is written by a later
-    attempt, with its own token: the next one, unless a busy machine lets that one miss its heartbeat of two seconds."""
+    """All processes die at this point. What was committed is found, and no further attempt is made. What was not is written by a later
+    attempt under its own token: the next one, unless that one misses its two-second heartbeat on a busy machine."""
     scene = Scene(tmpfs_path, shape=shape)
     try:
         runner = scene.run(f"{point}=1*kill")
@@ -52,7 +52,7 @@ def test_a_damaged_record_in_progress_is_settled_by_its_outputs(
         damage(scene)
         assert (
             until_ended(scene.run(), PATIENCE) == 3
-        )  # unavailable, with the remedy that test_repair.py of cli/ follows
+        )  # unavailable; cli/test_repair.py follows the remedy in the sentence
         assert repaired(scene) == 0
         said = scene.finish(tries=1)
         assert said["phase"] == "Succeeded"
@@ -71,7 +71,7 @@ def _all_dead(scene: Scene, runner: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_driver_of_before_commits_nothing_after_the_repair(tmpfs_path: Path) -> None:
-    """It was frozen with its rows staged, its record was damaged and repaired, and the next attempt has committed: it is fenced."""
+    """It froze with its rows staged, its record was damaged and repaired, and the next attempt committed: it is fenced."""
     scene = Scene(tmpfs_path, shape="one")
     try:
         runner = scene.run("driver.stage.after=1*stop")
@@ -93,7 +93,8 @@ def test_a_driver_of_before_commits_nothing_after_the_repair(tmpfs_path: Path) -
 
 @pytest.mark.parametrize("point", ["store.sql.commit.before", "store.sql.commit.after"])
 def test_a_repair_that_dies_is_repeated(tmpfs_path: Path, point: str) -> None:
-    """Before its commit nothing is done, after it all is: the command may be sent again, and the job runs to one effect."""
+    """A repair killed before its commit has done nothing, one killed after it everything: the command can be repeated, and the job ends
+    with one effect."""
     scene = Scene(tmpfs_path, shape="one")
     try:
         _all_dead(scene, _killed(scene))

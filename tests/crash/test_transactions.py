@@ -1,4 +1,4 @@
-"""Two outputs, one attempt allowed, killed at every step: the allowed final states."""
+"""Two outputs and one attempt, killed at every step: the final states that are allowed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS = [
 
 
 def killed(folder: Path, shape: str, failpoints: str) -> tuple[Scene, int]:
-    """A job with one attempt, killed there; then sent again until it has an end. The last exit code."""
+    """Runs a one-attempt job that is killed there, then sends it again until it has an end. Returns the last exit code."""
     scene = Scene(folder, shape=shape, spec=ONCE)
     try:
         code = until_ended(scene.run(failpoints), PATIENCE)
@@ -44,7 +44,7 @@ def committed(scene: Scene) -> list[str]:
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_transaction_is_all_or_nothing_in_the_end(tmpfs_path: Path, step: str, which: int) -> None:
-    """Killed at any step of a transaction without another attempt: Succeeded with both outputs, or Failed with neither."""
+    """Killed at any step of a transaction with no attempt left: Succeeded with both outputs, or Failed with neither."""
     skip = f"{which}*off->" if which else ""
     scene, code = killed(tmpfs_path, "tx", f"{step}={skip}kill")
 
@@ -57,7 +57,7 @@ def test_a_transaction_is_all_or_nothing_in_the_end(tmpfs_path: Path, step: str,
 
 @pytest.mark.parametrize("skip", [0, 1])
 def test_two_writes_killed_between_them_are_never_called_done_or_failed_with_one(tmpfs_path: Path, skip: int) -> None:
-    """One of two plain outputs committed and no attempt left: held as Partial, neither Succeeded nor Failed."""
+    """One of two plain outputs is committed and no attempt is left: held as Partial, neither Succeeded nor Failed."""
     scene, code = killed(tmpfs_path, "two", f"driver.write.done={skip}*off->kill")
 
     if skip:

@@ -1,4 +1,4 @@
-"""A driver that could not be stopped is taken over, and wakes later."""
+"""A driver that could not be stopped is replaced, and resumes later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparkonce.store.open import open_store
 
 
 class OutOfReach(LocalLauncher):
-    """A launcher whose node is unreachable: it never stops anything."""
+    """A launcher whose node is unreachable: its stops have no effect."""
 
     async def stop(self, assignment: Assignment, *, timeout: float) -> StillThere:
         lock = place(self.attempts / assignment.name, assignment, stopped=True)
@@ -39,8 +39,8 @@ class OutOfReach(LocalLauncher):
 def test_a_zombie_that_wakes_after_the_takeover_is_fenced_and_its_files_are_swept(
     tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """The frozen driver of attempt 1 wakes after attempt 2 has committed: it is Fenced, none of its rows is visible, none of its files
-    stays."""
+    """The frozen driver of attempt 1 resumes after attempt 2 has committed: it is Fenced, none of its rows is visible, and none of its
+    files stays."""
     shape = "tx" if "seal" in point else "one"
     scene = Scene(tmpfs_path, shape=shape)
     once = tmpfs_path / "once"
@@ -82,7 +82,8 @@ def test_a_zombie_that_wakes_after_the_takeover_is_fenced_and_its_files_are_swep
 
 
 def test_two_requests_that_stop_a_frozen_launcher_do_not_take_the_key_from_each_other(tmpfs_path: Path) -> None:
-    """Stopping takes longer than a lease lasts without renewals. Of two requests that wait, one owns the key meanwhile, and finishes it."""
+    """Stopping a frozen launcher takes longer than a lease lasts without renewal. Of two waiting requests one owns the key in the meantime,
+    and finishes it."""
     scene = Scene(tmpfs_path, shape="two")
     try:
         launcher = scene.run("launch.local.placed=1*stop")
@@ -92,7 +93,7 @@ def test_two_requests_that_stop_a_frozen_launcher_do_not_take_the_key_from_each_
         assert [until_ended(request, PATIENCE) for request in requests] == [0, 0]
         with sqlite3.connect(scene.ledger) as ledger:
             takeovers = ledger.execute("SELECT count(*) FROM events WHERE body LIKE '%TakenOver%'").fetchone()[0]
-        assert takeovers <= 5  # one on a quiet machine; without renewals they would not end
+        assert takeovers <= 5  # one on a quiet machine; without renewals the takeovers would not end
         os.kill(launcher.pid, signal.SIGCONT)
         assert until_ended(launcher, PATIENCE) == 0
         scene.check()

@@ -1,4 +1,4 @@
-"""Creates whose answer was lost are sent again at once: nothing here waits."""
+"""Creates whose reply was lost are resent without a pause in all tests of this folder."""
 
 from __future__ import annotations
 

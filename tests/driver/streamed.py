@@ -1,5 +1,5 @@
-"""Streams of an attempt that was granted, into outputs of each kind: a source without a JVM, drivers that die in a batch, what was
-settled, and what other readers see."""
+"""Streams of a granted attempt into outputs of each kind: a source without a JVM, drivers that die in a batch, settling, and what other
+readers see."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkonce.sink.transaction import Settlement, settle
 BATCHES = [[1, 2], [3, 4, 5], [6]]
 KINDS = ("slotLog", "delta", "iceberg")
 COMMITS = {"slotLog": "sink.slots.create", "delta": "sink.delta.commit", "iceberg": "sink.iceberg.commit"}
-"""Failpoints around the step that makes a batch visible."""
+"""The step that makes a batch visible: its failpoints without `.before` and `.after`."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def source(*batches: list[int], **options: Any) -> Any:
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of the output; Iceberg's catalog is a file in the test's folder."""
+    """The kind of the output; Iceberg's catalog is a file in the test's folder."""
     for name, value in iceberg_tables.sql_catalog(tmp_path).items():
         monkeypatch.setenv(name, value)
     return str(request.param)
@@ -46,7 +46,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def begin(kind: str, tmp_path: Path) -> Callable[..., Granted]:
-    """An attempt whose outputs are of the kind."""
+    """Grants an attempt with outputs of this kind."""
 
     def granted_with(*names: str, on_rerun: str = "Replace", **spec: Any) -> Granted:
         return granted(tmp_path, outputs=[output(kind, name, on_rerun) for name in names or ("orders",)], **spec)
@@ -60,7 +60,7 @@ def output(kind: str, name: str, on_rerun: str = "Replace") -> dict[str, Any]:
 
 
 def rows(attempt: Granted, name: str = "orders") -> list[int]:
-    """As another reader of the output gets them."""
+    """The rows that another reader of the output gets."""
     match attempt.sinks()[name].kind:
         case "iceberg":
             return _rows_of_iceberg(f"sales.{name}")
@@ -85,7 +85,7 @@ def _rows_of_delta(table: Path) -> list[int]:
 
 
 def drop(attempt: Granted, name: str = "orders") -> None:
-    """As another user of the table does."""
+    """Drops the table as another user would."""
     if attempt.sinks()[name].kind == "iceberg":
         iceberg_tables.catalog().drop_table(f"sales.{name}")
     else:
@@ -93,7 +93,7 @@ def drop(attempt: Granted, name: str = "orders") -> None:
 
 
 def checkpoint_of(attempt: Granted) -> str:
-    """One that stays when the table is dropped."""
+    """A checkpoint that stays when the table is dropped."""
     return str(attempt.folder / "checkpoint")
 
 
@@ -113,18 +113,18 @@ def settled(attempt: Granted, *, end: bool = False) -> Settlement:
 
 
 def next_attempt(attempt: Granted) -> None:
-    """Settled, and granted again."""
+    """Settles the attempt and grants the next one."""
     settled(attempt)
     now = attempt.record.attempt
     attempt.update(settling=Settling(attempt=now, why=Why.LOST), attempt=now + 1, nonce=f"nonce-{now + 1}")
 
 
 class Dies(Exception):
-    """The driver's end, in the middle of a stream."""
+    """The driver's death in the middle of a stream."""
 
 
 class _Lives:
-    """A ledger that knows of every generation."""
+    """A channel whose ledger says that every generation is running."""
 
     def renew(self, progress: Any) -> bool:
         return True
@@ -134,7 +134,7 @@ LIVES: Any = _Lives()
 
 
 def dying(attempt: Granted, number: int, *, committed: bool = False, channel: Any = None, **given: Any) -> None:
-    """A driver that dies in this batch, before or after its commit."""
+    """Runs a driver that dies in this batch, before or after its commit."""
 
     def until(batch: Any, frame: Any) -> None:
         if batch.number == number and not committed:

@@ -1,4 +1,4 @@
-"""`current()`: from the environment of a process to its job, or one sentence that says why not."""
+"""`current()`: from a process's environment to its job, or one sentence that says why there is none."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def attempt(tmp_path: Path) -> Granted:
 
 @pytest.fixture(autouse=True)
 def _one_process_per_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """To `current()` each test is a separate process; what it began is ended."""
+    """For `current()` each test counts as a new process; jobs that it began are stopped."""
     monkeypatch.setattr(module, "_current", None)
     begun: list[Job] = []
     start = Job.__init__
 
     def remembered(job: Job, *given: object, **named: object) -> None:
-        start(job, *given, **named)  # type: ignore[arg-type]  # handed through
+        start(job, *given, **named)  # type: ignore[arg-type]  # passed on unchanged
         begun.append(job)
 
     monkeypatch.setattr(Job, "__init__", remembered)
@@ -70,20 +70,20 @@ def test_outside_any_job_one_sentence_says_how_to_run_it() -> None:
 
 
 def test_outside_any_job_is_an_error_of_this_package() -> None:
-    """It can be caught as such."""
+    """NotInJob can be caught as an error of this package."""
     with pytest.raises(sparkonce.SparkonceError):
         from_environment({})
     assert issubclass(NotInJob, sparkonce.SparkonceError)
 
 
 def test_an_assignment_of_another_version_is_one_sentence() -> None:
-    """The sentence has the defect, its place and the remedy, and no traceback of a parser."""
+    """The sentence has the error, its place and the remedy, without a parser's traceback."""
     with pytest.raises(InvalidInput, match=r"SPARKONCE_ASSIGNMENT does not hold an assignment .* same version"):
         from_environment({ENVIRONMENT: '{"key": 1}'})
 
 
 def test_the_job_is_the_same_object_each_time(attempt: Granted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Key, generation, attempt and outputs are those of the assignment."""
+    """`current()` returns one object; its key, generation, attempt and outputs are those of the assignment."""
     for name, value in environment(attempt).items():
         monkeypatch.setenv(name, value)
 
@@ -95,7 +95,7 @@ def test_the_job_is_the_same_object_each_time(attempt: Granted, monkeypatch: pyt
 
 
 def test_a_job_from_the_environment_writes(attempt: Granted) -> None:
-    """Relative outputs are relative to the assignment's folder, whatever the process's own folder is."""
+    """Relative outputs are relative to the assignment's folder, whatever the process's current folder is."""
     job = from_environment(environment(attempt), stager=arrow_stage)
 
     assert job.write(table_of(1, 2), "orders").fresh
@@ -103,7 +103,7 @@ def test_a_job_from_the_environment_writes(attempt: Granted) -> None:
 
 
 def test_the_driver_holds_the_attempts_lock(attempt: Granted, tmp_path: Path) -> None:
-    """Only the driver holds it (the JVM closed its own): the attempt counts as alive."""
+    """The driver itself holds the lock, so the attempt counts as alive although the JVM, which closed its copy, holds none."""
     folder = folder_of(attempt, tmp_path)
     assert not locked(folder)
 
@@ -113,7 +113,7 @@ def test_the_driver_holds_the_attempts_lock(attempt: Granted, tmp_path: Path) ->
 
 
 def test_several_processes_of_an_attempt_hold_the_lock_together(attempt: Granted, tmp_path: Path) -> None:
-    """It is shared: `current()` does not wait for the wrapper."""
+    """The lock is shared, so `current()` does not wait for the wrapper."""
     folder = folder_of(attempt, tmp_path)
     other = os.open(folder / "lock", os.O_RDWR)
     fcntl.flock(other, fcntl.LOCK_SH)
@@ -125,7 +125,7 @@ def test_several_processes_of_an_attempt_hold_the_lock_together(attempt: Granted
 
 
 def test_a_stopped_attempt_does_not_begin(attempt: Granted, tmp_path: Path) -> None:
-    """Marked as stopped before its driver came: AttemptEnded, and the ledger was not touched for it."""
+    """An attempt that was marked as stopped before its driver came raises AttemptEnded, without a request to the ledger."""
     folder = folder_of(attempt, tmp_path)
     (folder / "stopped").touch()
 
@@ -134,13 +134,13 @@ def test_a_stopped_attempt_does_not_begin(attempt: Granted, tmp_path: Path) -> N
 
 
 def test_an_attempt_without_a_folder_does_not_begin(attempt: Granted, tmp_path: Path) -> None:
-    """It was deleted: no other process could see this driver alive."""
+    """If the folder was deleted, no other process could see that this driver is alive."""
     with pytest.raises(AttemptEnded, match="the folder of attempt 1 of load-may is gone"):
         from_environment(environment(attempt, tmp_path / "nowhere"))
 
 
 def test_a_late_driver_of_a_replaced_attempt_does_not_begin(attempt: Granted) -> None:
-    """The next attempt was granted meanwhile: the ledger answers, and the driver ends before it does anything."""
+    """The next attempt has been granted: the ledger says so, and the driver ends before it does anything."""
     told = environment(attempt)
     attempt.update(attempt=2, nonce="nonce-2")
 
@@ -149,7 +149,7 @@ def test_a_late_driver_of_a_replaced_attempt_does_not_begin(attempt: Granted) ->
 
 
 def test_a_silent_ledger_does_not_end_the_driver(attempt: Granted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence proves nothing: the job begins, and the output itself decides at the commit."""
+    """No answer proves nothing: the job begins, and the output decides at the commit."""
 
     def silent(*_: object) -> bool:
         raise StoreUnavailable("the ledger is locked")

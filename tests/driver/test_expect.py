@@ -23,14 +23,14 @@ from sparkonce.sink.staging import StagedRows
 
 @dataclass(frozen=True)
 class Frame:
-    """A DataFrame's schema before it runs, and its rows."""
+    """A DataFrame's schema, known before it runs, and its rows."""
 
     rows: Any
     columns: tuple[str, ...] = ("n",)
 
 
 def job_of(attempt: Granted, ran: list[str], **expected: Expect) -> Job:
-    """Its stager notes each frame that it runs."""
+    """A job whose stager records each frame that it runs."""
 
     def stage(frame: Frame, folder: str, partition_by: Any = ()) -> StagedRows:
         ran.append(folder)
@@ -45,7 +45,7 @@ def said(attempt: Granted) -> list[Report]:
 
 
 def test_columns_that_are_missing_end_the_write_before_the_frame_runs(tmp_path: Path) -> None:
-    """Named in the error and in the ledger, with the columns that are there; nothing was staged."""
+    """The missing columns are named in the error and in the ledger, with the existing ones; nothing was staged."""
     attempt, ran = granted(tmp_path, "orders"), list[str]()
     job = job_of(attempt, ran, orders=Expect(columns=("n", "day", "fare")))
 
@@ -63,7 +63,7 @@ def test_columns_that_are_missing_end_the_write_before_the_frame_runs(tmp_path: 
 
 
 def test_too_few_rows_are_staged_and_never_visible(tmp_path: Path) -> None:
-    """Rows are counted when they were written: staged files are deleted, no slot is filled, the ledger has the reason."""
+    """Rows are counted after they were written: the staged files are deleted, no slot is created, and the ledger has the reason."""
     attempt, ran = granted(tmp_path, "orders"), list[str]()
     job = job_of(attempt, ran, orders=Expect(min_rows=4))
 
@@ -77,7 +77,7 @@ def test_too_few_rows_are_staged_and_never_visible(tmp_path: Path) -> None:
 
 
 def test_one_unmet_expectation_ends_a_whole_transaction(tmp_path: Path) -> None:
-    """The output that was as expected is not visible either, and its staging is gone."""
+    """The output that meets its expectation is not visible either, and its staging is deleted."""
     attempt, ran = granted(tmp_path, "orders", "totals"), list[str]()
     job = job_of(attempt, ran, totals=Expect(min_rows=2))
 
@@ -95,7 +95,7 @@ def test_one_unmet_expectation_ends_a_whole_transaction(tmp_path: Path) -> None:
 
 
 def test_what_is_as_expected_is_committed(tmp_path: Path) -> None:
-    """As many rows as are wanted are enough, and other columns may be there."""
+    """Exactly the required number of rows is enough, and additional columns are allowed."""
     attempt = granted(tmp_path, "orders")
     job = job_of(attempt, [], orders=Expect(min_rows=2, columns=("n",)))
 
@@ -106,6 +106,6 @@ def test_what_is_as_expected_is_committed(tmp_path: Path) -> None:
 
 
 def test_the_expectations_of_a_spec_are_its_outputs_own(tmp_path: Path) -> None:
-    """By the output's name, for every output that is declared."""
+    """Expectations are found by the output's name, for every declared output."""
     spec = granted(tmp_path, "orders", "totals").prepared.job
     assert expected_of(spec) == {"orders": Expect(), "totals": Expect()}

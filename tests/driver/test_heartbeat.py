@@ -1,4 +1,4 @@
-"""The attempt lease: kept from a thread, never a reason to end, noted when the ledger answers that the attempt is over."""
+"""The attempt lease: a thread renews it, a missing answer never ends the attempt, and the answer that the attempt is over is noted."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sparkonce.driver.context import Job
 from sparkonce.errors import AttemptEnded, StoreUnavailable
 from sparkonce.model.record import LINGERS
 
-PATIENCE = 10  # seconds; a beat is due every hundredth
+PATIENCE = 10  # seconds; heartbeats are a hundredth of a second apart
 
 
 class Scripted(DirectChannel):
-    """Asks `script` before each renewal: it may raise."""
+    """Calls `script` before each renewal; it may raise."""
 
     def __init__(self, attempt: Granted, script: Callable[[], object]) -> None:
         super().__init__(attempt.store, attempt.assignment)
@@ -51,7 +51,7 @@ def beating(attempt: Granted, script: Callable[[], object] = lambda: None) -> It
 
 
 def test_the_attempt_is_touched_with_the_rows_committed_so_far(tmp_path: Path) -> None:
-    """After a write the driver's beat carries its rows."""
+    """After a write the driver's heartbeat carries the number of its rows."""
     attempt = granted(tmp_path, "orders")
 
     def progress() -> object:
@@ -64,7 +64,7 @@ def test_the_attempt_is_touched_with_the_rows_committed_so_far(tmp_path: Path) -
 
 
 def test_an_answer_that_the_attempt_is_over_ends_the_next_write(tmp_path: Path) -> None:
-    """The next attempt was granted: the write raises AttemptEnded and nothing is staged; the thread sends no more heartbeats."""
+    """After the next attempt was granted a write raises AttemptEnded and stages nothing; the thread sends no more heartbeats."""
     attempt = granted(tmp_path, "orders")
     with beating(attempt) as (job, channel):
         attempt.update(attempt=2, nonce="nonce-2")
@@ -78,7 +78,7 @@ def test_an_answer_that_the_attempt_is_over_ends_the_next_write(tmp_path: Path) 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("no answer"), RuntimeError("a defect of a store")])
 def test_silence_is_no_answer(tmp_path: Path, error: Exception) -> None:
-    """However the store fails, the attempt continues and the thread lives: heartbeats resume with the store."""
+    """However the store fails, the attempt continues and the thread lives: heartbeats resume when the store answers."""
     attempt = granted(tmp_path, "orders")
     lost = [error] * 5
 
@@ -98,8 +98,8 @@ def beats_said(attempt: Granted) -> Mapping[str, Any]:
 
 
 def test_the_last_beat_says_that_nothing_is_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Python ends, after its program: of what may remain of the process (a JVM) no heartbeat comes any more. Not before every output is
-    committed, nor while the program runs."""
+    """It is sent when Python exits, after the program has ended, since what may remain of the process (a JVM) sends no more heartbeats. It
+    does not say so before every output is committed, nor while the program runs."""
     attempt = granted(tmp_path, "orders", "totals")
     job = attempt.job()
     job.write(table_of(1), "orders")
@@ -116,7 +116,7 @@ def test_the_last_beat_says_that_nothing_is_left_to_do(tmp_path: Path, monkeypat
 
 
 def test_a_report_under_way_is_something_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the ledger takes for it, a heartbeat meanwhile says that the driver has done something just now."""
+    """However long the ledger takes to store a report, heartbeats meanwhile say that the driver was active just now."""
     attempt = granted(tmp_path, "orders")
     said: list[float] = []
 

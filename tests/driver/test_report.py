@@ -1,4 +1,4 @@
-"""A driver's reports beside its writes: values, entries, a permanent error."""
+"""A driver's reports beside its writes: values, entries, and a permanent error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reports(attempt: Granted) -> list[Report]:
 
 
 class Lossy(DirectChannel):
-    """Loses the answer of each report so many times, after it was carried out."""
+    """Loses the answers of the next reports, after they were stored."""
 
     def __init__(self, attempt: Granted, *, times: int) -> None:
         super().__init__(attempt.store, attempt.assignment)
@@ -39,7 +39,7 @@ class Lossy(DirectChannel):
 
 
 def test_later_values_win_and_the_others_stay(tmp_path: Path) -> None:
-    """Two calls, one name in both: the later value, and the names of both."""
+    """Of two calls with a common name the later value counts; names that only one of them has stay."""
     attempt = granted(tmp_path)
     job = attempt.job()
     job.result(rows=1, source="may")
@@ -49,7 +49,7 @@ def test_later_values_win_and_the_others_stay(tmp_path: Path) -> None:
 
 
 def test_the_order_of_many_values_is_that_of_the_calls(tmp_path: Path) -> None:
-    """Twelve calls: the last one counts, though "10" sorts before "9" as text."""
+    """After twelve calls the last one counts, though "10" sorts before "9" as text."""
     attempt = granted(tmp_path)
     job = attempt.job()
     for number in range(12):
@@ -58,7 +58,7 @@ def test_the_order_of_many_values_is_that_of_the_calls(tmp_path: Path) -> None:
 
 
 def test_only_the_last_attempt_that_set_values_counts(tmp_path: Path) -> None:
-    """Values of an attempt without effect are not mixed into the result of the next."""
+    """Values of an attempt without effect are not mixed into the next attempt's result."""
     attempt = granted(tmp_path)
     attempt.job().result(rows=1, old=True)
     attempt.next_attempt()
@@ -69,7 +69,7 @@ def test_only_the_last_attempt_that_set_values_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
 def test_a_value_that_json_cannot_hold_is_refused(tmp_path: Path, value: object) -> None:
-    """One sentence; nothing is recorded."""
+    """The refusal is one sentence, and nothing is recorded."""
     attempt = granted(tmp_path)
     with pytest.raises(InvalidInput, match=r"job\.result\(\) takes values that JSON can hold"):
         attempt.job().result(rows=value)
@@ -77,7 +77,7 @@ def test_a_value_that_json_cannot_hold_is_refused(tmp_path: Path, value: object)
 
 
 def test_values_are_limited_all_calls_together(tmp_path: Path) -> None:
-    """Exactly the limit is recorded; one more byte is refused, in however many calls, and the recorded values stay."""
+    """Values up to exactly the limit are recorded; one more byte is refused, over however many calls, and the recorded values stay."""
     attempt = granted(tmp_path)
     job = attempt.job()
     job.result(x="a" * (VALUES_LIMIT - len('{"x": ""}') - 100))
@@ -91,7 +91,8 @@ def test_values_are_limited_all_calls_together(tmp_path: Path) -> None:
 
 
 def test_a_report_without_room_is_no_reason_to_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that is too large, and one beyond what the attempt may say, are lost with a word on standard error; the job goes on."""
+    """A report that is too large, or exceeds what an attempt may report, is dropped with a message on standard error, and the job
+    continues."""
     attempt = granted(tmp_path)
     job = attempt.job()
     job.report("progress", text="a" * 20_000)
@@ -104,7 +105,7 @@ def test_a_report_without_room_is_no_reason_to_fail(tmp_path: Path, capsys: pyte
 
 
 def test_each_report_is_an_entry_of_its_own(tmp_path: Path) -> None:
-    """Two reports of a kind are both stored; neither replaces the other."""
+    """Two reports of one kind are both stored."""
     attempt = granted(tmp_path)
     job = attempt.job()
     job.report("progress", part=1)
@@ -114,14 +115,14 @@ def test_each_report_is_an_entry_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_report_whose_answer_was_lost_is_there_once(tmp_path: Path) -> None:
-    """It is sent again under the same name, and recognised."""
+    """It is resent under the same name, and recognised."""
     attempt = granted(tmp_path)
     attempt.job(channel=Lossy(attempt, times=3)).result(rows=1)
     assert len(reports(attempt)) == 1
 
 
 def test_fail_reports_a_permanent_error_and_exits_with_the_message(tmp_path: Path) -> None:
-    """The report is stored before the process ends, also when answers were lost; a long message is cut to a record's limit."""
+    """The report is stored before the process exits, even if answers were lost; a long message is cut to the record's limit."""
     attempt = granted(tmp_path)
     with pytest.raises(SystemExit, match="sparkonce: no such column"):
         attempt.job(channel=Lossy(attempt, times=2)).fail("no such column: fare" + "!" * 5000)

@@ -1,4 +1,4 @@
-"""`python -m sparkonce.driver.settle`, as a real process: decides for good, reports, or says that it could not."""
+"""`python -m sparkonce.driver.settle`, as a real process: settles for good and reports, or says why it could not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def settle_run(
     why: Why | None = None,
     patience: str = "0.1",
 ) -> tuple[int, str]:
-    """Exit code and all that was said; outside any job without an attempt."""
+    """Exit code and complete output; without an attempt it runs outside any job."""
     told = {name: value for name, value in os.environ.items() if not name.startswith("SPARKONCE_")}
     told["SPARKONCE_PATIENCE"] = patience
     if attempt is not None:
@@ -62,7 +62,8 @@ def staged(attempt: Granted, output: str, *rows: int) -> Slot:
 
 @pytest.mark.parametrize("why", [Why.CANCELLED, Why.SUPERSEDED, Why.LOST])
 def test_a_stream_is_ended_where_its_end_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Why) -> None:
-    """Cancelled or superseded: the end is written after the last batch, and that is All. Lost: Some, which another attempt continues."""
+    """For a cancelled or superseded attempt the end is written after the last batch, and the verdict is All. For a lost one it is Some, and
+    another attempt continues the stream."""
     installed(monkeypatch)
     attempt = granted(tmp_path, "orders", store=open_store(str(tmp_path / "ledger.db")))
     dying(attempt, 2)
@@ -76,7 +77,7 @@ def test_a_stream_is_ended_where_its_end_is_wanted(tmp_path: Path, monkeypatch: 
 
 
 def test_an_attempt_without_effect_is_closed_and_reported(attempt: Granted) -> None:
-    """Every output is fenced against it before the verdict None is in the ledger."""
+    """Every output is fenced against the attempt before the verdict None is in the ledger."""
     attempt.settling()
 
     code, said = settle_run(attempt)
@@ -88,7 +89,7 @@ def test_an_attempt_without_effect_is_closed_and_reported(attempt: Granted) -> N
 
 
 def test_the_sealed_intent_that_it_is_handed_is_rolled_forward(attempt: Granted) -> None:
-    """Both slots are created with the rows that were staged; the report has them."""
+    """Both slots are created with the rows that were staged, and the report lists them."""
     intent = intent_of(1, {"a": staged(attempt, "a", 1, 2), "b": staged(attempt, "b", 3)})
     attempt.settling()
 
@@ -101,7 +102,7 @@ def test_the_sealed_intent_that_it_is_handed_is_rolled_forward(attempt: Granted)
 
 
 def test_without_the_intent_staged_files_are_never_committed(attempt: Granted) -> None:
-    """It stages nothing and guesses nothing: slots that were not sealed are closed."""
+    """A settle run stages nothing and does not guess: slots that were not sealed are closed."""
     staged(attempt, "a", 1)
     attempt.job().write(table_of(3), "b")
     attempt.settling()
@@ -113,7 +114,7 @@ def test_without_the_intent_staged_files_are_never_committed(attempt: Granted) -
 
 
 def test_each_settle_run_has_a_report_of_its_own(attempt: Granted) -> None:
-    """Two of them agree, and neither replaces the other's report."""
+    """Two settle runs agree, and neither replaces the other's report."""
     attempt.settling()
     settle_run(attempt)
     settle_run(attempt)
@@ -122,7 +123,7 @@ def test_each_settle_run_has_a_report_of_its_own(attempt: Granted) -> None:
 
 
 def test_an_output_that_cannot_be_reached_is_unknown(attempt: Granted, tmp_path: Path) -> None:
-    """Exit code 75 and one sentence with the place; nothing is reported, so that another settle run decides."""
+    """Exit code 75 and one sentence with the place; nothing is reported, so another settle run decides."""
     attempt.settling()
     (tmp_path / "b").write_text("a file in the place of the table")
 
@@ -135,7 +136,7 @@ def test_an_output_that_cannot_be_reached_is_unknown(attempt: Granted, tmp_path:
 
 
 def test_an_output_that_answers_again_is_waited_for(attempt: Granted, tmp_path: Path) -> None:
-    """Another pod would cost more than to ask again: one settle run, one report."""
+    """Starting another pod would cost more than asking again: one settle run, one report."""
     attempt.settling()
     place = tmp_path / "b"
     place.write_text("a file in the place of the table")
@@ -147,7 +148,7 @@ def test_an_output_that_answers_again_is_waited_for(attempt: Granted, tmp_path: 
 
 
 def test_a_verdict_that_no_record_can_hold_was_not_reported(attempt: Granted) -> None:
-    """The key is not in the ledger any more: 75, never 0 (a restored ledger; the outputs are closed all the same)."""
+    """The ledger no longer has the key (it was restored): exit code 75, never 0, although the outputs are closed."""
     known = attempt.record
     attempt.record = known.changed(key_hash="0" * 64)
 
@@ -159,14 +160,14 @@ def test_a_verdict_that_no_record_can_hold_was_not_reported(attempt: Granted) ->
 
 
 def test_outside_a_settle_run_one_sentence_says_what_to_use() -> None:
-    """Exit code 2, as for every invalid input."""
+    """Exit code 2, as for any invalid input."""
     code, said = settle_run(None)
     assert code == 2
     assert "`sparkonce keys resolve KEY`" in said
 
 
 def test_an_assignment_of_another_version_is_one_sentence() -> None:
-    """Exit code 2, no traceback."""
+    """Exit code 2, without a traceback."""
     assert settle_run(None, text='{"key": 1}') == (
         2,
         (

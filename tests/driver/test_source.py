@@ -1,4 +1,4 @@
-"""Which streams read the same source: from the options of their readers, without a JVM (tests/driver/jvm has the plans)."""
+"""Which streams read the same source, judged by their readers' options, without a JVM (tests/driver/jvm tests the plans)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def share(a: list[StreamSource], b: list[StreamSource]) -> bool:
 
 
 def test_a_folder_is_the_same_source_however_it_is_filtered_in_part() -> None:
-    """A reader of all files repeats what a reader of some has; two filters are two parts."""
+    """A reader of all files includes what a filtered reader reads; two different filters count as two parts."""
     whole, some, others = (
         [file_source("file:/landing", options)]
         for options in ({}, {"pathglobfilter": "*.json"}, {"pathglobfilter": "*.csv"})
@@ -31,7 +31,7 @@ def test_a_folder_is_the_same_source_however_it_is_filtered_in_part() -> None:
 
 
 def test_a_topic_is_the_same_source_on_the_same_cluster() -> None:
-    """One common broker names one cluster, in any order and case; a topic of that name on another cluster is another source."""
+    """One common broker identifies a cluster, in any order and case; a topic of the same name on another cluster is another source."""
     orders = kafka("B1:9092, b2:9092", subscribe="orders,returns")
     assert share(orders, kafka("b2:9092,b3:9092", subscribe="orders"))
     assert share(orders, kafka("b1:9092", subscribe="returns", startingoffsets="latest"))
@@ -40,7 +40,7 @@ def test_a_topic_is_the_same_source_on_the_same_cluster() -> None:
 
 
 def test_partitions_of_a_topic_are_parts_of_it() -> None:
-    """`assign`: another partition is another part, and all of the topic has each of them."""
+    """With `assign`, different partitions are different parts; a reader of the whole topic shares each of them."""
     some, others = (kafka("b:9092", assign=text) for text in ('{"orders": [0, 1]}', '{"orders": [2]}'))
     assert not share(some, others)
     assert share(some, kafka("b:9092", assign='{"orders": [1, 2]}'))
@@ -49,7 +49,7 @@ def test_partitions_of_a_topic_are_parts_of_it() -> None:
 
 
 def test_a_table_is_known_by_its_name_and_a_path_by_itself() -> None:
-    """Whatever else the reader says; by name and by path they are not known to be one."""
+    """Other options of the reader do not matter. A table read by name and one read by path are not known to be the same."""
     named = other_sources("iceberg", {"stream-from-timestamp": "1"}, table="lake.sales.orders")
     assert share(named, other_sources("iceberg", {"path": "lake.sales.orders"}))
     assert share(
@@ -75,7 +75,7 @@ def test_other_sources_are_known_by_the_options_that_say_what_is_read(extra: dic
 
 
 def test_a_password_in_a_url_is_not_recorded() -> None:
-    """Neither of a folder nor of a table; a container before an @ is part of the name."""
+    """It is left out of the location of a folder and of a table; a container before an @ is a part of the name and stays."""
     assert file_source("s3a://reader:secret@lake/landing", {}).at == "s3a://reader@lake/landing"
     assert other_sources("delta", {"path": "s3a://reader:secret@lake/a"})[0].at == "s3a://reader@lake/a"
     for kept in ("abfss://raw@lake.dfs.core.windows.net/a", "hdfs://name:8020/a@b", "file:/a:b@c", "/a"):

@@ -1,4 +1,5 @@
-"""`job.stream` into outputs of each kind: every batch once, a stream bound to its checkpoint, and one sentence for what does not fit."""
+"""`job.stream` into outputs of each kind: every batch once, a stream bound to its checkpoint, and one sentence for whatever does not
+fit."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ __all__ = ["begin", "checkpoints", "kind"]
 
 
 def test_every_batch_is_one_commit_and_the_end_has_the_totals(begin: Callable[..., Granted]) -> None:
-    """Three batches: every row once, the totals in the end; settling says All, and the probe Present."""
+    """Three batches: every row once and the totals at the end; settling says All, and the probe Present."""
     attempt = begin()
 
     done = attempt.job().stream(source()).write("orders")
@@ -66,7 +67,7 @@ def test_every_batch_is_one_commit_and_the_end_has_the_totals(begin: Callable[..
 
 
 def test_the_slot_log_has_a_slot_per_part(tmp_path: Path) -> None:
-    """On disk: an opening, three batches and an end, under numbers that a reader can sort."""
+    """On disk there are an opening, three batches and an end, with numbers that sort."""
     attempt = granted(tmp_path, "orders")
     attempt.job().stream(source()).write("orders")
     places = sorted(path.parent.name[-3:] for path in (tmp_path / "orders").glob("_idem/*/*.json"))
@@ -74,7 +75,8 @@ def test_the_slot_log_has_a_slot_per_part(tmp_path: Path) -> None:
 
 
 def test_the_result_of_a_stream_has_the_totals_and_says_what_it_rests_on(tmp_path: Path) -> None:
-    """Rows, bytes and files of all batches, of any driver; the last batch is named; the digest is the end's."""
+    """The result has rows, bytes and files of all batches, of any driver; the evidence names the last batch, and the digest is the
+    end's."""
     attempt = granted(tmp_path, "orders")
     dying(attempt, 1, committed=True)
     next_attempt(attempt)
@@ -93,7 +95,7 @@ def test_the_result_of_a_stream_has_the_totals_and_says_what_it_rests_on(tmp_pat
 
 
 def test_a_replayed_stream_answers_from_the_record(tmp_path: Path) -> None:
-    """In a notebook whose key has its result: no query, the recorded totals; the batches are not recorded one by one."""
+    """In a notebook whose key has its result no query starts, and the recorded totals are returned; single batches are not recorded."""
     attempt = granted(tmp_path, "orders")
     attempt.job().stream(source()).write("orders")
     result = succeeded(
@@ -113,7 +115,7 @@ def test_a_replayed_stream_answers_from_the_record(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_is_delivered_again_is_skipped_without_running(begin: Callable[..., Granted]) -> None:
-    """Committed, and not recorded by Spark: the next attempt calls nothing for it, and continues with the next batch."""
+    """A batch was committed but not recorded by Spark: the next attempt does not run it again, and continues with the next batch."""
     attempt = begin()
     dying(attempt, 1, committed=True)
     next_attempt(attempt)
@@ -130,7 +132,8 @@ def test_a_batch_that_is_delivered_again_is_skipped_without_running(begin: Calla
 
 
 def test_a_stream_that_lost_its_driver_is_some_and_a_cancel_ends_it(begin: Callable[..., Granted]) -> None:
-    """Without a cancellation: Some, and another attempt may continue; with it: the end after the last batch, All, and that is final."""
+    """Without a cancellation the verdict is Some, and another attempt may continue. With one, the end is written after the last batch, and
+    the verdict is All and stays so."""
     attempt = begin()
     dying(attempt, 2)
 
@@ -148,7 +151,7 @@ def test_a_stream_that_lost_its_driver_is_some_and_a_cancel_ends_it(begin: Calla
 
 
 def test_a_stream_without_a_batch_is_none_even_when_it_was_opened(begin: Callable[..., Granted]) -> None:
-    """The opening is not an effect: None, also for a cancel, and then the first batch can never come."""
+    """An opening is no effect: the verdict is None, also after a cancellation, and the first batch can never be committed afterwards."""
     attempt = begin()
     dying(attempt, 0)
 
@@ -160,7 +163,7 @@ def test_a_stream_without_a_batch_is_none_even_when_it_was_opened(begin: Callabl
 
 
 def test_a_query_without_rows_is_a_result_without_rows(begin: Callable[..., Granted], kind: str) -> None:
-    """Opened and ended: All with no rows; rows of a later key find a table that takes their columns."""
+    """Opened and ended without a batch: All with no rows; the rows of a later key find a table that accepts their columns."""
     attempt = begin()
     empty: Any = Source([])
     done = attempt.job().stream(empty).write("orders")
@@ -175,7 +178,7 @@ def test_a_query_without_rows_is_a_result_without_rows(begin: Callable[..., Gran
 
 
 def test_a_stream_that_has_its_end_is_not_run_again(begin: Callable[..., Granted]) -> None:
-    """After a driver died after the end, the next attempt starts no query and returns what is there."""
+    """After a driver died after the end, the next attempt starts no query and returns what is recorded."""
     attempt = begin()
     attempt.job().stream(source()).write("orders")
     attempt.update(attempt=2, nonce="nonce-2")
@@ -188,7 +191,7 @@ def test_a_stream_that_has_its_end_is_not_run_again(begin: Callable[..., Granted
 
 
 def test_a_stream_that_was_ended_takes_no_batch(begin: Callable[..., Granted]) -> None:
-    """A driver that lives on after a cancel had written the end: its next batch is refused, and the result stays."""
+    """A driver lives on after a cancellation wrote the end: its next batch is refused, and the result stays."""
     attempt = begin()
 
     def cancelled(batch: Any, frame: Any) -> None:
@@ -205,7 +208,7 @@ def test_a_stream_that_was_ended_takes_no_batch(begin: Callable[..., Granted]) -
 
 
 def test_an_attempt_that_was_taken_over_commits_nothing_more(begin: Callable[..., Granted]) -> None:
-    """Taken over in the middle of a batch by an attempt that commits it: the zombie is refused there, and its rows are gone."""
+    """An attempt is taken over in the middle of a batch by one that commits that batch: the zombie is refused, and its rows are deleted."""
     attempt = begin()
     zombie = attempt.job()
 
@@ -223,8 +226,8 @@ def test_an_attempt_that_was_taken_over_commits_nothing_more(begin: Callable[...
 
 
 def test_an_attempt_that_was_taken_over_commits_no_batch_that_was_to_come(begin: Callable[..., Granted]) -> None:
-    """Taken over in the middle of batch 1 by an attempt that dies after batch 1: the zombie is refused in batch 1, and a second one, which
-    begins anew, in batch 2, where there is no fence."""
+    """An attempt is taken over in the middle of batch 1 by one that dies after batch 1. The zombie is refused at batch 1; a second driver
+    of it, which starts over, is refused at batch 2, where nothing was fenced."""
     attempt = begin()
     zombie, late = attempt.job(), attempt.job()
 
@@ -244,7 +247,8 @@ def test_an_attempt_that_was_taken_over_commits_no_batch_that_was_to_come(begin:
 
 
 def test_a_zombie_that_begins_late_is_refused_in_an_open_place(begin: Callable[..., Granted]) -> None:
-    """Taken over before its first look: no slot of the next batch is closed against it, but the batch before is a later attempt's."""
+    """An attempt is taken over before its first read: nothing is closed against it at the next batch, but the batch before belongs to a
+    later attempt."""
     attempt = begin()
     zombie = attempt.job()
     next_attempt(attempt)
@@ -260,7 +264,8 @@ def test_a_zombie_that_begins_late_is_refused_in_an_open_place(begin: Callable[.
 
 
 def test_a_late_batch_of_a_lower_token_is_refused_at_the_table(begin: Callable[..., Granted]) -> None:
-    """A frozen writer whose staged batch goes out after a settle: fenced; and after its successor went on: the successor's batch."""
+    """A frozen writer sends its staged batch after a settle, and is fenced; if it sends it after its successor continued, it gets the
+    successor's batch."""
     attempt = begin()
     dying(attempt, 1)
     sink: Any = attempt.sinks()["orders"]
@@ -281,7 +286,7 @@ def test_a_late_batch_of_a_lower_token_is_refused_at_the_table(begin: Callable[.
 def test_a_lost_reply_at_a_batchs_commit_is_looked_up(
     begin: Callable[..., Granted], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit took effect and its answer was lost: the batch is there once, and the stream continues in the same attempt."""
+    """The commit took effect and its reply was lost: the batch is there once, and the stream continues in the same attempt."""
     attempt = begin()
     monkeypatch.setenv("SPARKONCE_FAILPOINTS", f"{COMMITS[kind]}.after=2*off->1*raise->off")
     failpoints.reset()
@@ -294,7 +299,7 @@ def test_a_lost_reply_at_a_batchs_commit_is_looked_up(
 
 
 def test_twins_of_one_token_write_a_batch_once(begin: Callable[..., Granted]) -> None:
-    """Two drivers with one assignment: the second finds the first one's batch in the place and continues after it."""
+    """Two drivers have one assignment: the second finds the first one's batch and continues after it."""
     attempt = begin()
     twin = attempt.job()
 
@@ -311,8 +316,8 @@ def test_twins_of_one_token_write_a_batch_once(begin: Callable[..., Granted]) ->
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"], indirect=True)
 def test_a_rerun_replaces_the_stream_with_its_first_batch(begin: Callable[..., Granted]) -> None:
-    """Generation 2 of a table: gone are all batches of generation 1 when its first one is there, in one commit; each later batch is added
-    once. A slot log replaces with the end: `test_the_probe_of_a_slot_log_knows_the_digest_of_its_end`."""
+    """Generation 2 of a table removes all batches of generation 1 in the commit of its first batch; each later batch is added once. A slot
+    log is replaced at the end: `test_the_probe_of_a_slot_log_knows_the_digest_of_its_end`."""
     attempt = begin()
     attempt.job().stream(source()).write("orders")
     (end,) = settled(attempt).slots.values()
@@ -334,7 +339,7 @@ def test_a_rerun_replaces_the_stream_with_its_first_batch(begin: Callable[..., G
 
 
 def test_a_rerun_that_ends_without_a_batch_empties_the_table(begin: Callable[..., Granted]) -> None:
-    """Its end slot represents it: it replaces the earlier rows with none."""
+    """Its end slot represents it, and replaces the earlier rows with none."""
     attempt = begin()
     attempt.job().stream(source()).write("orders")
     attempt.record = attempt.record.changed(generation=2)
@@ -344,7 +349,7 @@ def test_a_rerun_that_ends_without_a_batch_empties_the_table(begin: Callable[...
 
 
 def test_appending_streams_are_all_seen(begin: Callable[..., Granted]) -> None:
-    """`onRerun: Append`: the batches of both generations stay."""
+    """With `onRerun: Append` the batches of both generations stay."""
     attempt = begin(on_rerun="Append")
     attempt.job().stream(source([1], [2])).write("orders")
     attempt.record = attempt.record.changed(generation=2)
@@ -353,7 +358,8 @@ def test_appending_streams_are_all_seen(begin: Callable[..., Granted]) -> None:
 
 
 def test_several_outputs_have_every_batch_once(begin: Callable[..., Granted]) -> None:
-    """After a driver died between two outputs of a batch, the next one writes only the missing output; an omitted output means no rows."""
+    """A driver died between two outputs of a batch: the next one writes only the missing output. A batch that omits an output has no rows
+    there."""
     attempt = begin("orders", "totals")
 
     def write(batch: Any, frame: Any) -> None:
@@ -374,7 +380,7 @@ def test_several_outputs_have_every_batch_once(begin: Callable[..., Granted]) ->
 
 
 def test_one_stream_writes_all_three_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot log, a Delta and an Iceberg table: the same batches in each, one end each."""
+    """A slot log, a Delta and an Iceberg table get the same batches, and one end each."""
     for name, value in iceberg_tables.sql_catalog(tmp_path).items():
         monkeypatch.setenv(name, value)
     attempt = granted(tmp_path, outputs=[output(kind, kind.lower()) for kind in KINDS])
@@ -392,7 +398,7 @@ def test_one_stream_writes_all_three_kinds(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_sweep_keeps_what_the_batches_hold(begin: Callable[..., Granted]) -> None:
-    """Folders of batches that lost, and of a batch that the end came before, go; every committed row stays."""
+    """Folders of batches that lost to another commit, or came after the end, are deleted; every committed row stays."""
     attempt = begin()
     dying(attempt, 1, committed=True)
     sink, key = attempt.sinks()["orders"], attempt.key("orders")
@@ -405,7 +411,7 @@ def test_the_sweep_keeps_what_the_batches_hold(begin: Callable[..., Granted]) ->
 
 
 def test_the_probe_of_a_stream_looks_at_all_its_batches(begin: Callable[..., Granted]) -> None:
-    """Gone when one file of one batch is, or when the digest is not the end's."""
+    """The result is gone if one file of one batch is, or if the digest is not the end's."""
     attempt = begin()
     attempt.job().stream(source()).write("orders")
     sink, key = attempt.sinks()["orders"], attempt.key("orders")
@@ -417,7 +423,7 @@ def test_the_probe_of_a_stream_looks_at_all_its_batches(begin: Callable[..., Gra
 
 
 def test_the_probe_of_a_slot_log_knows_the_digest_of_its_end(tmp_path: Path) -> None:
-    """Present with its end and all files; gone when one file of one batch is; replaced only when a later generation has its end."""
+    """Present with its end and all files; gone if one file of one batch is; replaced only once a later generation has its end."""
     attempt = granted(tmp_path, "orders")
     attempt.job().stream(source()).write("orders")
     (end,) = settled(attempt).slots.values()
@@ -443,7 +449,7 @@ def test_the_probe_of_a_slot_log_knows_the_digest_of_its_end(tmp_path: Path) -> 
 
 
 def test_the_inventory_has_every_part_of_a_stream(begin: Callable[..., Granted]) -> None:
-    """An opening, three batches, an end: one effect each, nothing unreadable, and the live files are those that they name."""
+    """An opening, three batches and an end are one effect each; nothing is unreadable, and the live files are those that they name."""
     attempt = begin()
     attempt.job().stream(source()).write("orders")
     found = run(attempt.sinks()["orders"].inventory())
@@ -455,7 +461,7 @@ def test_the_inventory_has_every_part_of_a_stream(begin: Callable[..., Granted])
 
 
 def test_the_heartbeat_reports_the_rows_so_far(tmp_path: Path) -> None:
-    """Those of earlier attempts are counted, those that were skipped are not counted twice."""
+    """Rows of earlier attempts are counted; a batch that was skipped is not counted twice."""
     attempt = granted(tmp_path, "orders")
     dying(attempt, 1, committed=True)
     next_attempt(attempt)
@@ -467,7 +473,7 @@ def test_the_heartbeat_reports_the_rows_so_far(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_is_over_stops_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query that waits for rows commits nothing by which it would notice: the heartbeat's answer stops it, and no end is written."""
+    """A query that waits for rows commits nothing and so would not notice: the heartbeat's answer stops it, and no end is written."""
     monkeypatch.setattr("sparkonce.driver.stream.POLL", 0.01)
     attempt = granted(tmp_path, "orders")
     job = attempt.job()

@@ -1,4 +1,4 @@
-"""A stream of 20 batches whose driver dies or freezes at each step: real processes, the whole engine, and rows counted in the table."""
+"""A stream of 20 batches whose driver dies or freezes at each step: real processes, the complete engine, and rows counted in the table."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from sparkonce.store.open import open_store
 
 BATCHES = 20
 ROWS = 7
-LONG = 120  # seconds: 13 interpreters one after the other, on a machine that others use
+LONG = 120  # seconds for 13 interpreters, one after another, on a machine that others use
 STEPS = {
     "driver.stream.open.before": "kill",
-    "sink.slots.create.before": "kill",  # of the opening, since each process counts anew
+    "sink.slots.create.before": "kill",  # creating the opening, since each process counts its own hits
     "sink.slots.create.after": "1*off->kill",
     "driver.stream.opened": "kill",
     "driver.stage.before": "2*off->kill",
@@ -43,7 +43,7 @@ STEPS = {
     "driver.stream.end.before": "kill",
     "driver.stream.ended": "kill",
 }
-"""Every point that a stream's driver passes, and at which of its hits in one process it dies."""
+"""Every failpoint on the way of a stream's driver, and at which hit in one process it dies."""
 
 
 def stream_of(folder: Path, *options: str, shape: str = "one", spec: dict[str, Any] | None = None) -> Scene:
@@ -51,7 +51,7 @@ def stream_of(folder: Path, *options: str, shape: str = "one", spec: dict[str, A
 
 
 def rows(scene: Scene, output: str = "a") -> list[int]:
-    """As a reader gets them."""
+    """The rows that a reader gets."""
     files = Table(str(scene.folder / "lake" / output)).files()
     return sorted(
         int(n) for file in files for n in parquet.read_table(file, partitioning=None)["n"].to_pylist() if n is not None
@@ -59,14 +59,15 @@ def rows(scene: Scene, output: str = "a") -> list[int]:
 
 
 def one_commit_per_place(scene: Scene, output: str = "a") -> list[dict[str, Any]]:
-    """The committed slots, of which each place has one."""
+    """The committed slots; asserts that each place has one."""
     committed = [slot for slot in scene.slots(output) if slot["state"] == "committed"]
     assert set(Counter(slot["sinkKey"] for slot in committed).values()) == {1}
     return committed
 
 
 def test_a_driver_that_is_killed_at_each_step_writes_every_row_once(tmpfs_path: Path) -> None:
-    """One stream of 20 batches, ten drivers killed at ten steps, the next attempt each time: every row once, the totals in the result."""
+    """One stream of 20 batches, ten drivers killed at ten steps, each followed by the next attempt: every row once, the totals in the
+    result."""
     scene = stream_of(tmpfs_path)
     try:
         plan = ";".join(f"{point}={terms}" for point, terms in STEPS.items())
@@ -87,7 +88,7 @@ def test_a_driver_that_is_killed_at_each_step_writes_every_row_once(tmpfs_path: 
 
 @pytest.mark.parametrize("point", ["engine.settle.fenced", "engine.finalize.before"])
 def test_a_runner_that_is_killed_while_it_settles_a_stream(tmpfs_path: Path, point: str) -> None:
-    """The driver died in batch 5 and its owner while settling: the next run settles again and the stream continues."""
+    """The driver died in batch 5, and its owner while it settled: the next run settles again, and the stream continues."""
     scene = stream_of(tmpfs_path)
     try:
         until_ended(scene.run(f"driver.stage.after=5*off->kill;{point}=kill"), LONG)
@@ -116,11 +117,12 @@ def test_a_runner_that_is_killed_while_it_settles_a_stream(tmpfs_path: Path, poi
 def test_a_driver_that_wakes_after_a_takeover_is_refused(
     tmp_path: Path, point: str, committed: int, successor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frozen at a step while its successor continues, to the end or by two batches: it wakes, commits nothing, and reports why."""
+    """It froze at a step while its successor continued, to the end or for two batches: after it resumes it commits nothing and reports
+    why."""
     installed(monkeypatch)
     attempt = granted(tmp_path, "a", store=open_store(str(tmp_path / "ledger.db")))
     told = {name: value for name, value in os.environ.items() if not name.startswith("SPARKONCE_")}
-    # Its own ledger always reports it as alive: only the output can stop it (and it may freeze inside a write).
+    # Its copy of the ledger always says that it may run: only the output can stop it (and it may freeze inside a write).
     with sqlite3.connect(tmp_path / "ledger.db") as ledger, sqlite3.connect(tmp_path / "copy.db") as copy:
         ledger.backup(copy)
     assignment = attempt.assignment.model_copy(update={"store": str(tmp_path / "copy.db")})
@@ -165,7 +167,8 @@ def slots_in(table: Path) -> dict[str, bytes]:
 
 
 def test_a_stream_that_is_cancelled_ends_with_its_last_batch(tmpfs_path: Path) -> None:
-    """Effects exist, so it is not Cancelled: the end is written after the last batch, the result has the totals, a duplicate replays it."""
+    """Effects exist, so the job is not Cancelled: the end is written after the last batch, the result has the totals, and a duplicate
+    replays it."""
     scene = stream_of(tmpfs_path, "endless", spec={"heartbeatTimeoutSeconds": 60})
     try:
         runner = scene.run()
@@ -184,7 +187,7 @@ def test_a_stream_that_is_cancelled_ends_with_its_last_batch(tmpfs_path: Path) -
 
 
 def test_a_stream_that_is_cancelled_before_its_first_batch_is_cancelled(tmpfs_path: Path) -> None:
-    """No effect exists, and none can come: Cancelled."""
+    """No effect exists and none can follow: Cancelled."""
     scene = stream_of(tmpfs_path, spec={"heartbeatTimeoutSeconds": 60})
     try:
         runner = scene.run("driver.stream.opened=sleep(60000)")
@@ -199,7 +202,7 @@ def test_a_stream_that_is_cancelled_before_its_first_batch_is_cancelled(tmpfs_pa
 
 
 def test_two_outputs_of_a_stream_whose_driver_dies_between_them(tmpfs_path: Path) -> None:
-    """A batch that is in one output and not in the other is delivered again: both have every row once."""
+    """A batch that only one output has is delivered again: both outputs have every row once."""
     scene = stream_of(tmpfs_path, shape="two")
     try:
         assert until_ended(scene.run("driver.commit.after=7*off->kill;driver.stream.ended=kill"), LONG) == 0, (
@@ -215,7 +218,8 @@ def test_two_outputs_of_a_stream_whose_driver_dies_between_them(tmpfs_path: Path
 
 
 def test_a_stream_whose_attempts_are_used_up_is_a_persons_to_end(tmpfs_path: Path) -> None:
-    """Held, since batches are committed: it cannot be resolved as failed; resolved as succeeded it ends where it is, with its batches."""
+    """The key is held, since batches are committed. It cannot be resolved as failed; resolved as succeeded, the stream ends with the
+    batches that it has."""
     scene = stream_of(tmpfs_path, spec={"retry": {"maxAttempts": 1}})
     try:
         until_ended(scene.run("driver.stage.after=5*off->kill"), LONG)
@@ -234,7 +238,7 @@ def test_a_stream_whose_attempts_are_used_up_is_a_persons_to_end(tmpfs_path: Pat
 
 
 def test_a_rerun_of_a_stream_writes_it_anew_and_replaces_it_at_its_end(tmpfs_path: Path) -> None:
-    """A checkpoint of its own, per generation; while it runs readers have the old rows, and each row once before and after."""
+    """Each generation has a checkpoint of its own. While the rerun runs readers see the old rows; before and after, each row once."""
     scene = stream_of(tmpfs_path)
     try:
         assert until_ended(scene.run(), LONG) == 0, scene.last_output()

@@ -1,4 +1,4 @@
-"""Refusals of streams: a checkpoint or a table that does not fit the commits, and unsupported calls. One sentence each."""
+"""Streams that are refused: a checkpoint or table that does not fit the commits, and unsupported calls; each in one sentence."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_a_reset_checkpoint_is_refused(begin: Callable[..., Granted]) -> None:
 
 
 def test_a_checkpoint_that_was_put_back_is_refused(begin: Callable[..., Granted]) -> None:
-    """The same query id with a batch planned anew: other rows under the number of a committed batch are never skipped in silence."""
+    """The query id is the same, but a batch was planned again: different rows under the number of a committed batch are never skipped
+    silently."""
     attempt = begin()
     checkpoint = attempt.folder / "checkpoint"
     dying(attempt, 2, checkpoint=str(checkpoint))
@@ -69,7 +70,7 @@ def test_a_checkpoint_that_was_put_back_is_refused(begin: Callable[..., Granted]
 
 
 def test_a_batch_that_leaves_a_gap_is_refused(begin: Callable[..., Granted]) -> None:
-    """Something else ran on the checkpoint: the batch between would be missing, so the next one is not committed."""
+    """Something else used the checkpoint: the batch in between would be missing, so the next one is not committed."""
     attempt = begin()
     checkpoint = attempt.folder / "checkpoint"
     dying(attempt, 1, checkpoint=str(checkpoint))
@@ -85,8 +86,8 @@ def test_a_batch_that_leaves_a_gap_is_refused(begin: Callable[..., Granted]) -> 
 
 
 def test_a_key_per_day_goes_on_with_one_checkpoint(begin: Callable[..., Granted]) -> None:
-    """Another key on the checkpoint of a stream that has ended begins after its last batch, which it is not given twice; on one that
-    has not ended, or for a table that lacks the rows before, it is refused."""
+    """On the checkpoint of a stream that has ended, another key's stream begins after its last batch, which is not delivered again. If that
+    stream has not ended, or the table lacks the rows before, it is refused."""
     monday = begin(idempotencyKey="monday")
     checkpoint = checkpoint_of(monday)
     dying(monday, 1, committed=True, checkpoint=checkpoint)
@@ -104,7 +105,8 @@ def test_a_key_per_day_goes_on_with_one_checkpoint(begin: Callable[..., Granted]
 
 
 def test_a_rerun_does_not_go_on_with_the_old_checkpoint(begin: Callable[..., Granted]) -> None:
-    """It would replace the rows before it by those after: refused; with a checkpoint of its own, the default, it writes all anew."""
+    """A rerun on the old checkpoint would replace all rows by the ones that follow, so it is refused; with a new checkpoint, the default,
+    it writes everything again."""
     attempt = begin()
     checkpoint = str(attempt.folder / "checkpoint")
     attempt.job().stream(source()).write("orders", checkpoint=checkpoint)
@@ -118,7 +120,7 @@ def test_a_rerun_does_not_go_on_with_the_old_checkpoint(begin: Callable[..., Gra
 
 
 def test_a_stream_and_a_plain_write_do_not_share_a_generation(begin: Callable[..., Granted]) -> None:
-    """Neither takes the other's slots for its own: one sentence each, and the committed rows stay."""
+    """Neither takes the other's slots for its own: each is refused in one sentence, and the committed rows stay."""
     attempt = begin("orders", "totals")
     job = attempt.job()
     job.stream(source()).write("orders")
@@ -136,7 +138,7 @@ def test_a_stream_and_a_plain_write_do_not_share_a_generation(begin: Callable[..
 @pytest.mark.parametrize("kind", ["delta", "iceberg"], indirect=True)
 @pytest.mark.parametrize("again", [False, True])
 def test_a_table_that_was_dropped_under_a_stream_takes_no_batch(begin: Callable[..., Granted], again: bool) -> None:
-    """Also where another one was made in its place: the batches before are not in it, so the next one is refused."""
+    """Even with another table in its place the next batch is refused, since that table lacks the batches before."""
     attempt = begin()
     other = begin(idempotencyKey="other") if again else None
 
@@ -155,7 +157,7 @@ def test_a_table_that_was_dropped_under_a_stream_takes_no_batch(begin: Callable[
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"], indirect=True)
 def test_a_slot_that_follows_another_table_is_stuck(begin: Callable[..., Granted]) -> None:
-    """A batch without rows names no table: the place before it is what binds it."""
+    """A batch without rows names no table, so the batch before it determines which table it belongs to."""
     attempt = begin()
     dying(attempt, 1)
     sink: Any = attempt.sinks()["orders"]
@@ -168,7 +170,7 @@ def test_a_slot_that_follows_another_table_is_stuck(begin: Callable[..., Granted
 
 
 def test_what_a_stream_does_not_do_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
-    """A table of rows, an odd trigger, an undeclared output, minRows, a second write of an output: nothing is created."""
+    """A table of rows, an unsupported trigger, an undeclared output, minRows, a second write of an output: nothing is created."""
     attempt = granted(tmp_path, "orders")
     plain: Any = type("Plain", (), {"isStreaming": False})()
     with pytest.raises(InvalidInput, match=r"write this one with job.write\(\)"):
@@ -185,7 +187,7 @@ def test_what_a_stream_does_not_do_is_one_sentence_before_anything_starts(tmp_pa
 
 
 def test_outputs_of_another_kind_are_refused_by_field(tmp_path: Path) -> None:
-    """An output of another kind is refused with its field; nothing is started."""
+    """The refusal has the field of the output; nothing is started."""
     attempt = granted(tmp_path, "orders")
     other: Any = type("Other", (), {"kind": "other", "name": "orders"})()
     with pytest.raises(
@@ -195,7 +197,8 @@ def test_outputs_of_another_kind_are_refused_by_field(tmp_path: Path) -> None:
 
 
 def test_the_functions_own_error_is_what_its_author_sees(tmp_path: Path) -> None:
-    """It is not replaced by Spark's message about it; the batch is not committed and the stream does not end."""
+    """The author sees the function's own error instead of Spark's message about it; the batch is not committed, and the stream does not
+    end."""
     attempt = granted(tmp_path, "orders")
 
     def wrong(batch: Any, frame: Any) -> None:

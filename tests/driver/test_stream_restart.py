@@ -1,5 +1,6 @@
-"""A stream that begins anew, with a new checkpoint, beside rows of another stream of the same source: refused before any of its rows is
-visible, whichever process died or began at the same time, unless the job says `restart`. Each remedy is done where it is named."""
+"""A stream that starts over, with a new checkpoint, beside rows of another stream of the same source is refused before any of its rows is
+visible, whichever process died or began at the same time, unless the job says `restart`. Each remedy is executed in the state in which it
+is named."""
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ RESTART = r"set `stream: \{restart: true\}` in the spec, or restart=True in the 
 
 
 def write(attempt: Granted, *batches: list[int], reads: str = "file:/landing", **given: Any) -> Any:
-    """A whole stream of one attempt."""
+    """Runs a whole stream in one attempt."""
     given.setdefault("checkpoint", checkpoint_of(attempt))
     return attempt.job(channel=LIVES).stream(source(*batches, reads=reads)).write("orders", **given)
 
 
 def refused(attempt: Granted, *batches: list[int], **given: Any) -> str:
-    """The sentence; the stream left nothing in the table, not even its opening."""
+    """The sentence of the refusal; asserts that the stream left nothing in the table, not even its opening."""
     before = rows(attempt)
     with pytest.raises(StreamBroken) as told:
         write(attempt, *batches, **given)
@@ -60,7 +61,7 @@ def refused(attempt: Granted, *batches: list[int], **given: Any) -> str:
 
 @pytest.fixture
 def monday(begin: Callable[..., Granted]) -> Granted:
-    """Its stream has ended."""
+    """A key whose stream has ended."""
     attempt = begin(idempotencyKey="monday")
     write(attempt)
     return attempt
@@ -68,14 +69,14 @@ def monday(begin: Callable[..., Granted]) -> Granted:
 
 @pytest.fixture
 def tuesday(monday: Granted, begin: Callable[..., Granted]) -> Granted:
-    """The next key; the checkpoint of both was deleted meanwhile, and is kept elsewhere."""
+    """The next key; the checkpoint of both was moved away."""
     checkpoint = Path(checkpoint_of(monday))
     checkpoint.rename(checkpoint.with_name("kept"))
     return begin(idempotencyKey="tuesday")
 
 
 def test_a_checkpoint_that_was_deleted_between_two_keys_is_refused_and_both_are_named(tuesday: Granted) -> None:
-    """Keys, generations, checkpoints and the source are in the sentence."""
+    """The sentence has both keys, generations and checkpoints, and the source."""
     told = refused(tuesday, *LATER)
 
     at = checkpoint_of(tuesday)
@@ -86,7 +87,7 @@ def test_a_checkpoint_that_was_deleted_between_two_keys_is_refused_and_both_are_
 
 
 def test_with_its_checkpoint_restored_it_goes_on(tuesday: Granted) -> None:
-    """The remedy for a checkpoint that was deleted."""
+    """This is the remedy for a deleted checkpoint."""
     assert "; restore its checkpoint to go on after it, or set `stream: {restart: true}`" in refused(tuesday, *LATER)
     checkpoint = Path(checkpoint_of(tuesday))
     shutil.rmtree(checkpoint)
@@ -100,7 +101,7 @@ def test_with_its_checkpoint_restored_it_goes_on(tuesday: Granted) -> None:
 def test_another_checkpoint_of_the_same_source_is_refused_and_the_first_one_goes_on(
     monday: Granted, begin: Callable[..., Granted]
 ) -> None:
-    """The default checkpoint is new for each key. The remedy: the checkpoint of the stream before."""
+    """The default checkpoint is new for each key, so it is refused. The remedy is the checkpoint of the stream before."""
     tuesday = begin(idempotencyKey="tuesday")
     assert "; use its checkpoint to go on after it, or set `stream: {restart: true}`" in refused(
         tuesday, *LATER, checkpoint=None
@@ -115,7 +116,7 @@ def test_another_checkpoint_of_the_same_source_is_refused_and_the_first_one_goes
 def test_a_restart_that_the_job_asks_for_writes_the_rows_again(
     tuesday: Granted, begin: Callable[..., Granted], where: str
 ) -> None:
-    """In the call or in the spec. The next key goes on with the new checkpoint and needs no permission."""
+    """`restart` is given in the call or in the spec. The next key continues on the new checkpoint and needs no restart."""
     assert re.search(f"{RESTART}$", refused(tuesday, *LATER))
     spec: dict[str, Any] = {"stream": {"restart": True}} if where == "spec" else {}
     again = begin(idempotencyKey="tuesday", **spec)
@@ -127,13 +128,13 @@ def test_a_restart_that_the_job_asks_for_writes_the_rows_again(
 
 
 def test_streams_of_different_sources_share_a_table(tuesday: Granted) -> None:
-    """Another folder is never mistaken for the first."""
+    """A stream of another folder is not refused."""
     write(tuesday, [10], [11], reads="file:/landing/eu")
     assert rows(tuesday) == [*ALL, 10, 11]
 
 
 def test_a_stream_that_shares_one_of_its_sources_is_refused(tuesday: Granted) -> None:
-    """A union of two folders, one of which was read before."""
+    """A stream reads a union of two folders, one of which was read before."""
     both: Any = source(*LATER)
     both.sources = (StreamSource(at="file:/returns"), StreamSource(at="file:/landing"))
     with pytest.raises(StreamBroken, match="of the same source, file:/landing: they would be there twice"):
@@ -142,7 +143,7 @@ def test_a_stream_that_shares_one_of_its_sources_is_refused(tuesday: Granted) ->
 
 
 def test_a_stream_that_ended_without_rows_is_in_no_way(begin: Callable[..., Granted]) -> None:
-    """There is nothing that could be there twice."""
+    """A stream without rows has no row that could be there twice, so another one is accepted."""
     empty: Any = source()
     empty.batches = []
     begin(idempotencyKey="monday").job().stream(empty).write("orders")
@@ -152,7 +153,7 @@ def test_a_stream_that_ended_without_rows_is_in_no_way(begin: Callable[..., Gran
 
 
 def test_a_stream_whose_first_batch_failed_is_in_no_way(begin: Callable[..., Granted]) -> None:
-    """It is opened with its first commit: a function that raises before leaves nothing that another key would have to mind."""
+    """A stream is opened with its first commit: a function that raises before leaves nothing that would make another key be refused."""
     monday = begin(idempotencyKey="monday")
     dying(monday, 0)
     tuesday = begin(idempotencyKey="tuesday")
@@ -161,7 +162,7 @@ def test_a_stream_whose_first_batch_failed_is_in_no_way(begin: Callable[..., Gra
 
 
 def test_a_stream_that_has_not_ended_is_waited_for(begin: Callable[..., Granted]) -> None:
-    """The remedy while it runs: its end, then its checkpoint."""
+    """The remedy while the other stream runs is to wait for its end, then use its checkpoint."""
     monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
     dying(monday, 1, committed=True, checkpoint=str(monday.folder / "first"))
     told = refused(tuesday, *LATER)
@@ -175,7 +176,7 @@ def test_a_stream_that_has_not_ended_is_waited_for(begin: Callable[..., Granted]
 
 
 def test_a_new_checkpoint_beside_a_stream_that_has_not_ended_needs_the_restart(begin: Callable[..., Granted]) -> None:
-    """On the checkpoint of a running stream the sentence names a new one with a restart: that is what it needs."""
+    """On the checkpoint of a running stream, the sentence says to use a new one with a restart, which then works."""
     monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
     dying(monday, 1, committed=True, checkpoint=checkpoint_of(monday))
     with pytest.raises(
@@ -190,7 +191,7 @@ def test_a_new_checkpoint_beside_a_stream_that_has_not_ended_needs_the_restart(b
 
 
 def test_rows_that_a_rerun_replaced_are_in_no_way(begin: Callable[..., Granted]) -> None:
-    """The first generation's rows came from this source, and those that took their place from another."""
+    """Rows of the first generation came from this source; those that replaced them came from another one."""
     monday = begin(idempotencyKey="monday")
     write(monday)
     monday.record = monday.record.changed(generation=2)
@@ -203,14 +204,14 @@ def test_rows_that_a_rerun_replaced_are_in_no_way(begin: Callable[..., Granted])
 
 
 def test_a_rerun_that_replaces_its_rows_begins_anew(monday: Granted) -> None:
-    """Nothing is there twice."""
+    """Its old rows are replaced, so nothing is there twice."""
     monday.record = monday.record.changed(generation=2)
     write(monday, *LATER, checkpoint=None)
     assert rows(monday) == [*ALL, 7]
 
 
 def test_a_rerun_that_keeps_its_rows_begins_anew_only_with_a_restart(begin: Callable[..., Granted]) -> None:
-    """`onRerun: Append` with a new checkpoint writes every row a second time; with the old one it goes on."""
+    """With `onRerun: Append` a new checkpoint would write every row a second time; on the old one the stream continues."""
     attempt = begin(on_rerun="Append")
     write(attempt)
     attempt.record = attempt.record.changed(generation=2)
@@ -227,8 +228,8 @@ def test_a_rerun_that_keeps_its_rows_begins_anew_only_with_a_restart(begin: Call
 
 
 def test_a_rerun_of_one_day_does_not_repeat_the_next_days_rows(monday: Granted, begin: Callable[..., Granted]) -> None:
-    """It replaces its own rows, and those of the day after would be there twice. It cannot use the checkpoint of the rows that it
-    replaces, so the sentence names the restart alone."""
+    """The rerun would replace its own day's rows, but the next day's would be there twice. It cannot use the checkpoint of the rows that it
+    replaces, so the sentence names only the restart."""
     write(begin(idempotencyKey="tuesday"), *LATER)
     monday.record = monday.record.changed(generation=2)
     told = refused(monday, *LATER, checkpoint=None)
@@ -241,18 +242,18 @@ def test_a_rerun_of_one_day_does_not_repeat_the_next_days_rows(monday: Granted, 
 
 
 def reset(checkpoint: Path) -> None:
-    """Deleted: the next query begins a new one."""
+    """Deletes the checkpoint, so the next query begins a new one."""
     shutil.rmtree(checkpoint)
 
 
 def put_back(checkpoint: Path) -> None:
-    """To the state before its last batch, which is then planned anew."""
+    """Restores the checkpoint to the state before its last batch, which is then planned again."""
     for folder in ("offsets", "commits"):
         (checkpoint / folder / "0").unlink()
 
 
 def run_elsewhere(checkpoint: Path) -> None:
-    """Something else took a batch."""
+    """Marks a batch as committed in the checkpoint, as another stream that used it would."""
     (checkpoint / "commits" / "1").touch()
 
 
@@ -261,7 +262,7 @@ def run_elsewhere(checkpoint: Path) -> None:
 def test_the_rerun_that_is_named_for_a_harmed_checkpoint_writes_the_stream_anew(
     begin: Callable[..., Granted], harm: Callable[[Path], None], on_rerun: str
 ) -> None:
-    """With a new checkpoint; where a rerun keeps the rows, with the restart, which the sentence then names."""
+    """The remedy is a rerun, with a new checkpoint; if the rerun keeps the old rows, the sentence also names the restart."""
     attempt = begin(on_rerun=on_rerun)
     dying(attempt, 1, checkpoint=checkpoint_of(attempt))
     next_attempt(attempt)
@@ -287,7 +288,7 @@ def test_the_rerun_that_is_named_for_a_harmed_checkpoint_writes_the_stream_anew(
 def test_the_rerun_that_is_named_for_outputs_that_ended_apart_writes_both_anew(
     begin: Callable[..., Granted], on_rerun: str
 ) -> None:
-    """The owner died after it had ended the output that was a batch ahead."""
+    """The owner died after it had ended the output that was one batch ahead."""
     attempt = begin("orders", "totals", on_rerun=on_rerun)
 
     def both(batch: Any, frame: Any) -> None:
@@ -322,13 +323,14 @@ def test_the_rerun_that_is_named_for_outputs_that_ended_apart_writes_both_anew(
     assert rows(again, "totals") == (sorted([1, 2, *ALL]) if keeps else ALL)
 
 
-# --- processes that die, and two that begin at once -------------------------------------------------------------------------
+# --- processes that die, and two that begin at the same time ---------------------------------------------------------------
 
 
 def test_an_attempt_that_died_after_its_opening_is_looked_at_by_others_and_goes_on(
     begin: Callable[..., Granted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opened and without rows: it may yet commit them, so another stream of the source is refused. Its own next attempt goes on."""
+    """Its stream is opened and has no rows, but may still commit some, so another stream of the source is refused. Its own next attempt
+    continues."""
     monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
     with monkeypatch.context() as dies:
         dies.setenv("SPARKONCE_FAILPOINTS", "driver.stream.opened=raise")
@@ -346,8 +348,8 @@ def test_an_attempt_that_died_after_its_opening_is_looked_at_by_others_and_goes_
 
 
 def test_a_stream_that_opened_while_another_one_prepared_its_rows_goes_first(begin: Callable[..., Granted]) -> None:
-    """Both had looked and seen nothing. The one that opens last is refused before its rows are visible, and they are deleted; so is its
-    next attempt, until it is told to restart."""
+    """Both streams found nothing when they checked. The one that opens last is refused before its rows are visible, and they are deleted;
+    its next attempt is refused as well, unless it restarts."""
     monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
 
     def overtaken(batch: Any, frame: Any) -> None:
@@ -372,7 +374,7 @@ def test_a_stream_that_opened_while_another_one_prepared_its_rows_goes_first(beg
 def test_of_two_streams_that_opened_at_once_at_most_one_commits_rows(
     begin: Callable[..., Granted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both openings are committed before either looks: neither has rows, and a restart of one ends the wait."""
+    """Both openings are committed before either stream checks: neither has rows, and restarting one of them resolves it."""
     monday, tuesday = begin(idempotencyKey="monday"), begin(idempotencyKey="tuesday")
     opened = StreamOutput._open
     refusals: list[str] = []
@@ -388,7 +390,7 @@ def test_of_two_streams_that_opened_at_once_at_most_one_commits_rows(
     looked = StreamOutput._refuse_beside
 
     def look(self: StreamOutput) -> None:
-        if self._job.key == "monday" or self._chain is not None:  # tuesday looks once more after its opening alone
+        if self._job.key == "monday" or self._chain is not None:  # tuesday checks only after its own opening
             looked(self)
 
     monkeypatch.setattr(StreamOutput, "_open", open_both)
@@ -409,7 +411,7 @@ def test_of_two_streams_that_opened_at_once_at_most_one_commits_rows(
 
 
 def test_no_output_has_the_batch_when_another_one_is_refused(begin: Callable[..., Granted]) -> None:
-    """All outputs of a stream are opened before the first of them has rows."""
+    """All outputs of a stream are opened before the first of them gets rows."""
     monday = begin("orders", "totals", idempotencyKey="monday")
     tuesday = begin("totals", idempotencyKey="tuesday")
 
@@ -428,7 +430,7 @@ def test_no_output_has_the_batch_when_another_one_is_refused(begin: Callable[...
 def test_a_stream_that_an_earlier_release_opened_is_carried_on_and_not_compared(
     begin: Callable[..., Granted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its opening names no source: its next attempt goes on, and another stream of the table is not refused for it."""
+    """Its opening names no source: its next attempt continues, and no other stream of the table is refused because of it."""
     monday = begin(idempotencyKey="monday")
     with monkeypatch.context() as earlier:
         opening_of = stream.opening_of
@@ -445,7 +447,7 @@ def test_a_stream_that_an_earlier_release_opened_is_carried_on_and_not_compared(
 
 
 def test_the_end_of_a_stream_does_not_repeat_what_its_opening_names(monday: Granted) -> None:
-    """Origins are in openings alone; the slots of batches and ends have the bytes that earlier releases gave them."""
+    """Only openings name their source; the slots of batches and ends have the same bytes as in earlier releases."""
     sink: Any = monday.sinks()["orders"]
     opening = run(sink.find(monday.key("orders")))
     chain = run(stream.walk(sink, monday.key("orders"), opening))

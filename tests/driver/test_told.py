@@ -1,4 +1,4 @@
-"""A driver with a gateway reports when all its outputs are committed, and its report equals what settling would find."""
+"""A driver with a gateway reports once all its outputs are committed, and its report equals what settling would find."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["begin", "checkpoints", "kind"]
 
 
 def told(attempt: Granted, **more: Any) -> Job:
-    """The driver has a gateway, since the key's owner may not reach the outputs."""
+    """The job of a driver with a gateway, which its owner needs when it may not reach the outputs."""
     assignment = attempt.assignment.model_copy(update={"gateway": "https://gateway"})
     return Job(assignment, attempt.sinks(), more.get("channel") or DirectChannel(attempt.store, assignment))
 
@@ -31,7 +31,7 @@ def commits(attempt: Granted) -> list[Report]:
 
 
 def test_the_last_output_of_a_job_tells_of_all_of_them(tmp_path: Path) -> None:
-    """Nothing before every declared output is committed; then every slot as it is."""
+    """There is no report before every declared output is committed; the report then has every slot unchanged."""
     attempt = granted(tmp_path, "a", "b")
     job = told(attempt)
     job.write(table_of(1, 2), "a")
@@ -42,7 +42,7 @@ def test_the_last_output_of_a_job_tells_of_all_of_them(tmp_path: Path) -> None:
 
 
 def test_a_transaction_tells_once(tmp_path: Path) -> None:
-    """After its last slot."""
+    """The report follows the transaction's last slot."""
     attempt = granted(tmp_path, "a", "b")
     with told(attempt).transaction() as tx:
         tx.write(table_of(1), "a")
@@ -53,7 +53,7 @@ def test_a_transaction_tells_once(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_attempt_committed_is_told_by_the_next(tmp_path: Path) -> None:
-    """It finds one output committed, writes the other, and both are final."""
+    """The next attempt finds one output committed and writes the other: its report has both slots."""
     attempt = granted(tmp_path, "a", "b")
     told(attempt).write(table_of(1), "a")
     attempt.next_attempt()
@@ -65,14 +65,14 @@ def test_what_an_earlier_attempt_committed_is_told_by_the_next(tmp_path: Path) -
 
 
 def test_nobody_is_told_where_the_owner_sees_the_outputs(tmp_path: Path) -> None:
-    """Local mode: a report would cost a write and say nothing new."""
+    """In local mode the owner reads the outputs, so a report would only cost a write."""
     attempt = granted(tmp_path, "a")
     attempt.job().write(table_of(1), "a")
     assert reports(attempt) == []
 
 
 def test_a_job_does_not_fail_for_a_report_that_nobody_takes(tmp_path: Path) -> None:
-    """Its rows are committed; a settle run will find them."""
+    """The rows are committed, and a settle run will find them."""
     attempt = granted(tmp_path, "a")
     channel = Lossy(attempt, times=1000)
     assert told(attempt, channel=channel).write(table_of(1), "a").fresh
@@ -82,18 +82,18 @@ def test_a_job_does_not_fail_for_a_report_that_nobody_takes(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_slots_are_told_as_they_are_found(tmp_path: Path, streams: bool) -> None:
-    """In a slot log: a plain write, and a stream's end."""
+    """In a slot log, for a plain write and for a stream's end."""
     agrees(granted(tmp_path, "orders"), streams)
 
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_commits_of_tables_are_told_as_they_are_found(begin: Callable[..., Granted], streams: bool) -> None:
-    """In Delta and Iceberg tables: the slot that the driver sent is the evidence that the table keeps."""
+    """In Delta and Iceberg tables the slot that the driver sent equals the evidence in the table."""
     agrees(begin(), streams)
 
 
 def agrees(attempt: Granted, streams: bool) -> None:
-    """The report is accepted, and equals what settling finds."""
+    """Asserts that the report is accepted, and equals what settling finds."""
     job = told(attempt)
     if streams:
         job.stream(source()).write("orders")

@@ -21,7 +21,7 @@ from sparkonce.store.protocol import Refused, Sealed
 
 
 class Unanswered(DirectChannel):
-    """Loses answers of seals, which are carried out or not. `then` is called after each loss."""
+    """Loses the answers of seals, which are carried out or not; `then` is called after each loss."""
 
     def __init__(self, attempt: Granted, *, times: int, lands: bool, then: Callable[[], object] = lambda: None) -> None:
         super().__init__(attempt.store, attempt.assignment)
@@ -41,7 +41,7 @@ A, B = (table_of(1, 2), "a"), (table_of(3), "b")
 
 
 def transact(job: Job, *writes: tuple[Any, str], then: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """Writes all in one transaction; `then` is called at the end of the block. Returns what was written."""
+    """Writes all frames in one transaction; `then` is called at the end of the block. Returns what was written."""
     with job.transaction() as tx:
         for frame, output in writes:
             tx.write(frame, output)
@@ -61,7 +61,7 @@ def raising(error: BaseException) -> Callable[[], object]:
 
 
 def settled(attempt: Granted) -> Settlement:
-    """As an owner settles; `settling` is in the record before."""
+    """Settles the attempt as an owner does, with `settling` in the record first."""
     intent = run(attempt.store.intent(attempt.record.address, attempt.record.generation))
     return run(
         settle(
@@ -77,7 +77,7 @@ def settled(attempt: Granted) -> Settlement:
 
 
 def test_all_outputs_are_committed_when_the_block_ends_well(tmp_path: Path) -> None:
-    """`written` has both, the intent is in the record, the rows are there."""
+    """`written` has both outputs, the intent is in the record, and the rows are visible."""
     attempt = granted(tmp_path, "a", "b")
 
     written = both(attempt.job())
@@ -99,7 +99,8 @@ def test_nothing_is_committed_before_the_block_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("the job's own"), KeyboardInterrupt(), SystemExit(1)])
 def test_an_error_in_the_block_discards_what_was_staged(tmp_path: Path, error: BaseException) -> None:
-    """The error passes through; no slot is closed (a twin may have sealed), no file stays, and a plain write may follow."""
+    """The error is raised; no slot is closed, since another driver of the attempt may have sealed; no file stays, and a plain write may
+    follow."""
     attempt = granted(tmp_path, "a", "b")
     job = attempt.job()
 
@@ -110,20 +111,20 @@ def test_an_error_in_the_block_discards_what_was_staged(tmp_path: Path, error: B
 
 
 def test_the_blocks_own_error_is_seen_even_when_its_files_cannot_be_deleted(tmp_path: Path) -> None:
-    """Discarding is a courtesy: an output that cannot be reached then does not hide what went wrong."""
+    """Discarding is best effort: an output that is unreachable by then does not hide the block's error."""
     attempt = granted(tmp_path, "a")
     job = attempt.job()
 
     async def unreachable(*_: object) -> None:
         raise OutputUnavailable("no answer")
 
-    job._sinks["a"].discard = unreachable  # type: ignore[method-assign, assignment]  # an output that is gone by then
+    job._sinks["a"].discard = unreachable  # type: ignore[method-assign, assignment]  # the output is unreachable by then
     with pytest.raises(ValueError, match="own"):
         transact(job, A, then=raising(ValueError("the job's own")))
 
 
 def test_a_seal_after_settling_is_refused_and_the_files_go(tmp_path: Path) -> None:
-    """`settling` bars the seal: Fenced says why, and nothing staged stays, since it was never sealed."""
+    """`settling` bars the seal: Fenced says why, and the staged files are deleted, since they were never sealed."""
     attempt = granted(tmp_path, "a", "b")
     job = attempt.job()
 
@@ -133,7 +134,7 @@ def test_a_seal_after_settling_is_refused_and_the_files_go(tmp_path: Path) -> No
 
 
 def test_a_seal_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
-    """It landed, and the same intent again is Sealed: both outputs are committed."""
+    """The seal took effect, so the same intent again is Sealed: both outputs are committed."""
     attempt = granted(tmp_path, "a", "b")
     channel = Unanswered(attempt, times=2, lands=True)
 
@@ -144,7 +145,7 @@ def test_a_seal_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
 
 
 def test_a_seal_that_is_never_answered_deletes_nothing(tmp_path: Path) -> None:
-    """It may be sealed: the attempt ends with StoreUnavailable, and settling it commits both outputs with all their rows."""
+    """The intent may be sealed: the attempt ends with StoreUnavailable, and settling it commits both outputs with all their rows."""
     attempt = granted(tmp_path, "a", "b")
 
     with pytest.raises(StoreUnavailable):
@@ -157,8 +158,8 @@ def test_a_seal_that_is_never_answered_deletes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_refusal_after_a_lost_answer_deletes_nothing(tmp_path: Path) -> None:
-    """The seal landed unanswered, a successor rolled it forward and granted the next attempt (a third output was missing): the driver's
-    repetition is refused, and the rows that are committed by now stay."""
+    """The seal took effect unanswered; a successor rolled it forward and granted the next attempt, since a third output was missing. The
+    driver's repetition is refused, and the committed rows stay."""
     attempt = granted(tmp_path, "a", "b", "c")
 
     def taken_over() -> None:
@@ -177,14 +178,14 @@ def test_a_refusal_after_a_lost_answer_deletes_nothing(tmp_path: Path) -> None:
 def test_a_sealed_transaction_that_dies_before_its_commits_is_rolled_forward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sealed, no slot created, driver gone: settling creates exactly its slots."""
+    """The driver died after the seal, before any slot was created: settling creates exactly the sealed slots."""
     attempt = granted(tmp_path, "a", "b")
     job = attempt.job()
 
     class Killed(BaseException):
         pass
 
-    monkeypatch.setattr(Transaction, "_commit", lambda _: raising(Killed())())  # the driver's last moment
+    monkeypatch.setattr(Transaction, "_commit", lambda _: raising(Killed())())  # the driver dies here
     with pytest.raises(Killed):
         both(job)
 
@@ -195,13 +196,13 @@ def test_a_sealed_transaction_that_dies_before_its_commits_is_rolled_forward(
 
 
 def test_outputs_that_are_committed_already_are_not_run_again(tmp_path: Path) -> None:
-    """The next attempt writes only the missing outputs; nothing is sealed if nothing is missing."""
+    """The next attempt writes only the missing outputs; if none is missing, nothing is sealed."""
     attempt = granted(tmp_path, "a", "b")
     attempt.job().write(table_of(1, 2), "a")
     attempt.next_attempt()
 
     with attempt.job().transaction() as tx:
-        tx.write(object(), "a")  # type: ignore[arg-type]  # would fail if it were run
+        tx.write(object(), "a")  # type: ignore[arg-type]  # would fail if it ran
         tx.write(table_of(3), "b")
     assert {name: w.fresh for name, w in tx.written.items()} == {"a": False, "b": True}
 
@@ -213,7 +214,7 @@ def test_outputs_that_are_committed_already_are_not_run_again(tmp_path: Path) ->
 
 
 def test_a_job_has_one_transaction(tmp_path: Path) -> None:
-    """A second one is refused before anything is staged, since the record holds one intent per generation."""
+    """The record holds one intent per generation, so a second transaction is refused before anything is staged."""
     job = granted(tmp_path, "a", "b").job()
     with job.transaction() as tx:
         tx.write(table_of(1), "a")
@@ -223,7 +224,7 @@ def test_a_job_has_one_transaction(tmp_path: Path) -> None:
 
 
 def test_an_output_is_written_once_in_a_transaction(tmp_path: Path) -> None:
-    """The second write of an output ends the block: nothing is committed."""
+    """A second write of an output ends the block, and nothing is committed."""
     attempt = granted(tmp_path, "a")
 
     with pytest.raises(InvalidInput, match="'a' is written twice"):
@@ -241,7 +242,7 @@ def test_an_undeclared_output_ends_the_block(tmp_path: Path) -> None:
 
 
 def test_a_write_that_failed_ends_the_transaction_although_its_error_was_caught(tmp_path: Path) -> None:
-    """All outputs or none: the other one is not committed, unless the failed write was repeated in the block."""
+    """The other output is not committed either, unless the failed write was repeated in the block."""
     attempt = granted(tmp_path, "a", "b")
     for repeated in (False, True):
         job = attempt.job()
@@ -263,7 +264,7 @@ def test_a_write_that_failed_ends_the_transaction_although_its_error_was_caught(
 
 
 def test_a_write_outside_the_block_is_refused(tmp_path: Path) -> None:
-    """Before `with` and after it nothing would ever commit: an error, not silence."""
+    """A write before or after the `with` block would never be committed, so it raises."""
     attempt = granted(tmp_path, "a", "b")
     tx = attempt.job().transaction()
 
@@ -277,7 +278,7 @@ def test_a_write_outside_the_block_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_empty_transaction_seals_nothing(tmp_path: Path) -> None:
-    """Nothing was staged: the record has no intent."""
+    """Nothing was staged, so the record has no intent."""
     attempt = granted(tmp_path, "a")
     with attempt.job().transaction():
         pass
@@ -286,7 +287,7 @@ def test_an_empty_transaction_seals_nothing(tmp_path: Path) -> None:
 
 def test_a_sealed_slot_that_was_closed_ends_the_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another ledger's attempt closed the first slot between the seal and the commit: the driver is Fenced, no other slot of the
-    transaction is created, and settling is Stuck without creating one either, however often it is repeated."""
+    transaction is created, and settling is Stuck without creating one, however often it is repeated."""
     attempt = granted(tmp_path, "a", "b")
     seal = Transaction._seal
 
@@ -309,7 +310,7 @@ def test_a_sealed_slot_that_was_closed_ends_the_transaction(tmp_path: Path, monk
 
 def test_a_later_sealed_slot_that_was_closed_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of three slots was closed: the slot committed before it stays, later ones are never committed, and the attempt is Stuck,
-    neither committed completely nor without effect."""
+    neither complete nor without effect."""
     attempt = granted(tmp_path, "a", "b", "c")
     seal = Transaction._seal
 

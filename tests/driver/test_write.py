@@ -14,13 +14,13 @@ from sparkonce.errors import AttemptEnded, Fenced, InvalidInput, KeyConflict, Ou
 from sparkonce.sink.protocol import Slot
 
 TRIES = 4
-"""Creates of one slot; each lost one is followed by a look, which is lost, too."""
+"""Creates that are sent for one slot; after each lost one the slot is read, and that read is lost, too."""
 NEVER: Any = object()
-"""A frame that no stager can write."""
+"""A frame that cannot be staged."""
 
 
 def test_a_write_commits_its_rows_and_says_what_stands_there(tmp_path: Path) -> None:
-    """Rows, bytes and place are those of the output, and the write was fresh."""
+    """Rows, bytes and place are those of the output, and `fresh` is true."""
     attempt = granted(tmp_path, "orders")
 
     written = attempt.job().write(table_of(1, 2, 3), "orders")
@@ -31,7 +31,7 @@ def test_a_write_commits_its_rows_and_says_what_stands_there(tmp_path: Path) -> 
 
 
 def test_an_undeclared_output_is_refused_by_name(tmp_path: Path) -> None:
-    """A takeover would not know where to look: nothing is written, and the sentence lists the declared outputs."""
+    """A takeover would not know that output: nothing is written, and the sentence lists the declared outputs."""
     job = granted(tmp_path, "orders", "totals").job()
 
     with pytest.raises(UndeclaredOutput, match=r"'order' is not declared .*declared: orders, totals"):
@@ -41,7 +41,7 @@ def test_an_undeclared_output_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_what_is_committed_is_returned_without_running_the_frame(tmp_path: Path) -> None:
-    """A later attempt gets the record of the first; its frame, which cannot be written, is never touched."""
+    """A later attempt gets the first one's record without touching its own frame, which cannot be staged."""
     attempt = granted(tmp_path, "orders")
     attempt.job().write(table_of(1, 2), "orders")
     attempt.update(attempt=2, nonce="nonce-2")
@@ -53,7 +53,7 @@ def test_what_is_committed_is_returned_without_running_the_frame(tmp_path: Path)
 
 
 def test_a_second_write_to_an_output_is_refused_and_not_dropped(tmp_path: Path) -> None:
-    """One effect per output: the rows of a second frame would be lost in silence, so it is an error; also after a transaction."""
+    """An output has one effect, so the second frame's rows would be lost silently: it is an error, also after a transaction."""
     attempt = granted(tmp_path, "orders", "totals")
     job = attempt.job()
     job.write(table_of(1), "orders")
@@ -67,7 +67,7 @@ def test_a_second_write_to_an_output_is_refused_and_not_dropped(tmp_path: Path) 
 
 
 def test_an_attempt_whose_slot_was_closed_is_fenced_and_leaves_no_files(tmp_path: Path) -> None:
-    """Closed after it had staged: Fenced, nothing is visible, and the files are gone."""
+    """The slot is closed after the attempt staged: Fenced, nothing is visible, and the files are deleted."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job()
     staged = job._stage
@@ -85,7 +85,7 @@ def test_an_attempt_whose_slot_was_closed_is_fenced_and_leaves_no_files(tmp_path
 
 
 def test_rows_of_another_job_under_the_key_are_a_conflict(tmp_path: Path) -> None:
-    """A slot with another fingerprint is never answered as ours: KeyConflict, both before the frame ran and at the commit."""
+    """A slot with another fingerprint is never returned as ours: KeyConflict, both before the frame runs and at the commit."""
     attempt = granted(tmp_path, "orders")
     other = attempt.record.changed(fingerprint="of another job")
     mine, attempt.record = attempt.record, other
@@ -96,7 +96,7 @@ def test_rows_of_another_job_under_the_key_are_a_conflict(tmp_path: Path) -> Non
         attempt.job().write(NEVER, "orders")
 
     late = attempt.job()
-    late._committed = lambda *_: None  # type: ignore[method-assign]  # it was committed after the look
+    late._committed = lambda *_: None  # type: ignore[method-assign]  # as if it had been committed after this check
     with pytest.raises(KeyConflict):
         late.write(table_of(1), "orders")
     assert len(attempt.staged("orders")) == 1
@@ -104,7 +104,7 @@ def test_rows_of_another_job_under_the_key_are_a_conflict(tmp_path: Path) -> Non
 
 
 def test_a_failed_stage_leaves_nothing(tmp_path: Path) -> None:
-    """The frame's own error passes through; no slot and no file is there, and the output may be written again."""
+    """The frame's own error is raised; there is no slot and no file, and the output may be written again."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job()
 
@@ -115,7 +115,8 @@ def test_a_failed_stage_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_rows_of_spark_connect_are_refused_before_anything_is_staged(tmp_path: Path) -> None:
-    """One sentence, and the output may be written with other rows. The class is named as in PySpark, whose client is not installed here."""
+    """The refusal is one sentence, and the output may be written with other rows. The stand-in has the name of PySpark's class, since the
+    Connect client is not installed here."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job()
     frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe", "columns": ["n"]})()
@@ -131,7 +132,7 @@ def test_rows_of_spark_connect_are_refused_before_anything_is_staged(tmp_path: P
 
 
 def test_a_commit_without_an_answer_is_given_up_by_closing_its_own_slot_first(tmp_path: Path) -> None:
-    """The creates never took effect: the slot is closed before the files are deleted, so that none of them can take effect later."""
+    """The creates never took effect: the slot is closed before the files are deleted, so that no create can take effect later."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=2 * TRIES))
 
@@ -145,7 +146,7 @@ def test_a_commit_without_an_answer_is_given_up_by_closing_its_own_slot_first(tm
 
 
 def test_a_commit_that_landed_without_an_answer_is_kept(tmp_path: Path) -> None:
-    """Giving up finds its own slot committed: the write succeeded, and no file of it is deleted."""
+    """Before it gives up the write finds its own slot committed: it succeeded, and none of its files is deleted."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=2 * TRIES, lands=True))
 
@@ -157,7 +158,7 @@ def test_a_commit_that_landed_without_an_answer_is_kept(tmp_path: Path) -> None:
 def test_giving_up_where_a_twin_committed_returns_what_the_twin_wrote(
     tmp_path: Path, fingerprint: str | None, expected: type[Exception] | None
 ) -> None:
-    """Two drivers of one attempt: the one without an answer finds the other's commit, and its own files go."""
+    """Two drivers of one attempt: the one without an answer finds the other's commit, and its own files are deleted."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=0))
     staged = job._stage
@@ -168,10 +169,10 @@ def test_giving_up_where_a_twin_committed_returns_what_the_twin_wrote(
         attempt.record = mine.changed(fingerprint=fingerprint or mine.fingerprint)
         attempt.job().write(table_of(5, 6), "orders")
         attempt.record = mine
-        job._sinks["orders"]._objects.times = 2 * TRIES  # type: ignore[attr-defined]  # from now on it hears nothing
+        job._sinks["orders"]._objects.times = 2 * TRIES  # type: ignore[attr-defined]  # from now on it gets no answer
         return slot
 
-    job._stage = overtaken  # type: ignore[method-assign, assignment]  # a twin at the worst moment
+    job._stage = overtaken  # type: ignore[method-assign, assignment]  # the other driver commits at the worst moment
 
     if expected is None:
         written = job.write(table_of(1), "orders")
@@ -184,7 +185,7 @@ def test_giving_up_where_a_twin_committed_returns_what_the_twin_wrote(
 
 
 def test_an_output_that_stays_silent_is_an_error_and_nothing_is_deleted(tmp_path: Path) -> None:
-    """It took effect and the answer is lost: OutputUnavailable, and the files are left to settling."""
+    """The commit took effect unanswered: OutputUnavailable, and the files are left to settling."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job(sinks=silent(attempt.sinks(), "orders", times=4 * TRIES, lands=True))
 
@@ -194,7 +195,7 @@ def test_an_output_that_stays_silent_is_an_error_and_nothing_is_deleted(tmp_path
 
 
 def test_a_write_after_the_attempt_ended_is_refused_before_it_runs(tmp_path: Path) -> None:
-    """The heartbeat was answered that the attempt is over: no frame runs and no file is written."""
+    """A heartbeat was answered that the attempt is over: no frame runs and no file is written."""
     attempt = granted(tmp_path, "orders")
     job = attempt.job()
     job.heartbeat.over = True
@@ -205,7 +206,7 @@ def test_a_write_after_the_attempt_ended_is_refused_before_it_runs(tmp_path: Pat
 
 
 def test_two_attempts_write_different_folders_of_one_key(tmp_path: Path) -> None:
-    """The second attempt commits under its own token and the first one's slot is closed: rule R."""
+    """The second attempt commits under its own token, and the first one's slot is closed (rule R)."""
     attempt = granted(tmp_path, "orders")
     attempt.next_attempt()
 

@@ -1,4 +1,4 @@
-"""One etcd for the tests that break nothing, each with a prefix of its own; those that do start another."""
+"""One etcd shared by tests that disturb nothing, each with a key prefix of its own; other tests start their own."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture
 def own(tmpfs_path: Path) -> Iterator[Etcd]:
-    """One member of this test alone."""
+    """One member for this test alone."""
     with running(tmpfs_path) as etcd:
         yield etcd
 
 
 @pytest.fixture
 def three(tmpfs_path: Path) -> Iterator[Etcd]:
-    """Three members of this test alone."""
+    """Three members for this test alone."""
     with running(tmpfs_path, members=3) as etcd:
         yield etcd
 
 
 @pytest.fixture
 def prefix() -> bytes:
-    """Keys of this test alone."""
+    """A key prefix for this test alone."""
     return b"/%d/" % next(_NUMBERS)

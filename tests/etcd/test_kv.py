@@ -1,4 +1,4 @@
-"""Reads and transactions: the exact requests that etcd gets, and its exact answers."""
+"""Reads and transactions: the exact requests that etcd receives, and its exact answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def use(etcd: Etcd, body: Callable[[Client], Awaitable[T]]) -> T:
     """Runs the body with a client of this etcd."""
 
     async def main() -> T:
-        client = Client.open(etcd.endpoints, timeout=10.0)  # no test here is about a deadline
+        client = Client.open(etcd.endpoints, timeout=10.0)  # no test in this file is about a deadline
         try:
             return await body(client)
         finally:
@@ -41,19 +41,20 @@ def use(etcd: Etcd, body: Callable[[Client], Awaitable[T]]) -> T:
     [(b"a", b"b"), (b"/x/", b"/x0"), (b"a\xff", b"b"), (b"a\xff\xff", b"b"), (b"\xff", b"\0"), (b"", b"\0")],
 )
 def test_the_end_of_a_prefix(prefix: bytes, end: bytes) -> None:
-    """The end of a prefix is its last byte below 0xff counted up; without such a byte it is etcd's sign for all keys from it on."""
+    """The end of a prefix is the prefix with its last byte below 0xff incremented; if there is no such byte, it is a null byte, which means
+    all keys from the prefix on."""
     assert prefix_end(prefix) == end
 
 
 @given(st.binary(max_size=4), st.binary(max_size=6))
 def test_a_range_to_the_end_of_a_prefix_holds_what_begins_with_it(prefix: bytes, key: bytes) -> None:
-    """A key lies between a prefix and its end if, and only if, it begins with the prefix."""
+    """A key lies between a prefix and its end if and only if it begins with the prefix."""
     end = prefix_end(prefix)
     assert (key >= prefix and (end == b"\0" or key < end)) is key.startswith(prefix)
 
 
 def test_pages_of_one_listing_show_one_moment(server: Etcd, prefix: bytes) -> None:
-    """A listing read in pages at the first page's revision shows the content of that moment, without later changes."""
+    """A listing read page by page at the first page's revision shows the content at that revision, without later changes."""
 
     async def body(client: Client) -> None:
         keys = [b"%s%d" % (prefix, number) for number in range(5)]
@@ -69,7 +70,7 @@ def test_pages_of_one_listing_show_one_moment(server: Etcd, prefix: bytes) -> No
 
 
 def test_a_range_may_leave_out_values_or_all(server: Etcd, prefix: bytes) -> None:
-    """`keys_only` gives keys with revisions and without values, `count_only` gives the number alone."""
+    """`keys_only` returns keys with revisions and without values, `count_only` only the number."""
 
     async def body(client: Client) -> None:
         written = await client.txn([], [Put(prefix + b"a", b"x"), Put(prefix + b"b", b"y")])
@@ -83,7 +84,7 @@ def test_a_range_may_leave_out_values_or_all(server: Etcd, prefix: bytes) -> Non
 
 
 def test_a_revision_that_was_compacted_is_refused(own: Etcd, prefix: bytes) -> None:
-    """A read at a revision that etcd has compacted is Compacted, not an empty answer and not an outage."""
+    """A read at a compacted revision raises Compacted; it is neither an empty answer nor an outage."""
 
     async def body(client: Client) -> None:
         old = (await client.txn([], [Put(prefix, b"1")])).revision
@@ -95,7 +96,7 @@ def test_a_revision_that_was_compacted_is_refused(own: Etcd, prefix: bytes) -> N
 
 
 def test_a_large_reply_is_taken(server: Etcd, prefix: bytes) -> None:
-    """A reply of several megabytes arrives, although gRPC's own limit is four: it would fail for ever."""
+    """A reply of several megabytes is received, although gRPC's default limit is four: repeating it would fail every time."""
 
     async def body(client: Client) -> None:
         for number in range(6):
@@ -109,9 +110,9 @@ def test_a_large_reply_is_taken(server: Etcd, prefix: bytes) -> None:
 
 
 def test_a_transaction_answers_by_its_branch(server: Etcd, prefix: bytes) -> None:
-    """Reserving twice: the first writes, the second reads what the first wrote. Each operation has its reply, in order.
+    """Of two reserves the first writes, and the second reads what the first wrote. Each operation has its own reply, in order.
 
-    A nested transaction compares the store as it was before the outer one.
+    A nested transaction's comparisons see the store as it was before the outer one.
     """
     key, other = prefix + b"key", prefix + b"other"
 
@@ -153,7 +154,7 @@ OPERATORS: list[Literal["=", "!=", "<", ">"]] = ["=", "!=", "<", ">"]
 
 @pytest.mark.parametrize("target", ["create", "mod", "version", "value", "lease"])
 def test_every_comparison_means_what_it_says(server: Etcd, prefix: bytes, target: Target) -> None:
-    """Each target with each operator holds exactly where Python's comparison of the same two values does."""
+    """Each operator on each target holds exactly where Python's comparison of the same two values does."""
 
     async def body(client: Client) -> None:
         lease = await client.grant(600)
@@ -182,7 +183,8 @@ def test_every_comparison_means_what_it_says(server: Etcd, prefix: bytes, target
 
 
 def test_a_key_that_does_not_exist_compares_as_zero(server: Etcd, prefix: bytes) -> None:
-    """Revisions, version and lease of a missing key are 0; its value compares with nothing; a range without keys is as one."""
+    """Revisions, version and lease of a missing key are 0; a comparison with its value never holds; an empty range compares like a missing
+    key."""
 
     async def body(client: Client) -> None:
         async def holds(compare: Compare) -> bool:
@@ -201,16 +203,17 @@ def test_a_key_that_does_not_exist_compares_as_zero(server: Etcd, prefix: bytes)
 
 @pytest.mark.parametrize(("target", "value"), [("value", 1), ("create", b"1"), ("lease", b"")])
 def test_a_comparison_with_the_wrong_type_is_not_sent(server: Etcd, target: Target, value: int | bytes) -> None:
-    """Bytes go with a value and numbers with the rest: anything else would compare with 0 or nothing, silently."""
+    """Values are compared with bytes and everything else with numbers: etcd would silently compare any other type with 0 or with empty
+    bytes."""
     with pytest.raises(TypeError, match=target):
         use(server, lambda client: client.txn([Compare(b"key", target, "=", value)], []))
 
 
-# --- refusals: answers, after which nothing was written ---
+# --- refusals: answers that prove that nothing was written ---
 
 
 def test_a_put_on_a_lease_that_is_gone_refuses_the_whole(server: Etcd, prefix: bytes) -> None:
-    """One put that names a revoked lease makes etcd refuse all of its transaction, also what names no lease."""
+    """If one put names a revoked lease, etcd refuses the whole transaction, including puts without a lease."""
 
     async def body(client: Client) -> None:
         lease = await client.grant(600)
@@ -224,14 +227,14 @@ def test_a_put_on_a_lease_that_is_gone_refuses_the_whole(server: Etcd, prefix: b
 
 @pytest.mark.parametrize("size", [1_700_000, 3_000_000])
 def test_a_transaction_that_is_too_large_is_refused(server: Etcd, prefix: bytes, size: int) -> None:
-    """Beyond etcd's limit, and beyond its gRPC server's, the answer is a refusal: to send it again would never help."""
+    """A transaction beyond etcd's limit, or beyond the limit of its gRPC server, is refused: sending it again would never succeed."""
     with pytest.raises(EtcdRefused):
         use(server, lambda client: client.txn([], [Put(prefix, bytes(size))]))
     assert server.content(prefix) == {}
 
 
 def test_a_full_etcd_says_so(tmpfs_path: Path, prefix: bytes) -> None:
-    """With its quota used up etcd refuses puts as NoSpace, and the client can still delete and read."""
+    """With its quota used up etcd refuses puts as NoSpace; the client can still delete and read."""
 
     async def body(client: Client) -> None:
         async def fill() -> None:
@@ -253,7 +256,7 @@ def test_a_full_etcd_says_so(tmpfs_path: Path, prefix: bytes) -> None:
 
 
 def test_the_status_of_a_member(server: Etcd, prefix: bytes) -> None:
-    """The status names etcd's version, its size, a leader and the store's revision."""
+    """The status has etcd's version, its size, the leader and the store's revision."""
 
     async def body(client: Client) -> None:
         revision = (await client.txn([], [Put(prefix, b"")])).revision
@@ -267,7 +270,7 @@ def test_the_status_of_a_member(server: Etcd, prefix: bytes) -> None:
 
 
 def test_an_endpoint_may_be_a_host_name(server: Etcd) -> None:
-    """An endpoint is named by its host, as services are, and not only by a literal address."""
+    """An endpoint may be a host name, as in a service's address, and not only an IP address."""
 
     async def body() -> None:
         client = Client.open([server.one.address.replace("127.0.0.1", "localhost")], timeout=10.0)
@@ -281,19 +284,19 @@ def test_an_endpoint_may_be_a_host_name(server: Etcd) -> None:
     "endpoints", [[], ["http://127.0.0.1:2379"], ["127.0.0.1"], ["127.0.0.1:"], ["a b:1"], ["::1:2379"]]
 )
 def test_an_endpoint_that_cannot_work_is_refused_at_once(endpoints: list[str]) -> None:
-    """An endpoint that is not host:port, or none at all, is invalid input and not an outage."""
+    """An endpoint that is not host:port, or an empty list of them, is invalid input and not an outage."""
     with pytest.raises(InvalidInput):
         Client.open(endpoints)
 
 
 def test_a_user_without_a_password_is_refused_at_once() -> None:
-    """A user and a password come together."""
+    """A user without a password, or a password without a user, is invalid input."""
     with pytest.raises(InvalidInput):
         Client.open(["127.0.0.1:2379"], user="root")
 
 
 def test_a_closed_client_sends_nothing(server: Etcd, prefix: bytes) -> None:
-    """After `close` a transaction is unavailable, etcd has not seen it, and closing again does no harm."""
+    """After `close` a transaction is unavailable and does not reach etcd; closing again does no harm."""
 
     async def body(client: Client) -> None:
         await client.status()
@@ -307,7 +310,7 @@ def test_a_closed_client_sends_nothing(server: Etcd, prefix: bytes) -> None:
 
 
 def test_a_client_belongs_to_one_event_loop(server: Etcd) -> None:
-    """A client that is used from a second event loop raises instead of hanging."""
+    """A client used from a second event loop raises instead of hanging."""
     clients: list[Client] = []
 
     async def open_it() -> None:

@@ -1,4 +1,4 @@
-"""Callers that are cancelled by the thousand leave nothing behind: no task, no thread, no memory that grows."""
+"""Thousands of cancelled calls leave no task, no thread and no growing memory behind."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds."""
+    """Resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
 async def cancel(client: Client, count: int, prefix: bytes) -> None:
-    """Starts this many calls, a hundred at a time, and cancels them when gRPC has them; returns when none of them runs."""
+    """Starts this many calls, a hundred at a time, and cancels them once gRPC has them; returns when none of them is running."""
     idle = len(asyncio.all_tasks())
     for _ in range(count // 100):
         calls = [asyncio.create_task(client.range(Range(prefix))) for _ in range(100)]
@@ -36,11 +36,11 @@ async def cancel(client: Client, count: int, prefix: bytes) -> None:
 
 
 def test_cancelled_calls_cost_no_memory(server: Etcd, prefix: bytes, say: Callable[[str], None]) -> None:
-    """6,000 cancelled calls leave no task and no thread, and less than 1 kB each (cancelled in gRPC they leave 2 to 5 kB)."""
+    """6,000 cancelled calls leave no task and no thread, and less than 1 kB each (calls cancelled inside gRPC leave 2 to 5 kB)."""
 
     async def body() -> None:
         client = Client.open(server.endpoints, timeout=10.0)
-        await cancel(client, 3000, prefix)  # pools and caches fill
+        await cancel(client, 3000, prefix)  # so that pools and caches are filled before the measurement
         gc.collect()
         before, threads = resident(), threading.active_count()
         await cancel(client, 6000, prefix)
@@ -55,7 +55,7 @@ def test_cancelled_calls_cost_no_memory(server: Etcd, prefix: bytes, say: Callab
 
 
 def test_a_cancelled_call_that_is_not_answered_ends_without_a_word() -> None:
-    """Its caller is gone: asyncio must not log an error that the missing answer was never retrieved."""
+    """The caller is gone, so asyncio must not log that an exception was never retrieved."""
     complaints: list[object] = []
 
     async def body() -> None:

@@ -1,4 +1,4 @@
-"""Leases: kept while the process works, lost in time when it does not, and never called alive on hope."""
+"""Leases: kept alive while the process works, lost in time when it does not, and never assumed to be alive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparkonce.etcd.keeper import _Held
 from sparkonce.etcd.kv import Compare, Put
 
 TTL = 2
-"""Seconds: the shortest that etcd grants with its default election timeout."""
+"""Seconds: the shortest TTL that etcd grants with its default election timeout."""
 
 
 def use(endpoints: list[str], body: Callable[[Client], Awaitable[None]]) -> None:
@@ -41,7 +41,7 @@ def use(endpoints: list[str], body: Callable[[Client], Awaitable[None]]) -> None
 
 
 async def lives_for(seconds: float, client: Client, kept: KeptLease) -> None:
-    """The lease is there, here and in etcd, for so long."""
+    """For this long the lease is alive, both here and in etcd."""
     until = monotonic() + seconds
     while monotonic() < until:
         assert not kept.lost
@@ -54,7 +54,7 @@ async def lives_for(seconds: float, client: Client, kept: KeptLease) -> None:
 
 
 def test_a_lease_that_nobody_keeps_ends(server: Etcd, prefix: bytes) -> None:
-    """A lease starts with its granted time, then has less; it expires with its keys, and then it does not exist."""
+    """A lease has its granted time at the start and less later; when it expires its keys are deleted, and then it does not exist."""
 
     async def body(client: Client) -> None:
         lease = await client.grant(TTL)
@@ -70,7 +70,7 @@ def test_a_lease_that_nobody_keeps_ends(server: Etcd, prefix: bytes) -> None:
 
 
 def test_revoking_twice_is_as_once(server: Etcd, prefix: bytes) -> None:
-    """A revoked lease is gone with its keys at once; revoking it again is not an error."""
+    """Revoking a lease deletes it and its keys at once; revoking it again is not an error."""
 
     async def body(client: Client) -> None:
         lease = await client.grant(600)
@@ -87,13 +87,13 @@ def test_revoking_twice_is_as_once(server: Etcd, prefix: bytes) -> None:
 
 
 def test_a_blocked_event_loop_costs_no_lease(server: Etcd, prefix: bytes) -> None:
-    """The event loop is blocked for twice the TTL: the lease lives, its key is there, and its deadline has moved on."""
+    """The event loop is blocked for twice the TTL: the lease and its key survive, and its deadline has moved."""
 
     async def body(client: Client) -> None:
         lease = await client.grant(TTL)
         kept = client.keep(lease)
         await client.txn([], [Put(prefix, b"", lease.id)])
-        time.sleep(2 * TTL)  # noqa: ASYNC251 - this is the fault
+        time.sleep(2 * TTL)  # noqa: ASYNC251 - blocking the loop is the fault under test
         assert not kept.lost
         assert kept.deadline > monotonic()
         assert prefix in server.content(prefix)
@@ -102,7 +102,7 @@ def test_a_blocked_event_loop_costs_no_lease(server: Etcd, prefix: bytes) -> Non
 
 
 def test_all_leases_share_one_stream(server: Etcd) -> None:
-    """Thirty leases that are kept need one stream (its reader is one thread), and all of them live."""
+    """Thirty kept leases share one stream (its reader is one thread), and all of them stay alive."""
 
     async def body(client: Client) -> None:
         leases = [await client.grant(TTL) for _ in range(30)]
@@ -117,7 +117,8 @@ def test_all_leases_share_one_stream(server: Etcd) -> None:
 
 
 def test_the_deadline_counts_from_when_the_refresh_was_sent(server: Etcd) -> None:
-    """On a slow network the deadline moves by the time the answer took less than one that counts from the answer would."""
+    """On a slow network the new deadline counts from when the refresh was sent: by the round trip less than if it counted from the
+    answer."""
 
     async def body(proxy: Proxy) -> None:
         client = Client.open([proxy.address], timeout=10.0)
@@ -126,7 +127,7 @@ def test_the_deadline_counts_from_when_the_refresh_was_sent(server: Etcd) -> Non
         kept = client.keep(LeaseHandle(lease.id, lease.ttl))
         assert kept.deadline < 0
         await eventually(lambda: kept.deadline > 0, 10)
-        proxy.delay = 0.3  # each way
+        proxy.delay = 0.3  # in each direction
         was = kept.deadline
         await eventually(lambda: kept.deadline > was, 10)
         assert monotonic() - (kept.deadline - lease.ttl) >= 0.6
@@ -137,7 +138,7 @@ def test_the_deadline_counts_from_when_the_refresh_was_sent(server: Etcd) -> Non
 
 
 def test_a_lease_survives_a_restart_of_etcd(own: Etcd) -> None:
-    """etcd is killed and started again within the TTL: the keeper is back in time."""
+    """etcd is killed and restarted within the TTL: the keeper refreshes the lease in time."""
 
     async def body(client: Client) -> None:
         lease = await client.grant(6)
@@ -151,7 +152,7 @@ def test_a_lease_survives_a_restart_of_etcd(own: Etcd) -> None:
 
 
 def test_a_silent_endpoint_costs_no_lease(server: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing comes back from the stream's endpoint, and nothing is closed: the keeper switches to the next one in time."""
+    """The stream's endpoint falls silent without closing the connection: the keeper switches to the next endpoint in time."""
     monkeypatch.setattr("sparkonce.etcd.channel.RANDOM.randrange", lambda _: 0)
 
     async def body(proxy: Proxy) -> None:
@@ -171,7 +172,7 @@ def test_a_silent_endpoint_costs_no_lease(server: Etcd, monkeypatch: pytest.Monk
 
 
 def test_a_dead_connection_to_the_only_endpoint_costs_no_lease(server: Etcd) -> None:
-    """With one address (a service in front of etcd) the keeper gives up a connection that went silent and makes another."""
+    """With a single address (a service in front of etcd) the keeper gives up a silent connection and opens another."""
 
     async def body(proxy: Proxy) -> None:
         client, direct = Client.open([proxy.address], timeout=10.0), Client.open(server.endpoints, timeout=10.0)
@@ -206,7 +207,7 @@ def test_a_revoked_lease_is_lost_at_the_next_refresh(server: Etcd) -> None:
         server.revoke(kept.lease.id)
         await eventually(lambda: told == ["lost"], 4)
         assert kept.lost
-        assert kept.deadline > monotonic()  # etcd's word, not the clock's
+        assert kept.deadline > monotonic()  # lost by etcd's answer, before the deadline
         await lives_for(TTL + 0.5, client, other)
         assert told == ["lost"]
 
@@ -214,7 +215,8 @@ def test_a_revoked_lease_is_lost_at_the_next_refresh(server: Etcd) -> None:
 
 
 def test_a_lease_is_lost_at_its_deadline_and_stays_lost(own: Etcd) -> None:
-    """etcd unreachable for longer than the TTL: lost at the deadline, reported once, and not revived although etcd still has the lease."""
+    """With etcd unreachable for longer than the TTL, the lease is lost at its deadline, reported once, and not revived although etcd still
+    has it."""
 
     async def body(client: Client) -> None:
         told: list[float] = []
@@ -225,7 +227,7 @@ def test_a_lease_is_lost_at_its_deadline_and_stays_lost(own: Etcd) -> None:
         assert kept.lost
         assert 0 <= told[0] - kept.deadline < stretched(0.5)
         own.one.kill()
-        await start(own.one)  # every lease has its full TTL again
+        await start(own.one)  # a restarted etcd gives every lease its full TTL again
         assert await client.remaining(lease.id) is not None
         assert kept.lost
         assert kept.deadline <= told[0]
@@ -238,7 +240,7 @@ def test_a_lease_is_lost_at_its_deadline_and_stays_lost(own: Etcd) -> None:
 
 
 def test_a_refresh_confirmed_too_late_is_no_refresh() -> None:
-    """An answer that arrives at the deadline or after it does not move the deadline, although the deadline was not checked in between."""
+    """An answer that arrives at the deadline or later does not move it, even if the deadline was not checked in between."""
     held = _Held(LeaseHandle(1, 10), None, deadline=100.0, due=90.0, sent=91.0)
     held.answered(10, 100.0)
     assert (held.lost, held.deadline) == (True, 100.0)
@@ -248,7 +250,7 @@ def test_a_refresh_confirmed_too_late_is_no_refresh() -> None:
 
 
 def test_an_answer_after_the_deadline_does_not_bring_a_lease_back(own: Etcd) -> None:
-    """What has been called lost stays lost, also when the refresh is confirmed afterwards."""
+    """A lease that was reported lost stays lost, even if a refresh is confirmed afterwards."""
 
     async def body(proxy: Proxy) -> None:
         client = Client.open([proxy.address], timeout=10.0)
@@ -270,7 +272,8 @@ def test_an_answer_after_the_deadline_does_not_bring_a_lease_back(own: Etcd) -> 
 
 
 def test_a_stopped_lease_ends_without_a_word(server: Etcd) -> None:
-    """After `stop` nothing is refreshed and no callback is called; etcd ends the lease by itself. It may be kept again, and only once."""
+    """After `stop` nothing is refreshed and no callback is called; etcd ends the lease by itself. The lease can then be kept again, but
+    only once at a time."""
 
     async def body(client: Client) -> None:
         told: list[str] = []
@@ -288,7 +291,7 @@ def test_a_stopped_lease_ends_without_a_word(server: Etcd) -> None:
 
 
 def test_closing_the_client_ends_the_keeper(server: Etcd) -> None:
-    """After `close` no thread of the keeper is left, the lease ends by itself, and nothing can be kept any more."""
+    """After `close` no thread of the keeper remains, the lease ends by itself, and no lease can be kept any more."""
 
     async def body(client: Client) -> None:
         lease = await client.grant(TTL)
@@ -324,7 +327,8 @@ asyncio.run(main(sys.argv[1], sys.argv[2].encode()))
 
 
 def test_a_process_that_was_frozen_beyond_its_lease_finds_it_lost(server: Etcd, prefix: bytes) -> None:
-    """Frozen by SIGSTOP until its lease has expired and another owns the key: from its first step on it knows that it lost it."""
+    """The process is stopped with SIGSTOP until its lease has expired and another owner has the key: from its first step after resuming it
+    knows that the lease is lost."""
     told: list[dict[str, float]] = []
     child = subprocess.Popen(
         [sys.executable, "-c", OWNER, server.one.address, prefix.decode()], stdout=subprocess.PIPE, text=True
@@ -343,7 +347,7 @@ def test_a_process_that_was_frozen_beyond_its_lease_finds_it_lost(server: Etcd, 
     try:
         assert json.loads(child.stdout.readline()) == {"won": True}
         listener.start()
-        # KeptLease for longer than it lives by itself, so that it is the keeper whose freeze is tested.
+        # Kept for longer than its TTL, so that the lease was refreshed by the keeper before the freeze.
         assert_eventually(lambda: bool(told) and told[-1]["at"] - told[0]["at"] > 2 * TTL, 20)
         assert all(each["held"] for each in told)
         os.kill(child.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Users, tokens and certificates: who is let in, what happens when a token ends, and that no write is doubled by a new login."""
+"""Users, tokens and certificates: who gets access, what happens when a token expires, and that a new login never applies a write twice."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sparkonce.etcd.errors import EtcdRefused, EtcdUnavailable, PermissionDenied
 from sparkonce.etcd.kv import Put, Range
 
 TOKEN_TTL = 1
-"""Seconds that a token lives unused."""
+"""Seconds until an unused token expires."""
 
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """etcd with authentication: `ann` may use /ann/ with a password. One test restarts it, which does not disturb the others."""
+    """etcd with authentication: `ann` may use /ann/ with a password. One test restarts it, which does not affect the others."""
     flags = ["--auth-token=simple", f"--auth-token-ttl={TOKEN_TTL}", "--bcrypt-cost=4"]
     with running(tmp_path_factory.mktemp("locked"), flags=flags) as etcd:
         etcd.add_user("ann", "secret", prefix=b"/ann/")
@@ -34,13 +34,13 @@ def ann(etcd: Etcd) -> Client:
 
 
 def logins(etcd: Etcd) -> float:
-    """What etcd has applied, or, where it does not count that (3.4), answered."""
+    """Number of logins that etcd has applied or, in 3.4, which does not count those, has answered."""
     applied = etcd.one.counted("etcd_server_apply_duration_seconds_count", op="Authenticate", success="true")
     return applied or etcd.one.counted("grpc_server_handled_total", grpc_method="Authenticate", grpc_code="OK")
 
 
 def test_a_user_may_use_what_the_role_grants(locked: Etcd) -> None:
-    """Logged in, a user reads, writes and watches where the role allows it; elsewhere each of them is PermissionDenied."""
+    """A user who has logged in reads, writes and watches where the role allows it; elsewhere each of these is PermissionDenied."""
 
     async def body() -> None:
         client = ann(locked)
@@ -63,7 +63,7 @@ def test_a_user_may_use_what_the_role_grants(locked: Etcd) -> None:
 
 @pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("nobody", "secret"), (None, None)])
 def test_who_is_not_known_is_refused(locked: Etcd, user: str | None, password: str | None) -> None:
-    """A wrong password, an unknown user, or none is an answer, for calls and for watches: not an outage to be waited out."""
+    """A wrong password, an unknown user or no user is an answer, for calls and for watches, and not an outage that is retried."""
 
     async def body() -> None:
         client = Client.open(locked.endpoints, user=user, password=password, timeout=10.0)
@@ -78,7 +78,7 @@ def test_who_is_not_known_is_refused(locked: Etcd, user: str | None, password: s
 
 
 def test_an_expired_token_is_renewed_once_for_all_and_nothing_is_doubled(locked: Etcd) -> None:
-    """Fifty writes meet an expired token at the same time: one new login, and each of them is applied once."""
+    """Fifty writes meet an expired token at the same time: there is one new login, and each write is applied once."""
 
     async def body() -> None:
         client = ann(locked)
@@ -99,7 +99,7 @@ def test_an_expired_token_is_renewed_once_for_all_and_nothing_is_doubled(locked:
 
 
 def test_a_member_that_forgot_the_token_is_logged_in_to_again(locked: Etcd) -> None:
-    """A restarted etcd knows no tokens: calls, a watch and a kept lease continue by themselves."""
+    """A restarted etcd has lost all tokens: calls, a watch and a kept lease continue by themselves."""
 
     async def body() -> None:
         client = ann(locked)
@@ -113,7 +113,7 @@ def test_a_member_that_forgot_the_token_is_logged_in_to_again(locked: Etcd) -> N
 
         task = asyncio.create_task(follow())
         await eventually(lambda: seen == [b"0"], 10)
-        # Its login is written to disk within 100 ms; a kill before that would replay it.
+        # etcd commits the login to disk within 100 ms; killed before that, it would replay the login and still know the token.
         await restart(locked.one)
         was = kept.deadline
         assert await outcome(client.range(Range(b"/ann/w"))) == "answered"
@@ -127,7 +127,7 @@ def test_a_member_that_forgot_the_token_is_logged_in_to_again(locked: Etcd) -> N
 
 
 def test_a_change_of_users_does_not_disturb_a_client(locked: Etcd) -> None:
-    """When roles change, etcd calls every login old; the client logs in again, and the write is applied once."""
+    """When roles change, etcd rejects every token as old; the client logs in again, and the write is applied once."""
 
     async def body() -> None:
         client = ann(locked)
@@ -141,7 +141,7 @@ def test_a_change_of_users_does_not_disturb_a_client(locked: Etcd) -> None:
 
 
 def test_a_user_is_no_hindrance_where_nobody_asks_for_one(own: Etcd) -> None:
-    """A client with a user works while authentication is off, and continues when it is switched on."""
+    """A client with a user works while authentication is off, and continues when it is turned on."""
 
     async def body() -> None:
         own.add_user("ann", "secret", prefix=b"/ann/")
@@ -166,7 +166,7 @@ def tls_of(certificates: Certificates, name: str) -> Tls:
 
 
 def test_a_certificate_is_a_login(tmp_path: Path) -> None:
-    """With certificates the common name is the user, without a password; a certificate of another authority is refused."""
+    """With certificates the common name is the user, without a password; a certificate from another authority is refused."""
     certificates = Certificates.make(tmp_path / "tls")
     strangers = Certificates.make(tmp_path / "strangers")
 
@@ -193,14 +193,14 @@ def test_a_certificate_is_a_login(tmp_path: Path) -> None:
 
 
 def test_a_certificate_that_was_renewed_in_place_is_taken_up(tmp_path: Path) -> None:
-    """The authority changes on both sides while the client runs: it reads the files again when a connection fails."""
+    """The authority changes on both sides while the client runs: the client reads its files again when a connection fails."""
     mine, theirs = Certificates.make(tmp_path / "mine"), Certificates.make(tmp_path / "theirs")
 
     async def body(etcd: Etcd) -> None:
         client = Client.open(etcd.endpoints, tls=tls_of(mine, "ann"), timeout=1.0)
         kept = client.keep(await client.grant(12))
         await client.txn([], [Put(b"/a", b"")])
-        renewed = Certificates.make(theirs.folder)  # what etcd reads when it starts again
+        renewed = Certificates.make(theirs.folder)  # etcd reads it when it restarts
         etcd.one.kill()
         await start(etcd.one)
         with pytest.raises(EtcdUnavailable):
@@ -220,7 +220,7 @@ def test_a_certificate_that_was_renewed_in_place_is_taken_up(tmp_path: Path) -> 
 
 
 def test_a_certificate_that_is_not_there_is_named(tmp_path: Path, server: Etcd) -> None:
-    """A file that cannot be read is invalid input, and the sentence names it."""
+    """A file that cannot be read is invalid input; the sentence names it."""
 
     async def body() -> None:
         client = Client.open(server.endpoints, tls=Tls(ca=tmp_path / "none.pem"))

@@ -1,4 +1,4 @@
-"""Three members: one of them dead, frozen or alone costs time, and never a wrong answer."""
+"""Three members: if one is dead, frozen or isolated, calls take longer, and no answer is wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkonce.etcd.kv import Put, Range
 
 
 async def _goes_wrong_and_well(three: Etcd, prefix: bytes, *, frozen: bool) -> None:
-    """Traffic and a kept lease while the leader fails; the truth is read from another member."""
+    """Traffic and a kept lease while the leader fails; what took effect is read from another member."""
     client = Client.open(three.endpoints, timeout=1.0)
     traffic = Traffic(client, prefix)
     await traffic.goes_well()
@@ -47,17 +47,19 @@ async def _goes_wrong_and_well(three: Etcd, prefix: bytes, *, frozen: bool) -> N
 
 
 def test_a_killed_leader_does_not_make_callers_wrong(three: Etcd, prefix: bytes) -> None:
-    """The leader is killed under traffic: callers continue with another, a kept lease lives, and nothing is applied twice."""
+    """The leader is killed under traffic: callers continue with another member, a kept lease stays alive, and nothing is applied twice."""
     asyncio.run(_goes_wrong_and_well(three, prefix, frozen=False))
 
 
 def test_a_frozen_leader_does_not_make_callers_wrong(three: Etcd, prefix: bytes) -> None:
-    """The leader is frozen under traffic and wakes up without followers: the same holds."""
+    """The leader is frozen under traffic and resumes without followers: callers continue, a kept lease stays alive, and nothing is applied
+    twice."""
     asyncio.run(_goes_wrong_and_well(three, prefix, frozen=True))
 
 
 def test_a_member_that_lost_the_others_refuses_at_once(three: Etcd, prefix: bytes) -> None:
-    """A member alone answers nothing linearizable; it refuses as soon as it knows, long before the deadline, and so does a watch on it."""
+    """An isolated member cannot answer linearizably: calls and watches on it are refused as soon as it knows, long before their
+    deadline."""
 
     async def body() -> None:
         alone = three.members[0]
@@ -83,9 +85,9 @@ def test_a_member_that_lost_the_others_refuses_at_once(three: Etcd, prefix: byte
                 await client.txn([], [Put(prefix + b"b", b"")], timeout=5.0)
             return monotonic() - began < stretched(0.5)
 
-        while not await refused_at_once():  # the member needs an election's time to know
+        while not await refused_at_once():  # the member notices after an election timeout
             pass
-        assert (await client.status()).leader == 0  # a member answers questions about itself
+        assert (await client.status()).leader == 0  # status needs no quorum
         for member in three.members[1:]:
             await start(member)
         assert (await client.range(Range(prefix + b"a"))).count == 1
@@ -99,7 +101,8 @@ def test_a_member_that_lost_the_others_refuses_at_once(three: Etcd, prefix: byte
 
 
 def test_a_watch_at_a_member_that_freezes_moves_on(three: Etcd, prefix: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member that serves a watch is frozen: gRPC's pings notice after 3 to 13 s, and the watch resumes elsewhere without a gap."""
+    """The member that serves a watch freezes: gRPC's pings notice after 3 to 13 s, and the watch resumes at another member without a
+    gap."""
     monkeypatch.setattr("sparkonce.etcd.channel.RANDOM.randrange", lambda _: 0)
 
     async def body() -> None:

@@ -1,4 +1,4 @@
-"""The checked-in messages are the compiler's output for the proto, and can be loaded beside another etcd library's."""
+"""The checked-in messages are what the compiler makes of the proto, and can be loaded beside another etcd library's."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ PROTO = "sparkonce/etcd/pb/etcd.proto"
 
 
 def test_the_checked_in_messages_are_fresh(tmp_path: Path) -> None:
-    """Compiling the proto gives the files that are checked in.
+    """Compiling the proto gives the checked-in files.
 
-    When this fails: `python -m grpc_tools.protoc -I operator --python_out=operator --pyi_out=operator
-    operator/sparkonce/etcd/pb/etcd.proto`.
+    If this fails: `python -m grpc_tools.protoc -I operator --python_out=operator --pyi_out=operator operator/sparkonce/etcd/pb/etcd.proto`.
     """
     command = [
         sys.executable,
@@ -35,7 +34,7 @@ def test_the_checked_in_messages_are_fresh(tmp_path: Path) -> None:
 
 
 def test_the_messages_take_no_name_of_etcds() -> None:
-    """They are registered under a package of ours: another library that brings etcd's own names meets no duplicate symbol."""
+    """Our messages are registered under a package of ours, so another library with etcd's own names meets no duplicate symbol."""
     assert etcd_pb2.DESCRIPTOR.package == "sparkonce.etcd"
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(etcd_pb2.DESCRIPTOR.serialized_pb)
@@ -48,7 +47,7 @@ def test_the_messages_take_no_name_of_etcds() -> None:
 
 
 def test_the_proto_carries_its_licence() -> None:
-    """The field numbers are etcd's: their authors and their licence are named, and that we changed the file."""
+    """The field numbers come from etcd's proto: the file names its authors and licence, and says that we changed it."""
     text = (SOURCES / PROTO).read_text()
     assert "The etcd Authors" in text
     assert "Apache License, Version 2.0" in text

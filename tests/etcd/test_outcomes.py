@@ -1,6 +1,6 @@
-"""Callers' answers while etcd is killed, frozen and cut off, compared with etcd's content afterwards.
+"""What callers were answered while etcd was killed, frozen and cut off, compared with etcd's content afterwards.
 
-The truth is etcd's version of each key: a transaction that was applied twice shows as 2, one that was reported and lost as 0.
+etcd's version of each key shows what really happened: 2 for a transaction that was applied twice, 0 for one that was reported and lost.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sparkonce.etcd.keeper import LeaseHandle
 from sparkonce.etcd.kv import Put, Range
 
 SLACK = 1.5
-"""Seconds that a call may end late: the machine has two cores and other work."""
+"""Seconds by which a call may end late: the machine has two cores and other work."""
 
 
-# --- the line between an answer and none ---
+# --- which errors are answers ---
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,7 @@ SLACK = 1.5
     ["UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN", "ABORTED", "DATA_LOSS", "OK", "NEW"],
 )
 def test_what_is_no_answer_proves_nothing(code: str) -> None:
-    """Codes that may come from another source than etcd, or from etcd while the request is in progress, and unknown codes, are not
-    answers."""
+    """Codes that may not come from etcd, or that etcd sends while the request is in progress, and unknown codes, are not answers."""
     assert isinstance(failure(code=code, details="etcdserver: x", what="Txn", where="a:1"), EtcdUnavailable)
 
 
@@ -47,16 +46,16 @@ def test_what_is_no_answer_proves_nothing(code: str) -> None:
     ],
 )
 def test_resource_exhausted_is_an_answer_if_etcd_gave_it(details: str, answered: bool) -> None:
-    """RESOURCE_EXHAUSTED about a reply that this side could not take proves nothing: the request had its effect."""
+    """RESOURCE_EXHAUSTED about a reply that was too large for this side proves nothing: the request was carried out."""
     error = failure(code="RESOURCE_EXHAUSTED", details=details, what="Txn", where="a:1")
     assert isinstance(error, EtcdUnavailable) is not answered
 
 
-# --- etcd goes away and comes back ---
+# --- etcd fails and comes back ---
 
 
 def test_a_killed_etcd_does_not_make_callers_wrong(own: Etcd, prefix: bytes) -> None:
-    """Killed under traffic and restarted: an answered write is in etcd once, none is there twice, and all callers continue by
+    """Killed under traffic and restarted: each acknowledged write is in etcd once, none is there twice, and all callers continue by
     themselves."""
 
     async def body() -> None:
@@ -75,7 +74,7 @@ def test_a_killed_etcd_does_not_make_callers_wrong(own: Etcd, prefix: bytes) -> 
 
 
 def test_a_frozen_etcd_ends_calls_by_their_deadline(own: Etcd, prefix: bytes) -> None:
-    """Frozen under traffic: calls end by their deadline as unknown, some of them take effect after the thaw, none of them twice."""
+    """Frozen under traffic: calls end at their deadline as unknown; some of them take effect after the thaw, none of them twice."""
 
     async def body() -> None:
         client = Client.open(own.endpoints, timeout=0.5)
@@ -97,16 +96,16 @@ def test_a_frozen_etcd_ends_calls_by_their_deadline(own: Etcd, prefix: bytes) ->
 
 
 TRIES = 5
-"""Attempts to hold the request itself: an acknowledgement of HTTP/2 may precede it and be released in its place."""
+"""Attempts to hold back the request itself: an HTTP/2 acknowledgement may precede it and be released in its place."""
 
 
 def _applied(etcd: Etcd) -> float:
-    """Number of proposals that etcd has applied or refused while applying; reads and refreshed leases do not count."""
+    """Number of proposals that etcd has applied, or refused while applying; reads and lease refreshes do not count."""
     return etcd.one.counted("etcd_server_proposals_applied_total")
 
 
 async def _given_up_on(proxy: Proxy, put: Put) -> Client:
-    """The sender of a write that the network holds and that its sender no longer waits for."""
+    """Sends a write that the network holds back, and gives up on it; returns the sender."""
     proxy.heal()
     client = Client.open([proxy.address], timeout=0.5)
     await client.range(Range(put.key), timeout=10.0)
@@ -116,7 +115,7 @@ async def _given_up_on(proxy: Proxy, put: Put) -> Client:
 
 
 async def _arrives(proxy: Proxy, client: Client, fact: Callable[[], bool]) -> bool:
-    """Delivers the first held data and ends its sender; False if that was not the request."""
+    """Delivers the first data that was held back and closes its sender; False if that was not the request."""
     proxy.release_one()
     try:
         await eventually(fact, 5)
@@ -129,7 +128,7 @@ async def _arrives(proxy: Proxy, client: Client, fact: Callable[[], bool]) -> bo
 
 @pytest.mark.parametrize("ending", ["silence", "reset"])
 def test_a_lost_reply_is_unknown_and_its_write_happened_once(server: Etcd, prefix: bytes, ending: str) -> None:
-    """etcd commits, the reply is dropped, the connection is silent or breaks: the outcome is unknown, and nothing is sent again."""
+    """etcd commits and the reply is dropped; the connection stays silent or breaks: the outcome is unknown, and nothing is sent again."""
 
     async def body(proxy: Proxy) -> None:
         client = Client.open([proxy.address], timeout=1.0)
@@ -138,7 +137,7 @@ def test_a_lost_reply_is_unknown_and_its_write_happened_once(server: Etcd, prefi
         call = asyncio.create_task(outcome(client.txn([], [Put(prefix + b"key", b"")])))
         await eventually(lambda: prefix + b"key" in server.content(prefix), 10)
         if ending == "reset":
-            proxy.replies = Flow.PASS  # a client that sends it again would be answered now
+            proxy.replies = Flow.PASS  # if the client resent it now, it would be answered
             proxy.cut()
         assert await call == "unknown"
         proxy.heal()
@@ -152,7 +151,7 @@ def test_a_lost_reply_is_unknown_and_its_write_happened_once(server: Etcd, prefi
 
 
 def test_a_write_that_is_not_there_may_still_come(server: Etcd, prefix: bytes) -> None:
-    """A request held up on its way is unknown to its caller, absent to every reader, and commits when it arrives."""
+    """A write that is held up in the network is unknown to its caller and invisible to every reader, and commits when it arrives."""
 
     key = prefix + b"key"
 
@@ -171,24 +170,24 @@ def test_a_write_that_is_not_there_may_still_come(server: Etcd, prefix: bytes) -
 
 
 def test_revoking_its_lease_ends_the_doubt_about_a_write(own: Etcd, prefix: bytes) -> None:
-    """The same late request under a lease that was revoked meanwhile is refused on arrival: it can never appear."""
+    """If the late write names a lease that was revoked meanwhile, it is refused on arrival: it can never appear."""
 
     async def body(proxy: Proxy) -> None:
         other = Client.open(own.endpoints, timeout=10.0)
 
         async def late_write(lease: LeaseHandle) -> bool:
-            """Whether it arrived."""
+            """Whether the write arrived."""
             late = Put(prefix + b"key", b"", lease.id)
             sender = await _given_up_on(proxy, late)
             await other.revoke(lease.id)
-            await other.range(Range(prefix))  # answered when all before it is applied, and counted
+            await other.range(Range(prefix))  # once this is answered, everything before it is applied and counted
             before = _applied(own)
             arrived = await _arrives(proxy, sender, lambda: _applied(own) > before)
             with pytest.raises(LeaseNotFound):
                 await other.txn([], [late])
             return arrived
 
-        await eventually(own.one.knows_its_version, 30)  # which it proposes to itself soon after its start
+        await eventually(own.one.knows_its_version, 30)  # which it proposes to itself, and which counts
         for _ in range(TRIES):
             if await late_write(await other.grant(600)):
                 break
@@ -202,7 +201,7 @@ def test_revoking_its_lease_ends_the_doubt_about_a_write(own: Etcd, prefix: byte
 
 
 def test_a_read_is_answered_within_its_deadline_although_a_connection_breaks(server: Etcd, prefix: bytes) -> None:
-    """A read whose connection breaks is repeated within its deadline, since it changes nothing."""
+    """A read has no effect, so it is repeated within its deadline when its connection breaks."""
 
     async def body(proxy: Proxy) -> None:
         client = Client.open([proxy.address], timeout=10.0)
@@ -222,7 +221,7 @@ def test_a_read_is_answered_within_its_deadline_although_a_connection_breaks(ser
 def test_a_black_hole_costs_a_read_half_its_deadline(
     server: Etcd, prefix: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a second endpoint a read that meets silence at the first is answered within its deadline, and the next one at once."""
+    """With a second endpoint, a read that gets no answer at the first one is answered within its deadline, and the next read at once."""
 
     async def body(silent: Proxy) -> None:
         client = Client.open([silent.address, *server.endpoints], timeout=2.0)
@@ -241,18 +240,18 @@ def test_a_black_hole_costs_a_read_half_its_deadline(
         asyncio.run(body(silent))
 
 
-# --- callers that leave ---
+# --- callers that give up ---
 
 
 def test_a_cancelled_caller_leaves_at_once_and_its_write_goes_on(own: Etcd, prefix: bytes) -> None:
-    """Cancelled while etcd is frozen: the caller is gone in no time, the write is not undone by it, and no task stays behind."""
+    """Cancelled while etcd is frozen: the caller returns at once, the write is not undone, and no task remains."""
 
     async def body() -> None:
         client = Client.open(own.endpoints, timeout=3.0)
         await client.status()
         own.one.freeze()
         calls = [asyncio.create_task(client.txn([], [Put(b"%s%d" % (prefix, number), b"")])) for number in range(50)]
-        await asyncio.sleep(0)  # let them begin
+        await asyncio.sleep(0)  # so that they begin
         await asyncio.sleep(0)
         began = monotonic()
         for call in calls:
@@ -280,7 +279,7 @@ def test_closing_ends_calls_that_are_under_way(own: Etcd, prefix: bytes) -> None
         own.one.freeze()
         call = asyncio.create_task(outcome(client.txn([], [Put(prefix, b"")])))
         read = asyncio.create_task(outcome(client.range(Range(prefix))))
-        await asyncio.sleep(0.05)  # let gRPC have them
+        await asyncio.sleep(0.05)  # so that gRPC has them
         began = monotonic()
         await client.close()
         assert (await call, await read) == ("unknown", "unknown")

@@ -1,4 +1,4 @@
-"""Watches: every event once and in order over restarts and broken connections, whole revisions, and every gap reported."""
+"""Watches: every event once and in order across restarts and broken connections, only whole revisions, and every gap reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkonce.etcd.kv import Delete, Put, prefix_end
 
 
 class Reader:
-    """Collects the events of a watch in its own task."""
+    """Collects a watch's events in a task of its own."""
 
     def __init__(self, client: Client, prefix: bytes, *, start: int) -> None:
         self.batches: list[WatchBatch] = []
@@ -41,7 +41,7 @@ class Reader:
         return [batch for batch in self.batches if batch.gap]
 
     async def stands(self) -> None:
-        """The watch is established at etcd."""
+        """Waits until etcd has established the watch."""
         await eventually(lambda: bool(self.batches), 20)
 
     async def stop(self) -> None:
@@ -61,7 +61,7 @@ async def watching(endpoints: Sequence[str], prefix: bytes, *, start: int) -> As
 
 
 def assert_revisions_rise(batches: Sequence[WatchBatch]) -> None:
-    """Each batch has its last revision, holds only events up to it, and the next one continues after it."""
+    """Each batch has its last revision, holds only events up to it, and the next batch continues after it."""
     told = [batch.revision for batch in batches]
     assert told == sorted(told)
     for before, batch in itertools.pairwise(batches):
@@ -96,7 +96,7 @@ def test_a_batch_holds_whole_revisions(server: Etcd, prefix: bytes) -> None:
 
 
 def test_a_watch_without_a_start_begins_now(server: Etcd, prefix: bytes) -> None:
-    """Start 0 means from now on; the first, empty batch says which revision that is."""
+    """Start 0 means from now on; the first, empty batch says at which revision that is."""
 
     async def body() -> None:
         now = server.put(prefix + b"old")
@@ -136,9 +136,9 @@ def test_a_restart_loses_no_event(own: Etcd, prefix: bytes) -> None:
 
 
 def test_a_break_in_the_middle_of_catching_up_loses_nothing(own: Etcd, prefix: bytes) -> None:
-    """3,000 old events are sent, and the connection breaks twice meanwhile: all arrive, none twice.
+    """The connection breaks twice while 3,000 old events are sent: all arrive, none twice.
 
-    etcd's replies carry its current revision while it sends old events; to resume from there would lose the rest.
+    While etcd sends old events its replies carry the current revision; resuming from that would lose the remaining events.
     """
 
     async def body() -> None:
@@ -163,7 +163,7 @@ def test_a_break_in_the_middle_of_catching_up_loses_nothing(own: Etcd, prefix: b
 
 
 def test_compaction_during_an_outage_is_told_as_a_gap(own: Etcd, prefix: bytes) -> None:
-    """While the watch is cut off, events come and are compacted away: it reports a gap with the revision from which it continues, and
+    """Events happen and are compacted away while the watch is cut off: it reports a gap with the revision from which it continues, and
     continues."""
 
     async def body() -> None:
@@ -191,7 +191,7 @@ def test_compaction_during_an_outage_is_told_as_a_gap(own: Etcd, prefix: bytes) 
 
 
 def test_a_start_that_is_compacted_is_told_as_a_gap(own: Etcd, prefix: bytes) -> None:
-    """A watch from below the oldest kept revision first reports a gap, and then the following events."""
+    """A watch from a compacted revision first reports a gap, and then the following events."""
 
     async def body() -> None:
         begin = own.put(prefix + b"a")
@@ -206,7 +206,8 @@ def test_a_start_that_is_compacted_is_told_as_a_gap(own: Etcd, prefix: bytes) ->
 
 
 def test_a_store_that_was_wiped_is_told_as_a_gap(own: Etcd, prefix: bytes, tmpfs_path: Path) -> None:
-    """etcd comes back empty: its revisions are below those seen, so waiting for them would hide events; the watch reports a gap instead."""
+    """etcd comes back empty. Its revisions are lower than those seen, so waiting for higher ones would hide events: the watch reports a
+    gap."""
 
     async def body() -> None:
         for number in range(50):
@@ -226,7 +227,7 @@ def test_a_store_that_was_wiped_is_told_as_a_gap(own: Etcd, prefix: bytes, tmpfs
 
 
 def test_a_lagging_member_is_no_gap(own: Etcd, prefix: bytes) -> None:
-    """A start ahead of the store is reported as a gap; one that a linearizable read confirms is not."""
+    """A start ahead of the store is reported as a gap; a start that a linearizable read confirms is not."""
 
     async def body() -> None:
         ahead = own.revision() + 100
@@ -242,7 +243,7 @@ def test_a_lagging_member_is_no_gap(own: Etcd, prefix: bytes) -> None:
 
 @pytest.mark.parametrize("how", ["cancelled", "closed", "client"])
 def test_a_watch_that_is_left_is_gone_from_etcd(own: Etcd, prefix: bytes, how: str) -> None:
-    """Cancelled, closed, or with its client closed: etcd has no watcher left, and no task of it stays here."""
+    """Whether cancelled, closed, or with its client closed, a watch leaves no watcher in etcd and no task here."""
 
     async def body() -> None:
         client = Client.open(own.endpoints)

@@ -1,7 +1,7 @@
 """`make demo` and the quickstart, as a reader of the README runs them, in a copy of the checkout's examples.
 
-The second answer's time is printed by the demo and not judged here: on a machine that runs other tests beside this one it
-says little. That a replay needs no JVM is proved instead, by a Java that fails.
+The demo prints how long the second answer took. The tests do not check that, since it means little on a machine that runs other tests;
+instead a Java that fails proves that a replay needs no JVM.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ needs_spark = pytest.mark.skipif(java() is None, reason="no Java: install OpenJD
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The examples without their data, and this environment under the name that they expect."""
+    """The examples without their data, with this environment linked as the `.venv` that they expect."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("data", "__pycache__"))
     (tmp_path / ".venv").symlink_to(sys.prefix)
     return tmp_path
@@ -38,7 +38,7 @@ def answers(said: str) -> list[str]:
 
 
 def run(*command: str, checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """One command in the checkout, with its output."""
+    """Runs one command in the checkout and returns its output."""
     return completed(command, PATIENCE, cwd=checkout, env={**os.environ, **environment})
 
 
@@ -55,8 +55,8 @@ def broken_java(folder: Path) -> Path:
 @pytest.mark.slow
 @needs_spark
 def test_demo_runs_once_replays_and_tells_the_truth(checkout: Path) -> None:
-    """The first demo runs the job and replays it, the next replays both times and says why, FRESH=1 runs it again; each shows
-    a table of January's 27,004 flights, and only the folder that is named is written to."""
+    """The first demo runs the job and replays it, the next one replays both times and says why, and FRESH=1 runs it again. Each shows a
+    table of January's 27,004 flights and writes only to the folder that it names."""
     demo = "examples/flights/demo.sh"
     first = run("sh", demo, checkout=checkout)
     assert (first.returncode, answers(first.stdout)) == (0, ["succeeded", "replayed"]), first.stderr
@@ -84,7 +84,7 @@ def test_demo_runs_once_replays_and_tells_the_truth(checkout: Path) -> None:
 
 @pytest.mark.spark
 def test_demo_fails_when_the_job_cannot_run(checkout: Path) -> None:
-    """Without a working Java a fresh demo ends with the command's own sentence and exit code, and shows no table."""
+    """Without a working Java a new demo ends with the command's own sentence and exit code, and shows no table."""
     failed = run("sh", "examples/flights/demo.sh", checkout=checkout, JAVA_HOME=str(broken_java(checkout)))
     assert failed.returncode == 2
     assert "install Java 17 or later" in failed.stderr

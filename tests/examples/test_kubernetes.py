@@ -1,4 +1,4 @@
-"""The manifests of examples/kubernetes without a cluster: each is a valid job, and the same job wherever its data lies."""
+"""The manifests of examples/kubernetes without a cluster: each is a valid job, and it is the same job wherever its data is."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def rendered(path: Path, *params: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_one_job_in_three_places(name: str) -> None:
-    """On one machine, on a volume and in a bucket: one key, the same outputs by name, the same script with the same arguments by name; and
-    no credentials in a manifest."""
+    """On one machine, on a volume and in a bucket the job has one key, outputs with the same names, and the same script with arguments of
+    the same names; no manifest has credentials."""
     local, volume, bucket = (rendered(EXAMPLES / place / name, *JOBS[name]) for place in PLACES)
     for job in (volume, bucket):
         assert (job["spec"]["operation"], job["spec"]["resource"]) == (

@@ -1,8 +1,8 @@
 """README and docs/cli.md agree with the product: job files and scripts, commands and options, codes and fields.
 
-Prose is not checked; everything that a reader would type or parse is. The check runs both ways where a list claims to be complete
-(commands, exit codes, fields of the object), so that a new command without a line in docs/cli.md fails as well. Links are checked for all
-pages in tests/unit/test_hallway.py.
+Prose is not checked; everything that a reader would type or parse is. Lists that claim to be complete (commands, exit codes, fields of the
+object) are checked in both directions, so that a new command without a line in docs/cli.md fails as well. tests/unit/test_hallway.py checks
+the links of all pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 OUTCOMES = (ROOT / "docs" / "outcomes.md").read_text(encoding="utf-8")
 PAGES = f"{README}\n{CLI}\n{OUTCOMES}"
-"""The pages for users about commands."""
+"""The user documentation of commands."""
 QUICKSTART = ROOT / "examples" / "quickstart"
 
 
@@ -47,7 +47,7 @@ def table(first: str) -> str:
 
 
 def commands() -> dict[str, Any]:
-    """Every command of the command line by its words: `run`, `keys list`."""
+    """All commands of the command line by name: `run`, `keys list`."""
     from sparkonce.cli.app import app
 
     return dict(_leaves(typer.main.get_command(app), ()))
@@ -63,7 +63,7 @@ def _leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 
 def named_commands(text: str) -> set[str]:
-    """`sparkonce keys list`, `show` names two commands; words in capitals and options are not commands."""
+    """For example, "`sparkonce keys list`, `show`" names two commands; words in capitals and options are not commands."""
     names: set[str] = set()
     for line in text.splitlines():
         for first, others in re.findall(r"sparkonce ((?:keys )?[a-z]+(?:-[a-z]+)*)[^`\n]*((?:`, `[a-z]+)*)", line):
@@ -73,7 +73,7 @@ def named_commands(text: str) -> set[str]:
 
 
 def test_job_file_is_the_quickstart() -> None:
-    """The README's one job file is examples/quickstart/job.yaml, and is a valid job."""
+    """The job file in the README is examples/quickstart/job.yaml, and is a valid job."""
     (shown,) = blocks("yaml")
     assert shown == (QUICKSTART / "job.yaml").read_text(encoding="utf-8")
     job = manifest.load(shown, params={}, source="README.md")
@@ -81,7 +81,7 @@ def test_job_file_is_the_quickstart() -> None:
 
 
 def test_script_is_the_quickstart() -> None:
-    """The README's script is examples/quickstart/job.py but for its docstring and its `__future__` line."""
+    """The README's script is examples/quickstart/job.py without its docstring and its `__future__` line."""
     script = (QUICKSTART / "job.py").read_text(encoding="utf-8")
     _, _, body = script.partition("from __future__ import annotations\n\n")
     assert blocks("python")[0] == body
@@ -89,12 +89,12 @@ def test_script_is_the_quickstart() -> None:
 
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_compiles(code: str) -> None:
-    """Every Python block is whole."""
+    """Every Python block compiles."""
     compile(code, "README.md", "exec")
 
 
 def test_exit_codes_are_those_of_the_command_line() -> None:
-    """The table has each code once, in order, under the enum's name for it."""
+    """The table lists each code once, in order, under its name in the enum."""
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", table("code"), re.MULTILINE)
     assert [int(code) for code, _ in rows] == sorted(ExitCode)
     for code, meaning in rows:
@@ -103,7 +103,7 @@ def test_exit_codes_are_those_of_the_command_line() -> None:
 
 
 def test_object_has_the_fields_that_are_printed(tmp_path: Path) -> None:
-    """The example of `--json` has exactly the fields of a real answer, inside the result too."""
+    """The example of `--json` has exactly the fields of a real answer, in the result too."""
     from sparkonce.cli.view.outcome import ending_object
     from sparkonce.commands.describe import result_object
     from sparkonce.model.record import Outcome, OutputResult, Result
@@ -124,15 +124,14 @@ def test_object_has_the_fields_that_are_printed(tmp_path: Path) -> None:
 
 
 def test_commands_are_those_there_are() -> None:
-    """The table of commands is whole, and no sentence of the pages names a command that does not exist."""
+    """The table lists all commands, and no sentence of the pages names a command that does not exist."""
     there = set(commands())
     assert named_commands(table("command")) == there
     assert named_commands("\n".join(re.findall(r"`[^`\n]+`", PAGES))) <= there
 
 
 def test_the_table_of_commands_says_what_help_says() -> None:
-    """The arguments of a command in a row of the table (FILE, KEY|FILE, TABLE, options) are in the usage and the options of its
-    `--help`."""
+    """The arguments in a row of the table (FILE, KEY|FILE, TABLE, options) are in the usage and options of that command's `--help`."""
     for row in table("command").splitlines():
         first = re.match(r"\| `sparkonce ([a-z-]+(?: [a-z]+)?)((?: [^`]+)?)`", row)
         if first is None or first[1] not in commands():
@@ -148,8 +147,8 @@ def test_the_table_of_commands_says_what_help_says() -> None:
 
 
 def test_options_exist() -> None:
-    """Each `--option` that the pages name belongs to a command, or to a tool it is shown with."""
-    others = {"--master", "--help"}  # of spark-submit; of every command
+    """Each `--option` that the pages name belongs to a command, or to the tool it is shown with."""
+    others = {"--master", "--help"}  # spark-submit's; every command's
     there = {option for command in commands().values() for each in command.params for option in each.opts}
     there |= {option for command in commands().values() for each in command.params for option in each.secondary_opts}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES)) - others <= there
@@ -171,12 +170,12 @@ def test_documented_functions_are_public() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """The README is at most 200 lines; longer topics have a page of their own."""
+    """The README has at most 200 lines; longer topics have a page of their own."""
     assert len(README.splitlines()) <= 200
 
 
 def test_the_screenshot_is_what_the_command_prints(tmp_path: Path) -> None:
-    """The picture of `keys explain` shows the rows and the key that the command prints about such a job today."""
+    """The picture of `keys explain` shows the rows and the key that the command prints today for such a job."""
     program = "import sys, screenshot as s, pathlib; sys.stdout.write(s.explained(pathlib.Path(sys.argv[1])))"
     printed = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],

@@ -1,4 +1,4 @@
-"""`sparkonce.job`: a block of code that is owner and driver at once. Run again after anything, it has one effect."""
+"""`sparkonce.job`: a block of code that is both owner and driver. However it ends, running it again leaves one effect."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from sparkonce.local.runner import LocalRunner, attempts_folder
 from sparkonce.model.record import Record, State
 from sparkonce.store.open import open_store
 
-PATIENCE = 30  # seconds for another interpreter
+PATIENCE = 30  # seconds to start another interpreter
 NEVER: Any = object()
-"""A frame that no stager can write."""
+"""A frame that cannot be staged."""
 SCRIPT = """
 import sys, time
 from pathlib import Path
@@ -94,7 +94,7 @@ def forget() -> None:
 
 
 def rows(output: str = "orders") -> list[int]:
-    """Of every committed slot of the table."""
+    """The rows of every committed slot of the table."""
     slots = [json.loads(path.read_text()) for path in Path("lake", output).glob("_idem/*-g*/*.json")]
     files = [Path("lake", output, f["path"]) for slot in slots if slot["state"] == "committed" for f in slot["files"]]
     columns: list[Any] = [parquet.read_table(file, partitioning=None)["n"].to_pylist() for file in files]
@@ -111,7 +111,7 @@ def script(*arguments: str, failpoints: str = "") -> subprocess.Popen[bytes]:
 
 
 def test_a_fresh_block_runs_and_its_writes_are_committed() -> None:
-    """Attempt 1 of generation 1, not replayed; Succeeded when the block has ended; it leaves nothing open."""
+    """The block is attempt 1 of generation 1 and not replayed; it is Succeeded when it has ended, and leaves nothing open."""
     with job() as held:
         assert (held.key, held.generation, held.attempt, held.replayed) == ("load", 1, 1, False)
         written = held.write(table_of(1, 2), "orders")
@@ -124,7 +124,7 @@ def test_a_fresh_block_runs_and_its_writes_are_committed() -> None:
 
 
 def test_a_block_that_has_its_result_does_not_run_its_frames() -> None:
-    """`replayed` is set beforehand; writes, also in a transaction, return the record's results; values stay as they were."""
+    """`replayed` is set from the start; writes, also in a transaction, return the record's results; values stay as they were."""
     with job() as held:
         held.write(table_of(1, 2), "orders")
         held.result(source="may")
@@ -145,7 +145,7 @@ def test_a_block_that_has_its_result_does_not_run_its_frames() -> None:
 
 
 def test_a_block_that_raises_is_the_next_attempt_when_it_runs_again() -> None:
-    """Its own error passes through; none of its rows is committed; attempt 2 writes."""
+    """Its own error is raised, none of its rows is committed, and attempt 2 writes."""
     with pytest.raises(ZeroDivisionError), job():
         raise ZeroDivisionError
     assert (record().attempt, record().state) == (2, State.IN_PROGRESS)
@@ -155,7 +155,7 @@ def test_a_block_that_raises_is_the_next_attempt_when_it_runs_again() -> None:
 
 
 def test_a_block_that_raises_after_its_writes_has_its_result() -> None:
-    """Committed rows count: the error passes through, and the next run is a replay."""
+    """Committed rows count: the error is raised, and the next run is a replay."""
     with pytest.raises(ZeroDivisionError):
         fails_after_its_write()
     assert write(7).replayed
@@ -182,7 +182,7 @@ def fails_after_its_write() -> None:
     ],
 )
 def test_a_block_whose_process_is_killed_ends_when_it_runs_again(point: str) -> None:
-    """SIGKILL at each step: the next process takes over at once and the rows are there once."""
+    """After SIGKILL at any step the next process takes over at once, and the rows are there once."""
     killed = script(failpoints=f"{point}=kill")
     assert until_ended(killed, PATIENCE) == -signal.SIGKILL
 
@@ -192,7 +192,7 @@ def test_a_block_whose_process_is_killed_ends_when_it_runs_again(point: str) -> 
 
 
 def test_other_parameters_or_outputs_under_the_key_are_refused() -> None:
-    """JobMismatch, before anything is written."""
+    """JobMismatch is raised before anything is written."""
     write(1, parameters={"month": 5})
     for other in ({"parameters": {"month": 6}}, {"parameters": {"month": 5}, "outputs": {"orders": "lake/others"}}):
         with pytest.raises(JobMismatch, match="load: generation 1 is for another job"):
@@ -202,7 +202,7 @@ def test_other_parameters_or_outputs_under_the_key_are_refused() -> None:
 
 
 def test_a_key_that_another_process_runs_is_busy() -> None:
-    """It never waits for another process: the error names the owner; once that has ended, its result is replayed."""
+    """The block never waits for another process: the error names the owner. Once that has ended, its result is replayed."""
     other = script("wait")
     try:
         assert_eventually(Path("began").exists, PATIENCE)
@@ -219,7 +219,7 @@ def test_a_key_that_another_process_runs_is_busy() -> None:
 
 
 def test_a_key_that_this_process_runs_is_busy_too() -> None:
-    """Two blocks of one process are still two callers; the first is not disturbed."""
+    """Two blocks of one process count as two callers; the first is not disturbed."""
     with job() as held:
         with pytest.raises(Busy):
             write(9)
@@ -228,7 +228,7 @@ def test_a_key_that_this_process_runs_is_busy_too() -> None:
 
 
 def test_inside_a_running_event_loop() -> None:
-    """As in a notebook's cell: no loop of its own is needed."""
+    """As in a notebook's cell, the block runs inside a running event loop."""
 
     async def cell() -> Any:
         return write(1, 2)
@@ -239,7 +239,7 @@ def test_inside_a_running_event_loop() -> None:
 
 
 def test_a_block_that_writes_nothing_failed_and_says_how_to_run_it_anew() -> None:
-    """NoEffect, at once and for every duplicate; forgotten, it runs as generation 2."""
+    """NoEffect, at once and for every duplicate; once forgotten, the key runs as generation 2."""
     with (
         pytest.raises(
             JobFailed, match=r"load failed: .* committed nothing; .*`sparkonce keys forget load --reason TEXT`"
@@ -255,7 +255,7 @@ def test_a_block_that_writes_nothing_failed_and_says_how_to_run_it_anew() -> Non
 
 
 def test_a_block_that_writes_half_of_its_outputs_is_completed_by_the_next_run() -> None:
-    """The error names the outputs; committed ones stay and are not run again."""
+    """The error names the missing outputs; committed ones stay and are not run again."""
     with (
         pytest.raises(
             JobFailed, match=r"attempt 1 of load ended without all of its outputs \(a, b\); run the cell again"
@@ -272,7 +272,7 @@ def test_a_block_that_writes_half_of_its_outputs_is_completed_by_the_next_run() 
 
 
 def test_a_transaction_of_a_block() -> None:
-    """Both outputs, by one seal."""
+    """Both outputs are committed by one seal."""
     with two() as held, held.transaction() as tx:
         tx.write(table_of(1), "a")
         tx.write(table_of(2), "b")
@@ -289,7 +289,7 @@ def test_a_block_that_says_it_can_never_succeed_failed_for_good() -> None:
 
 
 def test_a_key_that_is_held_is_for_a_person() -> None:
-    """Half is committed and it can never succeed: HeldForPerson with the command."""
+    """One output is committed and the other one can never be: HeldForPerson, with the command that resolves the key."""
     with pytest.raises(SystemExit):
         fails_for_good_after_half()
     with pytest.raises(HeldForPerson, match=r"load: Partial: .*sparkonce keys resolve load"), two():
@@ -303,7 +303,8 @@ def fails_for_good_after_half() -> None:
 
 
 def test_a_result_whose_output_is_gone_says_how_to_run_it_anew() -> None:
-    """Nothing runs by itself; without a file to rerun, the remedy is to forget the key, and `sparkonce rerun` says the same."""
+    """The block does not run by itself. Without a job file that could be rerun, the remedy is to forget the key, and `sparkonce rerun` says
+    the same."""
     write(1)
     shutil.rmtree("lake")
     with pytest.raises(ResultGone, match="orders is gone; `sparkonce keys forget load"):
@@ -317,7 +318,7 @@ def test_a_result_whose_output_is_gone_says_how_to_run_it_anew() -> None:
 
 
 def test_a_block_that_cannot_begin_holds_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger goes silent after the attempt was placed: the error passes through, no lock stays, and the next run is attempt 2."""
+    """The ledger stops answering after the attempt was placed: the error is raised, no lock stays, and the next run is attempt 2."""
 
     def silent(*_: object) -> bool:
         raise StoreUnavailable("the ledger is locked")
@@ -332,13 +333,13 @@ def test_a_block_that_cannot_begin_holds_nothing_back(monkeypatch: pytest.Monkey
 
 
 def test_a_block_that_was_taken_over_before_it_began_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frozen between its launch and its first line: Busy, and the successor's attempt is not touched."""
+    """A block that froze between its launch and its first line, and was taken over, raises Busy; the successor's attempt is not touched."""
     to_launch = notebook._to_launch
     ran = []
 
     def frozen(embedded: LocalRunner, owned: Any) -> Any:
         begun = to_launch(embedded, owned)
-        run(embedded.store.drop(owned.claim))  # its lease is gone when it wakes
+        run(embedded.store.drop(owned.claim))  # so that its claim is lost when it resumes
         return begun
 
     monkeypatch.setattr(notebook, "_to_launch", frozen)
@@ -349,7 +350,7 @@ def test_a_block_that_was_taken_over_before_it_began_does_not_run(monkeypatch: p
 
 
 def test_a_name_that_somebody_else_has_taken_costs_no_attempt() -> None:
-    """A folder of our name beside the ledger: the next attempt runs in this very block."""
+    """A foreign folder beside the ledger has the attempt's name: the next attempt runs in this same block."""
     write(1)
     name = next(attempts_folder(f"sqlite:///{Path('ledger.db').absolute()}").iterdir()).name
     folder = Path("other.db.attempts", name)

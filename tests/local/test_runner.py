@@ -1,4 +1,4 @@
-"""A leader whose store or launcher does not answer for a while."""
+"""A leader whose store or launcher is unavailable for a while."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparkonce.store.protocol import Gone, Owned, Updated
 
 
 class Flaky(Applications):
-    """Cannot be looked at in some of its looks; at its 12th look the job has ended."""
+    """Cannot observe in the looks numbered `bad`; at the 12th look the job has ended."""
 
     def __init__(self, made: Applications, bad: Collection[int]) -> None:
         super().__init__(Phase.RUNNING)
@@ -53,13 +53,13 @@ class Flaky(Applications):
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second passes between two looks at the clock; patience is one second."""
+    """A second passes between two readings of the clock; the runner's patience is one second."""
     ticks = count(1)
     monkeypatch.setattr(embedded, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
 
 
 def test_two_troubles_far_apart_are_two_troubles(tmp_path: Path) -> None:
-    """A launcher that failed to answer once, and once more much later, costs a leader nothing."""
+    """A launcher that fails to answer once, and again much later, costs the leader no attempt."""
     made = desk(tmp_path, "a")
     made.applications.plays = [writes(made, "a")]
     made.owner.applications = Flaky(made.applications, bad=(3, 9))
@@ -71,7 +71,8 @@ def test_two_troubles_far_apart_are_two_troubles(tmp_path: Path) -> None:
 
 
 def test_a_trouble_that_lasts_ends_the_command_and_loses_nothing(tmp_path: Path) -> None:
-    """After its patience the command reports the trouble; the key is in progress and unowned, and the next command continues there."""
+    """Once its patience is over the command reports the error; the key stays in progress without an owner, and the next command continues
+    it."""
     made = desk(tmp_path, "a")
     made.applications.plays = [writes(made, "a")]
     flaky = Flaky(made.applications, bad=range(3, 12))
@@ -110,9 +111,9 @@ class Interrupted:
 
 
 def test_a_request_opens_one_generation_although_its_record_was_forgotten(tmp_path: Path) -> None:
-    """A request's generation was superseded, and its key was forgotten and reserved again before it looked: it is answered that its place
-    was taken. The new record does not know that it opened a generation, but the request does: it neither ends the other job nor opens
-    another."""
+    """A request's generation was superseded, and its key was forgotten and reserved again before the request looked: it is answered that
+    its place was taken. The new record does not show that this request opened a generation, but the request knows: it neither ends the
+    other job nor opens another generation."""
     made = desk(tmp_path, "orders")
     made.applications.plays = [writes(made, "orders")]
     made.driven()
@@ -142,7 +143,8 @@ def test_a_request_opens_one_generation_although_its_record_was_forgotten(tmp_pa
 
 
 def test_a_follower_reads_less_while_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Soon after a change, as another one often follows, and once a second later on: each read costs the machine that the job runs on."""
+    """A follower reads soon after a change, since another one often follows, and later once a second: each read takes time on the machine
+    that runs the job."""
     made = desk(tmp_path, "orders")
     made.applications.plays = [writes(made, "orders")]
     pauses: list[float] = []
@@ -163,7 +165,7 @@ def test_a_follower_reads_less_while_nothing_changes(tmp_path: Path, monkeypatch
 
 
 def test_a_followers_answer_is_a_second_late_at_most(tmp_path: Path) -> None:
-    """However long it has waited: the result is read at the next look."""
+    """However long a follower has waited, it has the result at its next read."""
     made = desk(tmp_path, "orders")
     made.applications.plays = [writes(made, "orders")]
     looks: list[float] = []

@@ -1,4 +1,4 @@
-"""The cluster as a launcher sees it: applications under unique names, and drivers that may outlive their applications."""
+"""The cluster as a launcher sees it: applications with unique names, and drivers that may outlive them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class JobError(RuntimeError):
-    """An error of a job's own code."""
+    """An error in a job's own code."""
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How a job ends that does not end well: before its `at`-th write."""
+    """How a job ends; if not well, then before its `at`-th write."""
 
     how: str = "well"
-    """well, exit (an error of its own), permanent (reported as such), nothing (exit code 0 without writing)."""
+    """well, exit (an error of its own), permanent (an error reported as permanent), nothing (exit code 0 without writing)."""
     at: int = 0
 
 
@@ -57,9 +57,9 @@ class Applications:
         self.reachable = True
         """Whether a stop reaches the node that a driver runs on."""
         self.made: list[str] = []
-        """Names that the engine created, stopped or put a stub under."""
+        """Names of applications that the engine created, stopped or put a stub in place of."""
         self.told: set[Phase] = set()
-        """Phases that were ever observed of a followed application."""
+        """Every phase that was observed of the followed application."""
         if (theirs := world.config.follows) is not None:
             there = self._new(theirs.application, "", Phase.ACCEPTED)
             assert there.uid == theirs.uid
@@ -78,7 +78,7 @@ class Applications:
         return created.seen
 
     def settle(self, assignment: Assignment) -> ApplicationState:
-        """A settle run."""
+        """Creates a settle run."""
         self.made.append(assignment.settle_run_name)
         if (there := self.by_name.get(assignment.settle_run_name)) is not None:
             return there.seen
@@ -120,7 +120,7 @@ class Applications:
         return there.seen if there else None
 
     def mark(self, assignment: Assignment) -> None:
-        """Begins to stop it; without one, a stub takes its name."""
+        """Begins to stop the application; if it does not exist, a stub takes its name."""
         self.made.append(assignment.name)
         there = self.by_name.get(assignment.name) or self._new(assignment.name, assignment.nonce, Phase.UNKNOWN)
         there.stopping = there.stopping or there.nonce == assignment.nonce
@@ -137,13 +137,13 @@ class Applications:
 
     @property
     def theirs(self) -> Application | None:
-        """The application that a generation follows, while it is there."""
+        """The application that a generation follows, while it exists."""
         bound = self.world.config.follows
         there = self.by_name.get(bound.application) if bound else None
         return there if there and bound and there.uid == bound.uid else None
 
     def say(self, phase: Phase) -> bool:
-        """Its Spark operator writes this state; a known end is not reverted."""
+        """Its Spark operator writes this phase, unless it has reported the end already."""
         there = self.theirs
         if there is None or there.phase in (Phase.SUCCEEDED, Phase.FAILED_KNOWN):
             return False
@@ -152,7 +152,7 @@ class Applications:
         return True
 
     def lose(self, *, replaced: bool) -> bool:
-        """A user deletes it, and perhaps creates another one of its name, which succeeds."""
+        """A user deletes it; if `replaced`, another application of the same name is created, and succeeds."""
         there = self.theirs
         if there is None:
             return False
@@ -174,7 +174,7 @@ class Applications:
                 each.phase = Phase.FAILED_KNOWN if code else Phase.SUCCEEDED
 
     def bury(self) -> None:
-        """Makes the loss of a driver visible at the end."""
+        """In the end, shows the loss of each lost driver as its application's phase."""
         for each in self.by_name.values():
             if each.phase is Phase.RUNNING and each.driver is not None and each.driver.over:
                 each.phase = Phase.UNKNOWN
@@ -190,7 +190,7 @@ class Applications:
         return outcome
 
     def _job(self, name: str, assignment: Assignment, behaviour: Behaviour) -> None:
-        """As `sparkonce.current()` begins, and then as a user would write it."""
+        """The job's script: begins as `sparkonce.current()` does, and continues as a user would write it."""
         job = Job(assignment, self.world.sinks, DirectChannel(self.world.store, assignment))
         if not job.channel.renew({}):
             raise AttemptEnded(f"attempt {assignment.attempt} is over")
@@ -200,7 +200,7 @@ class Applications:
         for group in self.world.config.groups:
             if len(group) == 1:
                 _misbehave(job, behaviour, writes)
-                job.write(name, group[0])  # type: ignore[arg-type]  # the stager of these tests takes a name for its rows
+                job.write(name, group[0])  # type: ignore[arg-type]  # this test's stager accepts a name in place of rows
                 writes += 1
             else:
                 with job.transaction() as together:

@@ -1,7 +1,7 @@
-"""The state machine of hypothesis: possible events and their targets.
+"""The hypothesis state machine: the possible events and their targets.
 
-A rule is one event: a process runs on, several run at once, a request takes effect late, a fault strikes, a user requests something. The
-target of a rule is a number, modulo the number of possible ones. After the last rule all faults end, and the key must come to an end.
+A rule is one event: a process runs on, several run at once, a request takes effect late, a fault strikes, a user requests something. A rule
+draws its target as a number, modulo the number of possible targets. After the last rule all faults end, and the key must reach its end.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from sparkonce.sink.slotlog import sink as slots
 T = TypeVar("T")
 
 RULES = 30
-"""Of one schedule: with about 8 single steps per rule this is long enough for three attempts, and still a tenth of a second."""
+"""Rules of one schedule: with about 8 single steps per rule, enough for three attempts in a tenth of a second."""
 SHRINK = os.environ.get("SPARKONCE_SHRINK") == "1"
-"""Takes minutes; the log of a failing schedule is mostly short enough to be read as it is."""
+"""Shrinking takes minutes; the log of a failing schedule is usually short enough to be read as it is."""
 AT_LEAST_STEPS = 10
 DRIVERS = 4
-"""Alive at once, beyond which no more are started twice."""
+"""With this many drivers alive, no further application is started twice."""
 
 OWNERS_WRITES = frozenset({"store.update", "store.finalize"})
 
@@ -57,7 +57,7 @@ def pick(number: int, among: list[T]) -> T:
 
 
 def happens(**draws: Any) -> Callable[[Callable[..., None]], Any]:
-    """A rule: all awake processes take a few steps, and then this happens, in the middle of whatever they were doing."""
+    """Makes a rule: all awake processes take a few steps, and then this event happens, whatever they are doing."""
 
     def made(body: Callable[..., None]) -> Any:
         @rule(seed=seeds, **draws)
@@ -90,7 +90,7 @@ class Machine(RuleBasedStateMachine):
         moment=st.integers(1, 60),
     )
     def begin(self, behaviours: list[Behaviour], max_attempts: int, seed: int, first: str, moment: int) -> None:
-        """Two clients request the same; the first fault strikes early, whatever rules follow."""
+        """Two clients send the same request; the first fault strikes early, whatever rules follow."""
         self.world = World(self.scene, behaviours, max_attempts=max_attempts)
         self.seed, self.started = seed, True
         self.world.request("A")
@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
 
     @happens(who=which, after=st.integers(1, 60))
     def a_write_is_overtaken(self, who: int, after: int) -> None:
-        """An owner's write of the record gets no answer, its sender continues, and then it takes effect."""
+        """An owner's write of the record gets no answer, the owner continues, and then the write takes effect."""
         rng = random.Random(who)
         if able := self.world.writing(rng, OWNERS_WRITES):
             self.world.advance(pick(who, able), "late")
@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine):
 
     @happens(who=which)
     def a_slot_cannot_be_read(self, who: int) -> None:
-        """A read of a slot gets no answer: its content is unknown, not empty."""
+        """A read of a slot gets no answer: the slot's content is unknown, which is not the same as empty."""
         if able := self.world.looking(random.Random(who)):
             self.world.advance(pick(who, able), "reply")
 
@@ -187,7 +187,7 @@ class Machine(RuleBasedStateMachine):
 
     @happens(who=which)
     def a_lease_ends(self, who: int) -> None:
-        """Of a living process, frozen or not, or of a dead one that still held it."""
+        """The lease of a living process, frozen or not, or of a dead one that still held it, ends."""
         held = [each for each in self.world.processes if each.lease is not None and not each.lease.ended]
         if held:
             process = pick(who, held)
@@ -196,7 +196,8 @@ class Machine(RuleBasedStateMachine):
 
     @happens(really=st.sampled_from((True, False, False)))
     def silence(self, really: bool) -> None:
-        """Nothing is heard of any process for long: claims and heartbeats are stale. Rare, or little else would happen."""
+        """Time passes without a sign of life from any process: claims and heartbeats become stale. Rare, since little else could happen
+        otherwise."""
         if really:
             self.world.fault("silence", f"{LONG:.0f} s")
             self.scene.clock.at += LONG
@@ -211,7 +212,7 @@ class Machine(RuleBasedStateMachine):
 
     @happens(who=which, phase=st.sampled_from(("SUCCEEDED", "FAILED_KNOWN", "FAILED_INFRA", "UNKNOWN")))
     def an_application_is_said_to_have_ended(self, who: int, phase: str) -> None:
-        """Truly or not: its driver, if it lives, lives on."""
+        """Its phase says that it ended, which may be wrong: a living driver lives on."""
         running = [each for each in self.world.applications.by_name.values() if each.driver is not None]
         if running:
             application = pick(who, running)
@@ -220,19 +221,19 @@ class Machine(RuleBasedStateMachine):
 
     @happens(reachable=st.booleans())
     def nodes(self, reachable: bool) -> None:
-        """A stop of an unreachable node ends nothing."""
+        """Whether nodes can be reached: a stop on an unreachable node ends nothing."""
         if self.world.applications.reachable and not reachable:
             self.world.fault("nodes out of reach", "")
         self.world.applications.reachable = reachable
 
     @happens(who=which)
     def a_driver_starts_twice(self, who: int) -> None:
-        """Another driver under the same token and nonce, as after a second submission of the application."""
+        """Starts another driver with the same token and nonce, as a second submission of the application would."""
         running = [each for each in self.world.applications.by_name.values() if each.assignment is not None]
         alive = [each for each in self.world.processes if isinstance(each, Driver) and not each.over]
         if running and len(alive) < DRIVERS:
             application = pick(who, running)
-            assert application.assignment is not None  # only such are among them
+            assert application.assignment is not None  # only those were selected
             self.world.fault("driver twice", application.name)
             self.world.applications.start_driver(application.assignment)
 
@@ -242,7 +243,7 @@ class Machine(RuleBasedStateMachine):
         )
     )
     def something_is_said_of_theirs(self, says: str) -> None:
-        """Of the application that a generation follows."""
+        """The phase of the application that a generation follows changes."""
         if self.world.applications.say(launch.Phase[says]):
             self.world.fault("theirs", says)
 
@@ -251,7 +252,7 @@ class Machine(RuleBasedStateMachine):
         if really and self.world.applications.lose(replaced=replaced):
             self.world.fault("theirs deleted", "another one has its name" if replaced else "")
 
-    # --- people
+    # --- users
 
     @happens(
         version=st.sampled_from("AAAB"),
@@ -313,7 +314,7 @@ class Machine(RuleBasedStateMachine):
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """A failure comes with what happened, in the order in which it did."""
+        """Attaches the log of events to a failure, in the order in which they happened."""
         try:
             yield
         except BaseException:
@@ -327,26 +328,26 @@ def _kind(process: Process) -> str:
 
 
 def prepared(folder: Path, config: Config, patch: pytest.MonkeyPatch) -> Scene:
-    """A scene, with the few places patched at which the real code would open real outputs or sleep."""
+    """A scene, with patches where the real code would open real outputs or sleep."""
     scene = Scene(folder, config)
     patch.setattr(embedded, "describe", scene.describe)
     patch.setattr(operate, "describe", scene.describe)
     patch.setattr(slots, "staged_files", staged_files)
-    patch.setattr(entrust, "LIMIT", 5.0)  # a frozen settle run is lost after one silence
-    patch.setattr(slots, "RESEND_AFTER", (0, 0, 0))  # no waiting for a message that a schedule loses
+    patch.setattr(entrust, "LIMIT", 5.0)  # a frozen settle run counts as lost after one silence
+    patch.setattr(slots, "RESEND_AFTER", (0, 0, 0))  # no pause before resending: the schedule decides
     return scene
 
 
 def play(folder: Path, config: Config, patch: pytest.MonkeyPatch, *, schedules: int, seed: int | None = None) -> Counts:
-    """Plays that many schedules, drawn from `seed`; raises Broken for the first that breaks a promise."""
+    """Plays this many schedules, drawn from `seed`; raises Broken for the first one that breaks a promise."""
     scene, counts = prepared(folder, config, patch), Counts()
     machine: type[Machine] = type("Played", (Machine,), {"scene": scene, "counts": counts})
     if seed is not None:
         machine = hypothesis.seed(seed)(machine)
     health = [
-        HealthCheck.too_slow,  # a schedule is a hundred transactions of a real database
-        HealthCheck.data_too_large,  # and its draws are many
-        HealthCheck.filter_too_much,  # a rule without a possible target is not a lost example
+        HealthCheck.too_slow,  # a schedule makes a hundred transactions on a real database
+        HealthCheck.data_too_large,  # and draws many numbers
+        HealthCheck.filter_too_much,  # a rule without a possible target still counts as an example
         HealthCheck.differing_executors,
     ]
     asked = settings(

@@ -1,8 +1,8 @@
-"""A simulated process's view of the store, of a table and of the launcher: the real ones, one atomic effect per call.
+"""The real store, a real table and the launcher as a simulated process sees them: one atomic effect per call.
 
-Each verb of the store is one effect, since it is one transaction. Of a sink the underlying primitives are effects, so that other processes
-come between the steps of a fence or a commit. Staged files are small texts instead of Parquet, which nothing here reads; they contain
-their writer.
+Each verb of the store is one effect, since it is one transaction. Of a sink, each operation on an object is one effect, so that other
+processes can act between the steps of a fence or a commit. Staged files are small texts that name their writer, since nothing here reads
+Parquet.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from machine.world import World
 
 PARTS = 2
-"""Files of one write, so that half a result can be distinguished from a whole one."""
+"""Files of one write: two, so that half a result can be told from a whole one."""
 WRITES = frozenset(
     {"reserve", "take_over", "update", "finalize", "reopen", "request_stop", "seal", "forget", "release", "purge"}
 )
-"""Verbs that may move the record or its owner; the promises look after each."""
+"""Verbs that may change the record or its owner; the promises are checked after each."""
 
 
 class Store:
@@ -55,7 +55,7 @@ class Store:
         return effect
 
     async def now(self) -> float:
-        """Not an effect: no answer of a clock can break anything."""
+        """Not an effect: a lost or late answer of a clock breaks nothing."""
         return run(self._real.now())
 
 
@@ -66,12 +66,12 @@ class Objects:
         self._world, self.name, self.real, self.uri = world, name, real, real.uri
 
     def where(self, path: str) -> str:
-        """The stager below writes through these objects, by their own paths."""
+        """Paths stay relative: the stager below writes through these objects."""
         return path
 
     async def _effect(self, verb: str, path: str, call: Callable[[], Any]) -> Any:
         if "/_probe-" in path or "/_snapshot" in path:
-            return call()  # neither a probe's own object nor a readers' cache is part of the protocol
+            return call()  # neither the probe's own object nor the readers' cache is part of the protocol
         return await ask(Effect(f"{self.name}.{verb} {path}", call, OutputUnavailable))
 
     async def create(self, path: str, data: bytes) -> bool:
@@ -99,7 +99,7 @@ class Objects:
         return found
 
     async def persist(self, paths: Iterable[str]) -> None:
-        """Power cuts are not simulated."""
+        """Does nothing: power cuts are not simulated."""
 
     async def delete(self, path: str) -> None:
         await self._effect("delete", path, lambda: run(self.real.delete(path)))
@@ -109,12 +109,12 @@ class Objects:
 
 
 def stager(objects: Objects) -> Stager:
-    """Writes a driver's name into each of its files."""
+    """A stager that writes a driver's name into each of its files."""
 
     def stage(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         for part in range(PARTS):
             path = f"{folder}/part-{part}"
-            while True:  # a task of Spark is tried again
+            while True:  # Spark retries a failed task
                 try:
                     run(objects.create(path, f"{frame} {part}".encode()))
                 except OutputUnavailable:
@@ -126,7 +126,7 @@ def stager(objects: Objects) -> Stager:
 
 
 async def staged_files(objects: Objects, folder: str, written: StagedRows) -> tuple[DataFile, ...]:
-    """In the place of `staging.staged_files`, for files that are no Parquet."""
+    """Replaces `staging.staged_files`, since these files are not Parquet."""
     listed = await objects.list(folder)
     if len(listed) != written.rows:
         raise RowsLost(f"{folder} has {len(listed)} files")
@@ -134,7 +134,7 @@ async def staged_files(objects: Objects, folder: str, written: StagedRows) -> tu
 
 
 class Watched(SlotLogSink):
-    """The real slot log; what its fences promise is written down."""
+    """The real slot log, which records what its fences promised."""
 
     def __init__(self, world: World, objects: Objects) -> None:
         super().__init__(objects, name=objects.name, on_rerun=OnRerun.REPLACE, stage=stager(objects))

@@ -1,10 +1,10 @@
 """Simulated processes: the real code, stopped before each remote effect.
 
-The core is `async` and awaits only what it was given, so a client is a coroutine that yields each effect to the scheduler. Job code is
-synchronous: a driver is a thread that hands over its effects and waits, in lock-step, so that one process runs at a time and nothing
-depends on the operating system. None of the code under test is rewritten for this.
+The core is `async` and awaits only objects that it was given, so a client is a coroutine that yields each effect to the scheduler. Job code
+is synchronous: a driver is a thread that hands each effect to the scheduler and waits for it, so that one process runs at a time and
+nothing depends on the operating system. The code under test is not changed for this.
 
-A killed process does nothing more: requests of its `finally` blocks are not sent, as after SIGKILL.
+A killed process has no further effect: as after SIGKILL, requests from its `finally` blocks are not sent.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sparkonce.store.sqlite.lease import FileLease
 
 
 class Broken(AssertionError):
-    """A promise does not hold: (which, what happened)."""
+    """A promise was broken; the arguments are the promise and what happened."""
 
     schedules = 0
-    """Played before it was found, when a machine found it."""
+    """Number of schedules played until it was found, if a machine found it."""
 
 
 class Killed(BaseException):
@@ -37,13 +37,13 @@ _WRITES = _STORE_WRITES | {"create", "delete_folder", "launch", "mark", "end", "
 
 @dataclass(frozen=True)
 class Effect:
-    """An atomic remote effect that a process is about to perform: `call` is bound now and may take effect at any time, also without its
+    """An atomic remote effect that a process is about to have: `call` is bound already and may take effect at any time, even without its
     sender."""
 
     what: str
     call: Callable[[], Any]
     lost: type[Exception] | None
-    """The sender's error if there is no answer; None: cannot be lost (waiting, reading its own state)."""
+    """The error that the sender gets if there is no answer; None if the effect cannot be lost (waiting, reading its own state)."""
 
     @property
     def waits(self) -> bool:
@@ -51,7 +51,7 @@ class Effect:
 
     @property
     def writes(self) -> bool:
-        """Whether it matters if, when and how often it takes effect; not for a staged file, which no other process knows."""
+        """Whether it matters if, when and how often it takes effect. It does not for a staged file, which no other process knows."""
         verb, _, where = self.what.partition(" ")
         return verb.rpartition(".")[2] in _WRITES and not where.startswith(layout.DATA)
 
@@ -69,7 +69,7 @@ class Failed:
 
 
 def landed(effect: Effect) -> Any:
-    """The real result, as an answer for its sender; a broken promise is raised instead."""
+    """The real result, as an answer for the sender; a broken promise is raised instead."""
     try:
         return effect.call()
     except Broken:
@@ -87,10 +87,10 @@ class _Yielded:
 
 
 class Process:
-    """`ended`: None while it lives, afterwards its result or exception."""
+    """A simulated process. `over` is set when it has ended, `answer` is then its result or exception."""
 
     running: Process | None = None
-    """The one whose code runs now; set by the scheduler."""
+    """The process whose code runs now; set by the scheduler."""
 
     def __init__(self, name: str, kind: str) -> None:
         self.name, self.kind = name, kind
@@ -103,7 +103,7 @@ class Process:
         return self.name
 
     def resume(self, reply: object) -> None:
-        """Runs it to its next effect, or to its end."""
+        """Runs the process to its next effect, or to its end."""
         before, Process.running = Process.running, self
         self.pending = None
         try:
@@ -118,7 +118,7 @@ class Process:
         before, Process.running = (
             Process.running,
             self,
-        )  # what its `finally` blocks ask for is refused as this process's
+        )  # effects from its `finally` blocks are refused on behalf of this process
         try:
             self._end()
         finally:
@@ -132,7 +132,7 @@ class Process:
         raise NotImplementedError
 
     async def ask(self, effect: Effect) -> Any:
-        """From inside: sends an effect and returns its answer."""
+        """Called by the process itself: sends an effect and returns its answer."""
         raise NotImplementedError
 
     def _finished(self, answer: object) -> None:
@@ -140,7 +140,7 @@ class Process:
 
 
 class Client(Process):
-    """An owner, a follower, a command: a coroutine of the engine."""
+    """An owner, a follower or a command: a coroutine of the engine."""
 
     def __init__(self, name: str, kind: str, body: Callable[[Client], Coroutine[Any, Any, Any]]) -> None:
         super().__init__(name, kind)
@@ -219,6 +219,6 @@ class Driver(Process):
 
 
 async def ask(effect: Effect) -> Any:
-    """From the process that runs now; outside of any, the effect just happens."""
+    """Sends the effect from the process that runs now; outside of any process it takes effect at once."""
     process = Process.running
     return effect.call() if process is None else await process.ask(effect)

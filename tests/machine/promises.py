@@ -1,7 +1,7 @@
-"""The promises of docs/design.md, section 1 as invariants over everything that becomes permanently true.
+"""The promises of docs/design.md, section 1, as invariants of everything that is stored permanently.
 
-They check the real content of the ledger and the tables, never a process's answers: after each write of the store the key is loaded again,
-and each object that a create really made is recorded. They do not depend on how the engine decides.
+They check the real content of the ledger and the tables instead of trusting a process's answers: after each write to the store the key is
+loaded again, and each object that was really created is recorded. They do not depend on how the engine decides.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Promises:
     def __init__(self, world: World) -> None:
         self.world = world
         self.slots: dict[tuple[str, int], dict[int, Slot]] = defaultdict(dict)
-        """(output, generation) to token to slot."""
+        """By (output, generation): slots by token."""
         self.barred: dict[tuple[str, int], int] = defaultdict(int)
-        """(output, generation) -> tokens below it were answered None by a fence."""
+        """By (output, generation): a fence reported that no token below this one committed."""
         self.last: Record | None = None
         self.fingerprints: dict[int, str] = {}
-        """Of each generation ever opened."""
+        """Fingerprint of each generation that was ever opened."""
         self.attempts: dict[int, int] = {}
         self.openers: dict[str, int] = {}
         self.said: dict[int, dict[str, Any]] = {}
@@ -46,7 +46,7 @@ class Promises:
 
     # the ledger
     def stored(self) -> None:
-        """After each write: a record that does not parse raises."""
+        """Checks the key after each write; a record that does not parse raises."""
         view = run(self.world.scene.store.load(self.world.address))
         before, now = self.last, view.record
         self.last = now
@@ -67,8 +67,8 @@ class Promises:
             self._finalized(now)
 
     def _followed(self, now: Record) -> None:
-        """Of a generation that follows an application: nothing was ever done to that or beside it, and an end was said of it, or by a
-        person who knows that it failed."""
+        """For a generation that follows an application: nothing was ever done to that application or created beside it, and an end was
+        observed of it, or recorded by a person who knows that it failed."""
         applications = self.world.applications
         self.require(not applications.made, "BIND", f"{applications.made} beside what is followed")
         self.require(now.bound == self.world.config.follows, "BIND", "a generation forgot what it follows")
@@ -117,7 +117,7 @@ class Promises:
 
     def _finalized(self, now: Record) -> None:
         result = run(self.world.scene.store.result(now.address, now.generation))
-        assert result is not None  # the store raises when it is missing
+        assert result is not None  # the store raises if it is missing
         said = self.said.setdefault(now.generation, told(result))
         self.require(said == told(result) and now.outcome == result.outcome, "P6", "a result changed")
         rows = {output: self._committed(output, now.generation) for output in self.world.config.outputs}
@@ -133,12 +133,12 @@ class Promises:
 
     # the outputs
     def fenced(self, key: SinkKey, token: int) -> None:
-        """A fence answered None: nothing below this token can come any more."""
+        """A fence returned None: no token below this one can commit any more."""
         at = key.output, key.generation
         self.barred[at] = max(self.barred[at], token)
 
     def created(self, output: str, path: str, data: bytes) -> None:
-        """An object was really created, now."""
+        """An object was really created at this moment."""
         if (found := _SLOT.match(path)) is None:
             return
         slot = layout.decode(data, where=path, sink_key=found[1], token=int(found[2]))
@@ -164,7 +164,7 @@ class Promises:
         self._whole(output, slot)
 
     def _whole(self, output: str, slot: Slot) -> None:
-        """Its files are there, and are those of one run."""
+        """Checks that the slot's files exist and were written by one run."""
         objects = self.world.tables[output].real
         texts = [run(objects.get(file.path)) for file in slot.files]
         writers = {text.split()[0] for text in texts if text is not None}
@@ -173,7 +173,7 @@ class Promises:
 
     # the end
     def answered(self, outcome: Outcome, record: Record, result: Result | None) -> None:
-        """A request's answer when it ended."""
+        """A request ended with this answer."""
         known = record.generation in self.said
         self.require(known, "P6", f"a request was told {outcome} before the ledger had a result")
         if result is not None:
@@ -183,7 +183,7 @@ class Promises:
             self.require(outcome == result.outcome, "P6", "a request was told another outcome than its result has")
 
     def shown(self, record: Record) -> None:
-        """The part of its record that a drive shows, which an operator writes into `.status`."""
+        """A drive showed this record, which an operator would write into `.status`."""
         if record.state is State.FINALIZED:
             result = self.said.get(record.generation)
             self.require(result is not None, "P6", f"{record.outcome} was shown before the ledger had a result")
@@ -191,8 +191,8 @@ class Promises:
             self.require(result["outcome"] == record.outcome, "P6", "another outcome was shown than the ledger has")
 
     def gone(self, record: Record) -> None:
-        """A request was answered that a result's output is gone. Only a later generation takes rows away: a rerun replaces them, which a
-        request that read the record before the rerun is answered, too."""
+        """A request was answered that a result's output is gone. Only a later generation removes rows (a rerun replaces them), and a
+        request that read the record before the rerun gets this answer, too."""
         outputs = self.world.config.outputs
         there = all(self._committed(output, record.generation) for output in outputs)
         later = [generation for generation in self.fingerprints if generation > record.generation]
@@ -227,6 +227,7 @@ def told(result: Result) -> dict[str, Any]:
 
 
 UNFOLLOWED = frozenset({HeldReason.UNKNOWN, HeldReason.STILL_THERE})
-"""Why a generation that follows may be left to a person."""
+"""Reasons for which a generation that follows an application may be held."""
 RESOLVABLE = frozenset({HeldReason.PARTIAL, HeldReason.NAME_TAKEN})
-"""Why these schedules may leave a key to a person. Any other reason is a defect here: no table is dropped, no slot is another job's."""
+"""Reasons for which these schedules may hold a key. Any other reason is a defect here: no table is dropped, and no slot belongs to another
+job."""

@@ -1,6 +1,7 @@
-"""Parts shared by many schedules: the job in its two versions, one ledger in memory with its clock, and counters.
+"""What many schedules share: the job in two versions, one ledger in memory with its clock, and counters.
 
-A new ledger for each schedule would cost more than the schedule; its own key and tables are enough, since keys are independent.
+Creating a ledger would take longer than a schedule; each schedule has a key and tables of its own instead, which is enough since keys are
+independent.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config:
-    """A job: its writes in order. A group of one output is a plain write, one of several is a transaction."""
+    """A job and its writes in order. A group of one output is a plain write, a group of several is a transaction."""
 
     name: str
     groups: tuple[tuple[str, ...], ...]
     blind: bool = False
-    """Owners reach no output: settle runs do."""
+    """Owners cannot reach any output; settle runs can."""
     follows: Bound | None = None
-    """The generation follows this foreign application."""
+    """The foreign application that the generation follows."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -64,13 +65,13 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Prepared):
-    """A request whose fingerprint is computed once per test run, not once per look."""
+    """A request whose fingerprint is computed once per test run instead of at each use."""
 
     digests: Mapping[int, str]
     bound: Bound | None = None
 
     def request(self, nonce: str) -> Request:
-        """As an operator makes it of an object with `spec.bind`, which a request without a cluster may not have."""
+        """A request as an operator makes it for an object with `spec.bind`; without a cluster a request may not have one."""
         return replace(super().request(nonce), bound=self.bound)
 
     def fingerprint(self, version: int) -> str:
@@ -78,7 +79,7 @@ class Known(Prepared):
 
 
 class Scene:
-    """The state that the schedules of one test share."""
+    """What the schedules of one test share."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder, self.config, self.clock = folder, config, Clock()
@@ -113,8 +114,8 @@ class Scene:
         run(self.store.close())
 
     def describe(self, _: Record, spec: SpecBody) -> DrivenJob:
-        """In the place of `prepare.describe`, which would open real sinks."""
-        assert self.world is not None  # only a process of a schedule asks
+        """Replaces `prepare.describe`, which would open real sinks."""
+        assert self.world is not None  # only a process in a schedule calls this
         return DrivenJob(spec=spec, policy=self.world.policy, sinks=tuple(self.world.sinks.values()))
 
 
@@ -124,7 +125,7 @@ class Counts:
 
     schedules: int = 0
     counted: int = 0
-    """With at least ten steps and at least one fault."""
+    """Schedules with at least ten steps and at least one fault."""
     steps: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     endings: Counter[str] = field(default_factory=Counter)

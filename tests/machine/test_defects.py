@@ -1,4 +1,4 @@
-"""The machine can fail: with one rule of the protocol patched out it finds a broken promise within some hundred schedules."""
+"""The machine finds defects: with one rule of the protocol patched out, it finds a broken promise within some hundred schedules."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.store import rules
 
 WITHIN = 5000
-"""Schedules; mostly tens or hundreds are enough."""
+"""Maximum number of schedules; tens or hundreds are usually enough."""
 SEED = 6
-"""Fixed: with it each defect is found within a hundred schedules. The soak of the sound code explores."""
+"""Fixed: with this seed each defect is found within a hundred schedules. New seeds are tried by the soak of the correct code."""
 
 
 def settling_is_not_written(patch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def a_name_is_enough(patch: pytest.MonkeyPatch) -> None:
     real = follow.follow
 
     def by_name(record: Record, observation: Observation, policy: Any) -> Any:
-        assert record.bound is not None  # only such are followed
+        assert record.bound is not None  # only bound records are followed
         seen = observation.seen and replace(observation.seen, uid=record.bound.uid)
         return real(record, replace(observation, seen=seen), policy)
 
@@ -98,7 +98,7 @@ def what_is_followed_is_cancelled(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_slot_that_cannot_be_read_is_empty(patch: pytest.MonkeyPatch) -> None:
-    """Wherever a slot is read: to find a commit, and before it is closed."""
+    """Wherever a slot is read: to find a commit, and before the slot is closed."""
     real = SlotLogSink._read
 
     async def read(sink: SlotLogSink, key: Any, token: int) -> Any:
@@ -111,7 +111,7 @@ def a_slot_that_cannot_be_read_is_empty(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_transaction_goes_on_after_a_closed_slot(patch: pytest.MonkeyPatch) -> None:
-    """With a writer outside of the protocol that closes the first sealed slot; see `test_a_closed_slot_alone_is_held`."""
+    """Together with a writer outside the protocol that closes the first sealed slot; see `test_a_closed_slot_alone_is_held`."""
     sealed_slots_are_closed(patch)
 
     async def on_and_on(sinks: Any, key_hash: str, generation: int, slots: Any) -> Any:
@@ -125,7 +125,7 @@ def a_transaction_goes_on_after_a_closed_slot(patch: pytest.MonkeyPatch) -> None
 
 
 def sealed_slots_are_closed(patch: pytest.MonkeyPatch) -> None:
-    """No process of ours does: a slot log from a backup, or an attempt of a ledger that was lost, may."""
+    """No process of ours does this; a slot log restored from a backup, or an attempt of a ledger that was lost, might."""
     seal = context.Transaction._seal
 
     def sealed(tx: context.Transaction) -> None:
@@ -171,7 +171,7 @@ DEFECTS = {
 def test_a_missing_rule_is_found(
     name: str, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None]
 ) -> None:
-    """Without this rule some schedule breaks a promise, and the machine draws it."""
+    """Without the rule some schedule breaks a promise, and the machine finds one."""
     defect, config = DEFECTS[name]
     defect(monkeypatch)
     with pytest.raises(Broken) as found:
@@ -184,8 +184,8 @@ def test_a_missing_rule_is_found(
 def test_a_closed_slot_alone_is_held(
     tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None]
 ) -> None:
-    """The rule that "sealed" takes away: when a sealed slot was closed by others, no other slot of the transaction is committed, and the
-    key is held for a person."""
+    """The rule that the defect "sealed" removes: if another writer closed a sealed slot, no other slot of the transaction is committed, and
+    the key is held."""
     sealed_slots_are_closed(monkeypatch)
     with pytest.raises(Broken, match="held for good: Stuck") as found:
         play(tmpfs_path, CONFIGS["tx"], monkeypatch, schedules=WITHIN)

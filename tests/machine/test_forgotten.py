@@ -1,4 +1,4 @@
-"""A schedule that the machine found, written down: a leader that froze, and whose key was forgotten meanwhile."""
+"""A schedule that the machine found, as a test: a leader froze, and its key was forgotten meanwhile."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sparkonce.errors import InvalidInput
 
 
 def _until(world: World, process: Process, what: str) -> None:
-    """Runs the process until it is about to perform such an effect."""
+    """Runs the process until it is about to have such an effect."""
     while process.pending is not None and process.pending.what != what:
         world.advance(process)
 
 
 def _to_the_end(world: World, process: Process) -> None:
-    """Runs it, and all others that are awake, until it has ended."""
+    """Runs the process to its end, together with all others that are awake."""
     while not process.over:
         for each in list(world.awake):
             if not each.over:
@@ -30,13 +30,13 @@ def _to_the_end(world: World, process: Process) -> None:
 def test_a_leader_whose_generation_was_forgotten_opens_no_second_one(
     tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It thaws, finds no record where it had opened generation 1, and reports that; running the job again takes a new request."""
+    """After its thaw it finds no record where it had opened generation 1, and reports that; running the job again takes a new request."""
     world = World(prepared(tmpfs_path, CONFIGS["one"], monkeypatch), [], max_attempts=3)
     world.request("A")
     leader = world.clients[0]
     _until(world, leader, "launcher.launch g1-a1")
     leader.frozen = True
-    world.scene.clock.at += LONG  # its claim is stale, its lease is not
+    world.scene.clock.at += LONG  # its claim is stale, its lease still held
     world.request("A")
     _to_the_end(world, world.clients[-1])
     world.forget()

@@ -1,4 +1,4 @@
-"""Thousands of schedules of the real store, engine, driver and slot log with faults at every step, and the promises as invariants."""
+"""Thousands of schedules of the real store, engine, driver and slot log, with faults at every step and the promises as invariants."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from machine.machine import play
 from machine.scene import CONFIGS, Config
 
 SCHEDULES = effort.size("machine schedules")
-"""All test items together, each schedule of at least ten steps and at least one fault."""
+"""Schedules of all test items together, counting those with at least ten steps and at least one fault."""
 PARTS = 2 if effort.effort() is effort.Effort.GATE else 6
-"""Test items per job, so that two workers share the load evenly; each plays others."""
+"""Test items per job, so that two workers share the load evenly; each plays other schedules."""
 SPARE, FIRST = 1.06, 12
-"""Some schedules have no fault that strikes, and hypothesis begins with the smallest ones: they are played and not counted."""
+"""Some schedules, and the small ones with which hypothesis begins, have no fault: they are played but not counted."""
 
 
 @pytest.mark.slow
@@ -25,8 +25,8 @@ SPARE, FIRST = 1.06, 12
 def test_no_schedule_breaks_a_promise(
     config: Config, part: int, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None]
 ) -> None:
-    """With crashes, freezes, lost and late messages, zombies and requests of users at any step, P1-P6 hold at every step, a transaction is
-    all or nothing in the end, and every key comes to its end."""
+    """With crashes, freezes, lost and late messages, zombies and users' requests at any step, P1-P6 hold at every step, a transaction is
+    all or nothing in the end, and every key reaches its end."""
     quota = SCHEDULES // (len(CONFIGS) * PARTS)
     counts = play(
         tmpfs_path,

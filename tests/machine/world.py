@@ -1,6 +1,6 @@
-"""One schedule: a key, its tables, its processes and what happens to them; the scheduler executes one effect at a time.
+"""One schedule: a key, its tables, its processes and the events that happen to them; the scheduler executes one effect at a time.
 
-Which process goes next and which fault strikes is drawn by `machine.py`; what schedules share is in `scene.py`.
+`machine.py` draws which process runs next and which fault strikes; `scene.py` has what schedules share.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from sparkonce.store.protocol import IdempotencyStore, Lease
 from sparkonce.store.sqlite.lease import FileLease
 
 BOUND = 4000
-"""Effects after the last fault within which a key must come to its end; most need 50 to 500."""
+"""Maximum number of effects between the last fault and the key's end; usually 50 to 500."""
 CLIENTS = 5
-"""Alive at once: more only wait for each other."""
+"""Maximum number of clients alive at once; more would only wait for each other."""
 AIM = 20
-"""Steps for which a fault of a message waits for a write to strike."""
+"""Steps for which a message fault waits for a write that it can hit."""
 LONG = 100.0
-"""Seconds that pass in a silence: longer than any timeout of these jobs."""
+"""Seconds that pass in a silence: longer than every timeout of these jobs."""
 _NEVER = (RecordUnreadable, RecordTooNew, StoreUnusable, OutputCorrupt, OutputUnsafe, KeyConflict)
-"""Errors that no schedule may lead to, since each means that stored data is broken. (A zombie whose staging was swept gets RowsLost.)"""
+"""Errors that no schedule may cause, since each means that stored data is broken. (A zombie whose staging was swept gets RowsLost.)"""
 
 
 @dataclass(kw_only=True)
 class Simulated(LocalRunner):
-    """The real request loop; only what needs an event loop is replaced: waiting, and the task that keeps the lease."""
+    """The real request loop with two replacements, since both need an event loop: waiting, and the task that keeps the lease alive."""
 
     world: World
     process: Client
@@ -126,7 +126,7 @@ class World:
         """A person's decisions about a held key."""
         self.promises = Promises(self)
         self.applications = Applications(self)
-        self.store = cast("IdempotencyStore", Store(self, scene.store))  # its verbs are the real one's, by name
+        self.store = cast("IdempotencyStore", Store(self, scene.store))  # it has the real store's verbs, by name
         self.launcher = Launches(self)
         places = {name: FolderObjects(self.folder / name, durable=False) for name in self.config.outputs}
         self.tables = {name: Objects(self, name, place) for name, place in places.items()}
@@ -152,20 +152,20 @@ class World:
     def next_behaviour(self) -> Behaviour:
         return self.behaviours.pop(0) if self.behaviours and not self.peaceful else Behaviour()
 
-    # --- people
+    # --- users
 
     @property
     def awake(self) -> list[Process]:
         return [each for each in self.processes if not each.over and not each.frozen]
 
     def losing(self, rng: random.Random) -> list[Process]:
-        """Processes whose next effect may be lost. Losing a read tests little, so they run on until one is about to write."""
+        """Processes whose next effect may be lost. Losing a read tests little, so processes run on until one is about to write."""
         return self.writing(rng) or [
             each for each in self.awake if each.pending is not None and each.pending.lost is not None
         ]
 
     def writing(self, rng: random.Random, what: frozenset[str] | None = None) -> list[Process]:
-        """Processes that are about to write (this), after a few steps of all if necessary."""
+        """Processes that are about to write (one of `what`, if given), if necessary after a few steps of all."""
         for _ in range(AIM):
             pending = [(each, each.pending) for each in self.awake if each.pending is not None]
             if found := [each for each, effect in pending if (effect.what in what if what else effect.writes)]:
@@ -174,7 +174,7 @@ class World:
         return []
 
     def looking(self, rng: random.Random) -> list[Process]:
-        """Processes that are about to read a slot, after a few steps of all if necessary."""
+        """Processes that are about to read a slot, if necessary after a few steps of all."""
         for _ in range(AIM):
             pending = [(each, each.pending) for each in self.awake if each.pending is not None]
             if found := [each for each, effect in pending if effect.reads_a_slot]:
@@ -192,7 +192,7 @@ class World:
                 store=self.store,
                 attempts=self.folder,
                 launcher=self.launcher,
-                patience=1e9 if patient else -1.0,  # gives up at the first answer that does not come, or never
+                patience=1e9 if patient else -1.0,  # never gives up, or does so at the first missing answer
                 sleep=self.wait,
                 world=self,
                 process=process,
@@ -262,16 +262,16 @@ class World:
     # --- the scheduler
 
     def advance(self, process: Process, fate: str = "lands") -> None:
-        """One effect of one process, with this fate: lands, or lost on the way there (request), on the way back (reply), or late."""
+        """One effect of one process, with this fate: it lands, its request is lost, its reply is lost, or it lands late."""
         effect = process.pending
-        assert effect is not None  # it is neither over nor running
+        assert effect is not None  # the process is neither over nor running
         reply: object = None
         if fate in ("lands", "reply"):
             reply = landed(effect)
         if fate == "late":
             self.late.append(effect)
         if fate != "lands":
-            assert effect.lost is not None  # the caller has looked
+            assert effect.lost is not None  # the caller has checked
             reply = Failed(effect.lost(f"{effect.what}: no answer"))
             self.fault(f"lost: {fate}", f"{process}: {effect.what}")
         elif not effect.waits:
@@ -301,7 +301,7 @@ class World:
                 self.promises.gone(answer.record)
 
     def mingle(self, rng: random.Random, steps: int) -> None:
-        """Many single steps of processes that are awake. One that only waits is skipped most of the time."""
+        """Many single steps of awake processes. A process that only waits is skipped most of the time."""
         for _ in range(steps):
             if not (awake := self.awake):
                 return
@@ -309,7 +309,7 @@ class World:
             self.advance(rng.choice(busy if busy and rng.random() < 0.8 else awake))
 
     def kill(self, process: Process, *, lands: bool, lease_ends: bool) -> None:
-        """SIGKILL. Its sent requests may still take effect; its lease may outlive it for a while."""
+        """SIGKILL. Its last request may still take effect, and its lease may outlive it for a while."""
         if lands and process.pending is not None and process.pending.lost is not None:
             self.late.append(process.pending)
         process.kill()
@@ -322,7 +322,7 @@ class World:
             process.lease.let_go()
 
     def next_name(self, ahead: int) -> str:
-        """Of an attempt that is granted or will be."""
+        """The name of the application of an attempt that is granted or will be."""
         last = self.promises.last
         generation, attempt = (last.generation, last.attempt) if last else (0, 0)
         return application_name(self.address, *((generation, attempt + ahead) if ahead < 3 else (generation + 1, 1)))
@@ -330,21 +330,21 @@ class World:
     # --- the end
 
     def peace(self, rng: random.Random) -> str:
-        """Everything thaws, late requests take effect, nothing is lost any more, and the job is sent again: the key must come to its
+        """All processes thaw, late requests take effect, nothing is lost any more, and the job is sent again: the key must reach its
         end."""
         self.note("-- peace")
         self.peaceful, self.applications.reachable = True, True
         for process in self.processes:
             process.frozen = False
             if not process.over and process.lease is not None and process.lease.ended:
-                process.kill()  # it fail-stops
+                process.kill()  # it lost its lease, so it stops itself
             if process.over:
                 self.expire(process)
         self.applications.bury()
         self.applications.say(Phase.SUCCEEDED)
         self.scene.clock.at += LONG
         last, held = self.promises.last, ""
-        for _ in range(6):  # rounds: at most a resolve and a request each, with leftovers of earlier ones
+        for _ in range(6):  # rounds: at most one resolve and one request each, with what earlier rounds left over
             self._calm(rng)
             last = self.promises.last
             if last is not None and last.state is State.FINALIZED:
@@ -391,7 +391,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rerun(Known):
-    """A request that says which nonce it was sent with."""
+    """A rerun, which records the nonce that its request is sent with."""
 
     world: World
 

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the slot log: a Spark, and a table on each kind of place."""
+"""Fixtures for the tests of the slot log: a Spark session, and a table on each kind of place."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sink(table: Path) -> SlotLogSink:
-    """On a local folder, durable; stages pyarrow tables."""
+    """A slot log in a local folder, with fsync; it stages pyarrow tables."""
     return SlotLogSink(FolderObjects(table), name="orders", stage=arrow_stage)
 
 
 @pytest.fixture
 def appending(table: Path) -> SlotLogSink:
-    """The same table, for a job that says `onRerun: Append`."""
+    """The same table, for a job with `onRerun: Append`."""
     return SlotLogSink(FolderObjects(table), name="orders", on_rerun=OnRerun.APPEND, stage=arrow_stage)
 
 
 @pytest.fixture(params=["folder", "store"])
 def objects(request: pytest.FixtureRequest, table: Path) -> TableObjects:
-    """Each kind of place: a local folder, and a store that has create-if-absent of its own."""
+    """Each kind of place: a local folder, and a store with a native create-if-absent."""
     if request.param == "folder":
         return FolderObjects(table)
     return StoreObjects(MemoryStore(), "lake/orders", uri="memory:///lake/orders")
@@ -71,7 +71,7 @@ def failpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]
 
 @pytest.fixture
 def started() -> Iterator[list[ForkServerProcess]]:
-    """Processes that are ended with the test, in whatever state they are."""
+    """Processes that are killed when the test ends, whatever state they are in."""
     processes: list[ForkServerProcess] = []
     yield processes
     for process in processes:

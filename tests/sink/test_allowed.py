@@ -1,4 +1,4 @@
-"""The list of outputs that a namespace may use: what is below a prefix, and what only looks like it."""
+"""The list of outputs that a namespace may use: what lies below a prefix, and what only looks as if it did."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def allowed(*prefixes: str, namespace: str | None = "team-a") -> AllowedOutputs:
 
 
 def may(listed: AllowedOutputs, location: str, *, kind: str = "slotLog", namespace: str = "team-a") -> bool:
-    """As the operator asks: with the URI of the opened sink."""
+    """Asks as the operator does, with the URI of the opened sink."""
     sink = open_sink(Declared(name="rows", kind=kind, location=location), base=None)
     return not listed.refusal(sink.kind, sink.uri, namespace=namespace)
 
@@ -36,7 +36,7 @@ def may(listed: AllowedOutputs, location: str, *, kind: str = "slotLog", namespa
 def test_what_is_below_a_prefix_is_allowed_and_its_neighbours_are_not(
     store: str, prefix: list[str], more: list[str]
 ) -> None:
-    """A prefix allows itself and what is under it; not its parent, and not a name that only begins like it."""
+    """A prefix allows itself and everything below it; not its parent, and not a sibling whose name merely starts the same."""
     above = f"{store}/{'/'.join(prefix)}"
     for listed in (allowed(above), allowed(f"{above}/")):
         assert may(listed, above)
@@ -50,14 +50,14 @@ def test_what_is_below_a_prefix_is_allowed_and_its_neighbours_are_not(
 
 @given(PATHS, PATHS, STORES, STORES)
 def test_two_places_are_below_each_other_only_if_they_are_one(one: list[str], two: list[str], a: str, b: str) -> None:
-    """Being below is an order: of two different places at most one is below the other."""
+    """Being below is a partial order: two different places are never both below each other."""
     first, second = Place.parse(f"{a}/{'/'.join(one)}"), Place.parse(f"{b}/{'/'.join(two)}")
     assert (first.below(second) and second.below(first)) == (first == second)
 
 
 @given(PATHS, st.lists(st.sampled_from(["..", ".", ""]), min_size=1, max_size=4), PATHS)
 def test_a_path_that_climbs_is_never_below(inside: list[str], steps: list[str], outside: list[str]) -> None:
-    """Stores refuse `..`; a local path counts as the folder that it leads to."""
+    """Object stores refuse `..`; a local path counts as the folder that it resolves to."""
     climbing = "/".join([*inside, *steps, *outside])
     listed = allowed("s3://lake/own/a", "/data/own/a")
     for store in ("s3://lake/own/a", "/data/own/a"):
@@ -92,17 +92,17 @@ def test_a_local_path_is_compared_decoded(path: list[str]) -> None:
     ],
 )
 def test_what_only_looks_like_it_is_refused(prefix: str, location: str) -> None:
-    """Other segments, case, schemes, buckets and accounts are other places."""
+    """Other segments, case, schemes, buckets or accounts name other places."""
     assert not may(allowed(prefix), location)
 
 
 def test_the_host_of_an_account_is_compared_without_case() -> None:
-    """It is a DNS name, unlike a bucket's path."""
+    """An account's host is a DNS name, so its case does not matter, unlike that of a bucket's path."""
     assert may(allowed("abfss://c@one.DFS.core.windows.net/x"), "abfss://c@one.dfs.core.windows.net/x/y")
 
 
 def test_a_link_counts_as_where_it_leads(tmp_path: Path) -> None:
-    """The sink follows links when it is opened, and so the comparison is with the real folder."""
+    """The sink resolves links when it is opened, so the comparison is with the real folder."""
     own, other = tmp_path / "team-a", tmp_path / "team-b"
     own.mkdir()
     other.mkdir()
@@ -112,7 +112,7 @@ def test_a_link_counts_as_where_it_leads(tmp_path: Path) -> None:
 
 
 def test_tables_of_a_catalog_are_listed_by_name() -> None:
-    """By whole parts of the name."""
+    """Whole parts of the name are compared."""
     pytest.importorskip("pyiceberg")
     listed = allowed("iceberg:lake.team_a")
     assert may(listed, "lake.team_a.orders", kind="iceberg")
@@ -122,14 +122,14 @@ def test_tables_of_a_catalog_are_listed_by_name() -> None:
 
 
 def test_the_placeholder_is_the_namespace() -> None:
-    """An entry without a namespace holds for all of them, each with its own name."""
+    """An entry without a namespace applies to all namespaces, with each one's name in place of the placeholder."""
     listed = allowed("s3://lake/{namespace}/", "iceberg:lake.{namespace}", namespace=None)
     assert may(listed, "s3://lake/team-b/x", namespace="team-b")
     assert not may(listed, "s3://lake/team-b/x", namespace="team-a")
 
 
 def test_labels_select_namespaces() -> None:
-    """All labels must match; a namespace whose labels are unknown gets nothing."""
+    """All labels of an entry must match; a namespace whose labels are unknown is allowed nothing."""
     listed = AllowedOutputs.of(
         [{"namespaceSelector": {"matchLabels": {"tier": "gold"}}, "prefixes": ["s3://gold/{namespace}"]}]
     )
@@ -140,7 +140,7 @@ def test_labels_select_namespaces() -> None:
 
 
 def test_a_refusal_names_the_place_and_what_is_allowed() -> None:
-    """It is shown to the tenant, so it names its own prefixes alone."""
+    """The refusal is shown to the tenant, so it names only the tenant's own prefixes."""
     listed = AllowedOutputs.of(
         [{"namespace": "a", "prefixes": ["s3://lake/a"]}, {"namespace": "b", "prefixes": ["s3://lake/b"]}]
     )
@@ -167,7 +167,8 @@ def test_a_refusal_names_the_place_and_what_is_allowed() -> None:
     ],
 )
 def test_a_list_that_cannot_be_meant_is_refused(listed: object, said: str) -> None:
-    """When the operator starts, with the entry named: a prefix that matches nothing would refuse all jobs later."""
+    """It is refused when the operator starts, and the entry is named: a prefix that matches nothing would otherwise refuse all jobs
+    later."""
     with pytest.raises(InvalidInput, match=r"list of allowed outputs") as refused:
         AllowedOutputs.of(listed)
     assert said in str(refused.value)
@@ -178,7 +179,7 @@ def test_a_list_that_cannot_be_meant_is_refused(listed: object, said: str) -> No
     st.one_of(st.none(), st.text(), st.lists(st.one_of(st.none(), st.text(), st.dictionaries(st.text(), st.text()))))
 )
 def test_any_list_is_taken_or_refused(listed: object) -> None:
-    """No other error, whatever an administrator's file holds."""
+    """An administrator's file is accepted, or refused with one kind of error, whatever it contains."""
     try:
         AllowedOutputs.of(listed)
     except InvalidInput:
@@ -187,5 +188,5 @@ def test_any_list_is_taken_or_refused(listed: object) -> None:
 
 @given(st.text(max_size=40), st.sampled_from(["slotLog", "delta", "iceberg"]))
 def test_any_location_gets_an_answer(location: str, kind: str) -> None:
-    """What cannot be compared is refused, not raised: it may be recorded by an earlier version."""
+    """A location that cannot be compared is refused without an exception, since an earlier version may have recorded it."""
     assert allowed("s3://lake/team-a").refusal(kind, location, namespace="team-a")

@@ -1,4 +1,4 @@
-"""The verbs of a Delta output, one process at a time. What several processes do to each other is in test_delta_races.py."""
+"""The verbs of a Delta output, one process at a time. Races between processes are in test_delta_races.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def delta(table: Path) -> DeltaTableSink:
 
 
 def test_commit_then_find(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A committed slot is found, whole, by any later call, and its rows are in the table as every reader sees it."""
+    """Any later call finds the committed slot, complete, and every reader sees its rows in the table."""
     slot = staged(delta, key, 1, 1, 2, 3)
     assert run(delta.find(key)) is None
     assert run(delta.commit(key, slot)) == Committed(slot)
@@ -54,7 +54,7 @@ def test_commit_then_find(delta: DeltaTableSink, key: SinkKey, table: Path) -> N
 
 
 def test_a_table_is_created_by_the_first_commit_only(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Staging, looking and fencing make no table: one that is there has a commit, or is about to."""
+    """Staging, find, probe and fence create no table; only a commit does."""
     slot = staged(delta, key, 1, 1)
     run(delta.find(key))
     run(delta.probe(key, None))
@@ -67,13 +67,13 @@ def test_a_table_is_created_by_the_first_commit_only(delta: DeltaTableSink, key:
 
 
 def test_a_fence_with_token_1_writes_nothing(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Token 1 has no lower token: a first attempt leaves no trace before it has something to commit."""
+    """No token is below 1, so fencing for a first attempt leaves no trace before it has something to commit."""
     assert run(delta.fence(key, 1, fingerprint="f", by="attempt 1")) is None
     assert not table.exists()
 
 
 def test_commit_twice_is_one_commit(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A commit that is sent again (a lost reply, a roll-forward) recognises itself, from the table alone."""
+    """A commit that is sent again (after a lost reply, or to roll forward) recognises itself from the table alone."""
     slot = staged(delta, key, 1, 1, 2)
     run(delta.commit(key, slot))
     assert run(delta.commit(key, slot)) == Committed(slot)
@@ -83,7 +83,7 @@ def test_commit_twice_is_one_commit(delta: DeltaTableSink, key: SinkKey, table: 
 
 
 def test_a_lower_token_is_told_of_the_commit_of_a_higher_one(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """After token 4's commit every further attempt to commit the key is refused, with the commit that exists."""
+    """After token 4's commit every other commit of the key is refused and gets the existing one."""
     low, high = staged(delta, key, 2, 7), staged(delta, key, 4, 7)
     run(delta.commit(key, high))
     assert run(delta.commit(key, low)) == AlreadyCommitted(high)
@@ -92,7 +92,7 @@ def test_a_lower_token_is_told_of_the_commit_of_a_higher_one(delta: DeltaTableSi
 
 
 def test_two_writes_of_one_attempt_commit_once(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Twins have the same token and different nonces: the second gets the first one's commit and does not take it for its own."""
+    """Two drivers of one attempt have the same token and different nonces: the second gets the first one's commit, as AlreadyCommitted."""
     first, second = staged(delta, key, 1, 1), staged(delta, key, 1, 1)
     run(delta.commit(key, first))
     assert run(delta.commit(key, second)) == AlreadyCommitted(first)
@@ -101,21 +101,21 @@ def test_two_writes_of_one_attempt_commit_once(delta: DeltaTableSink, key: SinkK
 
 @pytest.mark.parametrize("token", [1, 2])
 def test_commit_of_another_job_is_a_conflict(delta: DeltaTableSink, key: SinkKey, token: int) -> None:
-    """A slot that was committed under another fingerprint is never taken for this job's result."""
+    """A slot that was committed under another fingerprint is a KeyConflict, never this job's result."""
     foreign = staged(delta, key, 1, 1, fingerprint="other")
     run(delta.commit(key, foreign))
     assert run(delta.commit(key, staged(delta, key, token, 1))) == Conflicting(foreign)
 
 
 def test_commit_under_another_key_is_refused(delta: DeltaTableSink, key: SinkKey) -> None:
-    """A slot says which key it belongs to; it cannot be committed for another by mistake."""
+    """A slot names its key, so it cannot be committed under another one by mistake."""
     with pytest.raises(ValueError, match="is not a commit of a1b2-orders-g2"):
         run(delta.commit(later(key, 2), staged(delta, key, 1, 1)))
 
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_fence_bars_what_is_below_and_only_that(delta: DeltaTableSink, key: SinkKey, table: Path, exists: bool) -> None:
-    """A fence that answers None is final for lower tokens, whether there is a table yet or not; the token itself may commit."""
+    """A fence that answers None is final for the lower tokens, with or without a table; the fenced token itself may commit."""
     if exists:
         write_deltalake(str(table), table_of(100))
     low, high = staged(delta, key, 2, 1), staged(delta, key, 3, 1)
@@ -131,7 +131,8 @@ def test_fence_bars_what_is_below_and_only_that(delta: DeltaTableSink, key: Sink
 def test_a_fence_before_there_was_a_table_holds_when_somebody_else_makes_it(
     delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """The note alone bars: the attempt finds it beside a table that another writer made after the fence."""
+    """The fence's note, written before the table existed, is enough: the attempt finds it although another writer created the table
+    since."""
     zombie = staged(delta, key, 1, 1)
     assert run(delta.fence(key, 2, fingerprint="f", by="settle")) is None
     write_deltalake(str(table), table_of(100))
@@ -141,7 +142,7 @@ def test_a_fence_before_there_was_a_table_holds_when_somebody_else_makes_it(
 
 
 def test_fences_never_fall(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A late fence of a lower token answers, and lowers nothing."""
+    """A late fence for a lower token gets its answer and lowers nothing."""
     write_deltalake(str(table), table_of(100))
     for token in (4, 2, 3, 4):
         assert run(delta.fence(key, token, fingerprint="f", by="settle")) is None
@@ -151,7 +152,7 @@ def test_fences_never_fall(delta: DeltaTableSink, key: SinkKey, table: Path) -> 
 
 @pytest.mark.parametrize("token", [1, 2, 3, 9])
 def test_fence_returns_the_commit_of_any_token(delta: DeltaTableSink, key: SinkKey, token: int) -> None:
-    """A commit that took effect, of a lower or a higher token, is the fence's answer, at every call."""
+    """The fence returns the committed slot, of a lower or a higher token, at every call."""
     slot = staged(delta, key, 2, 1)
     run(delta.commit(key, slot))
     for _ in range(2):
@@ -161,8 +162,8 @@ def test_fence_returns_the_commit_of_any_token(delta: DeltaTableSink, key: SinkK
 def test_a_twin_that_committed_and_swept_in_between_is_found(
     delta: DeltaTableSink, key: SinkKey, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two drivers of one key: the other's commit, and the sweep after it, come between our look and our files. They are gone because the
-    key is decided, and that is the answer; not that it can never be."""
+    """A second driver of the attempt commits and sweeps between our look at the table and the check of our staged files. The files are
+    missing because the key is decided: the answer is the other driver's commit, not Stuck."""
     mine, others = staged(delta, key, 1, 1, 2), staged(delta, key, 1, 1, 2)
     load, twin = delta._log.load, sink_on(table)
     looks: list[object] = []
@@ -183,8 +184,8 @@ def test_a_twin_that_committed_and_swept_in_between_is_found(
 def test_a_slot_that_was_swept_between_two_looks_at_it_is_no_other_slot(
     delta: DeltaTableSink, key: SinkKey, monkeypatch: pytest.MonkeyPatch, table: Path
 ) -> None:
-    """Overtaken once by another writer, the attempt puts its slot again; a twin commits and sweeps after the store has answered that the
-    slot exists. The attempt then reads no slot, and answers with the twin's commit."""
+    """After another writer's commit the attempt creates its slot object again; before it reads the reply that the object exists, a second
+    driver commits and sweeps that object. The attempt then finds no slot, and answers with the other driver's commit."""
     write_deltalake(str(table), table_of(100))
     mine, others = staged(delta, key, 1, 1), staged(delta, key, 1, 1)
     create, twin = delta._objects.create, sink_on(table)
@@ -217,7 +218,7 @@ def test_abort_closes_and_deletes(delta: DeltaTableSink, key: SinkKey, table: Pa
 
 
 def test_abort_after_the_commit_landed_keeps_the_data(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """An abort may follow a commit whose reply was lost: the committed rows stay complete."""
+    """An abort may follow a commit whose reply was lost: the committed rows stay."""
     slot = staged(delta, key, 1, 1, 2)
     run(delta.commit(key, slot))
     assert run(delta.abort(key, slot)) == slot
@@ -228,7 +229,7 @@ def test_abort_after_the_commit_landed_keeps_the_data(delta: DeltaTableSink, key
 def test_abort_closes_before_it_deletes(
     delta: DeltaTableSink, key: SinkKey, table: Path, failpoint: Callable[[str], None]
 ) -> None:
-    """A process that dies inside an abort has closed its slot and deleted nothing: never the other way round."""
+    """If the process dies inside an abort, its slot is closed and nothing is deleted, never the reverse."""
     slot = staged(delta, key, 1, 1, 2)
     failpoint("driver.abort.closed=raise")
     with pytest.raises(RuntimeError, match=r"driver\.abort\.closed"):
@@ -238,7 +239,7 @@ def test_abort_closes_before_it_deletes(
 
 
 def test_discard_deletes_the_files_and_decides_nothing(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A write that never sent a commit leaves nothing: its attempt may write again."""
+    """A write that never sent a commit leaves nothing behind, and its attempt may write again."""
     slot = staged(delta, key, 1, 1)
     run(delta.discard(key, slot))
     run(delta.discard(key, slot))
@@ -250,7 +251,7 @@ def test_discard_deletes_the_files_and_decides_nothing(delta: DeltaTableSink, ke
 @pytest.mark.parametrize("times", [1, RESENDS - 1])
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_lost_answer_is_resolved(key: SinkKey, table: Path, times: int, lands: bool, exists: bool) -> None:
-    """Whether the entry had landed or not: the table is loaded again, and the commit is there once."""
+    """Whether or not the entry was created, the table is loaded again and ends with one commit."""
     sink = sink_on(table)
     if exists:
         write_deltalake(str(table), table_of(100))
@@ -261,7 +262,7 @@ def test_a_lost_answer_is_resolved(key: SinkKey, table: Path, times: int, lands:
     lossy.times = times
     with contextlib.suppress(
         OutputUnavailable
-    ):  # the evidence's own create may be the one that is lost: the driver comes again
+    ):  # the create of the evidence may be the lost one; then the driver commits again
         run(sink.commit(key, slot))
     lossy.times = 0
     assert run(sink.commit(key, slot)) == Committed(slot)
@@ -273,7 +274,7 @@ def test_a_lost_answer_is_resolved(key: SinkKey, table: Path, times: int, lands:
 def test_a_step_that_fails_once_is_repeated(
     delta: DeltaTableSink, key: SinkKey, table: Path, point: str, failpoint: Callable[[str], None]
 ) -> None:
-    """A failure before or after either create of a commit changes nothing about its outcome."""
+    """A failure before or after either create of a commit does not change its outcome."""
     slot = staged(delta, key, 2, 1)
     failpoint(f"{point}=1*raise->off")
     assert run(delta.commit(key, slot)) == Committed(slot)
@@ -285,7 +286,7 @@ def test_a_step_that_fails_once_is_repeated(
 def test_a_fence_that_fails_once_is_repeated(
     delta: DeltaTableSink, key: SinkKey, table: Path, point: str, failpoint: Callable[[str], None]
 ) -> None:
-    """A failure before or after the entry of a fence does not change what it bars."""
+    """A failure before or after the log entry of a fence does not change what it bars."""
     write_deltalake(str(table), table_of(100))
     failpoint(f"{point}=1*raise->off")
     assert run(delta.fence(key, 2, fingerprint="f", by="settle")) is None
@@ -294,7 +295,7 @@ def test_a_fence_that_fails_once_is_repeated(
 
 
 def test_no_answer_at_all_is_unknown(delta: DeltaTableSink, key: SinkKey, failpoint: Callable[[str], None]) -> None:
-    """After a bounded number of attempts the caller gets one sentence that the commit may still have taken effect."""
+    """After a bounded number of attempts one sentence says that the commit may still have taken effect."""
     slot = staged(delta, key, 1, 1)
     failpoint("sink.delta.commit.before=raise")
     with pytest.raises(
@@ -306,8 +307,8 @@ def test_no_answer_at_all_is_unknown(delta: DeltaTableSink, key: SinkKey, failpo
 def test_an_entry_that_lands_where_a_cleaned_log_has_room_again_is_no_commit(
     delta: DeltaTableSink, key: SinkKey, table: Path, failpoint: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that froze before its create wakes when the log has gone on, was checkpointed and cleaned: its create succeeds, below
-    the checkpoint. It believes the table, not the create."""
+    """A process froze before its create; meanwhile the log grew, was checkpointed and cleaned up. The create succeeds at a version below
+    the checkpoint, and the process trusts the reloaded table, not the create."""
     write_deltalake(str(table), table_of(100), configuration={"delta.logRetentionDuration": "interval 0 seconds"})
     zombie = staged(delta, key, 1, 1)
     create = delta._objects.create
@@ -333,7 +334,7 @@ def test_an_entry_that_lands_where_a_cleaned_log_has_room_again_is_no_commit(
 def test_evidence_and_fences_survive_checkpoints_and_the_end_of_the_log(
     delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """When every entry that recorded them is cleaned up, both are still found: in checkpoints, and beside the table."""
+    """After every entry that recorded them is cleaned up, both are still found: in checkpoints, and in the files beside the table."""
     fenced = later(key, 2)
     slot = staged(delta, key, 1, 1)
     run(delta.commit(key, slot))
@@ -350,7 +351,7 @@ def test_evidence_and_fences_survive_checkpoints_and_the_end_of_the_log(
 
 
 def test_a_checkpoint_is_written_when_it_is_due(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Our own commits keep the log short, at the interval that the table says."""
+    """Our own commits write checkpoints at the interval that the table configures."""
     write_deltalake(str(table), table_of(100), configuration={"delta.checkpointInterval": "3"})
     for generation in range(1, 5):
         each = later(key, generation)
@@ -363,7 +364,7 @@ def test_a_checkpoint_is_written_when_it_is_due(delta: DeltaTableSink, key: Sink
 def test_a_checkpoint_that_fails_is_no_failure(
     delta: DeltaTableSink, key: SinkKey, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit is done; the next one tries to write a checkpoint again."""
+    """The commit succeeds anyway, and the next one tries to write a checkpoint again."""
     write_deltalake(str(table), table_of(100), configuration={"delta.checkpointInterval": "1"})
     monkeypatch.setattr(DeltaTable, "create_checkpoint", lambda self: (_ for _ in ()).throw(OSError("disk full")))
     slot = staged(delta, key, 1, 1)

@@ -1,6 +1,6 @@
-"""Why entries of a Delta log are written here and not by delta-rs: what its own transaction does where ours must not.
+"""Why we write the entries of a Delta log ourselves: three cases in which delta-rs's own transaction would be wrong.
 
-Each fact is shown on both. When a release of delta-rs changes one of the three, its test fails and the choice can be made again
+Each case is tested with both. When a release of delta-rs changes one of them, its test fails, and the choice can be reconsidered
 (`sparkonce.sink.delta.sink`).
 """
 
@@ -30,7 +30,7 @@ LETTERS = ["a b", "x:y/%=", "ü漢", "*", "{[^]}", None]
 def written(
     table: Path, key: SinkKey, rows: dict[str, Any], *, partition_by: tuple[str, ...] = (), merge: bool = False
 ) -> Slot:
-    """Staged and committed by us."""
+    """Stages and commits with our own code."""
     sink, options = sink_on(table), WriteOptions(partition_by=partition_by, merge_schema=merge)
     frame: Any = pa.table(rows)
     slot = sink.stage(frame, key, 1, fingerprint="f", options=options)
@@ -39,7 +39,7 @@ def written(
 
 
 def library_commit(table: Path, actions: Sequence[AddAction | RemoveAction], schema: Schema | None = None) -> None:
-    """By delta-rs, without its retries and hooks."""
+    """Commits with delta-rs, without its retries and hooks."""
     loaded = DeltaTable(str(table))
     loaded.create_write_transaction(
         list(actions),
@@ -52,7 +52,7 @@ def library_commit(table: Path, actions: Sequence[AddAction | RemoveAction], sch
 
 
 def library_removes(table: Path) -> list[RemoveAction]:
-    """Of every live file, by its path on disk: the library spells it for the log."""
+    """Removes every live file, given by its path on disk; the library encodes the path for the log."""
     adds = [action["add"] for entry in entries(table) for action in entry if "add" in action]
     return [
         RemoveAction(
@@ -67,8 +67,8 @@ def library_removes(table: Path) -> list[RemoveAction]:
 
 
 def test_a_replacement_removes_every_file_whatever_its_name(key: SinkKey, table: Path) -> None:
-    """A rerun leaves only its own rows, whatever characters the older partition values have, also after VACUUM deleted the files that no
-    version references."""
+    """A rerun leaves only its own rows, whatever characters the older partition values contain, even after VACUUM deleted the unreferenced
+    files."""
     written(table, key, {"d": LETTERS, "n": list(range(len(LETTERS)))}, partition_by=("d",))
     written(table, later(key, 2), {"d": LETTERS, "n": [100 + n for n in range(len(LETTERS))]})
     DeltaTable(str(table)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
@@ -77,7 +77,7 @@ def test_a_replacement_removes_every_file_whatever_its_name(key: SinkKey, table:
 
 @pytest.mark.parametrize("letter", ["ü", "漢"])
 def test_the_librarys_transaction_leaves_replaced_rows_visible(key: SinkKey, table: Path, letter: str) -> None:
-    """delta-rs escapes letters beyond ASCII, unlike Java, so its `remove` names another file than the `add` of Spark or of ours: the log
+    """Unlike Java, delta-rs escapes letters beyond ASCII in paths, so its `remove` does not match the `add` that Spark or we wrote: the log
     then shows both generations."""
     written(table, key, {"d": ["a", letter], "n": [1, 2]}, partition_by=("d",))
     adds = [action["add"] for action in entries(table)[-1] if "add" in action]
@@ -90,7 +90,8 @@ def test_the_librarys_transaction_leaves_replaced_rows_visible(key: SinkKey, tab
 
 
 def test_the_librarys_transaction_adds_no_column(key: SinkKey, table: Path) -> None:
-    """Given a schema with one column more, its append writes no metadata: the rows show without that column. Ours adds both at once."""
+    """Given a schema with an additional column, its append writes no metadata: the rows appear without that column. Ours adds both in one
+    entry."""
     write_deltalake(str(table), pa.table({"n": [0]}))
     wider = Schema.from_arrow(pa.table({"n": [1], "extra": ["x"]}).schema)
     stats = json.dumps({"numRecords": 1})
@@ -106,7 +107,7 @@ def test_the_librarys_transaction_adds_no_column(key: SinkKey, table: Path) -> N
 
 @pytest.mark.parametrize("feature", ["allowColumnDefaults", "domainMetadata", "identityColumns"])
 def test_the_librarys_transaction_refuses_tables_that_ours_writes(key: SinkKey, table: Path, feature: str) -> None:
-    """delta-rs refuses a table with an enabled feature even if that feature demands nothing of our rows, for fences as well."""
+    """delta-rs refuses a table with an enabled feature even if the feature requires nothing of our rows, and refuses to fence it too."""
     assert feature in delta_fit.KNOWN
     write_deltalake(str(table), pa.table({"n": [0]}))
     enable(table, feature)
@@ -118,7 +119,7 @@ def test_the_librarys_transaction_refuses_tables_that_ours_writes(key: SinkKey, 
 
 
 def enable(table: Path, feature: str) -> None:
-    """As the engine that made the table would have, in version 0."""
+    """Enables the feature as the engine that created the table would have, in version 0."""
     path = table / delta_log.entry_path(0)
     actions = [json.loads(line) for line in path.read_text().splitlines()]
     for action in actions:

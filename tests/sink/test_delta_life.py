@@ -1,5 +1,4 @@
-"""The effects of reruns, other engines and time on a Delta output, and what is reported then: replaced, rewritten, dropped, vacuumed,
-swept."""
+"""A Delta output under reruns, other engines and time: replaced, rewritten, dropped, vacuumed and swept, and what is reported then."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def delta(table: Path) -> DeltaTableSink:
 
 
 def test_replace_removes_the_older_rows_in_the_same_entry(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """No version of the table shows both generations, or neither."""
+    """No version of the table shows both generations, or neither of them."""
     run(delta.commit(key, staged(delta, key, 1, 1, 2)))
     run(delta.commit(later(key, 2), staged(delta, later(key, 2), 1, 3)))
     assert numbers_in(table) == [3]
@@ -60,7 +59,7 @@ def test_append_keeps_the_older_rows(key: SinkKey, table: Path) -> None:
 
 
 def test_other_keys_and_writers_are_never_replaced(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A rerun touches the files of its own key and output alone."""
+    """A rerun replaces only files of its own key and output."""
     other = SinkKey(key_hash="ffff", output="orders", generation=1)
     run(delta.commit(key, staged(delta, key, 1, 1)))
     run(delta.commit(other, staged(delta, other, 1, 50)))
@@ -72,7 +71,8 @@ def test_other_keys_and_writers_are_never_replaced(delta: DeltaTableSink, key: S
 def test_replace_after_optimize_is_refused_before_the_rows_run(
     delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """Rows that were rewritten into others' files cannot be removed by file: one sentence, nothing staged; the old rows stay."""
+    """Rows that were rewritten into files with other rows cannot be removed by file: refused in one sentence before anything is staged; the
+    old rows stay."""
     run(delta.commit(key, staged(delta, key, 1, 1, 2)))
     DeltaTable(str(table)).optimize.compact()
     with pytest.raises(InvalidInput, match=r"another writer rewrote or deleted 2 file\(s\).*declare onRerun: Append"):
@@ -86,7 +86,7 @@ def test_replace_after_optimize_is_refused_before_the_rows_run(
 def test_optimize_between_staging_and_commit_makes_a_replacing_slot_stuck(
     delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """Never both generations, never neither: none of the new rows becomes visible."""
+    """No version shows both generations or neither: none of the new rows becomes visible."""
     run(delta.commit(key, staged(delta, key, 1, 1, 2)))
     slot = staged(delta, later(key, 2), 1, 3)
     DeltaTable(str(table)).optimize.compact()
@@ -97,7 +97,7 @@ def test_optimize_between_staging_and_commit_makes_a_replacing_slot_stuck(
 
 
 def test_replace_whose_older_slot_is_lost_is_corrupt(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Evidence that is gone is never taken for "there is nothing to replace"."""
+    """Missing evidence is never taken for "nothing to replace"."""
     slot = staged(delta, key, 1, 1, 2)
     run(delta.commit(key, slot))
     (table / evidence.slot_path(slot)).unlink()
@@ -109,7 +109,7 @@ def test_replace_whose_older_slot_is_lost_is_corrupt(delta: DeltaTableSink, key:
 
 
 def test_a_table_that_was_dropped_is_stuck(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A slot that was staged for a table is committed to no other: not to none, and not to one of the same name."""
+    """A slot is committed only to the table that it was staged for, not to a missing one and not to another one of the same name."""
     write_deltalake(str(table), table_of(100))
     slot = staged(delta, key, 1, 1)
     for path in (table / "_delta_log").iterdir():
@@ -125,8 +125,7 @@ def test_a_table_that_was_dropped_is_stuck(delta: DeltaTableSink, key: SinkKey, 
 
 
 def test_staged_files_that_vanished_are_stuck(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """VACUUM without retention deletes files that no version references: then nothing is committed, rather than rows that cannot be
-    read."""
+    """VACUUM without retention deletes files that no version references: the slot is Stuck, and no row that cannot be read is committed."""
     write_deltalake(str(table), table_of(100))
     slot = staged(delta, key, 1, 1, 2)
     DeltaTable(str(table)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
@@ -137,7 +136,7 @@ def test_staged_files_that_vanished_are_stuck(delta: DeltaTableSink, key: SinkKe
 
 
 def test_vacuum_leaves_evidence_and_committed_rows(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """After VACUUM the table reads, its slot is found whole, and replaced files are gone."""
+    """After VACUUM the table can be read, its slot is found complete, and replaced files are deleted."""
     many = open_delta(FolderObjects(table, durable=False), name="orders", stage=delta_stage)
     slot = staged(many, key, 1, 1, 2)
     run(many.commit(key, slot))
@@ -155,7 +154,8 @@ def test_vacuum_leaves_evidence_and_committed_rows(delta: DeltaTableSink, key: S
 def test_a_sealed_slot_is_rolled_forward_or_stuck(
     delta: DeltaTableSink, key: SinkKey, table: Path, dropped: bool, verdict: Verdict
 ) -> None:
-    """Settling commits what the driver had sealed; if the table no longer exists, it ends with a sentence and not with a new table."""
+    """Settling commits what the driver had sealed; if the table no longer exists, the attempt is Stuck with a reason, and no new table is
+    created."""
     write_deltalake(str(table), table_of(100))
     sealed = intent_of(1, {"orders": staged(delta, key, 1, 1, 2)})
     if dropped:
@@ -183,7 +183,7 @@ def test_a_sealed_slot_is_rolled_forward_or_stuck(
 
 
 def test_probe_sees_what_is_there(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Present means the slot with the recorded digest, and its files, live and complete; nothing is written."""
+    """Present means that the slot has the recorded digest and that its files are live and complete; the probe writes nothing."""
     slot = staged(delta, key, 1, 1, 2, 3)
     assert run(delta.probe(key, None)) is Evidence.GONE
     run(delta.commit(key, slot))
@@ -206,8 +206,8 @@ def test_probe_misses_what_is_lost(delta: DeltaTableSink, key: SinkKey, table: P
 
 
 def test_probe_tells_rewritten_rows_from_deleted_ones(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """OPTIMIZE moves rows and the result stays present; a DELETE or an overwrite removes them; beyond the log's retention the answer is
-    unknown."""
+    """OPTIMIZE moves rows and the result stays present; a DELETE or an overwrite removes them; once the log no longer shows which, the
+    answer is "not checked"."""
     slot = staged(delta, key, 1, 1, 2, 3)
     run(delta.commit(key, slot))
     DeltaTable(str(table)).optimize.compact()
@@ -226,7 +226,8 @@ def test_probe_tells_rewritten_rows_from_deleted_ones(delta: DeltaTableSink, key
 
 
 def test_sweep_deletes_only_what_can_never_be_committed(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Before any commit, files of barred tokens are deleted and those of an open one stay; after a commit only its own stay."""
+    """Before any commit the files of barred tokens are deleted and those of an open token stay; after a commit only the committed files
+    stay."""
     fenced, open_, newer = (staged(delta, key, token, 1, 2) for token in (1, 2, 3))
     assert run(delta.sweep(key)).folders == 0
     run(delta.fence(key, 2, fingerprint="f", by="settle"))
@@ -240,7 +241,7 @@ def test_sweep_deletes_only_what_can_never_be_committed(delta: DeltaTableSink, k
 
 
 def test_inventory_names_effects_staging_and_live_files(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """The input of an audit: commits with their files and visibility, folders of writes, and every live file."""
+    """The inventory has what an audit needs: commits with their files and visibility, staging folders, and every live file."""
     write_deltalake(str(table), table_of(100))
     first, lost = staged(delta, key, 1, 1, 2), staged(delta, key, 1, 1, 2)
     run(delta.commit(key, first))
@@ -270,7 +271,7 @@ def test_inventory_names_effects_staging_and_live_files(delta: DeltaTableSink, k
 def test_many_files_stand_in_a_list_that_vacuum_leaves(
     delta: DeltaTableSink, key: SinkKey, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of a slot's files lies beside the table, not among the files that VACUUM looks through."""
+    """A long list of a slot's files lies beside the table, outside the folders that VACUUM searches."""
     monkeypatch.setattr("sparkonce.sink.slotlog.layout.FILES_IN_SLOT", 1)
     slot = staged(delta, key, 1, 1, 2)
     assert slot.listing is not None
@@ -296,7 +297,8 @@ def test_check_finds_a_place_that_replaces_what_is_there(
 
 
 def test_check_refuses_a_table_that_forgets(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A table whose evidence expires is refused at start, before the rows run, and by a fence, whose answer would not be final."""
+    """A table whose evidence expires is refused at the start-up check, before rows are staged, and by a fence, whose answer would not be
+    final."""
     slot = staged(delta, key, 2, 1)
     write_deltalake(
         str(table), table_of(100), configuration={"delta.setTransactionRetentionDuration": "interval 7 days"}
@@ -319,7 +321,7 @@ def test_open_sink_knows_delta(tmp_path: Path) -> None:
 
 
 def test_without_deltalake_the_sentence_says_what_to_install(tmp_path: Path) -> None:
-    """The core imports without the extra, and a job that declares a Delta output is refused with the field and what to install."""
+    """The core can be imported without the extra; a job that declares a Delta output is refused with the field and what to install."""
     code = (
         "import sys; sys.modules['deltalake'] = None\n"
         "from sparkonce.sink.open import Declared, open_sink\n"
@@ -331,13 +333,13 @@ def test_without_deltalake_the_sentence_says_what_to_install(tmp_path: Path) -> 
 
 
 def test_a_percent_sign_in_the_path_is_refused(tmp_path: Path) -> None:
-    """delta-rs decodes such a path twice: refused when the output is opened, not found out after the rows ran."""
+    """delta-rs decodes such a path twice, so it is refused when the output is opened, not after the rows were computed."""
     with pytest.raises(InvalidInput, match="paths with a percent sign"):
         open_sink(Declared(name="orders", kind="delta", location=str(tmp_path / "a%20b")), base=None)
 
 
 def test_a_path_with_odd_characters_works(tmp_path: Path, key: SinkKey) -> None:
-    """Spaces, hashes, colons and letters beyond ASCII in a folder's name are nothing special."""
+    """Folder names may contain spaces, hashes, colons and letters beyond ASCII."""
     table = tmp_path / "my lake #1" / "a:b=c~ü" / "orders"
     sink = sink_on(table)
     slot = staged(sink, key, 1, 1, 2, 3)
@@ -347,7 +349,7 @@ def test_a_path_with_odd_characters_works(tmp_path: Path, key: SinkKey) -> None:
 
 
 def test_slots_without_rows_are_committed(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A stream's opening has no columns and no files: it is in the log, and the first rows define the table's columns."""
+    """A stream's opening has no columns and no files: it is committed to the log, and the first rows define the table's columns."""
     opening = Slot(state=SlotState.COMMITTED, sink_key=str(key), token=1, nonce="a1", fingerprint="f")
     assert run(delta.commit(key, opening)) == Committed(opening)
     batch = key.model_copy(update={"batch": 0})
@@ -358,7 +360,7 @@ def test_slots_without_rows_are_committed(delta: DeltaTableSink, key: SinkKey, t
 
 
 def test_the_number_of_a_slot_is_golden() -> None:
-    """Logs of every version name slots by it: it never changes, and fits a signed 64-bit number."""
+    """Logs written by any version identify slots by this number: it never changes, and fits a signed 64-bit integer."""
     slot = Slot(
         state=SlotState.COMMITTED,
         sink_key="a-o-g1",

@@ -1,5 +1,5 @@
-"""Real processes on one Delta table: killed, frozen and woken at random, and at every named point; strangers write in between.
-Effects are counted in the table, by another reader."""
+"""Real processes on one Delta table: killed, frozen and resumed at random and at every named point, while other writers append. Effects are
+counted in the table, by another reader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
 LONG = 60  # seconds: a process of these tests needs a second at most; only a defect takes this long
 TOKENS = (1, 2, 3, 4, 5, 6)
 INTERVAL = "2"
-"""Versions between checkpoints, so that the tests meet many."""
+"""Versions between checkpoints, small so that the tests meet many checkpoints."""
 
 
 def made(folder: Path) -> None:
@@ -43,7 +43,7 @@ def ours(folder: Path) -> list[int]:
 
 
 def with_table(point: str) -> bool:
-    """Whether the point is reached where there is a table already."""
+    """Whether the table already exists when the point is reached."""
     return point not in TABLE_POINTS
 
 
@@ -56,7 +56,7 @@ def reached_the_log(point: str) -> bool:
 
 @pytest.mark.parametrize("point", COMMIT_POINTS)
 def test_a_writer_killed_at_a_step_then_a_fence(point: str, tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
-    """Attempt 2 dies at the step; the fence's answer is final: it never changes later, and duplicates get the same."""
+    """Attempt 2 dies at the step; the answer of the fence that follows is final: it never changes later, and duplicates get the same."""
     if with_table(point):
         made(tmpfs_path)
         write_deltalake(str(tmpfs_path / "table"), table_of(-101), mode="append")  # the next version wants a checkpoint
@@ -81,7 +81,7 @@ def test_a_writer_killed_at_a_step_then_a_fence(point: str, tmpfs_path: Path, st
 def test_a_writer_frozen_at_a_step_wakes_after_the_fence(
     point: str, tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
-    """A zombie that wakes after the takeover gets the fence's answer: fenced, or that its commit had taken effect."""
+    """A zombie that resumes after the takeover gets the fence's answer: that it is fenced, or that its commit had taken effect."""
     if with_table(point):
         made(tmpfs_path)
         write_deltalake(str(tmpfs_path / "table"), table_of(-101), mode="append")
@@ -105,7 +105,8 @@ def test_a_writer_frozen_at_a_step_wakes_after_the_fence(
 def test_a_fence_killed_at_a_step_is_repeated(
     point: str, exists: bool, tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
-    """An owner that dies inside a fence has barred tokens or not; the next owner's fence bars them, and no higher one."""
+    """An owner that dies inside a fence has barred the lower tokens or not; the next owner's fence bars them, and neither bars a higher
+    one."""
     if exists:
         made(tmpfs_path)
     plan = Plan(folder=str(tmpfs_path), process="p", token=3, keys=("k1",), verb="fence", failpoints=f"{point}=kill")
@@ -121,7 +122,8 @@ def test_a_fence_killed_at_a_step_is_repeated(
 
 
 def test_an_attempt_completes_a_fence_that_died_half_way(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
-    """ "Fenced" is never said on a note alone: the attempt writes the log's entry itself, so that its twin is barred as well."""
+    """An attempt that finds only the fence's note writes the log entry itself before it answers Fenced, so that a second driver of it is
+    barred as well."""
     made(tmpfs_path)
     plan = Plan(
         folder=str(tmpfs_path), process="p", token=3, keys=("k1",), verb="fence", failpoints="sink.delta.noted=kill"
@@ -140,7 +142,7 @@ def test_an_attempt_completes_a_fence_that_died_half_way(tmpfs_path: Path, start
 def test_an_abort_killed_at_a_step_leaves_nothing_to_commit(
     point: str, tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
-    """Its token is barred by itself or by the fence, and then its files can be swept: never files deleted under an open one."""
+    """The abort itself or the fence bars its token, and then its files can be swept; files are never deleted while their token is open."""
     made(tmpfs_path)
     plan = Plan(folder=str(tmpfs_path), process="p", token=1, keys=("k1",), verb="abort", failpoints=f"{point}=kill")
     started.append(process := delta_attempts.start(plan))
@@ -153,7 +155,7 @@ def test_an_abort_killed_at_a_step_leaves_nothing_to_commit(
 
 
 def test_a_sweep_killed_at_its_step_is_repeated(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
-    """Files that it had not deleted are still there, and the next sweep deletes them."""
+    """The files that it had not deleted are still there, and the next sweep deletes them."""
     sink, key = sink_in(str(tmpfs_path)), key_of("k1")
     sink.stage(table_of(1), key, 1, fingerprint=FINGERPRINT)
     run(sink.fence(key, 2, fingerprint=FINGERPRINT, by="settle"))
@@ -174,7 +176,7 @@ def test_a_sweep_killed_at_its_step_is_repeated(tmpfs_path: Path, started: list[
 
 
 def test_a_table_is_created_once_by_racers(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
-    """Six jobs whose first commit finds no table: one version 0, and every job's rows once."""
+    """Six jobs make their first commit to a missing table: one version 0, and every job's rows once."""
     plans = [
         Plan(folder=str(tmpfs_path), process=f"{n}", token=1, keys=(f"k{n}",), verb="commit",
              failpoints="sink.delta.table.before=1*stop->off") for n in range(1, 7)
@@ -193,8 +195,8 @@ def test_a_table_is_created_once_by_racers(tmpfs_path: Path, started: list[ForkS
 
 
 def test_two_drivers_of_one_attempt_meet_at_the_commit(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
-    """Both have staged and looked, and are about to send their entry: one commits, the other gets that commit, and its files can be
-    deleted."""
+    """Two drivers of one attempt have staged, have read the table, and are about to send their log entry: one commits, the other gets that
+    commit, and its own files can be deleted."""
     made(tmpfs_path)
     plans = [
         Plan(folder=str(tmpfs_path), process=f"{n}", token=1, keys=("k1",), verb="commit",
@@ -218,8 +220,8 @@ def test_two_drivers_of_one_attempt_meet_at_the_commit(tmpfs_path: Path, started
 
 
 def test_the_librarys_writer_starts_over_after_our_entry(tmpfs_path: Path) -> None:
-    """delta-rs, holding the version before ours, rebases an append over our entry and refuses an overwrite of rows that it did not see.
-    This test fails if a release changes that."""
+    """delta-rs, holding the version before our entry, rebases an append onto it and refuses an overwrite of rows that it has not read. The
+    test fails if a release changes that."""
     made(tmpfs_path)
     table = tmpfs_path / "table"
     stale = DeltaTable(str(table))
@@ -231,8 +233,8 @@ def test_the_librarys_writer_starts_over_after_our_entry(tmpfs_path: Path) -> No
 
 
 def test_the_librarys_conflicts_are_as_they_were(tmpfs_path: Path) -> None:
-    """Two writers of the library on one loaded version with one transaction identifier: the second is refused. Our recipe does not rest
-    on it; a foreign job that writes the same identifier does."""
+    """Two delta-rs writers that loaded the same version and use the same transaction identifier: the second is refused. Our protocol does
+    not rely on it; a foreign job that writes our identifier does."""
     from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import CommitFailedError
 
@@ -248,7 +250,8 @@ def test_the_librarys_conflicts_are_as_they_were(tmpfs_path: Path) -> None:
 
 
 def test_a_stranger_in_between_means_looking_again(tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our entry is created only as the version right after the one that was looked at: what came in between takes its number."""
+    """Our entry is created only as the version right after the one that was read: if another writer takes that number first, the table is
+    read again."""
     made(tmpfs_path)
     table = tmpfs_path / "table"
     sink, key = sink_in(str(tmpfs_path)), key_of("k1")

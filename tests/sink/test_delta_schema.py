@@ -1,4 +1,4 @@
-"""Which rows a Delta table takes, how they are laid out in it, and which tables are left alone."""
+"""Which rows a Delta table accepts, how they are laid out in it, and which tables are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(
 
 
 def test_partitions_keep_nulls_and_every_character(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Values come back as they were, through folder names, paths of the log and partition values; files do not hold the column."""
+    """Partition values survive folder names, log paths and the log's partition values unchanged; the files do not hold the column."""
     rows = {"d": STRANGE_TEXTS, "n": list(range(len(STRANGE_TEXTS)))}
     assert isinstance(write(delta, key, rows, partition_by=("d",)), Committed)
     assert sorted((row["n"], row["d"]) for row in rows_in(table)) == list(enumerate(STRANGE_TEXTS))
@@ -55,7 +55,7 @@ def test_partitions_keep_nulls_and_every_character(delta: DeltaTableSink, key: S
 
 
 def test_a_filter_on_a_partition_skips_files(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Readers prune by the partition values and find the row counts without opening a file."""
+    """Readers prune by partition values, and find row counts without opening a file."""
     write(delta, key, {"d": ["a", "b", None], "n": [1, 2, 3]}, partition_by=("d",))
     read = DeltaTable(str(table))
     assert len(read.file_uris(file_pruning_predicate="d = 'a'")) == 1
@@ -64,7 +64,7 @@ def test_a_filter_on_a_partition_skips_files(delta: DeltaTableSink, key: SinkKey
 
 
 def test_a_table_keeps_its_own_partitions(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """They are used when none are given; others are refused before the rows run, with the remedy."""
+    """The table's partitions are used when the write names none; others are refused before the rows run, with the remedy."""
     write_deltalake(str(table), pa.table({"d": ["z"], "n": [0]}), partition_by=["d"])
     with pytest.raises(InvalidInput, match="is partitioned by d, not by n; leave partition_by out"):
         write(delta, key, {"d": ["a"], "n": [1]}, partition_by=("n",))
@@ -83,7 +83,8 @@ def test_rows_without_a_partition_column_have_null_there(delta: DeltaTableSink, 
 
 
 def test_new_columns_need_merge_schema(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Without it: refused before the rows run, naming them. With it: added in the very entry that shows the rows, older rows are null."""
+    """Without it new columns are refused by name before the rows run. With it they are added in the log entry that shows the rows; older
+    rows have null there."""
     write_deltalake(str(table), pa.table({"n": [0]}), name="sales", description="of a person")
     with pytest.raises(InvalidInput, match=r"does not have the column\(s\) a, b; pass merge_schema=True"):
         write(delta, key, {"n": [1], "a": ["x"], "b": [1.5]})
@@ -98,7 +99,7 @@ def test_new_columns_need_merge_schema(delta: DeltaTableSink, key: SinkKey, tabl
 
 
 def test_a_roll_forward_merges_as_its_driver_would_have(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Only the sealed slot allows new columns, and columns that another writer added meanwhile are not added twice."""
+    """Whether new columns are allowed is recorded in the sealed slot; a column that another writer added meanwhile is not added twice."""
     write_deltalake(str(table), pa.table({"n": [0]}))
     frame: Any = pa.table({"n": [1], "a": ["x"], "b": ["y"]})
     slot = delta.stage(frame, key, 1, fingerprint="f", options=WriteOptions(merge_schema=True))
@@ -108,7 +109,7 @@ def test_a_roll_forward_merges_as_its_driver_would_have(delta: DeltaTableSink, k
 
 
 def test_a_column_that_changed_under_the_write_is_stuck(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Rows that fitted when they were staged and do not fit any more are not shown."""
+    """Rows that fitted when they were staged and no longer do are never shown."""
     write_deltalake(str(table), pa.table({"n": [0]}))
     frame: Any = pa.table({"n": [1]})
     slot = delta.stage(frame, key, 1, fingerprint="f")
@@ -120,7 +121,7 @@ def test_a_column_that_changed_under_the_write_is_stuck(delta: DeltaTableSink, k
 
 
 def test_missing_columns_are_null(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Rows may lack columns of the table."""
+    """Columns of the table that the rows lack are null."""
     write_deltalake(str(table), pa.table({"n": [0], "a": ["x"]}))
     write(delta, key, {"n": [1]})
     assert rows_in(table) == [{"n": 0, "a": "x"}, {"n": 1, "a": None}]
@@ -151,7 +152,7 @@ def test_rows_that_do_not_fit_are_refused_before_they_run(
 
 
 def test_not_null_columns_are_respected(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Rows that may hold nulls, or lack the column, are refused; rows that cannot are taken."""
+    """Rows that may hold nulls there, or lack the column, are refused; rows that cannot hold nulls are accepted."""
     loose = pa.table({"n": [0], "a": ["x"]}).schema
     strict = loose.set(0, loose.field("n").with_nullable(nullable=False))
     write_deltalake(str(table), pa.table({"n": [0], "a": ["x"]}, schema=strict))
@@ -164,7 +165,7 @@ def test_not_null_columns_are_respected(delta: DeltaTableSink, key: SinkKey, tab
 
 
 def test_a_new_table_lets_every_column_be_null(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """What one job's rows promise binds no later one, at no depth."""
+    """A guarantee of one job's rows does not bind later jobs: no column is NOT NULL, at any depth."""
     inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     strict: pa.Schema = pa.schema(
         [pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.list_(pa.field("e", inner, nullable=False)))]
@@ -177,7 +178,8 @@ def test_a_new_table_lets_every_column_be_null(delta: DeltaTableSink, key: SinkK
 
 
 def test_local_timestamps_get_their_feature(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """A new table with `timestamp_ntz` names the table feature; one that has it not is never given such a column."""
+    """A new table with a `timestamp_ntz` column lists that table feature; an existing table without the feature is refused such a
+    column."""
     frame: Any = pa.table({"n": [1], "at": pa.array([0], pa.timestamp("us"))})
     run(delta.commit(key, delta.stage(frame, key, 1, fingerprint="f")))
     protocol = DeltaTable(str(table)).protocol()
@@ -200,8 +202,8 @@ def test_local_timestamps_get_their_feature(delta: DeltaTableSink, key: SinkKey,
 def test_a_table_without_columns_gets_the_feature_with_its_first_rows(
     delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """Rows without columns or a stream's opening made it, with the lowest protocol: the entry of the rows raises that and keeps what
-    it implied."""
+    """The table was created by a write without columns, or by a stream's opening, with the lowest protocol. The entry with the first rows
+    raises the protocol and keeps the features that the old one implied."""
     nothing, first = pa.table({}), SinkKey(key_hash="c3", output="orders", generation=1)
     assert isinstance(run(delta.commit(first, delta.stage(nothing, first, 1, fingerprint="f"))), Committed)  # type: ignore[arg-type]  # as a DataFrame
     assert DeltaTable(str(table)).protocol().min_writer_version == 2
@@ -230,7 +232,8 @@ def test_a_table_without_columns_gets_the_feature_with_its_first_rows(
 def test_a_raised_protocol_names_what_was_implied(
     reader: int, writer: int, expected: tuple[list[str], list[str]]
 ) -> None:
-    """A table of a version without a list of features has those of its version; a list is kept."""
+    """For an old protocol, the raised one lists the features that its version implied; a protocol with a list of features keeps its
+    list."""
     listed = frozenset({"r"}) if writer == 7 else frozenset[str]()
     raised = delta_fit.raised_protocol(
         reader=reader,
@@ -244,27 +247,27 @@ def test_a_raised_protocol_names_what_was_implied(
 
 
 def test_a_column_called_like_a_type_needs_no_feature() -> None:
-    """The type decides, not the name."""
+    """A column name never counts as a type."""
     assert delta_fit.needed_features(struct(timestamp_ntz="long")) == set()
     assert delta_fit.needed_features(struct(m=mapped("string", "timestamp_ntz"))) == {"timestampNtz"}
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.binary()])
 def test_columns_without_one_text_are_no_partitions(delta: DeltaTableSink, key: SinkKey, kind: pa.DataType) -> None:
-    """Spark names folders of a timestamp in the session's time zone: refused, rather than rows that move by hours."""
+    """Spark names a timestamp's folder in the session's time zone, so such a partition is refused: rows could move by hours."""
     frame: Any = pa.table({"n": [1], "p": pa.array([None], kind)})
     with pytest.raises(InvalidInput, match="by which this version does not partition"):
         delta.stage(frame, key, 1, fingerprint="f", options=WriteOptions(partition_by=("p",)))
 
 
 def test_partitions_that_are_no_columns_are_refused(delta: DeltaTableSink, key: SinkKey) -> None:
-    """Named, before the rows run."""
+    """They are refused by name, before the rows run."""
     with pytest.raises(InvalidInput, match="the rows have no column day to partition by"):
         write(delta, key, {"n": [1]}, partition_by=("day",))
 
 
 def test_an_empty_frame_makes_a_table_with_its_columns(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """Zero rows are a result, too; partitioned or not."""
+    """Zero rows are a result as well; partitioned or not."""
     frame: Any = pa.table({"d": pa.array([], pa.string()), "n": pa.array([], pa.int64())})
     slot = delta.stage(frame, key, 1, fingerprint="f", options=WriteOptions(partition_by=("d",)))
     assert run(delta.commit(key, slot)) == Committed(slot)
@@ -289,7 +292,7 @@ def test_an_empty_frame_makes_a_table_with_its_columns(delta: DeltaTableSink, ke
     ],
 )
 def test_columns_that_no_table_can_have(columns: list[tuple[str, Any]], why: str) -> None:
-    """Whether there is a table or not: refused by name, with what to do."""
+    """They are refused by name, with what to do, whether or not the table exists."""
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns]
     found = delta_fit.new_schema({"type": "struct", "fields": fields}, ())
     assert isinstance(found, str)
@@ -306,14 +309,14 @@ def fitted(table: Any, rows: Any, *, merge: bool = False, **features: bool) -> d
 
 
 def test_struct_fields_are_matched_by_name_at_any_depth() -> None:
-    """Rows whose fields come in another order fit, inside arrays and in keys and values of maps, too."""
+    """Rows with their fields in another order fit, also inside arrays and in keys and values of maps."""
     one, other = struct(a="long", b="string"), struct(b="string", a="long")
     for wrapped in (lambda kind: kind, array, lambda kind: mapped(kind, array(kind)), lambda kind: struct(s=kind)):
         assert fitted(wrapped(one), wrapped(other)) == delta_fit.RowLayout(None, (), ())
 
 
 def test_a_field_that_rows_lack_is_null_unless_the_table_forbids_it() -> None:
-    """As a column that they lack; the sentence names the field."""
+    """It is like a column that the rows lack; the sentence names the field."""
     assert fitted(struct(a="long", b="long"), struct(b="long")) == delta_fit.RowLayout(None, (), ())
     why = "its column c.a is NOT NULL, and the rows do not have it"
     assert fitted(struct(a_="long", b="long"), struct(b="long")) == why
@@ -331,13 +334,14 @@ def test_a_field_that_rows_lack_is_null_unless_the_table_forbids_it() -> None:
     ],
 )
 def test_nulls_that_a_table_forbids_are_named_by_their_path(table: Any, rows: Any, place: str) -> None:
-    """Fields are compared by name, so another order hides nothing; the other way round the rows fit."""
+    """Fields are compared by name, so another order hides nothing; rows that are stricter than the table fit."""
     assert fitted(table, rows) == f"its column {place} is NOT NULL, and the rows may hold nulls there; coalesce them"
     assert fitted(rows, table) == delta_fit.RowLayout(None, (), ())
 
 
 def test_new_fields_of_structs_need_merge_schema(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """They are named with their path and added, nullable, at the end of their struct; older rows have null there."""
+    """Without it new fields are named by their path. With it they are added, nullable, at the end of their struct; older rows have null
+    there."""
     write_deltalake(str(table), pa.table({"n": [0], "who": [{"age": 1}], "l": [[{"x": 1}]]}))
     rows: dict[str, Any] = {"n": [1], "who": [{"name": "Ada", "age": 2}], "l": [[{"w": 2, "x": 2}]]}
     with pytest.raises(
@@ -356,7 +360,7 @@ def test_new_fields_of_structs_need_merge_schema(delta: DeltaTableSink, key: Sin
 
 
 def test_a_new_field_needs_its_features_too() -> None:
-    """A nested `timestamp_ntz` is a demand on readers like one of a column."""
+    """A nested `timestamp_ntz` requires the same table feature as a column of that type."""
     added = fitted(struct(a="long"), struct(a="long", at="timestamp_ntz"), merge=True)
     assert str(added).startswith(
         "its new column at holds timestamp_ntz, which needs the table feature timestampNtz; enable that"
@@ -369,7 +373,7 @@ def test_a_new_field_needs_its_features_too() -> None:
 
 @pytest.mark.parametrize("wrapped", [lambda kind: mapped("string", kind), lambda kind: mapped(kind, "long")])
 def test_no_field_comes_or_goes_inside_a_map(wrapped: Any) -> None:
-    """Not every reader fills in what a file lacks there, and a key with another field is another key."""
+    """Not every reader fills in a field that a file lacks there, and a key with another field is another key."""
     more, fewer = wrapped(struct(a="long", b="long")), wrapped(struct(a="long"))
     place = "c.key" if isinstance(more["keyType"], dict) else "c.value"
     added, lacking = fitted(fewer, more, merge=True), fitted(more, fewer)
@@ -379,7 +383,7 @@ def test_no_field_comes_or_goes_inside_a_map(wrapped: Any) -> None:
     )
 
 
-# --- tables that demand what we do not write ---------------------------------------------------------------------------------
+# --- tables that require what we do not write ---------------------------------------------------------------------------------
 
 
 def plain(**configuration: str) -> dict[str, Any]:
@@ -393,7 +397,7 @@ def plain(**configuration: str) -> dict[str, Any]:
 
 
 def test_ordinary_tables_are_written() -> None:
-    """Old protocols, and features that are enabled and unused, are no reason to refuse."""
+    """Old protocols, and features that are enabled but unused, are no reason to refuse a table."""
     assert delta_fit.unwritable(**plain()) is None
     known = plain() | {"reader": 3, "writer": 7, "features": frozenset(delta_fit.KNOWN)}
     assert delta_fit.unwritable(**known) is None
@@ -413,7 +417,7 @@ def test_ordinary_tables_are_written() -> None:
     ],
 )
 def test_tables_that_demand_more_are_refused(change: dict[str, Any], why: str) -> None:
-    """Each refusal names what the table demands."""
+    """Each refusal names what the table requires."""
     assert why in (delta_fit.unwritable(**(plain() | change)) or "")
 
 
@@ -429,7 +433,7 @@ def test_tables_that_demand_more_are_refused(change: dict[str, Any], why: str) -
 )
 @pytest.mark.parametrize("deep", [True, False])
 def test_columns_that_writers_must_compute_are_refused(name: str, why: str, deep: bool) -> None:
-    """A column whose values or checks are the writer's business, at any depth, is named."""
+    """A column whose values or checks the writer must compute is named, at any depth."""
     field = {"name": "n", "type": "long", "nullable": True, "metadata": {name: "1"}}
     if deep:
         field = {"name": "s", "type": {"type": "struct", "fields": [field]}, "nullable": True, "metadata": {}}
@@ -439,7 +443,7 @@ def test_columns_that_writers_must_compute_are_refused(name: str, why: str, deep
 def test_a_refused_table_is_refused_at_start_and_before_the_rows(
     delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """One sentence names the table; nothing is staged, and a fence still bars."""
+    """One sentence names the table; nothing is staged, and a fence still works."""
     write_deltalake(str(table), pa.table({"n": [0]}))
     DeltaTable(str(table)).alter.add_constraint({"positive": "n >= 0"})
     with pytest.raises(OutputUnsupported, match=r"the Delta table file:.* cannot be written: it has the constraint"):
@@ -451,7 +455,7 @@ def test_a_refused_table_is_refused_at_start_and_before_the_rows(
 
 
 def test_an_append_only_table_takes_rows_and_no_replacement(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """What may not be deleted cannot be replaced: said before the rows run."""
+    """A table whose rows may not be deleted cannot be replaced: this is said before the rows run."""
     write_deltalake(str(table), pa.table({"n": [0]}), configuration={"delta.appendOnly": "true"})
     assert isinstance(write(delta, key, {"n": [1]}), Committed)
     with pytest.raises(InvalidInput, match=r"append-only .*declare onRerun: Append"):
@@ -464,7 +468,7 @@ def test_an_append_only_table_takes_rows_and_no_replacement(delta: DeltaTableSin
 
 
 def test_an_entry_is_golden() -> None:
-    """Paths are URI-encoded from the names on disk, values are not; every line is one action."""
+    """Paths are URI-encoded from the names on disk, partition values are not; every line is one action."""
     file = DataFile(
         path="so-k-o-g1/0000000001-a/d=x%3Ay%2F%25/n=__HIVE_DEFAULT_PARTITION__/p ü#.parquet",
         rows=2,
@@ -482,7 +486,7 @@ def test_an_entry_is_golden() -> None:
 
 
 def test_paths_are_spelled_as_java_spells_them() -> None:
-    """Delta's VACUUM compares texts: exactly the characters that Java's URIs escape are escaped."""
+    """Delta's VACUUM compares paths as text, so exactly those characters are escaped that Java's URI class escapes."""
     assert delta_log.log_path('a b/c%d#e?f[g]{h}^i`j|k"l<m>n\\o') == (
         "a%20b/c%25d%23e%3Ff%5Bg%5D%7Bh%7D%5Ei%60j%7Ck%22l%3Cm%3En%5Co"
     )
@@ -491,7 +495,7 @@ def test_paths_are_spelled_as_java_spells_them() -> None:
 
 
 def test_a_commit_says_who_made_it(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """The table's history names key, token, nonce and fingerprint, for a person."""
+    """For people, the table's history names key, token, nonce and fingerprint."""
     write(delta, key, {"n": [1]})
     slot = run(delta.find(key))
     assert slot is not None
@@ -500,7 +504,8 @@ def test_a_commit_says_who_made_it(delta: DeltaTableSink, key: SinkKey, table: P
 
 
 def test_folders_that_name_no_value_are_stuck(delta: DeltaTableSink, key: SinkKey) -> None:
-    """A slot that was sealed with such names is one sentence, and no error that comes back for ever."""
+    """A slot that was sealed with folder names that encode no partition value is Stuck with one sentence, not an error that repeats for
+    ever."""
     frame: Any = pa.table({"d": ["a"], "n": [1]})
     slot = delta.stage(frame, key, 1, fingerprint="f", options=WriteOptions(partition_by=("d",)))
     forged = [each.model_copy(update={"path": each.path.replace("/d=a/", "/so-group-d=_xFF/")}) for each in slot.files]

@@ -1,4 +1,4 @@
-"""Statistics of each file in the log of a Delta table, with which readers that skip files miss no row."""
+"""Statistics of each file in the log of a Delta table: readers that skip files by them miss no row."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COLUMNS: dict[str, Any] = {
     "none": pa.array([None] * 4, pa.int64()),
     "deep": pa.array([{"x": 1}, {"x": 2}, None, {"x": 3}], pa.struct([("x", pa.int64())])),
 }
-"""Two rows per file."""
+"""Rows per file: two."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def stats(key: SinkKey, table: Path) -> list[dict[str, Any]]:
 
 
 def test_bounds_are_those_of_the_rows(stats: list[dict[str, Any]]) -> None:
-    """Whole numbers, dates and short text have exact bounds; nulls are counted in every plain column."""
+    """Integers, dates and short text have exact bounds; nulls are counted in every column without fields."""
     first, second = stats
     assert first["numRecords"] == second["numRecords"] == 2
     assert first["minValues"] == {"tiny": -128, "whole": -(2**63), "day": "1970-01-01", "name": "", "odd": "\x00"}
@@ -68,8 +68,8 @@ def test_bounds_are_those_of_the_rows(stats: list[dict[str, Any]]) -> None:
 
 
 def test_what_engines_order_differently_has_no_bounds(stats: list[dict[str, Any]]) -> None:
-    """Floats with NaN, times, exact numbers, bytes, dates before the reform and outside of the years 1 to 9999, long text, text that
-    is not UTF-8 or beyond the plane that all order alike."""
+    """Engines order these differently: floats with NaN, times, decimals, bytes, dates before the calendar reform or outside the years 1 to
+    9999, long text, text that is not UTF-8 or beyond the Basic Multilingual Plane."""
     for name in (
         "old",
         "far",
@@ -103,7 +103,7 @@ def test_what_engines_order_differently_has_no_bounds(stats: list[dict[str, Any]
 def test_a_reader_that_skips_files_finds_the_same_rows(
     stats: list[dict[str, Any]], table: Path, condition: str, rows: int
 ) -> None:
-    """delta-rs's engine finds the same rows with a filter as without one, filtered afterwards."""
+    """For each filter delta-rs's engine, which skips files, finds as many rows as a scan of all files would."""
     del stats
     query = QueryBuilder().register("t", DeltaTable(str(table)))
     found = pa.table(query.execute(f"SELECT tiny FROM t WHERE {condition}"))
@@ -120,7 +120,8 @@ def test_a_filter_skips_files_by_their_bounds(stats: list[dict[str, Any]], table
 
 
 def test_whoever_rolls_a_slot_forward_knows_the_number_of_rows(key: SinkKey, table: Path) -> None:
-    """Another process has no footers: it counts rows, and its files are never skipped."""
+    """A process that rolls forward has not read the footers: it records the number of rows and no bounds, so its files are never
+    skipped."""
     slot = sink_on(table).stage(pa.table({"n": [1, 2]}), key, 1, fingerprint="f")  # type: ignore[arg-type]  # any frame
     assert run(sink_on(table).commit(key, slot)) == Committed(slot)
     said = [json.loads(action["add"]["stats"]) for entry in entries(table) for action in entry if "add" in action]
@@ -128,7 +129,7 @@ def test_whoever_rolls_a_slot_forward_knows_the_number_of_rows(key: SinkKey, tab
 
 
 def test_partition_columns_have_no_bounds(key: SinkKey, table: Path) -> None:
-    """They are not in the files; the other columns are bounded as ever, and a rerun's rows replace them."""
+    """They are not stored in the files; the other columns have bounds as usual, and a rerun's rows replace the old ones."""
     from sparkonce.sink.protocol import WriteOptions
 
     sink = sink_on(table)

@@ -1,4 +1,4 @@
-"""The widths of texts that columns of a Delta table declare, and what a commit knows of rows that were staged."""
+"""Text widths that columns of a Delta table declare, and what a commit knows about rows that were staged before."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def column(
 
 
 def known(*columns: dict[str, Any]) -> tuple[Width, ...]:
-    """The widths that columns declare well."""
+    """The widths that columns declare, all of them valid."""
     found = widths(columns)
     assert not isinstance(found, str), found
     return found
@@ -77,12 +77,12 @@ def rows(*columns: dict[str, Any]) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_widths_are_read_at_any_depth(kind: Any, declared: str | None, found: dict[str, tuple[int, str]]) -> None:
-    """From the metadata of the whole column, in the syntax in which Spark's catalogs write types."""
+    """Widths are read from the metadata of the top-level column, in the type syntax of Spark's catalogs."""
     assert {each.path: (each.most, each.declared) for each in known(column("c", kind, declared))} == found
 
 
 def test_a_nested_field_may_declare_its_own_width() -> None:
-    """A struct that is put together from columns keeps their metadata; a name with a dot is quoted."""
+    """The fields of a struct that was built from columns keep those columns' metadata; a name with a dot is quoted."""
     inner = rows(column("a.b", "string", "varchar(2)"), column("c", "string"))
     (found,) = known(column("s", inner))
     assert (found.path, found.most) == ("s.`a.b`", 2)
@@ -97,7 +97,7 @@ def test_a_nested_field_may_declare_its_own_width() -> None:
     ],
 )  # fmt: skip
 def test_a_declaration_that_cannot_be_read_is_refused(declared: Any) -> None:
-    """By the column's name: rows that are not checked would make the next rewrite of their file fail."""
+    """It is refused by the column's name: if the rows went unchecked, the next rewrite of their file would fail."""
     found = widths([{**column("c", "string"), "metadata": {DECLARED: declared}}])
     assert (isinstance(found, str) and "the metadata of its column c" in found) or (declared is None and found == ())
 
@@ -116,7 +116,7 @@ def test_a_declaration_that_contradicts_its_column_is_refused(kind: Any, declare
 
 
 def test_a_commit_takes_rows_that_were_checked_for_the_width_or_a_narrower_one() -> None:
-    """Wider or unchecked rows are named; places that the rows lack ask for nothing."""
+    """Rows that were checked for a wider width, or not checked, are refused by column; columns that the rows lack need no check."""
     declared = known(column("c", STRINGS, "struct<v:varchar(4),l:array<char(2)>>"), column("gone", "string", "char(1)"))
     staged = rows(column("c", STRINGS))
     ours = of_rows(declared, staged)
@@ -138,7 +138,8 @@ def test_a_commit_takes_rows_that_were_checked_for_the_width_or_a_narrower_one()
 
 
 def test_what_rows_claim_counts_only_when_it_was_checked() -> None:
-    """A slot that an older version staged makes the table that it would have made: without widths and collations."""
+    """Widths that rows declare without a recorded check, as in a slot of an older version, are not put into the table's schema; nor are
+    collations."""
     inner = rows(column("a", "string", "char(1)"), column("b", "string", metadata={COLLATIONS: {"b": "icu.UNICODE"}}))
     claimed = rows(column("s", inner, metadata={"comment": "kept"}), column("c", "string", "varchar(5)"))
     found = settled(claimed)
@@ -161,7 +162,8 @@ def narrow(table: Path) -> Path:
 def test_a_width_that_appears_under_the_write_is_respected(
     key: SinkKey, table: Path, narrow: Path, most: int | None, outcome: type
 ) -> None:
-    """Rows whose texts were not checked for what the table declares now never become visible; who rolls forward decides the same."""
+    """Rows whose texts were not checked for the width that the table declares by now never become visible; a process that rolls forward
+    decides the same."""
     elsewhere = sink_on(table.with_name("elsewhere"))
     frame: Any = pa.table({"code": ["A-100-LONG"]})
     slot = elsewhere.stage(frame, key, 1, fingerprint="f")

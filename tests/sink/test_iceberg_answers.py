@@ -1,4 +1,4 @@
-"""Answers of an Iceberg catalog that do not come, come late, or come after another writer's commit."""
+"""Replies of an Iceberg catalog that are lost, late, or sent after another writer's commit."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ STEPS = (
 )  # fmt: skip
 
 
-# --- answers that do not come -----------------------------------------------------------------------------------------
+# --- lost replies -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("times", [1, len(RESEND_AFTER)])
 def test_a_lost_answer_is_resolved(iceberg_sink: IcebergTableSink, key: SinkKey, times: int, lands: bool) -> None:
-    """Whether the commit had landed or not: the table is read, the commit sent again if it is not there, and the rows are there once."""
+    """Whether or not the commit took effect, the table is read, the commit is resent if it is missing, and the rows are there once."""
     slot = staged(iceberg_sink, key, 1, 1, 2)
     catalog = lossy(iceberg_sink, times=times, lands=lands)
     assert run(iceberg_sink.commit(key, slot)) == Committed(slot)
@@ -51,7 +51,7 @@ def test_a_lost_answer_is_resolved(iceberg_sink: IcebergTableSink, key: SinkKey,
 
 @pytest.mark.parametrize("lands", [True, False])
 def test_a_lost_answer_of_a_fence_is_resolved(iceberg_sink: IcebergTableSink, key: SinkKey, lands: bool) -> None:
-    """The fence is read back, or set again."""
+    """The fence is found in the table, or set again."""
     zombie = staged(iceberg_sink, key, 1, 9)
     lossy(iceberg_sink, times=1, lands=lands)
     assert run(iceberg_sink.fence(key, 2, fingerprint="f", by="settle")) is None
@@ -59,8 +59,7 @@ def test_a_lost_answer_of_a_fence_is_resolved(iceberg_sink: IcebergTableSink, ke
 
 
 def test_no_answer_at_all_is_unknown(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """After a bounded number of attempts the caller gets one sentence that the commit may still have taken effect; an abort then
-    decides."""
+    """After a bounded number of attempts one sentence says that the commit may still have taken effect; an abort then decides."""
     slot = staged(sql_sink, key, 1, 1)
     catalog = lossy(sql_sink, times=99, lands=False)
     with pytest.raises(
@@ -72,7 +71,7 @@ def test_no_answer_at_all_is_unknown(sql_sink: IcebergTableSink, key: SinkKey) -
 
 
 def test_a_commit_that_arrives_after_its_successor_is_refused(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """A request that hung in the network, and lands when the key was fenced or committed since, is refused by the catalog itself."""
+    """A request that was delayed in the network, and arrives after the key was fenced or committed, is refused by the catalog itself."""
     held: list[tuple[Any, ...]] = []
 
     class Hung(Lossy):
@@ -96,7 +95,7 @@ def test_a_commit_that_arrives_after_its_successor_is_refused(sql_sink: IcebergT
 def test_a_step_that_fails_once_is_repeated(
     sql_sink: IcebergTableSink, key: SinkKey, point: str, failpoint: Callable[[str], None]
 ) -> None:
-    """A failure before or after either change changes nothing about its outcome."""
+    """A failure before or after either change does not change the outcome of a commit."""
     failpoint(f"{point}=1*raise->off")
     assert run(sql_sink.fence(key, 2, fingerprint="f", by="settle")) is None
     written(sql_sink, key, 2, 1)
@@ -104,7 +103,7 @@ def test_a_step_that_fails_once_is_repeated(
 
 
 def test_foreign_appends_come_in_between(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
-    """Another writer's commit between our look and our commit costs another look, and neither loses a row."""
+    """Another writer's commit between our read and our commit costs one more read; neither loses a row."""
     written(iceberg_sink, key, 1, 1)
     slot = staged(iceberg_sink, generation(key, 2), 1, 2)
     left = [3]
@@ -121,7 +120,7 @@ def test_foreign_appends_come_in_between(iceberg_sink: IcebergTableSink, key: Si
 
 
 def test_what_was_sent_and_never_answered_is_not_called_stuck(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """The staged files go after a commit was sent: that one may still land, so the outcome is unknown, never "it cannot be"."""
+    """The staged files disappear after the commit was sent. It may still take effect, so the outcome is unknown, never Stuck."""
     slot = staged(sql_sink, key, 1, 1)
 
     class Swept(Lossy):
@@ -141,7 +140,8 @@ def test_what_was_sent_and_never_answered_is_not_called_stuck(sql_sink: IcebergT
 def test_a_commit_that_is_overtaken_too_often_says_what_is_known(
     sql_sink: IcebergTableSink, key: SinkKey, monkeypatch: pytest.MonkeyPatch, lost: bool, said: str
 ) -> None:
-    """Refused each time, it committed nothing. If one reply was lost, that request may still land, so the outcome is unknown."""
+    """A commit that was refused each time committed nothing. If one reply was lost, that request may still take effect, so the outcome is
+    unknown."""
     monkeypatch.setattr(table_commit, "CONFLICTS", 2)
     slot = staged(sql_sink, key, 1, 1)
 
@@ -161,7 +161,7 @@ def test_a_commit_that_is_overtaken_too_often_says_what_is_known(
 def test_an_error_of_our_own_is_no_lost_answer(
     sql_sink: IcebergTableSink, key: SinkKey, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """A commit that cannot be built was not sent: that is said with the error itself, at once, and nothing is closed for it."""
+    """A commit that cannot be built was not sent: the error itself is raised at once, and no slot is closed for it."""
     slot = staged(sql_sink, key, 1, 1)
     catalog = lossy(sql_sink, times=0, lands=True)
 
@@ -180,7 +180,7 @@ def test_an_error_of_our_own_is_no_lost_answer(
 def test_a_store_that_does_not_answer_before_the_commit_is_sent(
     sql_sink: IcebergTableSink, key: SinkKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A footer that cannot be read is asked for again; then the sentence says that nothing was sent."""
+    """Reading the staged files is retried; if it keeps failing, the sentence says that nothing was sent."""
     slot = staged(sql_sink, key, 1, 1)
     catalog = lossy(sql_sink, times=0, lands=True)
     asked: list[object] = []
@@ -198,7 +198,7 @@ def test_a_store_that_does_not_answer_before_the_commit_is_sent(
 
 
 class Overtaken:
-    """A catalog in which another key is fenced before each of the next commits, which moves neither `main` nor one of our tags."""
+    """A catalog in which another key is fenced before each of the next commits; that moves neither `main` nor our key's tags."""
 
     def __init__(self, sink: IcebergTableSink, *, times: int) -> None:
         self._catalog, self.times = sink._place.catalog, times
@@ -215,7 +215,7 @@ class Overtaken:
 
 
 def test_others_that_come_in_between_are_no_lost_answers(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
-    """However often a commit is overtaken, it is sent again: its outcome is never unknown, and the rows are there once."""
+    """However often other writers come first, the commit is resent: its outcome is never unknown, and the rows are there once."""
     slot = staged(iceberg_sink, key, 1, 1, 2)
     overtaken = Overtaken(iceberg_sink, times=len(RESEND_AFTER) + 3)
     iceberg_sink._place.__dict__["catalog"] = overtaken
@@ -227,7 +227,8 @@ def test_others_that_come_in_between_are_no_lost_answers(iceberg_sink: IcebergTa
 def test_a_new_sql_catalog_that_somebody_else_opens_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pyiceberg looks for its tables and then makes them: who finds them made in between has a catalog all the same."""
+    """pyiceberg checks whether its own tables exist and then creates them: a process that finds them created in between can still use the
+    catalog."""
     for name, value in sql_catalog(tmp_path).items():
         monkeypatch.setenv(name, value)
     making = SqlCatalogBaseTable.metadata.create_all

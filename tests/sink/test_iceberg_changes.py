@@ -1,4 +1,4 @@
-"""Changes of an Iceberg table between our commits, and tables that are refused from the start."""
+"""Changes that others make to an Iceberg table between our commits, and tables that are refused from the start."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from sparkonce.sink.iceberg.sink import IcebergTableSink
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import Evidence, FencedOff, SinkKey, Stuck, WriteOptions
 
-# --- what becomes of a table -------------------------------------------------------------------------------------------
+# --- changes to a table -----------------------------------------------------------------------------------------------
 
 
 def test_expiry_of_snapshots_keeps_the_evidence_and_nothing_else(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
-    """All snapshots but the last are expired: commit and fence are still known, and no old snapshot with files is held back by a tag."""
+    """After all snapshots that no branch or tag refers to expired, commit and fence are still known, and none of the kept ones but the head
+    has files."""
     slot = written(iceberg_sink, key, 1, 1)
     assert run(iceberg_sink.fence(generation(key, 3), 2, fingerprint="f", by="settle")) is None
     written(iceberg_sink, generation(key, 2), 1, 2)
@@ -58,7 +59,7 @@ def test_expiry_of_snapshots_keeps_the_evidence_and_nothing_else(iceberg_sink: I
 
 
 def test_rerun_replaces_in_one_commit(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
-    """Generation 2 takes generation 1's files out in the commit that brings its own; other keys' and foreign rows stay."""
+    """Generation 2 removes generation 1's files in the commit that adds its own; other keys' and foreign rows stay."""
     other = SinkKey(key_hash="c3d4", output="orders", generation=1)
     first = written(iceberg_sink, key, 1, 1, 2)
     written(iceberg_sink, other, 1, 10)
@@ -74,7 +75,7 @@ def test_rerun_replaces_in_one_commit(iceberg_sink: IcebergTableSink, key: SinkK
 
 
 def test_rerun_appends(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
-    """With `onRerun: Append` both generations stay; a later Replace takes out both."""
+    """With `onRerun: Append` both generations stay; a later Replace removes both."""
     appending = opened(on_rerun=OnRerun.APPEND)
     first = written(appending, key, 1, 1)
     written(appending, generation(key, 2), 1, 2)
@@ -85,7 +86,7 @@ def test_rerun_appends(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
 
 
 def test_a_late_commit_of_a_replaced_generation_is_stuck(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """Generation 1 wakes after generation 2 is committed: its rows can never appear beside those that replaced them."""
+    """Generation 1 resumes after generation 2 is committed: its rows never appear beside the ones that replaced them."""
     late = staged(sql_sink, key, 1, 1)
     written(sql_sink, generation(key, 2), 1, 2)
     decision = run(sql_sink.commit(key, late))
@@ -95,7 +96,8 @@ def test_a_late_commit_of_a_replaced_generation_is_stuck(sql_sink: IcebergTableS
 
 
 def test_what_was_rewritten_cannot_be_replaced(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """After another user changed the earlier generation's files a rerun is refused before any row is written; Append continues."""
+    """After another user rewrote the earlier generation's files a rerun is refused before any row is written; with Append it is
+    committed."""
     slot = written(sql_sink, key, 1, 1, 2)
     iceberg_tables.table().delete("n = 1")
     with pytest.raises(InvalidInput, match=r"no longer in lake\.sales\.orders as it wrote them"):
@@ -106,7 +108,8 @@ def test_what_was_rewritten_cannot_be_replaced(sql_sink: IcebergTableSink, key: 
 
 
 def test_a_dropped_table_is_stuck_and_so_is_one_made_anew(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
-    """A slot staged for one table is never committed to another table of the same name, and its earlier rows are gone."""
+    """A slot that was staged for one table is never committed to another table of the same name, and the probe reports its earlier rows as
+    gone."""
     first = written(iceberg_sink, key, 1, 1)
     slot = staged(iceberg_sink, generation(key, 2), 1, 2)
     iceberg_tables.catalog().drop_table(iceberg_tables.TABLE)
@@ -139,7 +142,8 @@ def test_a_table_that_changed_under_the_rows_is_stuck(sql_sink: IcebergTableSink
 
 @pytest.mark.parametrize("name", ["n", "m"])
 def test_a_reused_name_is_refused_where_files_have_no_ids(sql_sink: IcebergTableSink, key: SinkKey, name: str) -> None:
-    """Files of an earlier version are read by name: a column that was renamed or dropped would show its values under the new column."""
+    """Files of an earlier version have no field ids and are read by name: the values of a renamed or dropped column would appear in a new
+    column of that name."""
     frame: Any = pa.table({"n": [1], "m": [1], "k": [1]})
     slot = sql_sink.stage(frame, key, 1, fingerprint="f")
     run(sql_sink.commit(key, slot))
@@ -160,7 +164,7 @@ def test_a_reused_name_is_refused_where_files_have_no_ids(sql_sink: IcebergTable
 
 
 def test_staged_files_that_vanished_are_stuck(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """A staged file was deleted or truncated: Stuck, and the commit of another attempt proceeds."""
+    """A staged file was deleted or truncated: the slot is Stuck, and another attempt can commit."""
     for slot, damage in ((staged(sql_sink, key, 1, 1), "delete"), (staged(sql_sink, key, 2, 2), "cut")):
         file = iceberg_tables.folder_of() / slot.files[0].path
         if damage == "delete":
@@ -175,7 +179,8 @@ def test_staged_files_that_vanished_are_stuck(sql_sink: IcebergTableSink, key: S
 
 @pytest.mark.parametrize("damage", ["delete", "change"])
 def test_a_slot_that_is_gone_is_not_an_empty_one(sql_sink: IcebergTableSink, key: SinkKey, damage: str) -> None:
-    """The tag says that the key is committed: without the slot's bytes that is an error, never "nothing"; the probe says gone."""
+    """The tag shows that the key is committed: without the slot's bytes find, fence and commit raise OutputCorrupt, and never report an
+    open key; the probe says gone."""
     slot = written(sql_sink, key, 1, 1)
     file = next(iceberg_tables.folder_of().glob("data/so-*/*/_slot-*.json"))
     if damage == "delete":
@@ -190,7 +195,7 @@ def test_a_slot_that_is_gone_is_not_an_empty_one(sql_sink: IcebergTableSink, key
 
 
 def test_a_tag_of_ours_that_somebody_moved_is_an_error(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """A tag `idem.<key>` on a snapshot without evidence is not taken for an open key."""
+    """A tag `idem.<key>` on a snapshot without evidence raises OutputCorrupt; the key does not count as open."""
     written(sql_sink, generation(key, 2), 1, 1)
     table = iceberg_tables.table()
     head = table.current_snapshot()
@@ -206,7 +211,7 @@ def test_a_tag_of_ours_that_somebody_moved_is_an_error(sql_sink: IcebergTableSin
 
 @pytest.mark.parametrize("damage", ["delete", "cut"])
 def test_probe_misses_a_file(sql_sink: IcebergTableSink, key: SinkKey, damage: str) -> None:
-    """A file that is missing, or has another size, makes the result gone; and so does another digest."""
+    """A file that is missing or has another size makes the result gone, and so does another digest."""
     slot = written(sql_sink, key, 1, 1, 2, 3)
     assert run(sql_sink.probe(key, "0" * 64)) is Evidence.GONE
     file = iceberg_tables.folder_of() / slot.files[1].path
@@ -218,7 +223,7 @@ def test_probe_misses_a_file(sql_sink: IcebergTableSink, key: SinkKey, damage: s
 
 
 def test_probe_of_a_table_that_does_not_exist_makes_none(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
-    """A look at a deleted table says gone, and does not bring it back; neither do find, sweep, inventory and check."""
+    """The probe of a deleted table says gone and does not recreate it; neither do find, sweep, inventory and check."""
     assert run(iceberg_sink.probe(key, None)) is Evidence.GONE
     assert run(iceberg_sink.find(key)) is None
     assert run(iceberg_sink.sweep(key)).folders == 0
@@ -228,7 +233,7 @@ def test_probe_of_a_table_that_does_not_exist_makes_none(iceberg_sink: IcebergTa
 
 
 def test_sweep_deletes_only_what_can_never_be_committed(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """Before any commit, files of barred tokens are deleted; after a commit, all but its own."""
+    """Before any commit the files of barred tokens are deleted; after a commit, all files but the committed ones."""
     for token in (1, 2, 3):
         staged(sql_sink, key, token, token)
     assert run(sql_sink.sweep(key)).folders == 0
@@ -242,7 +247,8 @@ def test_sweep_deletes_only_what_can_never_be_committed(sql_sink: IcebergTableSi
 
 
 def test_inventory_names_effects_staging_and_live_files(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:
-    """Effects with their files, visible or replaced, and staging that can never be committed; foreign rows are not listed."""
+    """The inventory has effects with their files, visible or replaced, and staging that can never be committed; foreign rows are not
+    listed."""
     first = written(iceberg_sink, key, 1, 1)
     second = written(iceberg_sink, generation(key, 2), 1, 2)
     hopeless = staged(iceberg_sink, key, 2, 9)
@@ -261,7 +267,7 @@ def test_inventory_names_effects_staging_and_live_files(iceberg_sink: IcebergTab
 
 
 def test_a_catalog_that_ignores_requirements_is_refused(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """At start, and when the table is made: one sentence, before anything is staged."""
+    """It is refused by the start-up check and when the table is created, in one sentence, before anything is staged."""
 
     class Careless(Lossy):
         def commit_table(self, table: Any, _requirements: Any, updates: Any) -> Any:
@@ -275,7 +281,7 @@ def test_a_catalog_that_ignores_requirements_is_refused(sql_sink: IcebergTableSi
 
 
 def test_evidence_that_would_expire_is_refused(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """A tag of ours whose retention another user shortened is detected at the start."""
+    """The start-up check notices a tag of ours whose retention another user shortened."""
     written(sql_sink, key, 1, 1)
     table = iceberg_tables.table()
     name = f"idem.{key}"
@@ -289,20 +295,20 @@ def test_evidence_that_would_expire_is_refused(sql_sink: IcebergTableSink, key: 
 
 
 def test_a_catalog_that_is_not_configured_is_one_sentence(tmp_path: Path) -> None:
-    """It names the variable to set."""
+    """The sentence names the variable to set."""
     with pytest.raises(InvalidInput, match=r"nowhere is not configured here .* set PYICEBERG_CATALOG__NOWHERE__URI"):
         run(open_sink(Declared(name="orders", kind="iceberg", location="nowhere.a.b"), base=None).check())
 
 
 @pytest.mark.parametrize("location", ["lake", "lake.orders", "lake..orders", ".sales.orders"])
 def test_a_location_without_a_namespace_is_refused(location: str) -> None:
-    """A table has a catalog, a namespace and a name; opening contacts no catalog."""
+    """A location has a catalog, a namespace and a table name; opening it does not contact the catalog."""
     with pytest.raises(InvalidInput, match=r"spec\.outputs\[orders\]\.iceberg"):
         open_sink(Declared(name="orders", kind="iceberg", location=location), base=None)
 
 
 def test_a_catalog_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch, key: SinkKey) -> None:
-    """A closed port: unknown, in one sentence, from each verb that looks."""
+    """For a closed port every verb that reads says in one sentence that the outcome is unknown."""
     for name, value in rest_catalog("http://127.0.0.1:9").items():
         monkeypatch.setenv(name, value)
     for verb in (opened().find(key), opened().check(), opened().fence(key, 2, fingerprint="f", by="x")):
@@ -311,7 +317,7 @@ def test_a_catalog_that_does_not_answer_is_unavailable(monkeypatch: pytest.Monke
 
 
 def test_a_format_version_that_cannot_be_written_is_refused(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """Version 1 tables have no sequence numbers: refused at start and before rows are written."""
+    """Version 1 tables have no sequence numbers: refused by the start-up check and before rows are written."""
     iceberg_tables.catalog().create_namespace("sales")
     iceberg_tables.catalog().create_table(
         iceberg_tables.TABLE, schema=pa.schema([("n", pa.int64())]), properties={"format-version": "1"}
@@ -323,7 +329,7 @@ def test_a_format_version_that_cannot_be_written_is_refused(sql_sink: IcebergTab
 
 
 def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An Iceberg output without pyiceberg: the sentence says what to install."""
+    """For an Iceberg output without pyiceberg, the sentence says what to install."""
     for name in [name for name in sys.modules if name == "pyiceberg" or name.startswith("sparkonce.sink.iceberg.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyiceberg", None)

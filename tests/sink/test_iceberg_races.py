@@ -1,4 +1,4 @@
-"""Real processes on one Iceberg table: killed, frozen and woken at random, and at every named point. Effects are counted in the table."""
+"""Real processes on one Iceberg table: killed, frozen and resumed at random and at every named point. Effects are counted in the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKENS = (1, 2, 3, 4, 5, 6)
 
 @pytest.fixture
 def lake(tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a SQL catalog that has no table yet."""
+    """A folder with a SQL catalog that does not have the table yet."""
     for name, value in sql_catalog(tmpfs_path).items():
         monkeypatch.setenv(name, value)
     return tmpfs_path
@@ -44,8 +44,8 @@ def staged() -> list[Path]:
 def test_a_writer_that_stops_at_a_step_then_a_fence(
     point: str, fault: str, lake: Path, started: list[ForkServerProcess]
 ) -> None:
-    """Attempt 2 dies, or freezes, at the step; the fence's answer is final: it never changes later, not even when the attempt wakes, and
-    duplicates get the same."""
+    """Attempt 2 dies, or freezes, at the step; the answer of the fence that follows is final: it never changes later, not even when the
+    attempt resumes, and duplicates get the same."""
     plan = Plan(folder=str(lake), process="p", token=2, keys=("k1",), verb="commit", failpoints=f"{point}={fault}")
     started.append(process := iceberg_attempts.start(plan))
     if fault == "kill":
@@ -80,7 +80,7 @@ def test_a_writer_that_stops_at_a_step_then_a_fence(
 
 @pytest.mark.parametrize("point", [*FENCE_POINTS, "sink.iceberg.created"])
 def test_a_fence_killed_at_a_step_is_repeated(point: str, lake: Path, started: list[ForkServerProcess]) -> None:
-    """An owner that dies inside a fence, or while it makes the table for one, leaves nothing half done: the next owner's fence bars."""
+    """An owner that dies inside a fence, or while it creates the table for one, leaves nothing half done: the next owner's fence bars."""
     plan = Plan(folder=str(lake), process="p", token=3, keys=("k1",), verb="fence", failpoints=f"{point}=kill")
     started.append(process := iceberg_attempts.start(plan))
     until_ended(process, LONG)
@@ -94,7 +94,7 @@ def test_a_fence_killed_at_a_step_is_repeated(point: str, lake: Path, started: l
 
 
 def test_an_abort_killed_at_its_step_leaves_nothing_to_commit(lake: Path, started: list[ForkServerProcess]) -> None:
-    """Its token is barred before its files go: never files deleted under a token that could commit."""
+    """Its token is barred before its files are deleted; files are never deleted under a token that could still commit."""
     plan = Plan(
         folder=str(lake), process="p", token=1, keys=("k1",), verb="abort", failpoints="driver.abort.closed=kill"
     )
@@ -110,7 +110,7 @@ def test_an_abort_killed_at_its_step_leaves_nothing_to_commit(lake: Path, starte
 def test_processes_that_meet_at_a_table_that_does_not_exist_make_one(
     lake: Path, started: list[ForkServerProcess]
 ) -> None:
-    """Six first writers of six keys: one table, one namespace, all rows."""
+    """The first writers of six keys meet: one table, one namespace, all rows."""
     plans = [
         Plan(folder=str(lake), process=f"p{number}", token=1, keys=(f"k{number}",), verb="commit")
         for number in range(1, 7)
@@ -125,8 +125,8 @@ def test_processes_that_meet_at_a_table_that_does_not_exist_make_one(
 
 
 def test_two_drivers_of_one_attempt_meet_at_the_commit(lake: Path, started: list[ForkServerProcess]) -> None:
-    """Both have staged and looked, and are about to send their change: one commits, the other gets that commit, and its files can be
-    deleted."""
+    """Two drivers of one attempt have staged, have read the table, and are about to send their change: one commits, the other gets that
+    commit, and its own files can be deleted."""
     first = opened()
     run(first.commit(key_of("k9"), first.stage(table_of(0), key_of("k9"), 1, fingerprint="f")))
     plans = [
@@ -148,7 +148,7 @@ def test_two_drivers_of_one_attempt_meet_at_the_commit(lake: Path, started: list
     assert run(opened().sweep(key_of("k1"))).folders == 1
 
 
-# --- pyiceberg's own commit, the obvious way, and ours ------------------------------------------------------------------
+# --- pyiceberg's own commit, and ours -----------------------------------------------------------------------------------
 
 
 def _racer(folder: str, number: int, name: str, ours: bool, meet: str) -> None:
@@ -172,9 +172,9 @@ def _racer(folder: str, number: int, name: str, ours: bool, meet: str) -> None:
 
 @pytest.mark.parametrize("ours", [False, True])
 def test_check_then_append_commits_thrice_and_ours_once(ours: bool, lake: Path) -> None:
-    """Three writers of one key meet between their look and their commit. pyiceberg's own append sends its commit again after a conflict
-    and does not look again: three commits. If this half fails, pyiceberg changed its retries: read what its commit does now, and only then
-    move the pin. Ours: one."""
+    """Three writers of one key have read the table and then commit at once. pyiceberg's own append resends its commit after a conflict
+    without reading again: three commits. Ours: one. If the first half fails, pyiceberg changed its retries: read what its commit does now
+    before raising the pinned version."""
     first = opened()
     run(first.commit(key_of("k9"), first.stage(table_of(0), key_of("k9"), 1, fingerprint="f")))
     meet = lake / "meet"

@@ -1,4 +1,4 @@
-"""How rows with nested columns fit an Iceberg table: which change they need, and the sentence when none is possible."""
+"""How rows with nested columns fit an Iceberg table: which schema change they need, and the sentence when none is possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AB, BA = struct(a="long", b="string"), struct(b="string", a="long")
 
 
 def test_struct_fields_are_matched_by_name_at_any_depth() -> None:
-    """Another order is no difference, in arrays and in keys and values of maps neither."""
+    """The order of fields makes no difference, nor does it in arrays or in keys and values of maps."""
     table = schema(s=AB, l=array(array(AB)), m=mapped(AB, AB))
     rows = schema(m=mapped(BA, BA), l=array(array(BA)), s=BA)
     found = fit(rows, table)
@@ -53,7 +53,7 @@ def test_struct_fields_are_matched_by_name_at_any_depth() -> None:
     ],
 )  # fmt: skip
 def test_a_difference_is_named_by_its_path_and_both_types(table: Any, rows: Any, why: str) -> None:
-    """No sentence says that a struct is a struct."""
+    """The sentence names the nested field and its two types, not the enclosing struct's."""
     assert why in (fit(schema(who=rows), schema(who=table)).problem(merge=True) or "")
 
 
@@ -66,8 +66,8 @@ def test_a_difference_is_named_by_its_path_and_both_types(table: Any, rows: Any,
     ],
 )
 def test_the_fields_of_a_key_never_change(rows: Any, named: str) -> None:
-    """Iceberg adds none to the keys of a map, and a key that lacks one is another key: refused before the rows run, with merge_schema
-    too."""
+    """Iceberg adds no field to the keys of a map, and a key that lacks a field is another key: refused before the rows run, even with
+    merge_schema."""
     found = fit(schema(m=rows), schema(m=mapped(struct(a="long"), "long")))
     assert found.problem(merge=True) == (
         f"keys of a map must have the same fields in the table and in the rows, and {named} differ; cast the keys"
@@ -75,7 +75,7 @@ def test_the_fields_of_a_key_never_change(rows: Any, named: str) -> None:
 
 
 def test_a_new_column_requires_nothing_of_later_rows() -> None:
-    """At no depth, in keys of maps neither: the next job's plan may not know that a field holds no null."""
+    """New fields are optional at every depth, also in keys of maps: the next job's rows may hold nulls there."""
     (kind,) = (each.field_type for each in schema(m_=mapped(struct(a_="long"), struct(b_="long"))).fields)
     loose = optional(kind)
     assert isinstance(loose, MapType)
@@ -85,7 +85,7 @@ def test_a_new_column_requires_nothing_of_later_rows() -> None:
 
 
 def test_new_fields_are_added_at_any_depth(sql_sink: IcebergTableSink) -> None:
-    """pyiceberg takes each path: structs in lists of lists, in lists of maps, and fields called like the parts of a list."""
+    """pyiceberg accepts each path: structs in lists of lists, in lists of maps, and fields with the names of a list's own parts."""
     del sql_sink  # sets the catalog up
     before = {
         "ll": array(array(struct(a="long"))),

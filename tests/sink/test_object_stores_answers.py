@@ -1,4 +1,5 @@
-"""Answers of a store that prove nothing, and what becomes of a commit that gets them. Scripted: no real server gives them on demand."""
+"""Replies of a store that prove nothing, and the outcome of a commit that gets them. The server is scripted, since no real one sends them
+on demand."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from sparkonce.sink.protocol import AlreadyCommitted, Committed, Sink, SinkKey
 
 
 class Scripted(ThreadingHTTPServer):
-    """Just so much of S3 that a slot can be created and read; `answers` are given to the first creates instead of the truth."""
+    """Implements as much of S3 as creating and reading a slot needs; the first creates are answered from `answers`, whatever they did."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.held: dict[str, bytes] = {}
         self.answers: list[tuple[int, bool]] = []
-        """Status, and whether the object landed all the same."""
+        """Status, and whether the object was created all the same."""
         self.creates = 0
 
 
@@ -50,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         self._say(404 if data is None else 200, data or b"")
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Logs nothing."""
 
     def _say(self, status: int, data: bytes = b"") -> None:
         self.send_response(status)
@@ -63,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    """Found by the environment."""
+    """A scripted server, which sinks find through environment variables."""
     store_servers.no_proxy(monkeypatch)
     server = Scripted()
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -83,7 +84,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
 
 @pytest.fixture
 def sink(server: Scripted) -> Sink:
-    """On the scripted server."""
+    """A slot log on the scripted server."""
     return open_sink(Declared(name="orders", kind="slotLog", location="s3://lake/orders"), base=None)
 
 
@@ -102,8 +103,8 @@ def sink(server: Scripted) -> Sink:
 def test_our_own_commit_after_odd_answers(
     answers: list[tuple[int, bool]], server: Scripted, sink: Sink, key: SinkKey
 ) -> None:
-    """Whether the create took effect or not, and whatever the answer was (409: another request is in progress; 500 and 503: an error; 412:
-    it exists, and it does not), the commit ends as our own, and there is one object."""
+    """Whether or not the create took effect, and whatever the reply was (409: another request is in progress; 500 or 503: an error; 412:
+    the object exists, although it may not), the commit ends as our own, with one object."""
     server.answers = list(answers)
     slot = committing(key, 1)
     assert run(sink.commit(key, slot)) == Committed(slot)
@@ -112,8 +113,7 @@ def test_our_own_commit_after_odd_answers(
 
 
 def test_a_twin_that_was_first(server: Scripted, sink: Sink, key: SinkKey) -> None:
-    """A create that took effect although it was answered with 500 belongs to its sender: the other write gets that commit, not the
-    reverse."""
+    """A create that took effect although its reply was 500 belongs to its sender: the other write gets that commit, not the reverse."""
     first, second = committing(key, 1, nonce="first"), committing(key, 1, nonce="second")
     server.answers = [(500, True)]
     assert run(sink.commit(key, first)) == Committed(first)
@@ -122,7 +122,7 @@ def test_a_twin_that_was_first(server: Scripted, sink: Sink, key: SinkKey) -> No
 
 
 def test_only_errors(server: Scripted, sink: Sink, key: SinkKey) -> None:
-    """A store that answers 409 for ever, and shows nothing, leaves the commit unknown: never committed, never fenced."""
+    """If the store always answers 409 and shows no object, the commit stays unknown, neither committed nor fenced."""
     server.answers = [(409, False)] * 50
     with pytest.raises(OutputUnavailable, match=r"whether slot 1 of .* is committed is unknown"):
         run(sink.commit(key, committing(key, 1)))

@@ -1,4 +1,4 @@
-"""Places: create-if-absent that survives a power cut, and errors that a person can read."""
+"""`Objects`: a create-if-absent that survives a power cut, and errors that a person can read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOBODY = 65534
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """Root may write everywhere; a test of permissions must not be root."""
+    """Runs the block as an unprivileged user, since root may write everywhere."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(NOBODY)
@@ -40,18 +40,18 @@ def unprivileged() -> Iterator[None]:
 
 
 def test_create_is_once(objects: TableObjects) -> None:
-    """The second create of a path answers False and changes nothing."""
+    """The second create of a path returns False and changes nothing."""
     assert run(objects.create("_idem/k/1.json", b"first")) is True
     assert run(objects.create("_idem/k/1.json", b"second")) is False
     assert run(objects.get("_idem/k/1.json")) == b"first"
 
 
 def test_create_leaves_nothing_else(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Created, beaten by another at the last moment, or failed: no temporary file stays in the folder."""
+    """Whether the create succeeds, loses to another one at the last moment, or fails, no temporary file is left in the folder."""
     objects = FolderObjects(table)
     run(objects.create("_idem/k/1.json", b"x"))
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "exists", lambda path: path.name != "1.json")  # as it was when we looked
+        patch.setattr(Path, "exists", lambda path: path.name != "1.json")  # the path did not exist when we checked
         assert not run(objects.create("_idem/k/1.json", b"y"))
 
     def fail(source: Path, target: Path) -> None:
@@ -64,7 +64,7 @@ def test_create_leaves_nothing_else(table: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_create_by_many_threads_has_one_winner(objects: TableObjects) -> None:
-    """Of 8 simultaneous creates of one path exactly one answers True, and its content is stored."""
+    """Of 8 simultaneous creates of one path exactly one returns True, and its content is stored."""
     for turn in range(25):
         start = threading.Barrier(8)
 
@@ -79,7 +79,7 @@ def test_create_by_many_threads_has_one_winner(objects: TableObjects) -> None:
 
 
 def test_what_is_not_there(objects: TableObjects) -> None:
-    """Absence is an answer of each read, no error, and no delete minds it."""
+    """Every read reports a missing object as an answer, not as an error, and deleting one is not an error."""
     assert run(objects.get("a/b")) is None
     assert run(objects.tail("a/b", 10)) is None
     assert run(objects.list("a")) == ()
@@ -89,7 +89,7 @@ def test_what_is_not_there(objects: TableObjects) -> None:
 
 
 def test_listing(objects: TableObjects) -> None:
-    """Listings are by folder (never by the beginning of a name), with sizes, in order."""
+    """Listings are by folder (never by the beginning of a name), sorted, with sizes."""
     for path in ("d/k10/f", "d/k1/b", "d/k1/sub/c", "d/k1/a"):
         run(objects.create(path, path.encode()))
     assert run(objects.list("d/k1")) == (Listed("d/k1/a", 6), Listed("d/k1/b", 6), Listed("d/k1/sub/c", 10))
@@ -100,14 +100,15 @@ def test_listing(objects: TableObjects) -> None:
 
 
 def test_tail(objects: TableObjects) -> None:
-    """The end of an object comes with the size of the whole."""
+    """Reading the end of an object also returns the size of the whole."""
     run(objects.create("f", b"0123456789"))
     assert run(objects.tail("f", 4)) == Tail(b"6789", 10)
     assert run(objects.tail("f", 100)) == Tail(b"0123456789", 10)
 
 
 def test_temporary_files_of_the_dead_are_not_objects(table: Path) -> None:
-    """A process killed inside create leaves `<name>#<digits>`: it is not a slot, blocks none, and is deleted with its folder."""
+    """A process killed inside create leaves `<name>#<digits>`: that file is not a slot, does not block one, and is deleted with its
+    folder."""
     objects = FolderObjects(table)
     run(objects.create("_data/k/0000000001.json", b"x"))
     (table / "_data/k/0000000002.json#42").write_bytes(b"half")
@@ -118,18 +119,18 @@ def test_temporary_files_of_the_dead_are_not_objects(table: Path) -> None:
 
 
 def test_a_table_is_never_deleted_as_a_whole(table: Path) -> None:
-    """An empty prefix is a mistake of the caller, not a request."""
+    """An empty prefix is refused as the caller's mistake."""
     with pytest.raises(ValueError, match="never deleted as a whole"):
         run(FolderObjects(table).delete_folder(""))
 
 
 def name_of(descriptor: int) -> str:
-    """Of an open file."""
+    """The path of an open file."""
     return str(Path(f"/proc/self/fd/{descriptor}").readlink())
 
 
 class Disk:
-    """Records flushes, and when names appear."""
+    """Records fsyncs, and the links that make names visible."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -151,7 +152,7 @@ class Disk:
 
 
 def test_create_is_durable_before_it_is_visible(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The content is flushed before the name exists; the name, and all new folders, before create returns."""
+    """The content is fsynced before the name exists; the name, and every new folder, before create returns."""
     disk = Disk(monkeypatch)
     run(FolderObjects(table).create("_idem/k/1.json", b"x"))
     at = disk.calls.index(("link", f"{table}/_idem/k/1.json"))
@@ -163,13 +164,13 @@ def test_create_is_durable_before_it_is_visible(table: Path, monkeypatch: pytest
         str(table),
         str(table.parent),
     ]
-    assert ("fsync", str(table.parent.parent)) in before  # it got a new folder, too
+    assert ("fsync", str(table.parent.parent)) in before  # it contains a new folder
 
 
 def test_what_another_process_created_is_flushed_before_it_decides(
     table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The creator may have died before its fsync: a process that relies on an existing slot flushes it first."""
+    """Its creator may have died before its fsync: a process that relies on an existing slot fsyncs it first."""
     sink = SlotLogSink(FolderObjects(table), name="orders")
     run(SlotLogSink(FolderObjects(table, durable=False), name="orders").commit(key, committing(key, 1)))
     slot = f"{table}/{layout.slot_path(key, 1)}"
@@ -189,7 +190,7 @@ def test_what_another_process_created_is_flushed_before_it_decides(
 def test_staged_files_are_flushed(
     sink: SlotLogSink, table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a slot can name them, the files and all folders above them are on disk."""
+    """The files and all folders above them are on disk before a slot can name them."""
     disk = Disk(monkeypatch)
     slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
     files = {table / file.path for file in slot.files}
@@ -198,7 +199,7 @@ def test_staged_files_are_flushed(
 
 
 def test_durability_can_be_switched_off(table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A benchmark of something else waits for no disk."""
+    """Without durability nothing is fsynced, so that a benchmark of something else does not measure the disk."""
     disk = Disk(monkeypatch)
     sink = SlotLogSink(FolderObjects(table, durable=False), name="orders", stage=arrow_stage)
     slot = sink.stage(table_of(1, 2), key, 2, fingerprint="f")
@@ -209,7 +210,7 @@ def test_durability_can_be_switched_off(table: Path, key: SinkKey, monkeypatch: 
 def test_a_flush_that_fails_is_unknown_and_then_repeated(
     table: Path, key: SinkKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An I/O error after the link: the slot exists, and is reported as committed only once a flush succeeded."""
+    """After an I/O error behind the link the slot exists, and it is reported as committed only once an fsync has succeeded."""
     fsync, fails = os.fsync, [True] * 4
 
     def flaky(descriptor: int) -> None:
@@ -231,7 +232,7 @@ def test_a_flush_that_fails_is_unknown_and_then_repeated(
 
 
 def test_a_file_system_without_hard_links_is_refused(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without link(2) a create-if-absent is impossible; the probe reports that instead of guessing."""
+    """Without link(2) a create-if-absent is impossible; the probe says so."""
 
     def refuse(source: Path, target: Path) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
@@ -242,7 +243,7 @@ def test_a_file_system_without_hard_links_is_refused(table: Path, monkeypatch: p
 
 
 def sentences(folder: Path, key: SinkKey) -> list[str]:
-    """Errors of the writing verbs on a folder without write permission."""
+    """The errors of the writing verbs on this folder."""
     sink, said = SlotLogSink(FolderObjects(folder), name="orders"), []
     for verb in (
         sink.check,
@@ -257,7 +258,7 @@ def sentences(folder: Path, key: SinkKey) -> list[str]:
 
 
 def test_an_unwritable_folder_is_one_sentence(tmp_path: Path, key: SinkKey) -> None:
-    """No permission: the path and the reason, no traceback, nothing written."""
+    """Without permission the error is one sentence with the path and the reason, no traceback, and nothing is written."""
     tmp_path.chmod(0o555)
     for parent in (tmp_path.parent, tmp_path.parent.parent, tmp_path.parent.parent.parent):
         if parent.stat().st_uid == os.getuid():
@@ -271,7 +272,7 @@ def test_an_unwritable_folder_is_one_sentence(tmp_path: Path, key: SinkKey) -> N
 
 
 def test_a_path_that_is_a_file_is_one_sentence(tmp_path: Path, key: SinkKey) -> None:
-    """A file where the table, or a folder above it, should be."""
+    """A file where the table, or a folder above it, should be is one sentence."""
     (tmp_path / "file").write_text("not a table")
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper" / "table"):
         assert all("a part of that path is a file, not a folder" in each for each in sentences(folder, key))
@@ -282,7 +283,7 @@ def test_a_path_that_is_a_file_is_one_sentence(tmp_path: Path, key: SinkKey) -> 
 
 
 def test_a_slot_that_is_a_folder_is_never_empty(table: Path, key: SinkKey) -> None:
-    """A folder under a slot's name is neither open nor decided, and no commit passes it."""
+    """A folder under a slot's name is neither an open nor a decided slot: commit and fence say that the outcome is unknown."""
     (table / layout.slot_path(key, 1)).mkdir(parents=True)
     sink = SlotLogSink(FolderObjects(table), name="orders")
     with pytest.raises(OutputUnavailable, match="is unknown"):
@@ -293,7 +294,7 @@ def test_a_slot_that_is_a_folder_is_never_empty(table: Path, key: SinkKey) -> No
 
 @pytest.fixture
 def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """A folder on a full disk, and what makes room: a small tmpfs for root, else writes that fail as on one."""
+    """A folder on a full disk, and a function that frees space: as root a small tmpfs, otherwise writes that fail as on a full disk."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
@@ -314,7 +315,7 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
 
 
 def test_a_full_disk_at_commit_loses_nothing(full_disk: tuple[Path, Callable[[], None]], key: SinkKey) -> None:
-    """No room for the slot: one sentence, no half slot; with room the same commit lands."""
+    """Without space for the slot the commit fails with one sentence and leaves no partial slot; with space the same commit succeeds."""
     folder, make_room = full_disk
     sink, slot = SlotLogSink(FolderObjects(folder), name="orders"), committing(key, 1)
     with pytest.raises(OutputUnavailable, match="no space is left there"):

@@ -1,4 +1,4 @@
-"""From a declared output to its sink: refused declarations, and the sentences of the refusals."""
+"""From a declared output to its sink: which declarations are refused, and with which sentences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def declared(location: str, *, kind: str = "slotLog", name: str = "orders") -> D
     ],
 )
 def test_local_folders(location: str, uri: str) -> None:
-    """Paths and file URIs mean local folders; relative ones belong to the job file's folder; the URI is percent-encoded."""
+    """Paths and file URIs are local folders; relative ones are relative to the job file's folder; the URI is percent-encoded."""
     sink = open_sink(declared(location), base="/jobs")
     assert sink.uri in (
         uri,
@@ -42,7 +42,7 @@ def test_local_folders(location: str, uri: str) -> None:
 
 
 def test_opening_touches_nothing(tmp_path: Path) -> None:
-    """A plan, or a replay, opens sinks; that leaves no folder behind."""
+    """Sinks are opened for a plan or a replay too, so opening creates no folder."""
     open_sink(declared("orders"), base=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -61,7 +61,7 @@ def test_opening_touches_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_places_on_stores(location: str, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each spelling of a place gives one URI, the one that Hadoop's connectors read; no store is contacted for it."""
+    """All spellings of a place give one URI, the one that Hadoop's connectors read; no store is contacted."""
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")
     assert open_sink(declared(location), base="/jobs").uri == uri
@@ -69,7 +69,7 @@ def test_places_on_stores(location: str, uri: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("location", ["hdfs://n/o", "http://bucket.example/o", "s3:bucket/o", "S4://b/o"])
 def test_other_schemes_are_refused(location: str) -> None:
-    """They are refused by the name of their field, with those that there are; never taken for a relative path."""
+    """The sentence has the field and the supported schemes; an unknown one never counts as a relative path."""
     with pytest.raises(
         OutputUnsupported, match=r"^spec\.outputs\[orders\]\.slotLog\.path: unsupported scheme `\w+:`; .* s3://"
     ):
@@ -92,7 +92,7 @@ def test_other_schemes_are_refused(location: str) -> None:
     ],
 )
 def test_bad_places_on_stores(location: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused in a sentence with the field that repeats nothing secret."""
+    """The sentence has the field and repeats no secret."""
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(InvalidInput, match=rf"^spec\.outputs\[orders\]\.slotLog\.path.*{why}") as raised:
         open_sink(declared(location), base="/jobs")
@@ -100,7 +100,7 @@ def test_bad_places_on_stores(location: str, why: str, monkeypatch: pytest.Monke
 
 
 def test_other_kinds_are_refused() -> None:
-    """Never a fallback: the sentence names the field, and what to write instead."""
+    """There is no fallback: the sentence has the field, and what to write instead."""
     with pytest.raises(
         OutputUnsupported, match=r"^spec\.outputs\[orders\]\.parquet: this version writes .*; declare `slotLog"
     ):
@@ -119,7 +119,7 @@ def test_other_kinds_are_refused() -> None:
     ],
 )
 def test_bad_locations(location: str, why: str) -> None:
-    """Each is one sentence that begins with the field."""
+    """Each is refused in one sentence that begins with the field."""
     with pytest.raises(InvalidInput, match=rf"^spec\.outputs\[orders\]\.slotLog\.path.*{why}"):
         open_sink(declared(location), base="/jobs")
 
@@ -131,7 +131,7 @@ def test_a_relative_path_needs_a_job_file() -> None:
 
 
 def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
-    """Such a path means nothing."""
+    """A path through a loop of symbolic links cannot be resolved."""
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     with pytest.raises(InvalidInput, match="go in circles"):
@@ -140,6 +140,6 @@ def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a b", "_idem"])
 def test_names_become_parts_of_paths(name: str) -> None:
-    """A name that would leave its folder, or hide in it, is refused."""
+    """An output's name that would leave its folder, or be hidden in it, is refused."""
     with pytest.raises(InvalidInput, match="becomes part of paths"):
         open_sink(declared("/lake/orders", name=name), base="/jobs")

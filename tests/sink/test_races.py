@@ -1,4 +1,4 @@
-"""Real processes on one table: killed, frozen and woken at random, and at every named point. Effects are counted in the table."""
+"""Real processes on one table: killed, frozen and resumed at random and at every named point. Effects are counted in the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROCESSES = 5
 
 @pytest.mark.parametrize("point", COMMIT_POINTS)
 def test_a_writer_killed_at_a_step_then_a_fence(point: str, tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
-    """Attempt 2 dies at the step; the fence's answer is final: it never changes later, and duplicates get the same."""
+    """Attempt 2 dies at the step; the answer of the fence that follows is final: it never changes later, and duplicates get the same."""
     plan = Plan(folder=str(tmpfs_path), process="p", token=2, keys=("k1",), verb="commit", failpoints=f"{point}=kill")
     started.append(process := sink_attempts.start(plan))
     until_ended(process, LONG)
@@ -50,7 +50,7 @@ def test_a_writer_killed_at_a_step_then_a_fence(point: str, tmpfs_path: Path, st
 def test_a_writer_frozen_at_a_step_wakes_after_the_fence(
     point: str, tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
-    """A zombie that wakes after the takeover gets the fence's answer: fenced, or that its commit had taken effect."""
+    """A zombie that resumes after the takeover gets the fence's answer: that it is fenced, or that its commit had taken effect."""
     plan = Plan(folder=str(tmpfs_path), process="p", token=2, keys=("k1",), verb="commit", failpoints=f"{point}=1*stop")
     started.append(process := sink_attempts.start(plan))
     assert_eventually(lambda: frozen(process), LONG)
@@ -87,7 +87,7 @@ def test_a_fence_killed_at_a_step_is_repeated(
 def test_an_abort_killed_at_a_step_leaves_nothing_to_commit(
     point: str, tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
-    """Its slot is closed by itself or by the fence, and then its files can be swept: never files deleted under an open slot."""
+    """The abort itself or the fence closes its slot, and then its files can be swept; files are never deleted while their slot is open."""
     plan = Plan(folder=str(tmpfs_path), process="p", token=1, keys=("k1",), verb="abort", failpoints=f"{point}=kill")
     started.append(process := sink_attempts.start(plan))
     until_ended(process, LONG)
@@ -99,7 +99,7 @@ def test_an_abort_killed_at_a_step_leaves_nothing_to_commit(
 
 
 def test_a_sweep_killed_at_its_step_is_repeated(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
-    """Files that it had not deleted are still there, and the next sweep deletes them."""
+    """The files that it had not deleted are still there, and the next sweep deletes them."""
     zombie = Plan(folder=str(tmpfs_path), process="p", token=1, keys=("k1",), verb="commit")
     sink, key = sink_in(zombie.folder), key_of("k1")
     run(sink.fence(key, 2, fingerprint=FINGERPRINT, by="settle"))

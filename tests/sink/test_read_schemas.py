@@ -1,4 +1,4 @@
-"""One schema from the schemas of a table's slots."""
+"""The schema of a table, merged from the schemas of its slots."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def names(schema: dict[str, Any]) -> list[str]:
 
 
 def test_columns_appear_in_the_order_of_their_slots() -> None:
-    """The first slot's columns come first; the others' new ones follow; all may be null."""
+    """The first slot's columns come first, followed by the new ones of each later slot; all are nullable."""
     found = of(struct(b="long", a="string"), struct(a="string", c="date"), struct(b="long", a="string"))
     assert names(found) == ["b", "a", "c"]
     assert all(each["nullable"] for each in found["fields"])
 
 
 def test_structs_merge_at_any_depth() -> None:
-    """In structs, in arrays, in the values of maps."""
+    """Fields are merged in structs, in arrays and in values of maps."""
     for wrap in (lambda kind: kind, array, mapping, lambda kind: array(mapping(kind))):
         found = of(struct(x=wrap(struct(a="long"))), struct(x=wrap(struct(b="date"))))
         assert found == of(struct(x=wrap(struct(a="long"))), struct(x=wrap(struct(a="long", b="date"))))
@@ -49,7 +49,7 @@ def test_structs_merge_at_any_depth() -> None:
 
 
 def test_nullability_is_no_difference() -> None:
-    """A column that may be null in one slot may be null in the table."""
+    """A column that is nullable in one slot is nullable in the table."""
     one, other = struct(x=array("long")), struct(x={**array("long"), "containsNull": True})
     assert of(one, other) == of(other, one)
 
@@ -78,7 +78,7 @@ def test_nullability_is_no_difference() -> None:
     ],
 )
 def test_what_cannot_be_merged(one: dict[str, Any], other: dict[str, Any], why: str) -> None:
-    """One sentence with the column and both slots."""
+    """The refusal is one sentence with the column and both slots."""
     with pytest.raises(
         InvalidInput, match=rf"^the table {re.escape(why) if why.startswith('has') else '.*' + re.escape(why)}.*[a-z]$"
     ):

@@ -1,4 +1,5 @@
-"""What other readers make of their own tables: exceptions that tests/harness/matrix.py allows. Each test fails once a release mends it."""
+"""Mistakes of other readers in tables that they wrote themselves: the exceptions of tests/harness/matrix.py. Each test fails once a release
+fixes the mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from harness import iceberg_tables
 def test_pyiceberg_takes_a_null_list_of_structs_for_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a table that it wrote itself; lists of simple types keep their nulls."""
+    """In a table that pyiceberg wrote itself; nulls in lists of simple types are kept."""
     for name, value in iceberg_tables.sql_catalog(tmp_path).items():
         monkeypatch.setenv(name, value)
     structs = pa.list_(pa.struct([("a", pa.int32())]))
@@ -34,7 +35,7 @@ def test_pyiceberg_takes_a_null_list_of_structs_for_an_empty_one(
 def test_delta_rs_fails_on_partitions_by_negative_decimals_with_a_fraction(
     tmp_path: Path, value: str, read: str
 ) -> None:
-    """So they are refused (sink/delta/partitions.py). Whole ones it reads."""
+    """This is why such partitions are refused (sink/delta/partitions.py). Negative decimals without a fraction are read correctly."""
     rows = pa.table({"n": [1], "d": pa.array([value]).cast(pa.decimal128(10, 9))})
     if not read:
         write_deltalake(str(tmp_path), rows, partition_by=["d"])

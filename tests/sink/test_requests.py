@@ -1,4 +1,4 @@
-"""How many requests a slot log costs its store: what must not grow with the keys of a sweep, or with the batches of a stream."""
+"""The number of requests that a slot log sends to its store: it must not grow with the keys of a sweep or the batches of a stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkonce.sink.stream import Chain
 
 
 class Asked:
-    """Wraps a place and counts requests by verb and path."""
+    """Wraps `Objects` and counts requests by verb and path."""
 
     def __init__(self, objects: TableObjects) -> None:
         self._objects, self.counts = objects, Counter[tuple[str, str]]()
@@ -49,7 +49,7 @@ class Asked:
 
 @pytest.fixture
 def objects(table: Path) -> FolderObjects:
-    """Test stagers write to folders; the number of requests is the same on any place."""
+    """A folder, since the tests' stagers write to folders; the number of requests is the same on any store."""
     return FolderObjects(table, durable=False)
 
 
@@ -60,8 +60,8 @@ def opened(objects: TableObjects) -> tuple[SlotLogSink, Asked]:
 
 @pytest.mark.parametrize("keys", [2, 12])
 def test_a_sweep_lists_the_log_once(objects: TableObjects, keys: int) -> None:
-    """However many keys need a sweep, the slot log is listed once for its content and once for the snapshot; slots of keys without orphans
-    are not read."""
+    """However many keys need a sweep, the slot log is listed twice: once for the inventory and once for the snapshot. Slots of keys without
+    orphans are not read for their own sweep."""
     sink = SlotLogSink(objects, name="orders", stage=arrow_stage)
     for number in range(20):
         key = SinkKey(key_hash=f"k{number}", output="orders", generation=1)
@@ -72,11 +72,11 @@ def test_a_sweep_lists_the_log_once(objects: TableObjects, keys: int) -> None:
     [done] = sweep([AuditedTable(counted)], dry_run=False)
     assert (done.folders, done.problems) == (keys, ())
     assert asked.lists(layout.SLOTS) == 2
-    assert asked.slots_read <= 20 + 2 * keys  # the inventory, then the slots of the keys themselves
+    assert asked.slots_read <= 20 + 2 * keys  # those of the inventory, then two per swept key
 
 
 def test_what_is_only_counted_is_not_read(objects: TableObjects, key: SinkKey) -> None:
-    """Whether a snapshot is worth its write is known from one listing: no slot of another key is read for it."""
+    """One listing shows whether a snapshot is worth writing: no other key's slot is read to find out."""
     sink = SlotLogSink(objects, name="orders", stage=arrow_stage)
     for number in range(SNAPSHOT_AFTER - 1):
         other = SinkKey(key_hash=f"k{number}", output="orders", generation=1)
@@ -88,7 +88,7 @@ def test_what_is_only_counted_is_not_read(objects: TableObjects, key: SinkKey) -
 
 
 def streamed(sink: SlotLogSink, key: SinkKey, batches: int) -> Chain:
-    """A stream that ended, each of whose batches has rows."""
+    """An ended stream in which every batch has rows."""
     first = stream.opening_of(key, 1, query_id="q", first_batch=0, fingerprint="f", on_rerun=sink.on_rerun)
     assert run(sink.commit(key, first)) == Committed(first)
     chain = Chain(first, first)
@@ -102,8 +102,8 @@ def streamed(sink: SlotLogSink, key: SinkKey, batches: int) -> Chain:
 
 @pytest.mark.parametrize("batches", [3, 40])
 def test_a_probe_of_a_stream_takes_a_few_requests(objects: TableObjects, key: SinkKey, batches: int) -> None:
-    """With a snapshot, which every long stream has: the same few requests for three batches and for forty; and it is still a probe: a
-    batch's slot or file that is gone is seen."""
+    """With a snapshot, which every long stream has, a probe sends as few requests for forty batches as for three; it still notices a
+    batch's missing slot or file."""
     sink = SlotLogSink(objects, name="orders", stage=arrow_stage)
     end = streamed(sink, key, batches).last
     assert run(write_snapshot(objects, after=0))
@@ -123,7 +123,7 @@ def test_a_probe_of_a_stream_takes_a_few_requests(objects: TableObjects, key: Si
 
 
 def test_a_short_stream_in_a_large_table(objects: TableObjects, key: SinkKey) -> None:
-    """Where the stream is little of the table, only its own folders are listed."""
+    """If the stream is a small part of the table, the probe lists only the stream's own folders."""
     sink = SlotLogSink(objects, name="orders", stage=arrow_stage)
     end = streamed(sink, key, 2).last
     for number in range(250):

@@ -1,4 +1,4 @@
-"""Sealed intents as input: what a driver may have sealed is checked before it is used."""
+"""Sealed intents are untrusted input: what a driver sealed is validated before it is used."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FORGERIES = forgeries(sound(), folder_of("slotLog"))
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_sound_intent_is_read_as_it_was_sealed(kind: str) -> None:
-    """Each kind has its own folder; a parsed intent dumps to the same JSON, so that a roll-forward writes the same bytes."""
+    """Each kind accepts its own folders; a parsed intent dumps to the same JSON, so that a roll-forward writes the same bytes."""
     intent = Intent(token=1, slots={"orders": sound(kind)})
     slots = parsed(intent, kind)
     assert {name: slot.dump() for name, slot in slots.items()} == intent.slots
@@ -63,7 +63,7 @@ def test_a_sound_intent_is_read_as_it_was_sealed(kind: str) -> None:
     ("name", "sound_"), [("north", True), ("_x4E", True), ("_s" + "0" * 64, True), ("_xZZ", False), ("_xFF", False)]
 )
 def test_names_of_partitions_stand_for_values(name: str, sound_: bool) -> None:
-    """A commit reads partition values from them; one that stands for none is refused by its path."""
+    """A commit reads partition values from folder names; a name that encodes no value is refused with its path."""
     file = file_of(f"{folder_of('delta')}/so-group-day={name}")
     slot = {**sound("delta"), "files": [file], "schema": GROUPED_SCHEMA, "partitionBy": ["day"]}
     if sound_:
@@ -77,7 +77,7 @@ def test_names_of_partitions_stand_for_values(name: str, sound_: bool) -> None:
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_slot_is_refused_by_field(name: str) -> None:
-    """The sentence names the field, is short, and holds no control characters of the driver's."""
+    """The sentence names the field, is short, and contains no control characters from the driver."""
     with pytest.raises(InvalidInput, match=r"^the transaction's slots\.orders") as refused:
         parsed(Intent(token=1, slots={"orders": FORGERIES[name]}))
     text = str(refused.value)
@@ -95,7 +95,7 @@ def test_a_forged_slot_is_refused_by_field(name: str) -> None:
     ],
 )
 def test_a_forged_intent_is_refused(intent: Intent, says: str) -> None:
-    """An invalid token or another attempt's, no output, or an undeclared output is refused."""
+    """An intent with an invalid token or another attempt's, without outputs, or with an undeclared output is refused."""
     with pytest.raises(InvalidInput, match=says):
         parsed(intent)
 
@@ -109,7 +109,8 @@ _JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(sorted(sound())) | st.text(), _JSON, max_size=4))
 def test_any_slot_is_refused_or_can_be_written(change: dict[str, Any]) -> None:
-    """Whatever its fields contain, a slot gives InvalidInput, or is a slot of this key and token whose JSON can be written and read."""
+    """Whatever its fields contain, a slot either raises InvalidInput or is a slot of this key and token whose JSON can be written and
+    read."""
     try:
         slots = parsed(Intent(token=1, slots={"orders": {**sound(), **change}}))
     except InvalidInput:
@@ -121,7 +122,7 @@ def test_any_slot_is_refused_or_can_be_written(change: dict[str, Any]) -> None:
 
 
 def test_what_sinks_stage_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folders that slot logs, Delta and Iceberg tables really write to are those that are checked."""
+    """The validation accepts the folders that slot logs, Delta and Iceberg tables really write to."""
     for name, value in iceberg_tables.sql_catalog(tmp_path).items():
         monkeypatch.setenv(name, value)
     attempt = granted(tmp_path / "slots", "orders")
@@ -140,7 +141,7 @@ def test_what_sinks_stage_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_outputs_of_a_spec_are_read_without_trusting_it() -> None:
-    """The spec may have been recorded by another release: entries that are not outputs are left out."""
+    """Another release may have recorded the spec: entries that are not valid outputs are left out."""
     for spec, expected in (
         ({"outputs": [{"name": "a", "delta": {}}, {"name": 1}, "x"]}, {"a": "delta"}),
         ({"outputs": {"name": "a"}}, {}),
@@ -156,7 +157,8 @@ def attempt(tmp_path: Path) -> Granted:
 
 @pytest.mark.parametrize("name", ["a token that closes two billion slots", "a file above the table", "no nonce"])
 def test_a_forged_intent_in_the_ledger_is_stuck_at_once(attempt: Granted, name: str) -> None:
-    """Sealed by an earlier release: the attempt is settled as Stuck within a second, with the field, and no output is touched."""
+    """An intent that an earlier release sealed without validation: the attempt is settled as Stuck within a second, with the field, and no
+    output is touched."""
     record = attempt.record
     folder = f"_data/{attempt.key('a')}/0000000001-n1"
     good = {**sound(), "sinkKey": str(attempt.key("a")), "fingerprint": record.fingerprint, "files": [file_of(folder)]}

@@ -1,4 +1,4 @@
-"""The verbs of the slot log, one process at a time. What several processes do to each other is in test_races.py."""
+"""The verbs of the slot log, one process at a time. Races between processes are in test_races.py."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def log_on(objects: TableObjects) -> SlotLogSink:
 
 
 def test_commit_then_find(objects: TableObjects, key: SinkKey) -> None:
-    """A committed slot is found, by any later call, with the very bytes that were committed."""
+    """Any later call finds the committed slot, with the same bytes."""
     sink, slot = log_on(objects), committing(key, 1)
     assert run(sink.find(key)) is None
     assert run(sink.commit(key, slot)) == Committed(slot)
@@ -59,7 +59,7 @@ def test_commit_then_find(objects: TableObjects, key: SinkKey) -> None:
 
 
 def test_commit_twice_is_one_commit(objects: TableObjects, key: SinkKey) -> None:
-    """A commit that is sent again (a lost reply, a roll-forward) recognises itself by its nonce."""
+    """A commit that is sent again (after a lost reply, or to roll forward) recognises itself by its nonce."""
     sink, slot = log_on(objects), committing(key, 1)
     run(sink.commit(key, slot))
     assert run(sink.commit(key, slot)) == Committed(slot)
@@ -76,7 +76,7 @@ def test_rule_r_closes_every_lower_slot_first(objects: TableObjects, key: SinkKe
 
 
 def test_commit_above_a_committed_slot_is_already_committed(objects: TableObjects, key: SinkKey) -> None:
-    """A lower commit decides a higher attempt's, whose own slot stays empty."""
+    """A lower token's commit decides the key for a higher attempt, whose own slot is not created."""
     sink, first = log_on(objects), committing(key, 1)
     run(sink.commit(key, first))
     assert run(sink.commit(key, committing(key, 3))) == AlreadyCommitted(first)
@@ -84,7 +84,7 @@ def test_commit_above_a_committed_slot_is_already_committed(objects: TableObject
 
 
 def test_two_writes_of_one_attempt_commit_once(objects: TableObjects, key: SinkKey) -> None:
-    """Twins have the same token and different nonces: the second gets the first one's commit and does not take it for its own."""
+    """Two drivers of one attempt have the same token and different nonces: the second gets the first one's commit, as AlreadyCommitted."""
     sink, first = log_on(objects), committing(key, 1, nonce="a")
     run(sink.commit(key, first))
     assert run(sink.commit(key, committing(key, 1, nonce="b"))) == AlreadyCommitted(first)
@@ -92,14 +92,14 @@ def test_two_writes_of_one_attempt_commit_once(objects: TableObjects, key: SinkK
 
 @pytest.mark.parametrize("token", [1, 2])
 def test_commit_of_another_job_is_a_conflict(objects: TableObjects, key: SinkKey, token: int) -> None:
-    """A slot that was committed under another fingerprint is never taken for this job's result."""
+    """A slot that was committed under another fingerprint is a KeyConflict, never this job's result."""
     sink, foreign = log_on(objects), committing(key, 1, fingerprint="other")
     run(sink.commit(key, foreign))
     assert run(sink.commit(key, committing(key, token, nonce="mine"))) == Conflicting(foreign)
 
 
 def test_commit_under_another_key_is_refused(objects: TableObjects, key: SinkKey) -> None:
-    """A slot says which key it belongs to; it cannot be committed for another by mistake."""
+    """A slot names its key, so it cannot be committed under another one by mistake."""
     other = key.model_copy(update={"generation": 2})
     with pytest.raises(ValueError, match="is not a commit of a1b2-orders-g2"):
         run(log_on(objects).commit(other, committing(key, 1)))
@@ -117,7 +117,7 @@ def test_fence_closes_what_is_open_and_bars_it(objects: TableObjects, key: SinkK
 
 
 def test_fence_returns_the_commit_of_any_lower_token(objects: TableObjects, key: SinkKey) -> None:
-    """A commit that took effect before the fence is its answer, at every call."""
+    """A commit that took effect before the fence is the fence's answer, at every call."""
     sink, slot = log_on(objects), committing(key, 2)
     run(sink.commit(key, slot))
     for token in (3, 4, 9):
@@ -125,7 +125,7 @@ def test_fence_returns_the_commit_of_any_lower_token(objects: TableObjects, key:
 
 
 def test_fence_looks_above(objects: TableObjects, key: SinkKey) -> None:
-    """After a wiped store attempts count from 1 again: a commit of token 5 is found by the fence of attempt 1."""
+    """After the ledger was wiped attempts count from 1 again: the fence of attempt 1 finds a commit of token 5."""
     sink, slot = log_on(objects), committing(key, 5)
     run(sink.commit(key, slot))
     assert run(sink.fence(key, 2, fingerprint="f", by="settle")) == slot
@@ -141,7 +141,7 @@ def test_abort_closes_the_slot_and_deletes_the_files(sink: SlotLogSink, key: Sin
 
 
 def test_abort_after_the_commit_landed_keeps_the_data(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """An abort may follow a commit whose reply was lost: the committed rows stay complete."""
+    """An abort may follow a commit whose reply was lost: the committed rows stay."""
     slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
     run(sink.commit(key, slot))
     assert run(sink.abort(key, slot)) == slot
@@ -151,7 +151,7 @@ def test_abort_after_the_commit_landed_keeps_the_data(sink: SlotLogSink, key: Si
 def test_abort_closes_before_it_deletes(
     sink: SlotLogSink, key: SinkKey, table: Path, failpoint: Callable[[str], None]
 ) -> None:
-    """A process that dies inside an abort has closed its slot and deleted nothing: never the other way round."""
+    """If the process dies inside an abort, its slot is closed and nothing is deleted, never the reverse."""
     slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
     failpoint("driver.abort.closed=raise")
     with pytest.raises(RuntimeError, match=r"driver\.abort\.closed"):
@@ -161,7 +161,7 @@ def test_abort_closes_before_it_deletes(
 
 
 def test_discard_deletes_the_files_and_decides_nothing(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """A write that never sent a commit leaves no files and no slot: its attempt may write again."""
+    """A write that never sent a commit leaves no files and no slot, and its attempt may write again."""
     slot = sink.stage(table_of(1), key, 1, fingerprint="f")
     run(sink.discard(key, slot))
     run(sink.discard(key, slot))
@@ -173,21 +173,21 @@ def test_discard_deletes_the_files_and_decides_nothing(sink: SlotLogSink, key: S
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("times", [1, 2, len(RESEND_AFTER)])
 def test_a_lost_answer_is_resolved(objects: TableObjects, key: SinkKey, times: int, lands: bool) -> None:
-    """Whether the create had landed or not: the slot is read, sent again if empty, and ends as one's own commit."""
+    """Whether or not the slot was created, it is read, created again if missing, and ends as our own commit."""
     sink, slot = log_on(cast("TableObjects", Unanswered(objects, times=times, lands=lands))), committing(key, 1)
     assert run(sink.commit(key, slot)) == Committed(slot)
     assert run(log_on(objects).find(key)) == slot
 
 
 def test_a_lost_answer_of_a_create_that_landed_is_not_sent_again(objects: TableObjects, key: SinkKey) -> None:
-    """One look at the slot is enough: the nonce proves that it is ours."""
+    """One read of the slot is enough: its nonce proves that it is ours."""
     lossy = Unanswered(objects, times=99, lands=True)
     assert isinstance(run(log_on(cast("TableObjects", lossy)).commit(key, committing(key, 1))), Committed)
     assert lossy.creates == 1
 
 
 def test_no_answer_at_all_is_unknown(objects: TableObjects, key: SinkKey) -> None:
-    """After a bounded number of attempts the caller gets one sentence that the commit may still have taken effect."""
+    """After a bounded number of attempts one sentence says that the commit may still have taken effect."""
     lossy = Unanswered(objects, times=99, lands=False)
     with pytest.raises(
         OutputUnavailable, match=r"no answer; whether slot 1 of a1b2-orders-g1 is committed is unknown$"
@@ -200,7 +200,7 @@ def test_no_answer_at_all_is_unknown(objects: TableObjects, key: SinkKey) -> Non
 def test_a_step_that_fails_once_is_repeated(
     objects: TableObjects, key: SinkKey, point: str, failpoint: Callable[[str], None]
 ) -> None:
-    """A failure before or after either create of a commit changes nothing about its outcome."""
+    """A failure before or after either create of a commit does not change its outcome."""
     failpoint(f"{point}=1*raise->off")
     slot = committing(key, 2)
     assert run(log_on(objects).commit(key, slot)) == Committed(slot)
@@ -208,7 +208,8 @@ def test_a_step_that_fails_once_is_repeated(
 
 
 def test_probe_sees_what_is_there(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Present means the slot with the recorded digest, and each of its files with the recorded size; nothing is read or written."""
+    """Present means that the slot has the recorded digest and each of its files the recorded size; the probe reads no data and writes
+    nothing."""
     slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
     assert run(sink.probe(key, None)) is Evidence.GONE
     run(sink.commit(key, slot))
@@ -218,7 +219,7 @@ def test_probe_sees_what_is_there(sink: SlotLogSink, key: SinkKey, table: Path) 
 
 
 def test_probe_of_a_table_that_does_not_exist_makes_none(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """A look at a deleted table says gone, and does not bring its folder back."""
+    """The probe of a deleted table says gone and does not recreate its folder."""
     assert run(sink.probe(key, None)) is Evidence.GONE
     assert run(sink.find(key)) is None
     assert not table.exists()
@@ -238,7 +239,7 @@ def test_probe_misses_a_file(sink: SlotLogSink, key: SinkKey, table: Path, damag
 
 
 def test_probe_sees_a_replacement(sink: SlotLogSink, appending: SlotLogSink, key: SinkKey) -> None:
-    """A later generation replaces when it says Replace and is committed: not before, and not when it appends."""
+    """A later generation with `onRerun: Replace` makes the result replaced once it is committed: not before, and not with Append."""
     slot = sink.stage(table_of(1), key, 1, fingerprint="f")
     run(sink.commit(key, slot))
     second, third = (key.model_copy(update={"generation": g}) for g in (2, 3))
@@ -260,7 +261,7 @@ def folder_of(slot: Slot) -> str:
 
 
 def test_sweep_deletes_only_what_can_never_be_committed(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Before any commit, files of closed slots are deleted and those of an open slot stay."""
+    """Before any commit the files of closed slots are deleted and those of an open slot stay."""
     fenced, undecided, later = (sink.stage(table_of(1, 2), key, token, fingerprint="f") for token in (1, 2, 3))
     assert run(sink.sweep(key)).folders == 0
     run(sink.fence(key, 2, fingerprint="f", by="settle"))
@@ -271,7 +272,8 @@ def test_sweep_deletes_only_what_can_never_be_committed(sink: SlotLogSink, key: 
 
 
 def test_sweep_after_a_commit_leaves_only_its_files(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Rule R bars every other write of the key, of a lower, the same and a higher token: none can be committed any more."""
+    """After a commit, rule R bars every other write of the key, of a lower, the same or a higher token, so only the committed files
+    stay."""
     lower, twin, winner, higher = (sink.stage(table_of(1, 2), key, token, fingerprint="f") for token in (1, 2, 2, 3))
     run(sink.commit(key, winner))
     assert run(sink.sweep(key)).folders == 3
@@ -291,7 +293,7 @@ def test_sweep_leaves_strangers_alone(sink: SlotLogSink, key: SinkKey, table: Pa
 
 
 def test_check_leaves_nothing_behind(objects: TableObjects) -> None:
-    """A good place passes the start-up probe, again and again, and holds no object of it afterwards."""
+    """A good place passes the start-up probe repeatedly and contains no object of it afterwards."""
     for _ in range(3):
         run(log_on(objects).check())
     assert run(objects.list("")) == ()
@@ -299,7 +301,8 @@ def test_check_leaves_nothing_behind(objects: TableObjects) -> None:
 
 @pytest.mark.parametrize("mode", ["overwrite", "create"])
 def test_check_refuses_a_store_that_ignores_create_if_absent(mode: Literal["overwrite", "create"]) -> None:
-    """Old servers answer a conditional create with success although the object exists, replaced or not: nothing is ever written there."""
+    """Some old servers answer a conditional create with success although the object exists, whether or not they replace it: nothing is ever
+    written there."""
 
     class Ignorant(StoreObjects):
         async def create(self, path: str, data: bytes) -> bool:
@@ -315,7 +318,7 @@ def test_check_refuses_a_store_that_ignores_create_if_absent(mode: Literal["over
     "content", [b"", b"{", b"[]", b'"committed"', b'{"schema":1}', b'{"state":"closed"}', b"\xff\xfe"]
 )
 def test_a_slot_that_does_not_parse_is_not_empty(objects: TableObjects, key: SinkKey, content: bytes) -> None:
-    """Each verb that meets it stops with one sentence; none takes the slot for open, closed or committed."""
+    """Each verb that reads it stops with one sentence; none takes the slot for open, closed or committed."""
     sink = log_on(objects)
     run(objects.create(layout.slot_path(key, 1), content))
     for verb in (
@@ -332,7 +335,7 @@ def test_a_slot_that_does_not_parse_is_not_empty(objects: TableObjects, key: Sin
 
 
 def test_a_slot_of_a_later_version_asks_for_an_upgrade(objects: TableObjects, key: SinkKey) -> None:
-    """A slot of a later schema is left alone, whatever its other fields contain."""
+    """A slot with a later schema is refused, whatever its other fields contain."""
     body = committing(key, 1).dump() | {"schema": 5, "state": "delegated"}
     run(objects.create(layout.slot_path(key, 1), json.dumps(body).encode()))
     with pytest.raises(OutputCorrupt, match="has schema 5 and this version reads up to 4; upgrade sparkonce"):
@@ -340,14 +343,14 @@ def test_a_slot_of_a_later_version_asks_for_an_upgrade(objects: TableObjects, ke
 
 
 def test_a_slot_in_the_wrong_place_is_corrupt(objects: TableObjects, key: SinkKey) -> None:
-    """A slot that was copied under another token, or another key, decides nothing there."""
+    """A slot that was copied to another token's or another key's path decides nothing there."""
     run(objects.create(layout.slot_path(key, 1), layout.encode(committing(key, 7))))
     with pytest.raises(OutputCorrupt, match="it is the slot of a1b2-orders-g1, token 7"):
         run(log_on(objects).find(key))
 
 
 def test_unknown_fields_of_a_slot_survive_a_roll_forward(objects: TableObjects, key: SinkKey) -> None:
-    """An intent that a newer version sealed is committed with its own bytes, by an older one too."""
+    """A slot that a newer version sealed is committed with its own bytes, by an older version as well."""
     body = committing(key, 1).dump() | {"partitions": ["2024-01"]}
     slot = Slot.model_validate(body)
     run(log_on(objects).commit(key, slot))
@@ -357,13 +360,13 @@ def test_unknown_fields_of_a_slot_survive_a_roll_forward(objects: TableObjects, 
 
 
 def test_a_sink_knows_how_reruns_are_meant(sink: SlotLogSink, appending: SlotLogSink, key: SinkKey) -> None:
-    """`onRerun` of the declared output travels in the slot: readers need no job file."""
+    """The slot records the output's `onRerun`, so readers need no job file."""
     assert sink.stage(table_of(1), key, 1, fingerprint="f").on_rerun is OnRerun.REPLACE
     assert appending.stage(table_of(1), key, 1, fingerprint="f").on_rerun is OnRerun.APPEND
 
 
 def test_a_path_with_odd_characters_works(tmp_path: Path, key: SinkKey) -> None:
-    """Spaces, percent signs, hashes, colons and letters beyond ASCII in a folder's name are nothing special."""
+    """Folder names may contain spaces, percent signs, hashes, colons and letters beyond ASCII."""
     folder = tmp_path / "my lake %20 #1" / "a:b=c~ü" / "orders"
     sink = SlotLogSink(FolderObjects(folder), name="orders", stage=arrow_stage)
     run(sink.check())

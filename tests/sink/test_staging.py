@@ -1,4 +1,4 @@
-"""Staging without Spark: footers, digests, the row check, and cleanup after a failure."""
+"""Staging without Spark: footers, digests, the row count check, and cleanup after a failure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stage(sink: SlotLogSink, key: SinkKey, *numbers: int) -> Slot:
 
 
 def test_a_staged_slot_says_what_is_there(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Token, nonce, fingerprint, rows, and of each file its path in the table, rows, and size."""
+    """The slot has token, nonce, fingerprint and number of rows, and of each file its path in the table, its rows and its size."""
     slot = stage(sink, key, 1, 2, 3)
     assert (slot.sink_key, slot.token, slot.fingerprint, slot.rows) == ("a1b2-orders-g1", 1, "f", 3)
     assert [file.rows for file in slot.files] == [2, 1]
@@ -48,14 +48,14 @@ def test_a_staged_slot_says_what_is_there(sink: SlotLogSink, key: SinkKey, table
 
 
 def test_each_write_has_its_own_folder(sink: SlotLogSink, key: SinkKey) -> None:
-    """Two writes of one attempt share nothing."""
+    """Two writes of one attempt use separate folders."""
     one, other = stage(sink, key, 1), stage(sink, key, 1)
     assert one.nonce != other.nonce
     assert {file.path for file in one.files}.isdisjoint(file.path for file in other.files)
 
 
 def test_the_digest_is_of_the_footer(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Golden: SHA-256 over the footer's bytes and the file's size as eight bytes, most significant first."""
+    """Golden: SHA-256 over the footer's bytes and the file's size as an eight-byte big-endian integer."""
     file = stage(sink, key, 1, 2, 3).files[0]
     data = (table / file.path).read_bytes()
     footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
@@ -63,13 +63,13 @@ def test_the_digest_is_of_the_footer(sink: SlotLogSink, key: SinkKey, table: Pat
 
 
 def test_other_rows_have_another_digest(sink: SlotLogSink, key: SinkKey) -> None:
-    """The footer holds statistics and places: other content shows."""
+    """The footer holds statistics and offsets, so other rows give another digest."""
     assert stage(sink, key, 1, 2).files[0].digest != stage(sink, key, 5, 6).files[0].digest
     assert stage(sink, key, 1, 2).files[0].digest == stage(sink, key, 1, 2).files[0].digest
 
 
 def test_a_footer_larger_than_the_first_read(table: Path, key: SinkKey) -> None:
-    """Thousands of columns make a footer that one read of the usual size does not hold."""
+    """A footer with thousands of columns does not fit into the first read and is read completely."""
 
     def wide(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         path = Path(folder.removeprefix("file://"))
@@ -84,7 +84,7 @@ def test_a_footer_larger_than_the_first_read(table: Path, key: SinkKey) -> None:
 
 
 def test_only_data_counts(table: Path, key: SinkKey) -> None:
-    """Markers, checksums and a committer's leftovers are not files of the table, whatever they contain."""
+    """Markers, checksums and a committer's leftovers are not counted as files of the table, whatever they contain."""
 
     def littering(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         written = arrow_stage(frame, folder)
@@ -136,7 +136,7 @@ def damaged(damage: Callable[[Path], object]) -> Stager:
 def test_rows_that_do_not_add_up_are_not_committed(
     table: Path, key: SinkKey, damage: Callable[[Path], object], why: str
 ) -> None:
-    """Too few rows, too many, or a file that is not whole: one sentence, no slot, and the folder is gone."""
+    """Too few rows, too many, or an incomplete file: one sentence, no slot, and the folder is deleted."""
     with pytest.raises(RowsLost, match=why) as lost:
         stage(sink_with(table, damaged(damage)), key, 1, 2, 3)
     assert "\n" not in str(lost.value)
@@ -144,14 +144,14 @@ def test_rows_that_do_not_add_up_are_not_committed(
 
 
 def test_an_encrypted_footer_is_refused(table: Path, key: SinkKey) -> None:
-    """It cannot be counted without the key; the sentence names the setting that leaves it readable."""
+    """Without the key its rows cannot be counted; the sentence names the setting that leaves footers readable."""
     damage = damaged(lambda path: (path / "part-00000.parquet").write_bytes(b"PARE" + bytes(50) + b"\x32\0\0\0PARE"))
     with pytest.raises(OutputUnsupported, match=r"has an encrypted footer.*parquet\.encryption\.plaintext\.footer$"):
         stage(sink_with(table, damage), key, 1)
 
 
 def test_an_error_of_the_stager_passes_through(table: Path, key: SinkKey) -> None:
-    """The job's own error reaches the job unchanged; files written so far are deleted."""
+    """The job gets its own error unchanged; files written so far are deleted."""
 
     def failing(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         arrow_stage(frame, folder)
@@ -163,7 +163,7 @@ def test_an_error_of_the_stager_passes_through(table: Path, key: SinkKey) -> Non
 
 
 def test_a_write_that_was_swept_under_says_fenced(sink: SlotLogSink, table: Path, key: SinkKey) -> None:
-    """A zombie whose slot was closed and whose files were swept during the write gets Fenced, and not an error about lost rows."""
+    """A zombie whose slot was closed and whose files were swept during the write gets Fenced instead of an error about lost rows."""
 
     def overtaken(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         written = arrow_stage(frame, folder)
@@ -177,7 +177,7 @@ def test_a_write_that_was_swept_under_says_fenced(sink: SlotLogSink, table: Path
 
 
 def test_no_rows_and_no_files_is_a_write(table: Path, key: SinkKey) -> None:
-    """An empty result is a result: its slot names no file."""
+    """An empty result is a result: its slot lists no file."""
 
     def nothing(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
         return StagedRows(rows=0, data_schema="{}")
@@ -187,7 +187,7 @@ def test_no_rows_and_no_files_is_a_write(table: Path, key: SinkKey) -> None:
 
 
 def test_many_files_keep_their_order(table: Path) -> None:
-    """Footers are read in parallel; the list is by path all the same."""
+    """Footers are read in parallel; the list is still sorted by path."""
     folder = table / "_data" / "k" / "f"
     folder.mkdir(parents=True)
     for number in range(40):
@@ -197,7 +197,7 @@ def test_many_files_keep_their_order(table: Path) -> None:
 
 
 def test_the_page_names_each_pinned_setting() -> None:
-    """With its value: docs/outputs.md tells which settings of a session have no effect on files."""
+    """docs/outputs.md lists the settings of a session that have no effect on files, each with its pinned value."""
     rows = [row for row in PAGE.read_text().splitlines() if row.startswith("| `spark.sql.")]
     named = {
         setting: row.split("|")[2].strip(" `")
@@ -208,7 +208,8 @@ def test_the_page_names_each_pinned_setting() -> None:
 
 
 def test_the_page_says_which_types_each_kind_holds() -> None:
-    """For Delta and Iceberg as the code that checks a schema does; the types that it says all kinds hold are those of the matrix."""
+    """For Delta and Iceberg the page agrees with the code that checks a schema; the types that it lists for all kinds are those of the
+    matrix."""
     cells = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in PAGE.read_text().splitlines()]
     said = {row[0]: row[1:] for row in cells if len(row) == 4 and row[1].startswith(("yes", "for Spark"))}
     played = {re.sub(r"^decimal.*", "decimal(38,10)", name).replace("int", "integer") for name in ATOMS}

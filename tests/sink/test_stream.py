@@ -33,7 +33,7 @@ def opened(
 
 
 def committed(sink: SlotLogSink, key: SinkKey, chain: Chain, token: int, *, batches: int = 1) -> Chain:
-    """The chain with more batches, which have no rows."""
+    """Commits more batches without rows, and returns the chain."""
     for _ in range(batches):
         slot = stream.empty_batch(chain, key, chain.next, token, plan=f"plan {chain.next}")
         assert run(stream.commit(sink, key, chain, slot)) == Committed(slot)
@@ -48,7 +48,7 @@ def ended(sink: SlotLogSink, key: SinkKey, chain: Chain, token: int) -> Chain:
 
 
 class Counted:
-    """A sink whose looks are counted."""
+    """Wraps a sink and counts its calls by verb."""
 
     def __init__(self, sink: SlotLogSink) -> None:
         self._sink, self.looks = sink, Counter[str]()
@@ -63,7 +63,7 @@ class Counted:
 
 @pytest.mark.parametrize("batches", [0, 1, 2, 3, 4, 7, 8, 9, 100])
 def test_the_last_batch_is_found_in_a_few_looks(objects: TableObjects, key: SinkKey, batches: int) -> None:
-    """By doubling and halving: right for every length, and 100 batches cost a dozen looks."""
+    """The search doubles and halves: correct for every length, and a dozen reads for 100 batches."""
     sink = SlotLogSink(objects, name="orders")
     chain = committed(sink, key, opened(sink, key, first=5), 1, batches=batches)
     counted: Any = Counted(sink)
@@ -76,7 +76,7 @@ def test_the_last_batch_is_found_in_a_few_looks(objects: TableObjects, key: Sink
 
 
 def test_an_end_is_found_as_the_last_place(sink: SlotLogSink, key: SinkKey) -> None:
-    """What settling, probing and the next attempt see is the end, with the totals of all batches."""
+    """Settling, probing and the next attempt find the end slot, with the totals of all batches."""
     chain = ended(sink, key, committed(sink, key, opened(sink, key), 1, batches=3), 1)
 
     assert run(stream.walk(sink, key, chain.opening)) == chain
@@ -85,7 +85,8 @@ def test_an_end_is_found_as_the_last_place(sink: SlotLogSink, key: SinkKey) -> N
 
 
 def test_a_batch_follows_only_a_batch_of_no_higher_token(sink: SlotLogSink, key: SinkKey) -> None:
-    """The chain rule: the place is open to token 1, but the place before it refuses token 1; token 3 may continue."""
+    """A batch must not have a lower token than the place before it: token 1 is refused although its place is open to it; token 3 may
+    continue."""
     first = committed(sink, key, opened(sink, key), 2)
     late = stream.empty_batch(first, key, 1, 1, plan="p")
 
@@ -95,7 +96,8 @@ def test_a_batch_follows_only_a_batch_of_no_higher_token(sink: SlotLogSink, key:
 
 
 def test_closing_bars_a_token_in_the_next_place_and_goes_on_past_a_commit(sink: SlotLogSink, key: SinkKey) -> None:
-    """Batch 1 is committed while a process that saw only batch 0 closes the stream: its answer includes batch 1, and batch 2 is closed."""
+    """A process closes the stream having read batch 0 only, while batch 1 is committed: its answer includes batch 1, and batch 2 is
+    closed."""
     chain = committed(sink, key, opened(sink, key), 1, batches=2)
     seen = Chain(chain.opening, run(sink.find(stream.place(key, 0))))  # type: ignore[arg-type]  # it was committed
     assert seen.batches == 1
@@ -110,7 +112,7 @@ def test_closing_bars_a_token_in_the_next_place_and_goes_on_past_a_commit(sink: 
 def test_slots_are_closed_where_an_attempt_takes_over_and_nowhere_else(
     sink: SlotLogSink, key: SinkKey, table: Path
 ) -> None:
-    """Attempt 9 after attempt 1: eight closed slots in its first batch, none in those that follow: many attempts stay cheap."""
+    """Attempt 9 after attempt 1: eight closed slots in its first batch and none in later ones, so many attempts stay cheap."""
     chain = committed(sink, key, opened(sink, key), 1)
     chain = committed(sink, key, run(stream.close(sink, key, chain.opening, 9, **BY)), 9, batches=3)
     ended(sink, key, chain, 9)
@@ -120,7 +122,7 @@ def test_slots_are_closed_where_an_attempt_takes_over_and_nowhere_else(
 
 
 def test_twins_of_one_token_meet_in_one_slot(sink: SlotLogSink, key: SinkKey) -> None:
-    """Of two commits of a batch one succeeds; the other gets its slot."""
+    """Of two drivers' commits of a batch one succeeds; the other gets that slot."""
     chain = opened(sink, key)
     one, two = (stream.empty_batch(chain, key, 0, 1, plan="p") for _ in range(2))
 
@@ -129,7 +131,7 @@ def test_twins_of_one_token_meet_in_one_slot(sink: SlotLogSink, key: SinkKey) ->
 
 
 def test_a_slot_of_another_place_is_no_batch_that_follows(sink: SlotLogSink, key: SinkKey) -> None:
-    """A number that leaves a gap, or comes after the end, is a defect of the caller: nothing is sent."""
+    """A batch number that leaves a gap, or follows the end, is the caller's mistake: nothing is sent."""
     chain = opened(sink, key)
     gap = committing(stream.place(key, 3), 1)
     with pytest.raises(ValueError, match=r"-b3 does not follow a1b2-orders-g1$"):
@@ -142,7 +144,7 @@ def test_a_slot_of_another_place_is_no_batch_that_follows(sink: SlotLogSink, key
 
 
 def test_an_end_bars_a_driver_of_the_same_token(sink: SlotLogSink, key: SinkKey) -> None:
-    """A cancel writes the end in the attempt's own place, where its next batch would be: that batch comes too late, and the end stays."""
+    """A cancel writes the end at the place of the attempt's next batch: that batch comes too late, and the end stays."""
     chain = committed(sink, key, opened(sink, key), 1)
     slot, over = run(stream.settled(sink, key, chain.opening, 1, fingerprint="f", by="owner", end=True))
     assert over
@@ -158,7 +160,8 @@ def test_an_end_bars_a_driver_of_the_same_token(sink: SlotLogSink, key: SinkKey)
 def test_an_end_that_is_wanted_after_the_attempt_was_closed_takes_the_next_place(
     sink: SlotLogSink, key: SinkKey
 ) -> None:
-    """It was settled once without an end, which closed the attempt's place; the cancel that follows ends the stream nevertheless."""
+    """A settle without an end closed the attempt's token at that place; the cancel that follows still ends the stream, under the next
+    token."""
     chain = committed(sink, key, opened(sink, key), 1)
     told: dict[str, Any] = {"fingerprint": "f", "by": "owner"}
     assert run(stream.settled(sink, key, chain.opening, 1, **told, end=False)) == (chain.last, False)
@@ -172,7 +175,8 @@ def test_an_end_that_is_wanted_after_the_attempt_was_closed_takes_the_next_place
 def test_a_settler_that_wakes_up_late_ends_nothing_of_the_next_attempt(
     sink: SlotLogSink, key: SinkKey, batches: int
 ) -> None:
-    """A cancel was held half done and a person retried; the settler of attempt 1, frozen all the while, meets what attempt 2 committed."""
+    """A cancel stopped half way and a person retried; the settler of attempt 1, frozen meanwhile, finds what attempt 2 committed and writes
+    no end."""
     chain = opened(sink, key)
     if batches:
         chain = committed(sink, key, chain, 1)
@@ -186,7 +190,7 @@ def test_a_settler_that_wakes_up_late_ends_nothing_of_the_next_attempt(
 
 
 def test_a_settle_whose_own_token_is_closed_does_not_say_that_it_ended(sink: SlotLogSink, key: SinkKey) -> None:
-    """Another owner is further on: the stream is left as it is, without an end, and never called complete."""
+    """A higher token has been granted: the stream stays as it is, without an end, and is not reported as ended."""
     chain = committed(sink, key, opened(sink, key), 1)
     run(stream.close(sink, key, chain.opening, 3, **BY))
 
@@ -196,7 +200,7 @@ def test_a_settle_whose_own_token_is_closed_does_not_say_that_it_ended(sink: Slo
 
 
 def test_totals_are_carried_along_the_chain(sink: SlotLogSink, key: SinkKey) -> None:
-    """Each slot has the rows, bytes and files of all batches so far, and their number."""
+    """Each slot has the number of batches so far, and their rows, bytes and files."""
     chain = opened(sink, key)
     for number, rows in enumerate([(1, 2), (3,), (4, 5, 6)]):
         staged = sink.stage(table_of(*rows), stream.place(key, number), 1, fingerprint="f")
@@ -211,7 +215,7 @@ def test_totals_are_carried_along_the_chain(sink: SlotLogSink, key: SinkKey) -> 
 
 
 def test_slots_of_a_stream_are_refused_by_versions_that_do_not_know_streams(sink: SlotLogSink, key: SinkKey) -> None:
-    """Opening, batch and end have a schema of their own: read one by one they would be taken for tables of their own."""
+    """Opening, batch and end have a schema number of their own: an older version would read each as a table."""
     chain = ended(sink, key, committed(sink, key, opened(sink, key), 1), 1)
     slots = (chain.opening, *run(stream.recorded(sink, key, chain.opening)))
     assert [slot.schema_ for slot in slots] == [STREAM_SCHEMA] * 3
@@ -222,7 +226,7 @@ def test_slots_of_a_stream_are_refused_by_versions_that_do_not_know_streams(sink
 
 
 def test_a_checkpoint_of_its_own_begins_with_batch_0(sink: SlotLogSink, key: SinkKey) -> None:
-    """Streams of other queries, plain writes and openings without a batch do not matter."""
+    """Streams of other queries, plain writes and openings without a batch do not count."""
     other = key.model_copy(update={"key_hash": "c3d4"})
     slots = [committing(key, 1), *run_chain(sink, other, batches=2)]
     assert stream.begins_with(slots, key, "another") == 0
@@ -230,7 +234,8 @@ def test_a_checkpoint_of_its_own_begins_with_batch_0(sink: SlotLogSink, key: Sin
 
 
 def test_a_checkpoint_goes_on_after_the_streams_of_other_keys(sink: SlotLogSink, key: SinkKey) -> None:
-    """After the highest last batch of all that used it; one that has not ended, or that a rerun replaces, is refused by name."""
+    """It continues after the highest last batch of all streams that used it; a stream that has not ended, or that a rerun replaces, is
+    refused by name."""
     monday, tuesday = (key.model_copy(update={"key_hash": name}) for name in ("c3d4", "e5f6"))
     done = [*run_chain(sink, monday, batches=2), *run_chain(sink, tuesday, batches=3, first=2)]
     assert stream.begins_with(done, key, "q") == 5
@@ -251,7 +256,7 @@ def run_chain(sink: SlotLogSink, key: SinkKey, *, batches: int, first: int = 0) 
 def generation_of(
     key: SinkKey, number: int, *, batches: int, end: bool, on_rerun: OnRerun = OnRerun.REPLACE
 ) -> list[Slot]:
-    """The slots of one stream, whose batches have rows."""
+    """The slots of one stream whose batches have rows."""
     key = key.model_copy(update={"generation": number})
     slot = stream.opening_of(key, 1, query_id="q", first_batch=0, fingerprint="f", on_rerun=on_rerun)
     slots, chain = [slot], Chain(slot, slot)
@@ -265,20 +270,20 @@ def generation_of(
 
 
 def seen(*generations: list[Slot]) -> list[str]:
-    """Visible generation and batch."""
+    """The visible slots, as generation and batch."""
     found = visible(slot for slots in reversed(generations) for slot in slots)
     return [slot.sink_key.rpartition("orders-")[2] for slot in found]
 
 
 def test_a_first_stream_is_seen_as_it_grows(key: SinkKey) -> None:
-    """Nothing before the first batch; then each batch, in order; the end adds nothing."""
+    """Readers see nothing before the first batch, then each batch in order; the end adds nothing."""
     assert seen(generation_of(key, 1, batches=0, end=False)) == []
     assert seen(generation_of(key, 1, batches=12, end=False)) == [f"g1-b{at}" for at in range(12)]
     assert seen(generation_of(key, 1, batches=2, end=True)) == ["g1-b0", "g1-b1"]
 
 
 def test_a_rerun_replaces_a_stream_when_it_ends(key: SinkKey) -> None:
-    """While the new generation runs readers have the old one, whole; from its end on the new one, whole; never an empty table."""
+    """While the new generation runs readers see the complete old one; from its end on, the complete new one; never an empty table."""
     old = generation_of(key, 1, batches=3, end=True)
     for batches in range(3):
         assert seen(old, generation_of(key, 2, batches=batches, end=False)) == ["g1-b0", "g1-b1", "g1-b2"]
@@ -286,7 +291,7 @@ def test_a_rerun_replaces_a_stream_when_it_ends(key: SinkKey) -> None:
 
 
 def test_a_rerun_replaces_a_plain_write_when_it_ends_and_the_other_way_round(key: SinkKey) -> None:
-    """One slot is complete when it is committed."""
+    """A plain write is complete once its one slot is committed."""
     plain = [committing(key, 1)]
     assert seen(plain, generation_of(key, 2, batches=2, end=False)) == ["g1"]
     assert seen(plain, generation_of(key, 2, batches=2, end=True)) == ["g2-b0", "g2-b1"]
@@ -295,26 +300,26 @@ def test_a_rerun_replaces_a_plain_write_when_it_ends_and_the_other_way_round(key
 
 
 def test_a_stream_that_never_had_a_batch_hides_nothing(key: SinkKey) -> None:
-    """An opening alone is not a generation for readers; the next generation grows as a first one does."""
+    """A generation with only an opening is not visible; the next generation becomes visible as it grows, like a first one."""
     opening = generation_of(key, 1, batches=0, end=False)
     assert seen(opening, generation_of(key, 2, batches=1, end=False)) == ["g2-b0"]
 
 
 def test_appending_streams_are_all_seen(key: SinkKey) -> None:
-    """`onRerun: Append`: the batches of every generation, ended or not."""
+    """With `onRerun: Append` the batches of every generation are visible, ended or not."""
     append = OnRerun.APPEND
     one, two = (generation_of(key, g, batches=2, end=g == 1, on_rerun=append) for g in (1, 2))
     assert seen(one, two) == ["g1-b0", "g1-b1", "g2-b0", "g2-b1"]
 
 
 def test_a_stream_that_ended_without_rows_is_an_empty_table_with_columns(key: SinkKey) -> None:
-    """The end slot represents the stream: it has the schema, and replaces what was before it."""
+    """The end slot represents the stream: it has the schema, and replaces the generations before it."""
     old = generation_of(key, 1, batches=3, end=True)
     assert seen(old, generation_of(key, 2, batches=0, end=True)) == ["g2-b0"]
 
 
 def test_snapshots_hold_streams(objects: TableObjects, key: SinkKey) -> None:
-    """The same batches with a snapshot and without, and after it was written more of them."""
+    """The same batches are visible with a snapshot and without, and after more of them follow the snapshot."""
     sink = SlotLogSink(objects, name="orders")
     chain = committed(sink, key, opened(sink, key), 1, batches=3)
     before = run(decided(objects)).committed

@@ -1,8 +1,8 @@
 """The chain of a stream under thousands of random schedules: the real code, one request to the store at a time, in any order.
 
-Drivers (at times two of one token), settlers and zombies run as coroutines over a store whose every request can be delayed for ever, lost
-before or after it took effect, and whose listings may miss newly created objects. After each schedule the slots themselves are checked.
-The same schedules must find the defect when one rule is removed.
+Drivers (at times two of one token), settlers and zombies run as coroutines over a store in which any request can be delayed for ever, or
+lost before or after it took effect, and in which listings may miss newly created objects. After each schedule the slots themselves are
+checked. With one rule removed, the same schedules must find the defect.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ PARTS: dict[str, Any] = {"fingerprint": FINGERPRINT}
 
 
 class _Step:
-    """One request on its way, or one answer."""
+    """A request that is in flight, or its reply."""
 
     def __await__(self) -> Any:
         yield
 
 
 class Store:
-    """Objects in memory. Each request is two steps: it arrives, it is answered."""
+    """Objects in memory. Each request takes two steps: it arrives, and it is answered."""
 
     uri = "memory:///orders"
 
@@ -52,7 +52,7 @@ class Store:
         self.dice, self.objects = dice, dict[str, bytes]()
         self.clock = 0
         self.created: dict[str, int] = {}
-        """When each object was."""
+        """The time at which each object was created."""
 
     def where(self, path: str) -> str:
         return path
@@ -109,7 +109,7 @@ class Verdict:
 class Running:
     coroutine: Coroutine[Any, Any, None]
     until: int
-    """Does nothing before."""
+    """It takes no step before this time."""
 
 
 @dataclass
@@ -127,7 +127,7 @@ class World:
     def sink(self) -> SlotLogSink:
         return SlotLogSink(self.store, name="orders")
 
-    # --- who acts ---
+    # --- processes ---
 
     async def driver(self, token: int, name: str) -> None:
         with contextlib.suppress(OutputUnavailable):  # it dies of it; the next attempt finds out
@@ -177,7 +177,7 @@ class World:
     # --- the schedule ---
 
     def play(self) -> None:
-        """Runs attempts one after the other, each begun after the one before was settled; none of them is ever known to be dead."""
+        """Runs attempts one after another, each begun after the one before was settled; an earlier attempt may still be running."""
         token, settling = 1, False
         self._begin(token)
         while self.running:
@@ -213,14 +213,14 @@ class World:
             self._start(self.driver(token, f"d{token}-{twin}"))
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """A process that may be slow to begin: a takeover does not wait for it."""
+        """Starts a process that may be delayed: a takeover does not wait for the old one."""
         late = self.dice.randrange(20, 400) if self.dice.random() < 0.3 else 0
         self.running.append(Running(coroutine, self.store.clock + late))
 
-    # --- what must be true of the slots ---
+    # --- invariants of the slots ---
 
     def committed(self) -> list[tuple[int, Slot]]:
-        """Creation time and slot, in the order of the chain."""
+        """The committed slots with their creation times, in the order of the chain."""
         found = []
         for path, data in self.store.objects.items():
             _, sink_key, _ = path.split("/")
@@ -260,7 +260,7 @@ def played(seed: int) -> World:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repetitions do not wait: time plays no part."""
+    """Retries follow at once, since the schedules, not the clock, decide the order."""
     monkeypatch.setattr(slots, "RESEND_AFTER", (0.0, 0.0, 0.0))
 
 
@@ -272,8 +272,8 @@ def seed() -> int:
 
 
 def test_no_schedule_breaks_the_chain(seed: int) -> None:
-    """Whatever is lost, delayed or killed: one commit per place, no gap, tokens that never decrease, nothing after the end, and nothing of
-    an attempt, in any place, after it was settled."""
+    """Whatever is lost, delayed or killed, there is one commit per place, no gap, tokens never decrease, nothing follows the end, and an
+    attempt commits nothing, in any place, after it was settled."""
     counts: Counter[str] = Counter()
     for number in range(SCHEDULES):
         world = played(seed + number)
@@ -321,7 +321,7 @@ async def _fences_one_place(sink: Any, key: SinkKey, opening: Slot, token: int, 
     ids=["chain rule", "closing", "going on"],
 )
 def test_each_rule_is_needed(monkeypatch: pytest.MonkeyPatch, seed: int, rule: str, without: Any) -> None:
-    """With one rule taken out the same schedules end in a broken chain, soon."""
+    """Without one of the rules, the same schedules soon end in a broken chain."""
     monkeypatch.setattr(stream, rule, without)
     for number in range(SCHEDULES * 5):
         try:

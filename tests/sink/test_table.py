@@ -1,4 +1,4 @@
-"""A reader's view: a function of the slots alone; snapshots save reads and change no answer."""
+"""A reader's view is a function of the slots alone; snapshots save reads and change no answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TABLES = st.lists(
 
 
 def by_the_book(slots: list[Slot]) -> set[str]:
-    """A committed generation is visible unless a higher committed one of its lineage says Replace; word by word."""
+    """The rule as the docs state it: a committed generation is visible unless a higher committed one of its lineage says Replace."""
     found = set()
     for slot in slots:
         lineage, _, generation = slot.sink_key.rpartition("-g")
@@ -73,20 +73,20 @@ def test_visible_is_the_rule(slots: list[Slot]) -> None:
 
 @given(TABLES, st.randoms())
 def test_visible_does_not_depend_on_order(slots: list[Slot], random: object) -> None:
-    """The same slots in another order are the same table, file for file."""
+    """The same slots in another order give the same table, file for file."""
     shuffled = list(slots)
     random.shuffle(shuffled)  # type: ignore[attr-defined]  # hypothesis types its Random as object
     assert visible(slots) == visible(shuffled)
 
 
 def test_generations_are_numbers() -> None:
-    """Generation 10 is later than 9, although its text sorts before."""
+    """Generation 10 is later than 9, although it sorts before it as text."""
     nine, ten = (slot_of("a", generation, on_rerun=OnRerun.REPLACE) for generation in (9, 10))
     assert visible([ten, nine]) == [ten]
 
 
 def test_outputs_and_keys_do_not_replace_each_other() -> None:
-    """A rerun replaces its own key's rows in its own output: names that look alike are other lineages."""
+    """A rerun replaces only rows of its own key in its own output: similar names are other lineages."""
     keys = [
         SinkKey(key_hash="ab", output="orders", generation=1),
         SinkKey(key_hash="ab", output="orders-g1", generation=2),
@@ -99,7 +99,7 @@ def test_outputs_and_keys_do_not_replace_each_other() -> None:
 
 
 class Counted:
-    """A place that counts the slots that were read."""
+    """Wraps `Objects` and counts the slots that are read."""
 
     def __init__(self, objects: TableObjects) -> None:
         self._objects, self.slots_read = objects, 0
@@ -132,12 +132,12 @@ def seen(objects: TableObjects) -> list[Slot]:
 
 
 def without_snapshots(objects: TableObjects) -> list[Slot]:
-    """The table from the slots alone, read one by one."""
+    """The table computed from the slots alone, which are read one by one."""
     return visible(run(committed_slots(cast("TableObjects", Blind(objects)))))
 
 
 class Blind:
-    """A place that shows no snapshots."""
+    """`Objects` that list no snapshots."""
 
     def __init__(self, objects: TableObjects) -> None:
         self._objects = objects
@@ -164,7 +164,7 @@ def test_a_snapshot_saves_the_reads(objects: TableObjects) -> None:
 
 
 def test_a_snapshot_is_written_when_it_is_worth_it(objects: TableObjects) -> None:
-    """Not for as many slots as the limit, but for one more; and then not again until as many are new."""
+    """A snapshot is written once more slots than the limit are unlisted, and again after as many new ones."""
     for number in range(3):
         commit(objects, f"k{number}")
     assert not run(write_snapshot(objects, after=3))
@@ -174,7 +174,7 @@ def test_a_snapshot_is_written_when_it_is_worth_it(objects: TableObjects) -> Non
 
 
 def test_sweep_writes_snapshots(objects: TableObjects, key: SinkKey) -> None:
-    """A sweep of a key in a table with more than 64 loose slots leaves a snapshot for readers."""
+    """The sweep of a key in a table with more than 64 slots outside of a snapshot writes one for readers."""
     for number in range(65):
         commit(objects, f"k{number}")
     run(SlotLogSink(objects, name="orders").sweep(key))
@@ -183,7 +183,7 @@ def test_sweep_writes_snapshots(objects: TableObjects, key: SinkKey) -> None:
 
 
 def test_old_snapshots_go(objects: TableObjects) -> None:
-    """The table does not fill with lists of itself."""
+    """Only the newest snapshots are kept."""
     for number in range(8):
         commit(objects, f"k{number}")
         assert run(write_snapshot(objects, after=0))
@@ -194,7 +194,7 @@ def test_old_snapshots_go(objects: TableObjects) -> None:
 
 @pytest.mark.parametrize("later", [0, 1, 6])
 def test_a_snapshot_of_a_process_that_was_frozen_is_harmless(objects: TableObjects, later: int) -> None:
-    """A process looks, freezes during `later` snapshots of others, and then writes what it saw: no reader's view changes."""
+    """A process reads the slots, freezes while others write `later` snapshots, and then writes its own: no reader's view changes."""
     commit(objects, "a")
     old = run(decided(objects))
     commit(objects, "a", 2)
@@ -210,7 +210,7 @@ def test_a_snapshot_of_a_process_that_was_frozen_is_harmless(objects: TableObjec
     "content", [b"", b"{", b"[]", b'{"schema":2,"committed":[],"closed":[]}', b'{"schema":1,"committed":[{}]}']
 )
 def test_a_snapshot_that_cannot_be_read_is_passed_over(objects: TableObjects, content: bytes) -> None:
-    """A snapshot only repeats facts that are stored in the slots; the next one is written beside it."""
+    """A snapshot only repeats what the slots say; an unreadable one is ignored, and the next one is written beside it."""
     commit(objects, "a")
     run(write_snapshot(objects, after=0))
     commit(objects, "b")
@@ -239,7 +239,8 @@ STEPS = st.lists(
 @given(STEPS)
 @settings(max_examples=300)
 def test_snapshots_never_change_the_table(steps: list[tuple[object, ...]]) -> None:
-    """Commits, fences and snapshot writers that looked at any earlier moment, in any order: a reader's view is that of the slots."""
+    """After any sequence of commits, fences and snapshot writers that read the slots at any earlier moment, a reader's view is that of the
+    slots."""
     objects = memory()
     looks: list[Decided] = []
     for step in steps:
@@ -260,7 +261,7 @@ def test_snapshots_never_change_the_table(steps: list[tuple[object, ...]]) -> No
 
 
 def test_files_are_those_of_the_slots(sink: SlotLogSink, appending: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Staged, fenced and replaced files lie in the same folder and are not in the table."""
+    """Staged, fenced and replaced files lie in the same folder and do not belong to the table."""
     second, third = (key.model_copy(update={"generation": g}) for g in (2, 3))
     first = sink.stage(table_of(1), key, 1, fingerprint="f")
     run(sink.commit(key, first))
@@ -276,13 +277,13 @@ def test_files_are_those_of_the_slots(sink: SlotLogSink, appending: SlotLogSink,
 
 
 def test_a_table_that_does_not_exist_is_empty(table: Path) -> None:
-    """And looking at it does not make it."""
+    """Reading it does not create it."""
     assert Table(table).slots() == []
     assert not table.exists()
 
 
 def test_a_corrupt_slot_stops_readers(objects: TableObjects, key: SinkKey) -> None:
-    """Rows that may be committed are not left out in silence."""
+    """The read fails, since the slot's rows may be committed."""
     commit(objects, "a")
     run(objects.create(layout.slot_path(key, 1), b"{"))
     with pytest.raises(OutputCorrupt, match=r"a1b2-orders-g1/0000000001.json cannot be read"):
@@ -290,7 +291,7 @@ def test_a_corrupt_slot_stops_readers(objects: TableObjects, key: SinkKey) -> No
 
 
 def test_another_keys_corrupt_slot_does_not_stop_a_sweep(objects: TableObjects, key: SinkKey) -> None:
-    """Only the snapshot is left out, which is a cache."""
+    """The sweep only skips writing the snapshot, which is a cache."""
     run(objects.create(layout.slot_path("b-orders-g1", 1), b"{"))
     run(objects.create(f"{layout.staging_folder(key, 1, 'aa')}/part-0.parquet", b"data"))
     sink = SlotLogSink(objects, name="orders")
@@ -299,13 +300,13 @@ def test_another_keys_corrupt_slot_does_not_stop_a_sweep(objects: TableObjects, 
 
 
 def test_the_probe_object_is_no_slot(objects: TableObjects) -> None:
-    """A start-up probe of another process, under way, is invisible to readers."""
+    """Readers ignore the object of another process's start-up probe."""
     run(objects.create(f"{layout.SLOTS}/_probe-1234.json", b"1"))
     assert run(committed_slots(objects)) == []
 
 
 def test_missing_files(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Each file that is gone or has another size is named; the others are not."""
+    """Each file that is missing or has another size is named, and no other."""
     slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
     objects = FolderObjects(table)
     assert run(missing_files(objects, [slot])) == []
@@ -316,7 +317,7 @@ def test_missing_files(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
 
 
 def test_a_snapshot_holds_whole_slots_and_names(objects: TableObjects, key: SinkKey) -> None:
-    """Its JSON has the schema, the committed slots unchanged, and the paths of closed ones."""
+    """The snapshot's JSON has the schema number, the committed slots unchanged, and the paths of closed ones."""
     slot = committing(key, 2)
     run(SlotLogSink(objects, name="orders").commit(key, slot))
     run(write_snapshot(objects, after=0))

@@ -1,4 +1,5 @@
-"""A real Spark with executors of their own writes every kind of table: tasks that fail or run twice at a time, and odd settings."""
+"""A real Spark with separate executors writes tables of every kind: with tasks that fail or run speculatively, and with unusual
+settings."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What came of it: see harness/tasks_spark.py."""
+    """What harness/tasks_spark.py observed."""
     return facts_of("harness.tasks_spark", tmp_path_factory.mktemp("tasks"))
 
 
 @pytest.mark.parametrize("way", ["failed", "speculated"])
 @pytest.mark.parametrize("kind", ["slotLog", "delta", "iceberg"])
 def test_a_task_that_ran_more_than_once_is_counted_once(facts: dict[str, Any], kind: str, way: str) -> None:
-    """A task failed twice in the middle of its rows; one went on only when its speculative copy wrote beside it (the mark shows that it
-    did). The slot counts each row once, and readers see each once."""
+    """Failed: a task failed twice in the middle of its rows. Speculated: a task went on only after its speculative copy wrote beside it, as
+    a mark shows. The slot counts each row once, and readers see each once."""
     assert facts[f"{kind} {way}"] == ["Committed", 100, True]
     assert facts[kind] == list(range(200))
 
@@ -39,8 +40,9 @@ WRITTEN: list[Row] = [
 
 @pytest.mark.parametrize("kind", ["slotLog", "delta", "iceberg"])
 def test_readers_find_what_was_written_whatever_the_session_says(facts: dict[str, Any], kind: str) -> None:
-    """Under an old calendar, INT96, the layout of Spark 1.4 and a zone with a history: delta-rs, pyiceberg and pyarrow see the same
-    instants, days, amounts and lists, beside those that the version before wrote as INT96, and the job's session keeps its settings."""
+    """With Spark's legacy calendar, INT96, the legacy Parquet layout of Spark 1.4 and a time zone whose offset has changed, delta-rs,
+    pyiceberg and pyarrow see the same instants, days, amounts and lists, also in rows that an earlier version wrote as INT96, and the job's
+    session keeps its settings."""
     days, micros = dt.timedelta(days=1), dt.timedelta(microseconds=1)
     expected = [
         [number, (at - START) // micros, (day - START.date()) // days, amount, tags]
@@ -54,8 +56,8 @@ def test_readers_find_what_was_written_whatever_the_session_says(facts: dict[str
 
 @pytest.mark.parametrize("writer", ["Spark", "Arrow"])
 def test_a_column_of_an_iceberg_table_is_an_id(facts: dict[str, Any], writer: str) -> None:
-    """A renamed column keeps its values and a new one of an old name has none, in rows that nobody touched; nested ones as well. Rows that
-    come later under the old names go to new columns."""
+    """In existing rows a renamed column keeps its values, and a new column with the old name has none; nested ones as well. Rows written
+    later under the old names go to the new columns."""
     assert facts[f"columns by {writer}"] == [
         {"id": 1, "quantity": 10, "s": {"a": 1, "c": "x", "b": None}, "note": None, "qty": None},
         {"id": 2, "quantity": None, "s": {"a": 2, "c": None, "b": "x"}, "note": "old", "qty": 20},

@@ -1,4 +1,4 @@
-"""Evidence that cannot be read is never taken for evidence that is not there: find, probe, fence and sweep raise, and delete nothing."""
+"""Evidence that cannot be read is never taken for missing evidence: find, probe, fence and sweep raise, and delete nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparkonce.sink.slotlog.sink import SlotLogSink
 
 
 class Unread:
-    """Wraps a place: what `fails` says of a verb and a path is not answered."""
+    """Wraps `Objects`; requests for which `fails(verb, path)` is true get no answer."""
 
     def __init__(self, objects: Any, fails: Callable[[str, str], bool]) -> None:
         self._objects, self._fails = objects, fails
@@ -65,7 +65,7 @@ def slots_of(folder: Path) -> dict[str, bytes]:
 
 
 def staged_twice(sink: Sink, key: SinkKey) -> Slot:
-    """One committed write of attempt 1, and a second one of it that can never be committed."""
+    """A committed write of attempt 1, and a second staged one that can never be committed."""
     slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
     sink.stage(table_of(3), key, 1, fingerprint="f")
     assert run(sink.commit(key, slot)) == Committed(slot)
@@ -82,8 +82,8 @@ def staged_twice(sink: Sink, key: SinkKey) -> Slot:
 def test_a_slot_that_is_not_answered_is_not_absent(
     sink: SlotLogSink, key: SinkKey, table: Path, verb: str, unread: str
 ) -> None:
-    """If reading a commit's slot, or listing the key's slots, gets no answer: OutputUnavailable, nothing is written or deleted, and the
-    same call finds the commit afterwards. (A fence lists nothing below its token: it reads each slot.)"""
+    """If reading a commit's slot or listing the key's slots gets no answer, the verb raises OutputUnavailable and writes or deletes
+    nothing, and the same call finds the commit afterwards. (A fence reads each lower slot instead of listing.)"""
     slot = staged_twice(sink, key)
     before, objects = slots_of(table), sink._objects
     sink._objects = Unread(objects, lambda asked, path: asked == unread and path.startswith(layout.slots_folder(key)))
@@ -98,7 +98,8 @@ def test_a_slot_that_is_not_answered_is_not_absent(
 
 @pytest.mark.parametrize("verb", ["find", "probe", "fence", "sweep"])
 def test_a_higher_slot_that_is_not_answered_is_not_absent(sink: SlotLogSink, key: SinkKey, verb: str) -> None:
-    """The commit has a higher token than the ledger knows (it was lost since): a fence that cannot read it does not answer "barred"."""
+    """After the ledger lost its records, a commit has a higher token than the ledger knows: a fence that cannot read that slot raises
+    instead of reporting the token as barred."""
     slot = sink.stage(table_of(1), key, 5, fingerprint="f")
     assert run(sink.commit(key, slot)) == Committed(slot)
     objects = sink._objects
@@ -114,7 +115,7 @@ def test_a_higher_slot_that_is_not_answered_is_not_absent(sink: SlotLogSink, key
 def test_a_sweep_keeps_what_a_corrupt_slot_may_have_committed(
     sink: SlotLogSink, key: SinkKey, table: Path, content: bytes
 ) -> None:
-    """OutputCorrupt, and every staged file stays, since the slot may have named any of them."""
+    """The sweep raises OutputCorrupt and keeps every staged file, since the slot may have named any of them."""
     slot = staged_twice(sink, key)
     (table / layout.slot_path(key, slot.token)).write_bytes(content)
     before = slots_of(table)
@@ -129,7 +130,7 @@ def test_a_sweep_keeps_what_a_corrupt_slot_may_have_committed(
 @pytest.mark.parametrize("verb", ["find", "fence", "sweep"])
 @pytest.mark.parametrize("damage", ["gone", "cut"])
 def test_a_delta_slot_that_cannot_be_read_is_not_absent(key: SinkKey, table: Path, verb: str, damage: str) -> None:
-    """The log has a commit of the key and its slot is missing, or does not parse: OutputCorrupt, and nothing is deleted or barred."""
+    """The log has a commit of the key and its slot is missing or does not parse: OutputCorrupt, and nothing is deleted or barred."""
     sink = sink_on(table)
     slot = staged_twice(sink, key)
     path = table / evidence.slot_path(slot)
@@ -144,7 +145,7 @@ def test_a_delta_slot_that_cannot_be_read_is_not_absent(key: SinkKey, table: Pat
     assert {name: data for name, data in slots_of(table).items() if name != note} == rows
     loaded = run(sink_on(table)._log.load())
     assert loaded is not None
-    assert loaded.fenced(key) == 1  # there is no token below it
+    assert loaded.fenced(key) == 1  # no token is below 1
 
 
 def test_a_delta_result_whose_slot_cannot_be_read_is_not_gone(key: SinkKey, table: Path) -> None:
@@ -159,7 +160,7 @@ def test_a_delta_result_whose_slot_cannot_be_read_is_not_gone(key: SinkKey, tabl
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("unread", ["get", "list"])
 def test_delta_evidence_that_is_not_answered_is_not_absent(key: SinkKey, table: Path, verb: str, unread: str) -> None:
-    """OutputUnavailable; the same call finds the commit afterwards."""
+    """The verbs raise OutputUnavailable; the same call finds the commit afterwards."""
     sink = sink_on(table)
     slot = staged_twice(sink, key)
     objects = sink._objects
@@ -174,7 +175,7 @@ def test_delta_evidence_that_is_not_answered_is_not_absent(key: SinkKey, table: 
 
 
 def test_a_delta_fence_note_that_cannot_be_listed_is_not_absent(key: SinkKey, table: Path) -> None:
-    """Before the table exists the note is the fence: a commit and a sweep that cannot find out whether there is one raise."""
+    """Before the table exists the fence is only a note: a commit or a sweep that cannot find out whether there is one raises."""
     sink = sink_on(table)
     slot = sink.stage(table_of(1), key, 1, fingerprint="f")
     assert run(sink.fence(key, 2, fingerprint="f", by="settle")) is None
@@ -191,7 +192,7 @@ def test_a_delta_fence_note_that_cannot_be_listed_is_not_absent(key: SinkKey, ta
 
 
 class Outage:
-    """Wraps a place: of all requests those from number `first` on, `length` of them, are lost."""
+    """Wraps `Objects`: after the first `first` requests, the next `length` are lost."""
 
     def __init__(self, objects: Any, first: int, length: int) -> None:
         self._objects, self._first, self._length = objects, first, length
@@ -238,8 +239,8 @@ KINDS: dict[str, Callable[[Path], Any]] = {
 def test_an_outage_during_a_verb_changes_no_answer(
     key: SinkKey, tmp_path: Path, kind: str, verb: str, length: int
 ) -> None:
-    """Wherever it begins and ends, with rows that are staged only: OutputUnavailable, or what is so. A fence that answers has barred the
-    attempt; no other verb has, and no sweep has deleted its files."""
+    """Rows are staged and not committed. Wherever the outage begins and ends, the verb raises OutputUnavailable or gives the right answer.
+    A fence that answers has barred the attempt; no other verb has, and no sweep has deleted its files."""
     for first in count():
         sink = KINDS[kind](tmp_path / str(first))
         slot = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
@@ -263,7 +264,7 @@ def test_an_outage_during_a_verb_changes_no_answer(
 def test_an_outage_during_a_verb_hides_no_commit(
     key: SinkKey, tmp_path: Path, kind: str, verb: str, length: int
 ) -> None:
-    """As above, with a committed write: the answer, if there is one, has it, and its files stay."""
+    """As above, with a committed write: an answer includes the commit, and its files stay."""
     for first in count():
         sink = KINDS[kind](tmp_path / str(first))
         slot = staged_twice(sink, key)
@@ -294,7 +295,7 @@ def test_an_outage_during_a_verb_hides_no_commit(
 def test_an_iceberg_catalog_that_does_not_answer_is_not_an_empty_one(
     sql_sink: IcebergTableSink, key: SinkKey, verb: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OutputUnavailable: a table that cannot be loaded is not a table that does not exist."""
+    """The verbs raise OutputUnavailable: a table that cannot be loaded is not a missing table."""
     slot = staged_twice(sql_sink, key)
 
     def silent(*_: object) -> None:
@@ -311,7 +312,7 @@ def test_an_iceberg_catalog_that_does_not_answer_is_not_an_empty_one(
 def test_an_iceberg_sweep_keeps_the_rows_of_a_slot_that_cannot_be_read(
     sql_sink: IcebergTableSink, key: SinkKey, damage: str
 ) -> None:
-    """The tag alone names the committed write: its rows stay, whatever happened to the slot's own bytes."""
+    """The tag alone names the committed write: its rows stay even if the bytes of the slot are damaged."""
     slot = staged_twice(sql_sink, key)
     file = next(iceberg_tables.folder_of().glob("data/so-*/*/_slot-*.json"))
     if damage == "gone":

@@ -1,7 +1,7 @@
-"""The stores under test, each with the few things that a test must do to it from outside.
+"""The stores under test, each with the few things that a test must do behind the store's back.
 
 A backend opens further handles on the same store, in this process or (durable ones) in others, ends a lease as if its process had died, and
-writes what no verb would write. A new store joins the suite by a class here and its name in `BACKENDS`.
+writes texts that no verb would write. To add a store to the suite, add a class here and its name to `BACKENDS`.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ class Clock:
 class Backend(Protocol):
     clock: Clock
     counts_every_write: bool
-    """The store's revision moves with each write, not with changes of keys alone."""
+    """Whether the store's revision moves with each write, instead of with changes of keys only."""
 
     def open(self, **options: Any) -> IdempotencyStore:
-        """Another handle on the same store; `options` are those of its class."""
+        """Another handle on the same store; `options` are passed to its class."""
         ...
 
     def expire(self, lease: Lease) -> None:
-        """As if the process that holds it had died."""
+        """Ends the lease as if its holder had died."""
         ...
 
     def write(self, address: Address, text: str) -> None:
-        """The text of a record that exists, past every verb."""
+        """Replaces the text of an existing record without any verb."""
         ...
 
     def forget_removals(self) -> None:
-        """Makes `watch` forget removals, except for the newest two at most; no-op where the setting `tombstones` controls this."""
+        """Makes `watch` forget removals, except for the newest two at most; does nothing where the setting `tombstones` controls this."""
         ...
 
     def close(self) -> None: ...
 
 
 class Durable(Backend, Protocol):
-    """One that other processes can open, too."""
+    """A store that other processes can open as well."""
 
     def opening(self, **options: Any) -> Callable[[], IdempotencyStore]:
-        """How another process opens it: may be pickled."""
+        """A function with which another process opens the store; it can be pickled."""
         ...
 
 
@@ -78,7 +78,7 @@ class Memory:
 
     def open(self, **options: Any) -> MemoryStore:
         if options:
-            return MemoryStore(clock=self.clock, poll=0.01, **options)  # with other limits it is another store
+            return MemoryStore(clock=self.clock, poll=0.01, **options)  # with other limits it is a separate store
         return self._store
 
     def expire(self, lease: Lease) -> None:
@@ -89,10 +89,10 @@ class Memory:
         self._store._entries[address] = replace(self._store._entries[address], record=text)
 
     def forget_removals(self) -> None:
-        """Done by `tombstones`."""
+        """Nothing to do: the setting `tombstones` controls it."""
 
     def close(self) -> None:
-        """It goes with the object."""
+        """Nothing to do: the content goes with the object."""
 
 
 class Sqlite:
@@ -104,7 +104,7 @@ class Sqlite:
         self._open: list[SqliteStore] = []
 
     def open(self, **options: Any) -> SqliteStore:
-        """Without fsync: processes die in these tests, the machine does not."""
+        """Without fsync: these tests kill processes, not the machine."""
         defaults: dict[str, Any] = {"clock": self.clock, "poll": 0.01, "synchronous": "OFF"}
         store = SqliteStore(self.path, **(defaults | options))
         self._open.append(store)
@@ -125,7 +125,7 @@ class Sqlite:
         connection.close()
 
     def forget_removals(self) -> None:
-        """Done by `tombstones`."""
+        """Nothing to do: the setting `tombstones` controls it."""
 
     def close(self) -> None:
         for store in self._open:
@@ -133,7 +133,7 @@ class Sqlite:
 
 
 class Postgres:
-    """A schema of its own on this process's server."""
+    """A schema of its own on the server of this test process."""
 
     counts_every_write = False
 
@@ -144,7 +144,7 @@ class Postgres:
         self._open: list[PostgresStore] = []
 
     def open(self, **options: Any) -> PostgresStore:
-        """Patient: a machine that runs other tests besides may stall a server for seconds."""
+        """With a long timeout, since a server may stall for seconds on a machine that runs other tests too."""
         store = PostgresStore(self.server.url, **(self._options | {"clock": self.clock, "poll": 0.01} | options))
         self._open.append(store)
         return store
@@ -164,14 +164,14 @@ class Postgres:
         self.sql(statement, text, address.realm, address.key_hash)
 
     def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Past every verb."""
+        """Runs a statement without any verb."""
         with self.server.connect() as connection:
             connection.execute(f'SET search_path TO "{self.schema}"'.encode())
             cursor = connection.execute(statement.encode(), values)
             return cursor.fetchall() if cursor.description else []
 
     def forget_removals(self) -> None:
-        """Done by `tombstones`."""
+        """Nothing to do: the setting `tombstones` controls it."""
 
     def close(self) -> None:
         for store in self._open:
@@ -189,7 +189,7 @@ BACKENDS: dict[str, Callable[[Path], Backend]] = {"memory": Memory, **DURABLE}
 
 
 class LostReplies:
-    """A store that loses requests or replies: the verb takes effect and the caller gets no answer, or it does not take effect."""
+    """A store that loses requests or replies: the verb takes effect or not, and the caller gets no answer."""
 
     def __init__(self, store: IdempotencyStore, rng: random.Random, *, of: tuple[str, ...]) -> None:
         self._store, self._rng, self._of = store, rng, of
@@ -211,7 +211,7 @@ class LostReplies:
         return perhaps
 
     def until_answered(self, verb: str, *args: Any, **kwargs: Any) -> Any:
-        """As every caller must: the same call again, until the store answers."""
+        """Repeats the call until the store answers, as every caller must."""
         while True:
             try:
                 return run(getattr(self, verb)(*args, **kwargs))

@@ -14,7 +14,7 @@ from store.worker import Worker
 
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Backend]:
-    """Each store there is, empty."""
+    """Every kind of store, empty."""
     made = BACKENDS[request.param](tmpfs_path)
     yield made
     made.close()
@@ -22,13 +22,13 @@ def backend(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Backen
 
 @pytest.fixture
 def store(backend: Backend) -> IdempotencyStore:
-    """A handle on it."""
+    """A handle on the store."""
     return backend.open()
 
 
 @pytest.fixture(params=sorted(DURABLE))
 def durable(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Durable]:
-    """Each store that several processes can use, empty."""
+    """Every kind of store that several processes can share, empty."""
     made = DURABLE[request.param](tmpfs_path)
     yield made
     made.close()
@@ -36,8 +36,8 @@ def durable(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Durabl
 
 @pytest.fixture
 def neighbours(durable: Durable) -> Iterator[list[Worker]]:
-    """Four other processes on the same store; they end with the test, in whatever state they are."""
-    durable.open()  # initialised once before the timed processes start
+    """Four other processes on the same store; they are killed when the test ends, whatever state they are in."""
+    durable.open()  # created once before the timed processes start
     made = [Worker(durable.opening()) for _ in range(4)]
     yield made
     for neighbour in made:
@@ -46,7 +46,7 @@ def neighbours(durable: Durable) -> Iterator[list[Worker]]:
 
 @pytest.fixture
 def sqlite(tmpfs_path: Path) -> Iterator[Sqlite]:
-    """The durable store of a laptop, empty."""
+    """A laptop's durable store, empty."""
     made = Sqlite(tmpfs_path)
     yield made
     made.close()
@@ -62,8 +62,8 @@ def postgres(tmpfs_path: Path) -> Iterator[Postgres]:
 
 @pytest.fixture
 def worker(sqlite: Sqlite) -> Iterator[Worker]:
-    """One other process on the same ledger."""
-    sqlite.open()  # as for `neighbours`: the file is there
+    """Another process on the same ledger."""
+    sqlite.open()  # creates the file first, as for `neighbours`
     made = Worker(sqlite.opening())
     yield made
     made.end()

@@ -1,6 +1,6 @@
-"""Random sequences of calls to two stores, and what each answers, made comparable.
+"""Random sequences of calls to two stores, and their answers in comparable form.
 
-Calls are drawn over few keys, leases and nonces, with records and claims of any age, so that most of what can be refused is.
+Calls use few keys, leases and nonces, and records and claims of any age, so that most kinds of refusal occur.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CARRIED_OUT = (
 
 
 class Side:
-    """One of the two stores, with what its caller has seen of it."""
+    """One of the two stores, with the leases, records and claims that its caller has seen."""
 
     def __init__(self, store: IdempotencyStore, expire: Callable[[Any], object]) -> None:
         self.store, self.expire = store, expire
@@ -61,11 +61,11 @@ class Side:
         self.leases.append(run(self.store.open_lease(owner=f"owner {len(self.leases)}")))
 
     def revision(self, value: int) -> int:
-        """As it is compared."""
+        """The revision in comparable form."""
         return value
 
     def plain(self, value: Any) -> Any:
-        """Comparable, and remembered: records and claims of any answer are used by later calls."""
+        """The value in comparable form. Remembers its records and claims, which later calls use."""
         if isinstance(value, Record):
             self.records.append(value)
             return value.dump() | {"revision": self.revision(value.revision), "epoch": value.epoch}
@@ -87,14 +87,14 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One call; numbers choose among what there is, and wrap around."""
+    """One call; its numbers select from the existing choices, modulo their count."""
 
     verb: str
     key: int
     lease: int
     variant: int
     old: bool
-    """Uses a record and a claim that this caller saw some time ago, perhaps of another key, instead of the current ones."""
+    """Whether to use a record and a claim that this caller saw some time ago, perhaps of another key, instead of the current ones."""
 
 
 def pick(choices: Any, number: int) -> Any:
@@ -112,7 +112,7 @@ def asked(step: Step) -> Request:
 
 
 def lease(side: Side, step: Step) -> Lease:
-    """Mostly the newest, which is mostly alive."""
+    """Usually the newest lease, which is usually alive."""
     return pick(side.leases, step.lease) if step.old else side.leases[-1]
 
 
@@ -167,11 +167,11 @@ VERBS: dict[str, Callable[[Side, Step, Record, Claim], Any]] = {
 }
 LEASES = ("open", "open", "expire", "revoke", "keep_alive")
 WEIGHTS = {"reserve": 6, "update": 5, "finalize": 5, "take_over": 4, "reopen": 5, "forget": 3}
-"""How often, where it is not 2."""
+"""Relative frequency of a verb; 2 for any other."""
 
 
 def drawn(seed: int) -> list[Step]:
-    """Random steps; those that end leases are few, else nothing would ever be owned."""
+    """Random steps. Few of them end leases; otherwise no key would ever be owned."""
     rng = random.Random(seed)
     often = [verb for verb in VERBS for _ in range(WEIGHTS.get(verb, 2))]
     verbs = ["reserve"] + [rng.choice(LEASES if rng.random() < 0.1 else often) for _ in range(rng.randint(20, 60))]
@@ -215,7 +215,7 @@ def leased(side: Side, step: Step) -> Any:
 
 
 def known(side: Side, key: str) -> Any:
-    """All that can be read of a key."""
+    """Everything that can be read about a key."""
     store, at = side.store, address_of(key)
     view = run(store.load(at))
     seen: list[Any] = [view, run(store.events(at))]
@@ -226,7 +226,7 @@ def known(side: Side, key: str) -> Any:
 
 
 def everything(side: Side) -> Any:
-    """All that can be read."""
+    """Everything that can be read."""
     store = side.store
     seen: list[Any] = [run(store.list(Query(states=["Finalized"], limit=1))), run(store.list(Query()))]
     seen += [run(store.list(Query(states=["InProgress", "Held"], limit=2)))]

@@ -1,7 +1,7 @@
 """The store on a real etcd, one member or three: one cluster per test process, one install per test.
 
-The cluster starts with the first test that needs it and dies with the process. Only `compact` reaches beyond an install: after it no
-watch begins before its revision, so tests remember where they began instead of counting from 0.
+The cluster starts with the first test that needs it and ends with the process. Only `compact` affects other installs: after it no watch can
+begin at an earlier revision, so tests remember their own first revision instead of watching from 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparkonce.store.threaded import threaded
 
 _installs = itertools.count(1)
 PATIENCE = 30.0
-"""Seconds per request: a machine that runs other tests besides may stall etcd for some. Tests of faults have their own."""
+"""Timeout of a request in seconds; a machine that runs other tests too may stall etcd for some. Tests of faults use their own."""
 
 
 @cache
@@ -41,7 +41,7 @@ def cluster(members: int) -> etcd.Etcd:
 
 
 def fresh_install() -> str:
-    """Of this test alone."""
+    """An install name that no other test uses."""
     return f"test-{os.getpid()}-{next(_installs)}"
 
 
@@ -61,7 +61,7 @@ class Etcd:
         self._open: list[IdempotencyStore] = []
 
     def open(self, *, tombstones: int = 0, **options: Any) -> IdempotencyStore:
-        """etcd has no number of removals that it remembers; see `forget_removals`."""
+        """etcd has no setting for the number of remembered removals; see `forget_removals`."""
         store = self.opening(**({"clock": self.clock} | options))()
         self._open.append(store)
         return store
@@ -70,7 +70,7 @@ class Etcd:
         return partial(opened, self.cluster.endpoints, self.install, **(self._options | options))
 
     def expire(self, lease: Lease) -> None:
-        """Behind the back of its holder; one that has ended stays so."""
+        """Revokes the lease behind its holder's back; a lease that has ended stays ended."""
         self._revoke(int(lease.id, 16))
 
     def _revoke(self, number: int) -> None:
@@ -87,7 +87,7 @@ class Etcd:
         self.cluster.compact(self.cluster.revision())
 
     def close(self) -> None:
-        """No lease outlives its test: its end would move the revision under another one."""
+        """Revokes all leases: if one expired during a later test, it would move the revision there."""
         for store in self._open:
             run(store.close())
         for number in self.cluster.leases():

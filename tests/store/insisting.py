@@ -1,4 +1,4 @@
-"""As every caller must: the same call again, until the store answers."""
+"""Repeats a call until the store answers, as every caller must."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sparkonce.blocking import run
 from sparkonce.errors import StoreUnavailable
 
 PATIENCE = 20.0
-"""Seconds: a connection that was cut may cost a call or two more."""
+"""Seconds: after a connection was cut, one or two more calls may fail."""
 
 
 def answered(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """The store's answer once it can be reached again."""
+    """The store's answer, once the store can be reached again."""
 
     def ask() -> list[Any]:
         try:

@@ -1,4 +1,4 @@
-"""The calls that are killed midway: each verb that writes, on a key that is ready for it, carried out by another process.
+"""The calls that are killed half-way: each verb that writes, on a key prepared for it, carried out by another process.
 
 After a kill this process reads the store and repeats the call, as a caller without an answer must.
 """
@@ -29,12 +29,12 @@ from store.worker import Killed, Worker
 
 SEED = Event(what="Granted", by="me")
 UNLIKE = {"keyHash", "key", "nonce", "openers", "createdAt", "grantedAt", "finalizedAt", "expiresAt", "at", "owner"}
-"""Of two keys that went the same way."""
+"""Fields in which two keys with the same history may differ."""
 
 
 @dataclass(frozen=True)
 class Borrowed(HeldLease):
-    """The lease of the process that started this one, which lives on when this one is killed."""
+    """The lease of the parent process, which lives on when this process is killed."""
 
     id: str
     owner: str
@@ -52,7 +52,7 @@ class Borrowed(HeldLease):
 
 @dataclass(frozen=True)
 class Call:
-    """The input of the other process: the key as its caller knows it, and what a repetition must repeat."""
+    """The input of the other process: the key as its caller knows it, and the values that a repetition must send again."""
 
     verb: str
     record: Record
@@ -66,13 +66,13 @@ class Case:
     prepare: Callable[[Key], object]
     carry_out: Callable[[IdempotencyStore, Call], Coroutine[Any, Any, Any]]
     done: Any
-    """The verb's answer: its type, or the value."""
+    """The expected answer of the verb: its type or its value."""
     again: Any = None
-    """The answer to a repetition after it was done, if that differs."""
+    """The expected answer to a repetition after the verb was done, if it differs."""
 
 
 def nothing(key: Key) -> None:
-    """The key as reserved."""
+    """Leaves the key as reserved."""
 
 
 def unowned(key: Key) -> None:
@@ -85,7 +85,7 @@ def absent(key: Key) -> None:
 
 
 def ended(key: Key) -> None:
-    """Finalized, with something of every kind beside it."""
+    """Finalized, with an entry of every kind beside the record."""
     nonce = key.record.nonce
     run(key.store.report(key.address, 1, Report(attempt=1, reporter="d", kind="values")))
     run(key.store.renew(key.address, 1, Beat(attempt=1, nonce=nonce, by="driver")))
@@ -142,12 +142,12 @@ CASES: dict[str, Case] = {
 
 
 def carry_out(store: IdempotencyStore, lease: object, call: Call) -> Any:
-    """In the process that is killed."""
+    """Runs in the process that is killed."""
     return run(CASES[call.verb].carry_out(store, call))
 
 
 def prepared(store: IdempotencyStore, verb: str) -> Call:
-    """A key of its own, ready for the verb."""
+    """A new key, prepared for the verb."""
     key = reserved(store)
     CASES[verb].prepare(key)
     nonce = fresh()
@@ -156,7 +156,7 @@ def prepared(store: IdempotencyStore, verb: str) -> Call:
 
 
 def standing(store: IdempotencyStore, call: Call) -> dict[str, Any]:
-    """Everything that the store has about the key."""
+    """Everything that the store holds about the key."""
     address = call.record.address
     view = run(store.load(address))
     beside = {
@@ -180,7 +180,7 @@ def standing(store: IdempotencyStore, call: Call) -> dict[str, Any]:
 
 
 def likeness(stands: dict[str, Any]) -> dict[str, Any]:
-    """What two keys that went the same way have in common."""
+    """What two keys with the same history must have in common."""
 
     def known(values: dict[str, Any] | None) -> dict[str, Any] | None:
         return values and {name: value for name, value in values.items() if name not in UNLIKE}
@@ -199,7 +199,7 @@ def answered(done: Any, expected: Any) -> bool:
 
 
 def killed(mortal: Worker, call: Call, fail: str) -> bool:
-    """Whether the process that carries it out died of it."""
+    """Whether the process was killed while it carried out the verb."""
     mortal.ask(carry_out, call, fail=fail)
     try:
         mortal.answer()

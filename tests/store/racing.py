@@ -1,4 +1,4 @@
-"""Calls that happen at the same instant."""
+"""Calls made at the same instant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Results of the calls, each made by its own thread at the same moment."""
+    """Results of the calls, each made in a thread of its own at the same moment."""
     gun = threading.Barrier(len(calls))
     returned: dict[int, T] = {}
 
@@ -29,9 +29,9 @@ def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def in_children(calls: Sequence[Callable[[], object]]) -> list[int]:
-    """How children by fork end that make one call each from one starting gun: 0, or 1 for an error, which they print.
+    """Exit codes of forked children that each make one call at the same moment: 0, or 1 for an error, which the child prints.
 
-    Only from a process with one thread, such as a worker: a fork copies no other.
+    Call it only in a process with one thread, such as a worker: a fork copies no other thread.
     """
     waiting, gun = os.pipe()
     children = []
@@ -47,7 +47,7 @@ def in_children(calls: Sequence[Callable[[], object]]) -> list[int]:
 
 
 def _status_of(call: Callable[[], object], waiting: int) -> int:
-    os.read(waiting, 1)  # ends when the parent closes its side
+    os.read(waiting, 1)  # returns when the parent closes its end
     try:
         call()
     except BaseException:

@@ -1,4 +1,4 @@
-"""Requests, results and intents of the store's tests, and a short way to the state that a test begins with."""
+"""Requests, results and intents for the tests of stores, and functions that bring a key into a state from which a test starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 
 
 def fresh(what: str = "nonce") -> str:
-    """Unlike any other of this process."""
+    """A text that is unique in this process."""
     return f"{what}-{next(_numbers)}"
 
 
@@ -27,7 +27,7 @@ def address_of(key: str, realm: str = "local") -> Address:
 
 
 def request(key: str = "orders-2026-01", **change: Any) -> Request:
-    """Of its own opener and nonce, unless `change` says otherwise."""
+    """A request with an opener and a nonce of its own, unless `change` overrides them."""
     nonce = change.pop("nonce", None) or fresh()
     made = Request(
         address=address_of(key, change.pop("realm", "local")),
@@ -94,7 +94,7 @@ class Key:
         return record
 
     def change(self, **change: Any) -> Record:
-        """An update that must succeed."""
+        """Makes an update that must succeed."""
         done = run(self.store.update(self.record, self.claim, self.record.changed(**change)))
         return self._keep(done)
 
@@ -106,7 +106,7 @@ class Key:
         return self._keep(done)
 
     def remove(self) -> None:
-        """Finalized and forgotten: the generation floor and the events stay."""
+        """Finalizes and forgets the key: only the generation floor and the events remain."""
         self.finalize()
         done = run(self.store.forget(self.record, Event(what="Forgotten", by="a test")))
         assert isinstance(done, Gone), done
@@ -124,7 +124,7 @@ class Key:
 
 
 def reserved(store: IdempotencyStore, lease: Lease | None = None, key: str | None = None, **change: Any) -> Key:
-    """A new key, owned."""
+    """A new key, owned by the caller."""
     lease = lease or run(store.open_lease(owner=fresh("owner")))
     asked = request(key or fresh("key"), **change)
     floor = run(store.load(asked.address)).floor
@@ -134,7 +134,7 @@ def reserved(store: IdempotencyStore, lease: Lease | None = None, key: str | Non
 
 
 def taken(store: IdempotencyStore, record: Record) -> Key:
-    """The key of an owner that is gone, taken over under a lease of its own."""
+    """The key of a dead owner, taken over under a new lease."""
     lease = run(store.open_lease(owner=fresh("owner")))
     done = run(store.take_over(record, lease=lease, nonce=fresh()))
     assert isinstance(done, Owned), done

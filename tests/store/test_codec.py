@@ -30,7 +30,7 @@ REFUSED |= {f"newer, {what}": (text, RecordTooNew) for what, text in NEWER.items
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    """Text of a record gives the same record, with the revision and the epoch at which the store found it."""
+    """A record's text gives the same record, with the revision and epoch at which the store read it."""
     assert record_of(ADDRESS, dumped(RECORD), revision=7, epoch=2) == RECORD.model_copy(
         update={"revision": 7, "epoch": 2}
     )
@@ -38,8 +38,8 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize(("text", "error"), REFUSED.values(), ids=REFUSED)
 def test_every_other_text_is_an_error(text: Text, error: type[SparkonceError]) -> None:
-    """RecordUnreadable for a damaged record, RecordTooNew for one that asks for a newer reader, whether or not the rest of it parses:
-    one line that names the record, and in a listing the same line beside its address."""
+    """RecordUnreadable for a damaged record, RecordTooNew for one that requires a newer reader, whether or not the rest of it parses: one
+    line that names the record; in a listing the same line appears with its address."""
     with pytest.raises(error) as raised:
         record_of(ADDRESS, text(RECORD), revision=7, epoch=2)
     said = str(raised.value)
@@ -54,7 +54,7 @@ def beat(progress: object) -> Beat:
 
 
 def nested(depth: int) -> object:
-    """`depth` lists, one in the other."""
+    """`depth` lists, each inside the next."""
     value: object = 1
     for _ in range(depth):
         value = [value]
@@ -63,10 +63,10 @@ def nested(depth: int) -> object:
 
 @pytest.mark.parametrize("depth", [1, DEPTH_LIMIT - 2, 100, 220, 254, 300, 100_000])
 def test_what_is_written_can_be_read_back(depth: int) -> None:
-    """Up to the limit a value is read as it was written; beyond it nothing is written. Without the limit a beat nested 220 deep could be
-    written, and no verb could read its key afterwards."""
+    """A value up to the depth limit is read back as it was written; a deeper one is not written. (Without the limit a beat nested 220 deep
+    could be written, and then no verb could read its key.)"""
     said = beat(nested(depth))
-    if depth <= DEPTH_LIMIT - 2:  # the beat and its progress are two levels
+    if depth <= DEPTH_LIMIT - 2:  # the beat and its progress add two levels
         assert decode(Beat, encode(said), where="here") == said
         return
     with pytest.raises(InvalidInput, match=r"nested|cannot be stored"):
@@ -85,13 +85,13 @@ def test_what_is_written_can_be_read_back(depth: int) -> None:
     ],
 )
 def test_what_cannot_be_read_back_is_not_written(progress: object, says: str) -> None:
-    """Too large values, numbers beyond a double and text that is not UTF-8 are refused before anything is written."""
+    """Values that are too large, numbers beyond a double and text that is not UTF-8 are refused before anything is written."""
     with pytest.raises(InvalidInput, match=says):
         encode(beat(progress))
 
 
 def test_long_digits_in_a_text_are_no_number() -> None:
-    """Only numbers are limited: a text of digits is kept."""
+    """Only numbers are limited: a string of digits is kept."""
     said = beat("7" * 1000)
     assert decode(Beat, encode(said), where="here") == said
 
@@ -105,7 +105,7 @@ _JSON = st.recursive(
 
 @given(_JSON)
 def test_any_value_is_refused_or_read_back(progress: object) -> None:
-    """This holds for any value that a driver reports."""
+    """Any value that a driver reports is refused, or read back as it was."""
     said = beat(progress)
     try:
         text = encode(said)

@@ -1,6 +1,7 @@
-"""Memory, SQLite and PostgreSQL answer any sequence of calls alike: outcomes, records, values beside them, history, and changes.
+"""Memory, SQLite and PostgreSQL give the same answers to any sequence of calls: outcomes, records, values stored beside them, history, and
+changes.
 
-Each answer is compared with that of the other store; only lease ids differ, and are replaced by numbers.
+Each store is compared with another, answer by answer; only lease ids differ, and are replaced by numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ EXAMPLES = {
     "postgres": effort.size("differential examples on servers"),
 }
 MORE = 60
-"""Examples at most, beyond those, until every verb has been carried out."""
+"""Maximum number of further examples, run until every verb has been called."""
 
 
 def sqlite_side(folder: Path, limits: dict[str, Any]) -> tuple[Side, Callable[[], None]]:
@@ -45,7 +46,7 @@ def postgres_side(folder: Path, limits: dict[str, Any]) -> tuple[Side, Callable[
 
     def expire(lease: Lease) -> None:
         backend.expire(lease)
-        run(lease.keep_alive())  # its holder learns that it ended, as in the other stores
+        run(lease.keep_alive())  # so that its holder knows that it ended, as in the other stores
 
     return Side(backend.open(**limits), expire), backend.close
 
@@ -54,13 +55,13 @@ SIDES = {"sqlite": sqlite_side, "postgres": postgres_side}
 
 
 def changes(side: Side, since: int) -> Changes:
-    """Changes without those that only a store with a clock for its leases can report."""
+    """The changes, without fields that only a store with timed leases can report."""
     assert isinstance(side.store, Ledger)
     return replace(side.store._changes(since), unowned=frozenset(), ended=frozenset())
 
 
 def compare(folder: Path, name: str, calls: list[Step], reached: Counter[tuple[str, str]]) -> None:
-    """Carries the calls out on both stores."""
+    """Makes the calls on both stores and compares."""
     seconds = 0.0
     limits: dict[str, Any] = {
         "clock": lambda: seconds,
@@ -87,7 +88,7 @@ def compare(folder: Path, name: str, calls: list[Step], reached: Counter[tuple[s
 
 @pytest.mark.parametrize("name", SIDES)
 def test_both_stores_answer_alike(tmpfs_path: Path, name: str) -> None:
-    """For any calls in any order, both stores give the same answers and have the same content; and every verb has been called."""
+    """For any calls in any order both stores give the same answers and have the same content, and every verb has been called."""
     reached: Counter[tuple[str, str]] = Counter()
     numbers = itertools.count()
 
@@ -102,7 +103,7 @@ def test_both_stores_answer_alike(tmpfs_path: Path, name: str) -> None:
         return {pair for pair in CARRIED_OUT if not reached[pair]}
 
     examples()
-    for seed in range(MORE):  # few examples miss a seldom verb now and then
+    for seed in range(MORE):  # a few examples may miss a rare verb
         if missing():
             compare(tmpfs_path / f"more-{seed}", name, drawn(seed), reached)
     print(sorted(reached.items()))

@@ -1,4 +1,4 @@
-"""The address of an etcd store, as a person writes it."""
+"""The address of an etcd store, as a user writes it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SECRET = {PASSWORD: "secret"}
     ],
 )
 def test_what_an_address_says(url: str, environment: dict[str, str], options: dict[str, Any]) -> None:
-    """The address has the endpoints, with files and numbers as its options; the password comes from the environment alone."""
+    """The address has the endpoints, with files and numbers as its options; the password comes from the environment only."""
     assert parsed(url, environment) == options
 
 
@@ -61,7 +61,7 @@ def test_what_an_address_says(url: str, environment: dict[str, str], options: di
     ],
 )
 def test_an_address_that_cannot_work(url: str, environment: dict[str, str], says: str) -> None:
-    """One sentence says what to write instead, without repeating a secret; a misspelt option is never ignored."""
+    """One sentence says what to write instead, without repeating a secret; a misspelt option is an error."""
     with pytest.raises(InvalidInput, match=says) as refused:
         parsed(url, environment)
     assert "secret" not in str(refused.value)
@@ -79,7 +79,7 @@ def test_an_etcd_store_is_opened_by_its_address(tmp_path: Path, monkeypatch: pyt
     assert blocking.url == "etcd://a:1"
     run(blocking.close())
     local = open_blocking(str(tmp_path / "ledger.db"))
-    assert isinstance(local, SqliteStore)  # blocks by itself: no thread around it
+    assert isinstance(local, SqliteStore)  # its calls block, so it needs no thread around it
     run(local.close())
     with pytest.raises(InvalidInput, match="host:port"):
         open_store("etcd://a")

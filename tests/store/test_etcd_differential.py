@@ -1,7 +1,8 @@
-"""Memory and etcd answer any sequence of calls alike. Memory decides under a lock; etcd trusts its cache, compares and decides again.
+"""Memory and etcd give the same answers to any sequence of calls. Memory decides under a lock; etcd decides from its cache, compares in the
+transaction, and decides again on a difference.
 
-etcd's revisions count writes that memory's do not, so each is replaced by the order in which it was first seen: that still shows which
-writes were in one transaction, and which were later.
+etcd's revisions count writes that memory's do not, so each revision is replaced by its rank of first appearance, which still shows which
+writes shared a transaction, and which came later.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from store.etcd_backend import Etcd
 from store.samples import address_of
 
 EXAMPLES = effort.size("differential examples on servers")
-"""Examples of up to 60 calls each, with a full comparison after each call: some seconds."""
+"""Examples of up to 60 calls each, with a full comparison after each call, take some seconds."""
 MORE = 20
-"""Examples at most, beyond those."""
+"""Maximum number of further examples."""
 SELDOM = 3
-"""Answers that so few examples may miss."""
+"""Answers that a run of so few examples may miss."""
 
 
 class Numbered(Side):
@@ -46,7 +47,7 @@ class Numbered(Side):
 
 
 def agree(backend: Etcd, memory: MemoryStore) -> None:
-    """Every index agrees with the records, and nothing is left beside a removed record."""
+    """Every index agrees with the records, and nothing remains beside a removed record."""
     layout = backend.layout
     stands = sorted(backend.cluster.content(layout.root.encode()))
     records = [record for key in KEYS if (record := run(memory.load(address_of(key))).record) is not None]
@@ -59,7 +60,7 @@ def agree(backend: Etcd, memory: MemoryStore) -> None:
 
 
 def compare(calls: list[Step], reached: Counter[tuple[str, str]]) -> None:
-    """Carries the calls out on both stores."""
+    """Makes the calls on both stores and compares."""
     seconds = 0.0
     limits: dict[str, Any] = {"clock": lambda: seconds, "monotonic": lambda: seconds, "max_live_keys": 2}
     backend = Etcd(Clock(), members=1)
@@ -67,7 +68,7 @@ def compare(calls: list[Step], reached: Counter[tuple[str, str]]) -> None:
     one = Numbered(memory, MemoryLease.expire)
 
     def expire(lease: Lease) -> None:
-        """The lease's holder knows that it ended: calls under an ended lease are refused before anything else."""
+        """Ends the lease, and lets its holder know: a call under an ended lease is refused before anything else is checked."""
         backend.expire(lease)
         assert run(lease.keep_alive()) is False
 
@@ -90,7 +91,7 @@ def compare(calls: list[Step], reached: Counter[tuple[str, str]]) -> None:
 
 
 def test_memory_and_etcd_answer_alike() -> None:
-    """For any calls in any order, both stores give the same answers and have the same content; and nearly every verb was called."""
+    """For any calls in any order both stores give the same answers and have the same content, and nearly every verb has been called."""
     reached: Counter[tuple[str, str]] = Counter()
 
     @settings(max_examples=EXAMPLES)
@@ -102,7 +103,7 @@ def test_memory_and_etcd_answer_alike() -> None:
         return [pair for pair in CARRIED_OUT if not reached[pair]]
 
     examples()
-    for seed in range(MORE):  # few examples miss a seldom verb now and then
+    for seed in range(MORE):  # a few examples may miss a rare verb
         if len(missing()) > SELDOM:
             compare(drawn(seed), reached)
     print(sorted(reached.items()))

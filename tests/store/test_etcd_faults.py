@@ -1,4 +1,5 @@
-"""etcd is killed, its replies get lost, owners freeze, the disk fills up: compares the committed state with the callers' answers."""
+"""etcd is killed, its replies are lost, owners freeze, the disk fills up: the committed state is compared with what callers were
+answered."""
 
 from __future__ import annotations
 
@@ -44,16 +45,16 @@ from store.worker import Worker
 KEYS = effort.size("lossy keys")
 CALLERS = 3
 ROUNDS = 20 if effort.effort() is effort.Effort.SOAK else 1
-"""At most: each loses a few replies."""
+"""Maximum number of rounds; each loses a few replies."""
 SHORT = 0.4
-"""Seconds of a request in tests that lose replies: each loss costs one."""
+"""Timeout of a request, in seconds, in tests that lose replies: each loss costs one timeout."""
 SOON = 20.0
-"""Seconds for something that takes a few; only a defect, or a stalled machine, takes this long."""
+"""Seconds for something that takes a few; only a defect or a stalled machine takes this long."""
 
 
 @pytest.fixture
 def shared() -> Iterator[Etcd]:
-    """An empty install on a member that these tests only reach through proxies, or not at all badly."""
+    """An empty install on a member that tests reach only through proxies, or do not disturb."""
     made = Etcd(Clock(), members=1)
     yield made
     made.close()
@@ -61,7 +62,7 @@ def shared() -> Iterator[Etcd]:
 
 @contextmanager
 def behind_a_proxy(etcd: Etcd, **options: Any) -> Iterator[tuple[IdempotencyStore, proxy.Proxy]]:
-    """A handle whose line to etcd the test may spoil."""
+    """A handle whose connection to etcd the test can disturb."""
     with proxy.in_front_of(etcd.cluster.one.address) as line:
         store = opened([line.address], etcd.install, **({"timeout": SHORT, "ttl": 60} | options))
         try:
@@ -82,7 +83,7 @@ class Told:
     nonce: str
     owned: bool
     owner: str
-    """The nonce of the claim that it was shown."""
+    """The nonce of the claim that the caller was shown."""
     unanswered: int
 
 
@@ -91,7 +92,7 @@ def lease_of(store: IdempotencyStore, lease: Lease) -> str:
 
 
 def reserve_all(store: IdempotencyStore, lease: Lease, keys: tuple[int, ...], caller: int) -> list[Told]:
-    """Reserves every key in this caller's own order, each repeated until there is an answer."""
+    """Reserves every key in this caller's own order, repeating each call until it is answered."""
     told = []
     for number in random.Random(caller).sample(keys, len(keys)):
         asked = request(f"key-{number}", nonce=f"{caller}-{number}")
@@ -101,7 +102,7 @@ def reserve_all(store: IdempotencyStore, lease: Lease, keys: tuple[int, ...], ca
                 done = run(store.reserve(asked, lease=lease, floor=0))
             except StoreUnavailable:
                 unanswered += 1
-                time.sleep(0.01)  # the pause of a caller that retries
+                time.sleep(0.01)  # the pause before a retry
         assert isinstance(done, Owned | Duplicate), done
         owner = done.claim.nonce if done.claim else "nobody"
         told.append(Told(asked.key, asked.nonce, isinstance(done, Owned), owner, unanswered))
@@ -109,8 +110,8 @@ def reserve_all(store: IdempotencyStore, lease: Lease, keys: tuple[int, ...], ca
 
 
 def spoil(line: proxy.Proxy, member: etcd.Member, over: threading.Event) -> None:
-    """Drops replies, breaks connections, and kills and restarts etcd, again and again, until every caller has its answers."""
-    line.delay = 0.002  # a line on which something is always under way
+    """Drops replies, breaks connections, and kills and restarts etcd repeatedly, until every caller has its answers."""
+    line.delay = 0.002  # so that some messages are always in flight
     for number in count():
         line.replies = proxy.Flow.DROP
         over.wait(0.1)
@@ -135,8 +136,8 @@ def test_no_reserve_is_reported_lost_when_it_won(tmpfs_path: Path, say: Callable
     """Three processes reserve the same keys while replies are dropped and etcd is killed: every key has one owner, which got that answer
     and no other caller did; every caller was shown the current claim; and each key has exactly one event.
 
-    The first calls are always unanswered. How many others are depends on how fast the machine is: the soak goes on with more keys until
-    three were won by a call that was repeated.
+    The first calls always get no answer. How many others get none depends on the speed of the machine: the soak continues with more keys
+    until three were won by a repeated call.
     """
     install = fresh_install()
     told: list[Told] = []
@@ -192,8 +193,8 @@ LOST: dict[str, tuple[Callable[[Key], Coroutine[Any, Any, Any]], Any]] = {
 
 @pytest.mark.parametrize("verb", LOST)
 def test_a_lost_reply_is_asked_for_again(shared: Etcd, verb: str) -> None:
-    """etcd carried out the call and the reply was lost: the caller gets "unknown", and repeating the call gives the answer that the first
-    would have had; it was done once."""
+    """etcd carried out the call and its reply was lost: the outcome is unknown to the caller, and repeating the call gives the answer that
+    the first one would have had; the effect exists once."""
     call, answer = LOST[verb]
     with behind_a_proxy(shared) as (store, line):
         key = reserved(store)
@@ -211,7 +212,7 @@ def test_a_lost_reply_is_asked_for_again(shared: Etcd, verb: str) -> None:
 
 
 def test_a_lost_claim_is_asked_for_again(shared: Etcd) -> None:
-    """After lost replies to reserve and take_over, the repetition owns what the first call took, and another caller does not."""
+    """After lost replies to reserve and take_over, the repetition owns what the first call took, and no other caller does."""
     with behind_a_proxy(shared) as (store, line):
         lease = run(store.open_lease(owner="me"))
         reserved(store, lease)
@@ -238,7 +239,8 @@ def test_a_lost_claim_is_asked_for_again(shared: Etcd) -> None:
 
 
 def test_a_revoked_lease_ends_the_doubt(shared: Etcd) -> None:
-    """A reserve that is still on its way when its lease is revoked never lands: that, and no look at the key, is how one gives up."""
+    """A reserve still in flight when its lease is revoked never takes effect: only revoking the lease, not reading the key, makes it safe
+    to give up."""
     with behind_a_proxy(shared) as (store, line):
         lease = run(store.open_lease(owner="me"))
         reserved(store, lease)
@@ -256,15 +258,14 @@ def test_a_revoked_lease_ends_the_doubt(shared: Etcd) -> None:
 
 
 def test_many_reserves_fail_together(shared: Etcd) -> None:
-    """While etcd does not answer, twenty callers that also need to know whether there is room get their error within the time of a few
-    requests."""
+    """While etcd does not answer, twenty callers that must also check for room all get their error within the time of a few requests."""
     with behind_a_proxy(shared) as (store, line):
         lease = run(store.open_lease(owner="me"))
         line.black_hole()
         calls = [partial(unanswered_reserve, store, lease, f"key-{number}") for number in range(20)]
         since = time.monotonic()
         assert at_once(calls) == [True] * 20
-        assert time.monotonic() - since < stretched(10 * SHORT)  # one after the other it would be 20 of them
+        assert time.monotonic() - since < stretched(10 * SHORT)  # one after another they would take twenty timeouts
 
 
 def unanswered_reserve(store: IdempotencyStore, lease: Lease, key: str) -> bool:
@@ -284,7 +285,7 @@ def reserve_here(store: IdempotencyStore, lease: Lease, key: str) -> Owned:
 
 
 def writes_of(store: IdempotencyStore, lease: Lease, owned: Owned) -> list[str]:
-    """What becomes of everything that an owner may do."""
+    """The outcome of each write that an owner can make."""
     record, claim = owned.record, owned.claim
     answers = [
         run(store.heartbeat(claim)),
@@ -297,8 +298,8 @@ def writes_of(store: IdempotencyStore, lease: Lease, owned: Owned) -> list[str]:
 
 
 def test_an_owner_that_was_paused_past_its_lease(shared: Etcd) -> None:
-    """An owner that is frozen for longer than its lease is replaced; when it wakes, it knows at once that its lease is over, and none of
-    its writes takes effect."""
+    """An owner that is frozen for longer than its lease is replaced; when it resumes, it knows at once that its lease has ended, and none
+    of its writes takes effect."""
     store = shared.open()
     owner = Worker(shared.opening(ttl=2))
     try:
@@ -320,7 +321,7 @@ def test_an_owner_that_was_paused_past_its_lease(shared: Etcd) -> None:
 
 
 def test_a_killed_owner_is_replaced_within_its_ttl(shared: Etcd) -> None:
-    """The lease of a killed process is not revoked: etcd ends its claims within the TTL and a second."""
+    """Nothing revokes the lease of a killed process: etcd ends its claims within the TTL plus one second."""
     store = shared.open()
     owner = Worker(shared.opening(ttl=2))
     owned = owner.do(reserve_here, "precious")
@@ -331,7 +332,7 @@ def test_a_killed_owner_is_replaced_within_its_ttl(shared: Etcd) -> None:
 
 
 def test_a_lease_is_honoured_at_least_as_long_as_it_says(shared: Etcd) -> None:
-    """The deadline is in the future while etcd answers, no longer moves when it does not, and is final once it has passed."""
+    """The deadline is in the future while etcd answers, stops moving when it does not, and is final once it has passed."""
     with behind_a_proxy(shared, ttl=2) as (store, line):
         lease = run(store.open_lease(owner="me"))
         first = lease.deadline
@@ -352,8 +353,9 @@ def test_a_lease_is_honoured_at_least_as_long_as_it_says(shared: Etcd) -> None:
 
 
 def test_finalize_lands_near_the_quota(tmpfs_path: Path) -> None:
-    """At 80 % of etcd's quota new keys are refused with a time to wait, known ones are answered, and what runs is updated and finalized.
-    When etcd takes nothing at all, a reserve is refused likewise, and a finalize is to be repeated; it lands when there is room."""
+    """At 80 % of etcd's quota new keys are refused with a time to wait, known ones are answered, and running ones are updated and
+    finalized. When etcd accepts no write at all, a reserve is refused likewise and a finalize must be repeated; it succeeds once there is
+    room."""
     with etcd.running(tmpfs_path, flags=FLAGS) as cluster, ExitStack() as stack:
         seconds = [0.0]
         store = opened(cluster.endpoints, "full", quota=QUOTA, timeout=SOON, monotonic=lambda: seconds[0])
@@ -375,7 +377,7 @@ def test_finalize_lands_near_the_quota(tmpfs_path: Path) -> None:
             run(blind.reserve(request("new"), lease=keys[1].lease, floor=0))
         with pytest.raises(StoreUnavailable, match="quota"):
             keys[1].finalize()
-        run(store.drop(keys[2].claim))  # what takes no room is done
+        run(store.drop(keys[2].claim))  # a write that needs no room succeeds
         make_room(cluster)
         seconds[0] += 6.0
         assert keys[1].finalize().state is State.FINALIZED

@@ -1,6 +1,6 @@
 """SIGKILL before and after every request of every verb that writes: etcd holds the state before or the state after, never between.
 
-A case prepares a key; another process, which has cached nothing about it, carries out the verb and is killed at the K-th request, for
+A case prepares a key. Another process, which has nothing about it in its cache, carries out the verb and is killed at the K-th request, for
 K = 0, 1, ... until the verb completes. The number of these requests is the verb's maximum cost, without cached records.
 """
 
@@ -17,12 +17,12 @@ from store.kills import CASES, answered, carry_out, killed, likeness, prepared, 
 from store.worker import Worker
 
 LOOK_FIRST = {"drop", "reopen", "seal", "renew", "purge", "forget"}
-"""Verbs that are given no record which they could believe, or whose generation depends on a floor."""
+"""Verbs that are not given a record to start from, or whose generation depends on a floor, and so read first."""
 
 
 @pytest.fixture(scope="module")
 def ledger() -> Iterator[Etcd]:
-    """One for all: each kill has a key of its own."""
+    """One store for all tests: each kill has a key of its own."""
     made = Etcd(Clock(), members=1)
     yield made
     made.close()
@@ -37,14 +37,15 @@ def mortal(ledger: Etcd) -> Iterator[Worker]:
 
 
 def cost(verb: str) -> int:
-    """Requests of a process that begins with this verb: a new key also counts its realm and asks how large etcd is, and a report counts the
-    realm's reports."""
+    """Number of requests when the process has cached nothing: a new key also counts its realm's keys and reads etcd's size, and a report
+    counts the realm's reports."""
     return 3 if verb in {"reserve", "report"} else 2 if verb in LOOK_FIRST else 1
 
 
 @pytest.mark.parametrize("verb", CASES)
 def test_a_killed_verb_happened_or_did_not(ledger: Etcd, mortal: Worker, verb: str) -> None:
-    """Killed before its writing request a verb changed nothing; killed after it, everything; repeated, it completes as if once."""
+    """Killed before its writing request a verb changed nothing; killed after it, everything; repeated, it ends as if it had been called
+    once."""
     store = ledger.open()
     case = CASES[verb]
     whole = prepared(store, verb)

@@ -1,4 +1,4 @@
-"""The parts that only the etcd store has: the layout of keys, the cost of each verb, compaction, and watch events."""
+"""What only the etcd store has: the layout of keys, the cost of each verb, compaction, and watch events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def etcd() -> Iterator[Etcd]:
 
 @pytest.mark.parametrize("realm", ["team-a", "a/b", "a", "ümlaut %", ""])
 def test_a_key_says_whose_it_is(realm: str) -> None:
-    """Every kind of key that appears in watches or listings gives back its realm and hash, for any name of the realm."""
+    """The realm and hash can be read from every kind of key that appears in watches or listings, whatever the realm is called."""
     layout, address = Layout("prod/1"), Address(realm=realm, key_hash="ab" * 32)
     keys = [layout.record(address), layout.claim(address), layout.open(address), layout.expiry(address, 1e9)]
     keys.append(layout.report(address, 1, 2, "driver/1"))
@@ -45,7 +45,7 @@ def test_a_key_says_whose_it_is(realm: str) -> None:
 
 
 def test_a_namespace_stands_as_it_is() -> None:
-    """The layout is a contract with people who look with etcdctl, and with versions to come: it never changes within v1."""
+    """The layout never changes within v1: people read it with etcdctl, and later versions read it."""
     layout, address = Layout("prod"), Address(realm="team-a", key_hash="0f" + "ab" * 31)
     at = f"team-a/{address.key_hash}"
     root = "/sparkonce/v1/prod/"
@@ -63,7 +63,7 @@ def test_a_namespace_stands_as_it_is() -> None:
 
 
 def test_no_realm_is_the_beginning_of_another() -> None:
-    """All keys of a realm are one range, and no other realm's or generation's keys are in it."""
+    """All keys of a realm are one range, which contains no key of another realm; the same holds for a generation."""
     layout, one, other = Layout("i"), Address(realm="a", key_hash="ab" * 32), Address(realm="a/b", key_hash="ab" * 32)
     assert not layout.record(other).startswith(layout.records("a"))
     assert not layout.report(one, 11, 1, "r").startswith(layout.of_generation("report", one, 1))
@@ -75,7 +75,7 @@ def test_no_realm_is_the_beginning_of_another() -> None:
 
 
 def test_what_is_left_of_a_key(etcd: Etcd) -> None:
-    """After reserve, end and purge there is a floor and a history, and nothing else: no index entry outlives its record."""
+    """After reserve, end and purge a floor and a history remain, and nothing else: no index entry outlives its record."""
     store = etcd.open()
     key = reserved(store)
     run(store.seal(key.address, generation=1, token=1, nonce=key.record.nonce, intent=intent()))
@@ -97,7 +97,7 @@ def kinds(etcd: Etcd) -> set[str]:
 
 
 def test_unfinished_keys_are_listed_by_their_index(etcd: Etcd) -> None:
-    """InProgress and Held are found through `open/` alone, page by page; every other listing reads the records."""
+    """InProgress and Held keys are found through `open/` alone, page by page; any other listing reads the records."""
     store = etcd.open()
     lease = run(store.open_lease(owner="me"))
     keys = [reserved(store, lease, realm=f"r{n % 2}") for n in range(7)]
@@ -130,14 +130,14 @@ def run_delete(etcd: Etcd, key: bytes) -> None:
 
 
 def test_the_history_is_cut_in_etcd_too(etcd: Etcd) -> None:
-    """A key that is written to for weeks keeps 200 events and at most the few dozen that are not cut yet."""
+    """A key that is written to for weeks keeps 200 events, plus at most a few dozen that are not trimmed yet."""
     store = etcd.open()
     key = reserved(store)
     for number in range(270):
         done = run(
             store.update(key.record, key.claim, key.record.changed(note=fresh()), event=Event(what=f"e{number}"))
         )
-        key.record = done.record  # type: ignore[union-attr]  # it is Updated, or the next one fails
+        key.record = done.record  # type: ignore[union-attr]  # Updated; otherwise the next change fails
     kept = etcd.cluster.content(etcd.layout.all_beside("event", key.address))
     assert 200 <= len(kept) <= 251
     assert [event.what for event in run(store.events(key.address))] == [f"e{number}" for number in range(70, 270)]
@@ -148,7 +148,7 @@ def test_the_history_is_cut_in_etcd_too(etcd: Etcd) -> None:
 
 @pytest.fixture
 def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
-    """Number of requests sent since the last call."""
+    """Number of requests sent since the last call of this function."""
     log = tmp_path / "hits"
     log.touch()
     monkeypatch.setenv("SPARKONCE_FAILPOINTS_LOG", str(log))
@@ -166,7 +166,7 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 
 def test_what_each_verb_costs(etcd: Etcd, requests: Callable[[], int]) -> None:
-    """Normally every verb of a running key is one request, and so is every read; only rare cases read before they write."""
+    """Every verb of a running key normally takes one request, and so does every read; only rare cases read before they write."""
     store = etcd.open(monotonic=lambda: 0.0)  # counts and sizes are read once every few seconds
     warm = reserved(store)
     run(store.report(warm.address, 1, Report(attempt=1, reporter="d", kind="values")))
@@ -199,7 +199,7 @@ def test_what_each_verb_costs(etcd: Etcd, requests: Callable[[], int]) -> None:
     costs["update"] = requests()
     cost("drop", store.drop(key.claim))
     key.claim = taken(store, key.record).claim
-    assert requests() == 2  # a lease, and
+    assert requests() == 2  # one opens a lease
     costs["take_over"] = 1
     key.finalize()
     costs["finalize"] = requests()
@@ -223,7 +223,7 @@ def test_what_each_verb_costs(etcd: Etcd, requests: Callable[[], int]) -> None:
 
 
 def test_a_hundred_reserves_are_a_hundred_requests(etcd: Etcd, requests: Callable[[], int]) -> None:
-    """The ceiling and the quota are looked up beside the reserves, not with each of them."""
+    """The ceiling and the quota are checked every few seconds, not with each reserve."""
     store = etcd.open()
     lease = run(store.open_lease(owner="me"))
     requests()
@@ -232,7 +232,7 @@ def test_a_hundred_reserves_are_a_hundred_requests(etcd: Etcd, requests: Callabl
     assert 100 <= requests() <= 106
 
 
-# --- what only etcd sees
+# --- what only etcd reports
 
 
 async def told(changes: Any, number: int) -> list[KeyChange]:
@@ -240,7 +240,7 @@ async def told(changes: Any, number: int) -> list[KeyChange]:
 
 
 def test_watch_says_who_waits_for_an_owner(etcd: Etcd) -> None:
-    """Claims that end by themselves or are dropped are reported as such, all of a lease at once; the claim of a held or finished key is
+    """Claims that expire or are dropped are reported as unowned, all those of a lease at once; the claim of a held or finished key is
     not."""
     store = etcd.open()
     lease = run(store.open_lease(owner="me"))
@@ -271,7 +271,7 @@ def test_watch_says_who_waits_for_an_owner(etcd: Etcd) -> None:
 
 
 def test_compaction_under_a_watch_is_told(etcd: Etcd) -> None:
-    """A watch from a compacted revision reports a gap, and then everything after it; a running watch loses nothing."""
+    """A watch from a compacted revision reports a gap and then everything after it; a running watch loses nothing."""
     store = etcd.open()
     early = reserved(store)
     for _ in range(3):
@@ -292,8 +292,8 @@ def test_compaction_under_a_watch_is_told(etcd: Etcd) -> None:
 
 
 def test_ages_begin_anew_for_another_reader(etcd: Etcd) -> None:
-    """A process that has just taken over gives a driver the whole period, whatever the clocks show; from then on it counts by its own
-    clock."""
+    """A process counts a heartbeat's age from when it first read that heartbeat, by its own clock: after a takeover a driver has its whole
+    timeout, whatever the clocks show."""
     seconds = [100.0, 5000.0]
     writer, reader = (etcd.open(monotonic=lambda n=n: seconds[n]) for n in (0, 1))
     key = reserved(writer)
@@ -312,14 +312,14 @@ def test_ages_begin_anew_for_another_reader(etcd: Etcd) -> None:
 
 
 def test_another_process_sees_a_ceiling_within_seconds(etcd: Etcd) -> None:
-    """Keys of others count as soon as the count is some seconds old: the ceiling is passed by few, and not for long."""
+    """Other processes' keys count once the count is some seconds old: the ceiling can be exceeded by a few keys, and not for long."""
     seconds = 0.0
     store, other = etcd.open(max_live_keys=10, monotonic=lambda: seconds), etcd.open()
     mine, theirs = run(store.open_lease(owner="me")), run(other.open_lease(owner="they"))
     reserved(store, mine)
     for _ in range(9):
         reserved(other, theirs)
-    reserved(store, mine)  # one too many: the count was not read meanwhile
+    reserved(store, mine)  # one key too many, because the count was not refreshed
     seconds += 11.0
 
     with pytest.raises(StoreFull):

@@ -1,4 +1,4 @@
-"""For how long a gateway has been serving, as one process sees it."""
+"""How long a gateway has been serving without a gap, as one process observes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE = Gateway(nonce="n1", owner="gateway-1", served=0.0)
 
 
 class Clock:
-    """A machine's monotonic clock: only differences mean anything."""
+    """A machine's monotonic clock: only differences are meaningful."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -48,7 +48,7 @@ def served(service: GatewayUptime, clock: Clock, *, seconds: float, entry: Gatew
 
 
 def test_service_counts_from_the_first_look(service: GatewayUptime, clock: Clock) -> None:
-    """What this process has not seen it does not count, however long the gateway says that it has served."""
+    """Time before this process's first read does not count, however long the gateway says it has been serving."""
     assert service.serving_for([]) is None
     assert service.serving_for([replace(ONE, served=86_400.0)]) == 0.0
     clock.now += 40.0
@@ -56,7 +56,8 @@ def test_service_counts_from_the_first_look(service: GatewayUptime, clock: Clock
 
 
 def test_an_entry_that_nobody_renews_is_no_service(service: GatewayUptime, clock: Clock) -> None:
-    """A lease that etcd prolongs after its own outage keeps an entry, but not the service; a look a minute apart sees that, too."""
+    """A lease that etcd extends after an outage of its own keeps the entry alive, but that time does not count as service; reads a minute
+    apart notice it, too."""
     assert served(service, clock, seconds=60.0, entry=ONE) == 60.0
     clock.now += SILENT
     assert service.serving_for([replace(ONE, served=60.0)]) == 60.0 + SILENT
@@ -66,7 +67,7 @@ def test_an_entry_that_nobody_renews_is_no_service(service: GatewayUptime, clock
 
 
 def test_a_new_stretch_begins_anew(service: GatewayUptime, clock: Clock) -> None:
-    """A gateway that came back draws a new nonce; the time before its gap does not count."""
+    """A gateway that restarts draws a new nonce, so the time before the gap does not count."""
     served(service, clock, seconds=100.0, entry=ONE)
     again = replace(ONE, nonce="n2", served=1.0)
     assert service.serving_for([replace(ONE, served=90.0), again]) == 0.0
@@ -76,7 +77,7 @@ def test_a_new_stretch_begins_anew(service: GatewayUptime, clock: Clock) -> None
 
 
 def test_the_longest_that_serves_counts(service: GatewayUptime, clock: Clock) -> None:
-    """The gateway that has served longest without a gap decides, whatever the others do."""
+    """The gateway that has served longest without a gap counts, whatever the others do."""
     other = replace(ONE, nonce="n2")
     service.serving_for([ONE])
     clock.now += 10.0
@@ -87,7 +88,7 @@ def test_the_longest_that_serves_counts(service: GatewayUptime, clock: Clock) ->
 
 @pytest.fixture(params=["memory", "etcd", "postgres"])
 def backend(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Backend]:
-    """The stores that several processes share, or that play one in tests."""
+    """The stores that several processes share, or that take that role in tests."""
     made = BACKENDS[request.param](tmpfs_path)
     yield made
     made.close()
@@ -102,7 +103,7 @@ def announce(store: IdempotencyStore, entry: Gateway, lease: Lease) -> None:
 
 
 def test_a_gateway_serves_while_its_lease_lives(backend: Backend) -> None:
-    """It is listed exactly as long as its lease lives, and is not a replica of the operator."""
+    """A gateway is listed exactly as long as its lease lives, and does not count as a replica of the operator."""
     store = backend.open()
     assert run(gateways(store).gateways_serving_for()) is None
     leases = [run(store.open_lease(owner=f"gateway-{n}")) for n in range(2)]

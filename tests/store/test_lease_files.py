@@ -28,7 +28,8 @@ def opened(leases: LeaseFiles) -> FileLease:
 
 
 def test_a_lease_is_held_until_it_is_let_go(tmp_path: Path) -> None:
-    """Its own process also sees it as held; after the release it is never held again; one that never existed is not held."""
+    """A held lease is seen as held by its own process, too; after its release it is never held again; a lease that never existed is not
+    held."""
     leases = LeaseFiles(tmp_path / "leases")
     lease = opened(leases)
     assert leases.held(lease.id)
@@ -40,7 +41,8 @@ def test_a_lease_is_held_until_it_is_let_go(tmp_path: Path) -> None:
 
 
 def test_looking_disturbs_nobody(tmp_path: Path) -> None:
-    """Any number of lookers at once see a dead lease dead and a live one alive: they never take each other for its owner."""
+    """Any number of processes that check at once see a dead lease as dead and a live one as alive: none mistakes another's check for the
+    owner's lock."""
     leases = LeaseFiles(tmp_path / "leases")
     dead, alive = opened(leases), opened(leases)
     dead.let_go()
@@ -53,7 +55,7 @@ def looks(leases: LeaseFiles, dead: str, alive: str) -> tuple[int, int]:
 
 
 def test_revoke_removes_the_file(tmp_path: Path) -> None:
-    """A lease that was ended on purpose leaves nothing behind; ending it twice is as ending it once."""
+    """Revoking a lease removes its file; revoking it twice does no harm."""
     leases = LeaseFiles(tmp_path / "leases")
     lease = opened(leases)
     assert stat.S_IMODE((tmp_path / "leases" / lease.id).stat().st_mode) == 0o600
@@ -64,7 +66,7 @@ def test_revoke_removes_the_file(tmp_path: Path) -> None:
 
 
 def test_a_lease_whose_file_was_removed_has_ended(tmp_path: Path) -> None:
-    """Others cannot see it any more, so its holder may not believe in it either."""
+    """Other processes cannot see it any more, so its holder must treat it as ended, too."""
     leases = LeaseFiles(tmp_path / "leases")
     lease = opened(leases)
     (tmp_path / "leases" / lease.id).unlink()
@@ -74,7 +76,7 @@ def test_a_lease_whose_file_was_removed_has_ended(tmp_path: Path) -> None:
 
 
 def test_litter_is_swept_and_the_living_are_not(tmp_path: Path) -> None:
-    """Opening a lease removes old files of processes that were killed; a lock, or youth, protects a file."""
+    """Opening a lease removes old files of killed processes; a file that is locked or recent stays."""
     leases = LeaseFiles(tmp_path / "leases")
     old_and_dead, old_and_alive, young = opened(leases), opened(leases), opened(leases)
     long_ago = time.time() - 2 * lease_files.LITTER_AGE
@@ -89,7 +91,7 @@ def test_litter_is_swept_and_the_living_are_not(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_keeps_no_lease(sqlite: Sqlite, worker: Worker) -> None:
-    """When a process is killed its lease ends, although a child that it forked lives on; the child itself holds nothing."""
+    """When a process is killed its lease ends although a forked child lives on; the child itself holds no lease."""
     store = sqlite.open()
     child, key = worker.do(fork_and_stay)
     try:
@@ -102,7 +104,7 @@ def test_a_forked_child_keeps_no_lease(sqlite: Sqlite, worker: Worker) -> None:
 
 
 def fork_and_stay(store: SqliteStore, lease: Lease) -> tuple[int, object]:
-    """The child reports through a pipe whether it saw its parent's lease as held by another process, and stays."""
+    """The child reports through a pipe whether its parent's lease counts as held by another process, and keeps running."""
     key = reserved(store, lease)
     ours, theirs = os.pipe()
     child = os.fork()
@@ -116,7 +118,7 @@ def fork_and_stay(store: SqliteStore, lease: Lease) -> tuple[int, object]:
 
 
 def test_a_child_by_exec_keeps_no_lease(sqlite: Sqlite, worker: Worker) -> None:
-    """A command that a killed process started lives on without its lease."""
+    """A command that a killed process had started lives on without its lease."""
     store = sqlite.open()
     child, key = worker.do(spawn_and_stay)
     try:
@@ -135,7 +137,7 @@ def spawn_and_stay(store: SqliteStore, lease: Lease) -> tuple[int, object]:
 
 
 def test_leases_of_one_process_are_apart(sqlite: Sqlite) -> None:
-    """Two leases of one process end one by one: a claim under the other stays."""
+    """Two leases of one process end independently: a claim under the other one stays."""
     store = sqlite.open()
     one, other = reserved(store), reserved(store)
     sqlite.expire(one.lease)
@@ -143,7 +145,7 @@ def test_leases_of_one_process_are_apart(sqlite: Sqlite) -> None:
 
 
 def test_a_claim_of_another_boot_is_dead(sqlite: Sqlite, worker: Worker) -> None:
-    """After a reboot the row exists and the lock does not; if an id is reused, the boot id still distinguishes them."""
+    """After a reboot the row exists and the lock does not; should an id be reused, the boot id tells them apart."""
     store = sqlite.open()
     key = reserved(store)
     with store._database.writing() as transaction:

@@ -1,4 +1,4 @@
-"""A metered store behaves as the store itself, and reports the result of every request."""
+"""A metered store behaves like the store inside it, and reports the result of every request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def counted(store: IdempotencyStore) -> tuple[IdempotencyStore, Counter[tuple[st
 
 
 def test_each_request_is_told_once_with_its_answer() -> None:
-    """Outcomes are reported by name, reads as ok, a refusal as False; the caller gets the store's own answer."""
+    """Outcomes are reported by name, a read as ok, a refused report as False; the caller gets the store's own answer."""
     plain = MemoryStore()
     store, told = counted(plain)
     key = reserved(store)
@@ -44,7 +44,7 @@ def test_each_request_is_told_once_with_its_answer() -> None:
 
 
 class NoAnswer(StoreUnavailable):
-    """A store's own kind."""
+    """A subclass that a store raises."""
 
 
 class Gone(MemoryStore):
@@ -57,8 +57,8 @@ class Gone(MemoryStore):
 
 
 def test_errors_are_told_and_stay_errors() -> None:
-    """The error's name is reported, the same one for every lost answer; the error itself reaches the caller. A request that was abandoned
-    is reported as cancelled."""
+    """An error is reported by the name of its public class, the same for every lost answer, and reaches the caller itself. A cancelled
+    request is reported as Cancelled."""
     store, told = counted(Gone())
     with pytest.raises(StoreUnavailable, match="it is gone"):
         run(store.load(address_of("any")))
@@ -76,7 +76,7 @@ def test_errors_are_told_and_stay_errors() -> None:
 
 
 def test_what_a_store_has_besides_is_there() -> None:
-    """Its url, its watch and all other attributes pass through; attributes that it lacks are missing from the metered one, too."""
+    """Its url, its watch and all other attributes pass through; attributes that the store lacks are missing here, too."""
     plain = MemoryStore(poll=0.01)
     store, told = counted(plain)
     assert store.url == "memory:"

@@ -16,7 +16,7 @@ from sparkonce.store.sqlite.store import SqliteStore
     "spelling", ["sqlite:///{}", "SQLite:///{}", "{}", "~/ledger.db", "ledger.db", "sqlite:///ledger.db"]
 )
 def test_a_ledger_has_several_spellings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str) -> None:
-    """As a URL or as a path, absolute, relative or from home, the same file is opened; its own URL is absolute and opens it again."""
+    """A file is opened by URL or by path, absolute, relative or from the home folder; its own URL is absolute and opens it again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     store = open_store(spelling.format(tmp_path / "ledger.db"))
@@ -60,7 +60,7 @@ def test_what_is_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: 
 
 
 def test_the_default_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a name it is SPARKONCE_STORE, else one file in the user's data folder."""
+    """Without an address the ledger is SPARKONCE_STORE, else one file in the user's data folder."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     assert default_url() == f"sqlite:///{tmp_path}/sparkonce/ledger.db"

@@ -1,4 +1,4 @@
-"""After a restore: a record becomes what applications show, when that is newer; and the epoch ends the alarm."""
+"""After a restore, a record is rebuilt from newer evidence of applications, and raising the epoch ends the alarm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from store.insisting import answered
 from store.samples import Key, address_of, fresh, request, reserved, taken
 
 TOLD = SpecBody(job={"kind": "IdempotentJob", "told": "to a driver"})
-"""The part of the job that a driver received, which is less than a record has."""
+"""What a driver received of the job: less than its record has."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def store(etcd: Etcd) -> IdempotencyStore:
 
 
 def restorable(store: IdempotencyStore) -> EtcdStore:
-    """The store's verbs, through whatever is in front of it."""
+    """The store as an EtcdStore, whatever wraps it."""
     return cast(EtcdStore, store)
 
 
@@ -66,13 +66,14 @@ def history(store: IdempotencyStore, key: str) -> list[str]:
 
 
 def retried(key: Key) -> Record:
-    """Its attempt 1 was lost, and attempt 2 is granted."""
+    """The key after attempt 1 was lost and attempt 2 granted."""
     key.change(settling=Settling(attempt=1, why=Why.LOST))
     return key.change(attempt=2, nonce=fresh())
 
 
 def test_a_key_that_nobody_remembers(store: IdempotencyStore) -> None:
-    """It is in progress at the attempt that its application shows, with that nonce and without an owner; the next process takes it over."""
+    """The key is in progress at the attempt that its application shows, with that nonce and without an owner; the next process takes it
+    over."""
     what = shown("lost", 3, 2, objects=("uid/etl/one",))
     assert rebuilt(store, what)
     view = run(store.load(what.address))
@@ -87,8 +88,8 @@ def test_a_key_that_nobody_remembers(store: IdempotencyStore) -> None:
 
 
 def test_an_older_attempt(store: IdempotencyStore) -> None:
-    """The record's data of the generation stays, including fields that this version does not know; its owner's claim is over; the recorded
-    job is not replaced by the smaller part that a driver received."""
+    """The record's data of the generation stays, including fields that this version does not know; its owner's claim ends; the recorded job
+    is not replaced by the smaller part that a driver received."""
     key = reserved(store, key="lost", objects=("uid/etl/one",))
     key.record = run(store.load(key.address)).record or key.record
     change = key.record.model_copy(update={"future": "kept"}).changed(uncounted=1, phase="Running")
@@ -108,7 +109,7 @@ def test_an_older_attempt(store: IdempotencyStore) -> None:
 
 
 def test_an_older_generation(store: IdempotencyStore) -> None:
-    """A record that had ended is in progress again, in the generation that is shown: it neither expires nor is it purged."""
+    """A record that had ended is in progress again, in the generation of the evidence, and neither expires nor is purged."""
     key = reserved(store, key="lost")
     before = key.finalize(retention=0.0)
     assert rebuilt(store, shown("lost", 2, 1))
@@ -121,7 +122,7 @@ def test_an_older_generation(store: IdempotencyStore) -> None:
 
 
 def test_held_before_it_went_on(store: IdempotencyStore) -> None:
-    """The backup is from before a person resolved the key: the attempt that was granted then continues."""
+    """The backup was made before a person resolved the key; the attempt that was granted then continues."""
     key = reserved(store, key="lost")
     key.change(settling=Settling(attempt=1, why=Why.LOST))
     key.change(state=State.HELD, held=HeldReason.UNKNOWN, note="who knows")
@@ -131,7 +132,7 @@ def test_held_before_it_went_on(store: IdempotencyStore) -> None:
 
 
 def test_the_same_attempt_under_another_grant(store: IdempotencyStore) -> None:
-    """The attempt was granted twice, once before the backup was put back and once after: the application says which one ran."""
+    """The attempt was granted twice, before the restore and after it: the application shows which grant ran."""
     key = reserved(store, key="lost")
     retried(key)
     assert rebuilt(store, shown("lost", 1, 2))
@@ -139,7 +140,7 @@ def test_the_same_attempt_under_another_grant(store: IdempotencyStore) -> None:
 
 
 def test_what_is_not_older_is_left_alone(store: IdempotencyStore) -> None:
-    """The attempt that is shown, a later attempt, a later generation, an end: the record says more than its applications."""
+    """The record stays if the evidence has the same attempt, an earlier attempt or generation, or an attempt of a generation that ended."""
     key = reserved(store, key="stands")
     assert not rebuilt(store, shown("stands", 1, 1, nonce=key.record.nonce))
     first, second = key.record.nonce, retried(key)
@@ -156,7 +157,7 @@ def test_what_is_not_older_is_left_alone(store: IdempotencyStore) -> None:
 
 
 def test_a_key_that_was_forgotten(store: IdempotencyStore) -> None:
-    """Its generation had ended, since its floor is there: an application that is left of it brings nothing back."""
+    """The generation had ended, since the key's floor includes it: an application that remains of it brings nothing back."""
     key = reserved(store, key="forgotten")
     record = key.finalize()
     assert isinstance(run(store.forget(record, Event(what="Forgotten", by="ann"))), Gone)
@@ -165,8 +166,8 @@ def test_a_key_that_was_forgotten(store: IdempotencyStore) -> None:
 
 
 def test_a_name_that_is_only_kept_taken(store: IdempotencyStore) -> None:
-    """The placeholder ran nothing, or its run is unknown: a known generation continues after it, an unknown one is not invented, but a new
-    request for the key meets none of its names."""
+    """A placeholder ran nothing, or whether it ran is unknown: a known generation continues after it; no record is created for an unknown
+    one, but a new request for the key gets a generation above all names that are taken."""
     key = reserved(store, key="known")
     spec = run(store.spec(key.address, 1))
     assert rebuilt(store, shown("known", 1, 2, spec=None))
@@ -186,7 +187,7 @@ def test_a_name_that_is_only_kept_taken(store: IdempotencyStore) -> None:
 
 
 def test_lost_replies_and_a_second_person(etcd: Etcd) -> None:
-    """A repetition finds that it was done, once; so does another caller that does the same at the same time."""
+    """A repeated call finds that the rebuild was done, once; so does another caller at the same time."""
     other = etcd.open()
     run(other.load(address_of("lost")))
     with proxy.in_front_of(etcd.cluster.one.address) as line:
@@ -219,8 +220,8 @@ def test_lost_replies_and_a_second_person(etcd: Etcd) -> None:
 
 
 def test_the_epoch(store: IdempotencyStore) -> None:
-    """It rises by one for each restore that a person accepted, however often that is repeated; later writes carry it; and an epoch that was
-    never seen is no reason to raise another one."""
+    """However often a person repeats accepting one restore, the epoch rises by one, and later writes carry it; an epoch that the store
+    never reached cannot be accepted."""
     key = reserved(store)
     assert key.record.epoch == 1
     raised = restorable(store).raise_epoch
@@ -232,7 +233,7 @@ def test_the_epoch(store: IdempotencyStore) -> None:
 
 
 def test_an_owner_of_before_the_restore(store: IdempotencyStore) -> None:
-    """A claim that came back with the backup goes when its record is rebuilt: nothing that its owner had in mind is written."""
+    """A claim that came back with the backup ends when its record is rebuilt: no pending write of that owner takes effect."""
     key = reserved(store, key="lost")
     assert rebuilt(store, shown("lost", 1, 2))
     assert run(store.load(key.address)).claim is None

@@ -1,4 +1,4 @@
-"""Who lives on a store, as the processes say themselves."""
+"""The replicas that are alive on a store, as they announce themselves."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ONE = Replica(nonce="n1", owner="pod-1", clock=1000.5, schema=1, slots=200)
 
 @pytest.fixture(params=["memory", "etcd", "postgres"])
 def backend(request: pytest.FixtureRequest, tmpfs_path: Path) -> Iterator[Backend]:
-    """The stores that several operators share, or that play one in tests."""
+    """The stores that several operators share, or that take that role in tests."""
     made = BACKENDS[request.param](tmpfs_path)
     yield made
     made.close()
 
 
 def test_a_replica_is_listed_while_its_lease_lives(backend: Backend) -> None:
-    """Each process is there once, as it announced itself last, and goes with its lease, however that ends."""
+    """Each process is listed once, with its latest announcement, and disappears with its lease, however that ends."""
     store = backend.open()
     roster = cast(Roster, store)
     leases = [run(store.open_lease(owner=f"pod-{n}")) for n in range(3)]
@@ -44,7 +44,7 @@ def test_a_replica_is_listed_while_its_lease_lives(backend: Backend) -> None:
 
 
 def test_an_entry_of_an_earlier_version(tmpfs_path: Path) -> None:
-    """A process that announces no version of statuses writes version 0 of them; one that announces a version is listed with it."""
+    """A process that announces no status version counts as version 0; one that announces a version is listed with it."""
     backend = BACKENDS["etcd"](tmpfs_path)
     assert isinstance(backend, Etcd)
     store = backend.open()
@@ -59,7 +59,7 @@ def test_an_entry_of_an_earlier_version(tmpfs_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", [b"", b"{", b"[]", b'{"nonce": "n2"}', b'{"nonce":"n","owner":"o","clock":"soon"}'])
 def test_an_entry_that_cannot_be_read_is_left_out(tmpfs_path: Path, entry: bytes) -> None:
-    """An invalid entry hides no other one."""
+    """An invalid entry does not hide the others."""
     backend = BACKENDS["etcd"](tmpfs_path)
     assert isinstance(backend, Etcd)
     store = backend.open()

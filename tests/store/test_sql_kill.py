@@ -20,12 +20,12 @@ POINTS = ("statement.before", "statement.after", "commit.before", "commit.after"
 
 
 UNWRITTEN = {("postgres", "heartbeat")}
-"""Verbs that a store answers without a write: there a claim lives by its lease alone."""
+"""Verbs that write nothing in a store where a claim lives by its lease alone."""
 
 
 @pytest.fixture(scope="module", params=["postgres", "sqlite"])
 def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Durable]:
-    """One for all: each kill has a key of its own."""
+    """One store for all tests: each kill has a key of its own."""
     made = DURABLE[request.param](tmp_path_factory.mktemp("kill"))
     yield made
     made.close()
@@ -42,7 +42,8 @@ def mortal(ledger: Durable) -> Iterator[Worker]:
 
 @pytest.mark.parametrize("verb", CASES)
 def test_a_killed_verb_happened_or_did_not(ledger: Durable, mortal: Worker, verb: str) -> None:
-    """Killed before its commit a verb changed nothing; killed after it, everything; repeated, it completes as if once; revisions grow."""
+    """Killed before its commit a verb changed nothing; killed after it, everything; repeated, it ends as if it had been called once;
+    revisions grow."""
     store = ledger.open()
     case = CASES[verb]
     whole = prepared(store, verb)
@@ -70,5 +71,5 @@ def test_a_killed_verb_happened_or_did_not(ledger: Durable, mortal: Worker, verb
             if point == "commit.after":
                 assert repeated == stands
     writes = (type(ledger).__name__.lower(), verb) not in UNWRITTEN
-    assert kills["statement.before"] == kills["statement.after"] >= 2 + writes  # BEGIN, one look, one write
+    assert kills["statement.before"] == kills["statement.after"] >= 2 + writes  # BEGIN, one read, one write
     assert kills["commit.before"] == kills["commit.after"] == writes

@@ -1,4 +1,4 @@
-"""The ledger as a file: who may read it, where it may be, and the errors for one that cannot be used."""
+"""The ledger as a file: who may read it, where it may be, and the errors for a file that cannot be used."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ tmpfs /mnt/far/nas tmpfs rw 0 0
 
 
 def test_only_the_user_may_read_a_ledger(tmp_path: Path) -> None:
-    """A new ledger, its folder and its leases are the user's alone: it holds specs. A folder that was there keeps its mode."""
+    """A new ledger, its folder and its leases are readable by the user only, since the ledger holds specs. An existing folder keeps its
+    mode."""
     tmp_path.chmod(0o755)
     store = SqliteStore(tmp_path / "new" / "ledger.db")
     run(store.open_lease(owner="me"))
@@ -56,7 +57,7 @@ def test_only_the_user_may_read_a_ledger(tmp_path: Path) -> None:
 
 
 def test_answers_are_durable(tmp_path: Path) -> None:
-    """WAL with synchronous=FULL unless a test says otherwise, on every connection."""
+    """Every connection uses WAL with synchronous=FULL, unless a test says otherwise."""
     store = SqliteStore(tmp_path / "ledger.db")
     with store._database._connection() as one, store._database._connection() as other:
         for connection in (one, other):
@@ -79,12 +80,12 @@ def test_answers_are_durable(tmp_path: Path) -> None:
     ],
 )
 def test_the_mount_that_a_path_is_on(path: str, kind: str | None) -> None:
-    """The longest mount point decides, the later of two on one point; spaces are read as the kernel writes them."""
+    """The longest mount point decides, and of two equal ones the later; spaces are decoded as the kernel writes them."""
     assert network_file_system(Path(path), mounts=MOUNTS) == kind
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path) -> None:
-    """A ledger on a network file system is refused with its kind, before anything is created there."""
+    """A ledger on a network file system is refused, naming its type, before anything is created there."""
     mounts = f"/dev/vda / ext4 rw 0 0\nserver:/x {tmp_path} nfs rw 0 0\n"
     with pytest.raises(StoreUnusable, match=r"network file system \(nfs\)"):
         SqliteStore(tmp_path / "ledger.db", mounts=mounts)
@@ -136,7 +137,7 @@ def change(path: Path, statement: str) -> None:
 
 
 def test_a_ledger_of_an_earlier_version_counts_from_its_next_report(tmp_path: Path) -> None:
-    """A ledger without the table of report sizes opens and gets it; what was reported before is kept and not counted."""
+    """A ledger without the table of report sizes is opened and gets it; earlier reports are kept and not counted."""
     path = tmp_path / "ledger.db"
     store = SqliteStore(path)
     key = reserved(store)
@@ -166,7 +167,7 @@ def test_a_ledger_of_an_earlier_version_counts_from_its_next_report(tmp_path: Pa
     ],
 )
 def test_a_file_that_is_no_ledger_of_ours(tmp_path: Path, made: Callable[[Path], None], says: str) -> None:
-    """Each is refused when it is opened, in one sentence that names the file, and is left as it was."""
+    """Each such file is refused when it is opened, in one sentence that names it, and is not changed."""
     path = tmp_path / "place" / "ledger.db"
     path.parent.mkdir()
     made(path)
@@ -179,8 +180,8 @@ def test_a_file_that_is_no_ledger_of_ours(tmp_path: Path, made: Callable[[Path],
 
 
 def test_a_ledger_that_may_not_be_written(sqlite: Sqlite, worker: Worker) -> None:
-    """A file that this user may not write is refused when it is opened, not at the first result."""
-    run(SqliteStore(sqlite.path).close())  # it is there
+    """A file that this user cannot write to is refused when it is opened, not at the first result."""
+    run(SqliteStore(sqlite.path).close())  # the file exists
     sqlite.path.chmod(0o444)
     sqlite.path.parent.chmod(0o755)
     assert worker.do(as_nobody, partial(refused, sqlite.path, "not readable and writable")) == [0]
@@ -191,7 +192,7 @@ def as_nobody(store: SqliteStore, lease: Lease, call: Callable[[], object]) -> l
 
 
 def without_rights(call: Callable[[], object]) -> None:
-    if os.geteuid() == 0:  # root may write everything
+    if os.geteuid() == 0:  # root may write to every file
         os.setgroups([])
         os.setgid(65534)
         os.setuid(65534)
@@ -204,7 +205,7 @@ def refused(path: Path, says: str) -> None:
 
 
 def test_a_page_that_is_damaged(tmp_path: Path) -> None:
-    """Damage that shows only when a page is read is an answer that names the file, never an empty ledger."""
+    """Damage that shows only when a page is read is an error that names the file, never an empty ledger."""
     path = tmp_path / "ledger.db"
     store = SqliteStore(path)
     key = reserved(store)
@@ -220,7 +221,7 @@ def test_a_page_that_is_damaged(tmp_path: Path) -> None:
 
 
 def root_of(path: Path, table: str) -> int:
-    """The number of a table's first page, from 1."""
+    """The number of a table's root page, from 1."""
     connection = sqlite3.connect(path)
     page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", [table]).fetchone()[0]
     connection.close()
@@ -228,7 +229,7 @@ def root_of(path: Path, table: str) -> int:
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    """With a full disk the write is StoreUnavailable, the ledger keeps its content, and continues when there is room."""
+    """On a full disk the write is StoreUnavailable, the ledger keeps its content, and works again once there is room."""
     store = SqliteStore(tmp_path / "ledger.db", synchronous="OFF")
     key = reserved(store)
     with store._database._connection() as connection:
@@ -238,7 +239,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="check the disk"):
         fill(store, lease)
     assert key.view().record == key.record
-    key.finalize()  # after an error the store takes another connection, which has room
+    key.finalize()  # after an error the store uses another connection, on which there is room
     assert run(store.result(key.address, 1)) == result()
     run(store.close())
 
@@ -278,7 +279,7 @@ except StoreUnavailable as error:
 
 
 def test_a_ledger_that_somebody_holds(tmp_path: Path) -> None:
-    """While another process holds the write lock longer than the patience, writes are StoreUnavailable and reads continue."""
+    """While another process holds the write lock for longer than the timeout, writes are StoreUnavailable and reads continue."""
     store = SqliteStore(tmp_path / "ledger.db", busy_timeout=0.05)
     key = reserved(store)
     other = sqlite3.connect(store.path, isolation_level=None)
@@ -293,8 +294,8 @@ def test_a_ledger_that_somebody_holds(tmp_path: Path) -> None:
 
 
 def test_a_write_transaction_begins_alone(tmp_path: Path) -> None:
-    """A second writer reads nothing before the first has ended: otherwise its basis could change under it, and its own write would fail as
-    "locked" although no process holds the lock."""
+    """A second write transaction reads nothing before the first has ended: otherwise its reads could be outdated when it writes, and the
+    write would fail as "locked" although no process holds the lock."""
     run(SqliteStore(tmp_path / "ledger.db").close())
     first, second = (SqliteDatabase(tmp_path / "ledger.db", busy_timeout=0.05) for _ in range(2))
     began = []
@@ -310,7 +311,7 @@ def test_a_write_transaction_begins_alone(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_frozen_in_a_write(sqlite: Sqlite, worker: Worker) -> None:
-    """While a process is frozen inside a transaction others can read and not write; killed, it leaves the earlier content."""
+    """While a process is frozen inside a transaction, others can read and not write; after it is killed, the earlier content is there."""
     store = sqlite.open(busy_timeout=0.05)
     key = reserved(store)
     worker.ask(attach_to, key.record, fail="store.sql.commit.before=stop")
@@ -327,7 +328,7 @@ def attach_to(store: SqliteStore, lease: Lease, record: Record) -> object:
 
 
 def test_a_ledger_that_was_emptied(tmp_path: Path) -> None:
-    """A file of no bytes is a ledger to be; tables that vanish under an open store are an answer in one sentence."""
+    """An empty file becomes a new ledger; tables that vanish under an open store are an error in one sentence."""
     path = tmp_path / "ledger.db"
     path.touch()
     store = SqliteStore(path)
@@ -340,7 +341,7 @@ def test_a_ledger_that_was_emptied(tmp_path: Path) -> None:
 
 
 def test_processes_open_a_new_ledger(sqlite: Sqlite, worker: Worker) -> None:
-    """Six processes that open the same new ledger at the same instant all get the same one; nothing is left beside it."""
+    """Six processes that open the same new ledger at once all get it; no other file is left beside it."""
     for number in range(8):
         path = sqlite.path.parent / f"{number}" / "ledger.db"
         assert worker.do(open_at_once, path) == [0] * 6
@@ -359,7 +360,7 @@ def open_and_reserve(path: Path) -> None:
 
 
 def test_threads_open_a_new_ledger(tmp_path: Path) -> None:
-    """Threads of one process do not disturb each other's locks while they open it."""
+    """Threads of one process that open it at once do not release each other's locks."""
     calls: list[Callable[[], SqliteStore]] = [partial(SqliteStore, tmp_path / "ledger.db")] * 6
     stores = at_once(calls)
     for store in stores:
@@ -370,7 +371,7 @@ def test_threads_open_a_new_ledger(tmp_path: Path) -> None:
 
 
 def test_a_symbolic_link_is_the_same_ledger(tmp_path: Path) -> None:
-    """A ledger opened under any name sees its claims as alive: the leases are beside the file itself."""
+    """Opened through any link, a ledger sees its claims as alive, since the leases lie beside the real file."""
     (tmp_path / "real").mkdir()
     store = SqliteStore(tmp_path / "real" / "ledger.db")
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -385,7 +386,7 @@ def test_a_symbolic_link_is_the_same_ledger(tmp_path: Path) -> None:
 
 
 def test_a_child_by_fork_has_connections_of_its_own(sqlite: Sqlite, worker: Worker) -> None:
-    """After a fork both processes continue to use the store; the child's end closes nothing of the parent's."""
+    """After a fork both processes continue to use the store; when the child ends, nothing of its parent's is closed."""
     assert worker.do(use_in_children) == [0] * 3
     store = sqlite.open()
     assert run(store.count()) == 5
@@ -403,7 +404,7 @@ def use_in_children(store: SqliteStore, lease: Lease) -> list[int]:
 
 
 def use(store: SqliteStore, key: Key) -> None:
-    """In the child: the parent's connections are not used, and its key is seen alive."""
+    """Runs in the child: it does not use the parent's connections, and sees the parent's key as alive."""
     parents = {id(connection) for connection in sqlite._of_parents}
     assert parents
     assert key.view().claim == key.claim
@@ -413,7 +414,7 @@ def use(store: SqliteStore, key: Key) -> None:
 
 
 def test_a_replay_needs_no_sqlalchemy(tmp_path: Path) -> None:
-    """Opening a ledger, reserving and reading imports neither SQLAlchemy nor asyncio: a replay has no time for them."""
+    """Opening a ledger, reserving and reading import neither SQLAlchemy nor asyncio, which would slow down every replay."""
     script = f"""
 import sys
 from sparkonce.blocking import run
@@ -429,7 +430,7 @@ print([name for name in ("sqlalchemy", "asyncio") if name in sys.modules])
 
 
 def test_no_step_scans_a_table(tmp_path: Path) -> None:
-    """What every step runs finds its rows by an index, however large the ledger; only counts and leases look through small tables."""
+    """The queries of every step use an index, however large the ledger is; only counts and leases scan, and only small tables."""
     store = SqliteStore(tmp_path / "ledger.db")
     connection = sqlite3.connect(store.path)
     scanning: dict[str, list[str]] = {}

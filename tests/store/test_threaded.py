@@ -1,4 +1,4 @@
-"""A suspending store for callers that block, when its own end does not come."""
+"""A suspending store for callers that block, when closing it hangs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkonce.store.threaded import threaded
 
 
 class _Stuck:
-    """A store whose connection does not close: it waits, or it blocks the loop that it lives on."""
+    """A store whose connection does not close: closing waits for ever, or blocks its event loop."""
 
     url = "etcd://nowhere:1"
 
@@ -37,7 +37,7 @@ class _Stuck:
 def test_a_client_that_does_not_close_holds_up_nobody(
     blocks: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Closing returns after its limit, with one line in the log; what was answered before stays answered."""
+    """Closing returns at its time limit with one line in the log; results returned before stay valid."""
     monkeypatch.setattr(module, "CLOSES", 0.2)
     inner = _Stuck(blocks=blocks)
     store = threaded(cast(IdempotencyStore, inner))

@@ -1,4 +1,4 @@
-"""Texts that are no record of this version, each made from a good record."""
+"""Texts that this version cannot read as a record, each made from a valid record."""
 
 from __future__ import annotations
 

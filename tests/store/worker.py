@@ -1,6 +1,6 @@
-"""Other processes on a store: they carry out verbs on request, and are killed, frozen and woken.
+"""Other processes on a store: they carry out verbs on request, and are killed, frozen and resumed.
 
-They are forked from a server that has everything imported and never opened a store, so that a process costs milliseconds.
+They are forked from a server that has imported everything and never opened a store, so starting one takes milliseconds.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ LONG = 30.0
 """Seconds: these calls take milliseconds; only a defect takes this long."""
 
 Opening = Callable[[], IdempotencyStore]
-"""Opens the store; of functions and values that can be named to another process."""
+"""Opens the store; made of functions and values that can be pickled."""
 Job = Callable[..., Any]
-"""Of (store, lease, *arguments); a function of a module, so that it can be named to another process."""
+"""Called with (store, lease, *arguments); a function of a module, so that it can be pickled."""
 
 
 class Killed(Exception):
-    """The process died of SIGKILL before it had an answer."""
+    """SIGKILL ended the process before it had an answer."""
 
 
 class Worker:
-    """One process with one store and one lease; or, `mortal`, a child of its own for each job, which may be killed in it."""
+    """One process with one store and one lease; if `mortal`, it runs each job in a child of its own, which may be killed."""
 
     def __init__(self, opening: Opening, *, mortal: bool = False) -> None:
-        """`opening`: how the other process opens the store; a backend's `opening(...)`."""
+        """`opening`: opens the store in the other process; from a backend's `opening(...)`."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["sparkonce.store.sqlite.store"])
         self._ours, theirs = context.Pipe()
@@ -51,11 +51,12 @@ class Worker:
         return self._process.pid
 
     def ask(self, job: Job, *args: Any, fail: str = "") -> None:
-        """Carries out `job(store, lease, *args)`; `fail`: failpoints for it alone."""
+        """Starts `job(store, lease, *args)`; `fail` are failpoints for this job alone."""
         self._ours.send((job, args, fail))
 
     def answer(self, timeout: float = LONG) -> Any:
-        """The answer to the first call; raises its error here: Killed for a mortal that died of it, EOFError for another."""
+        """The result of the oldest job not answered yet; raises the job's error here: Killed if a mortal worker's child was killed,
+        EOFError if any other worker died."""
         patience = Patience(timeout, progress=lambda: cpu_of(self.pid))
         while not self._ours.poll(patience.pause):
             if patience.over():
@@ -70,12 +71,12 @@ class Worker:
         return self.answer()
 
     def kill(self) -> None:
-        """SIGKILL, and it is gone."""
+        """Sends SIGKILL and waits until the process is gone."""
         self._process.kill()
         self._process.join()
 
     def freeze(self) -> None:
-        """SIGSTOP; the process has stopped when this returns."""
+        """Sends SIGSTOP; the process has stopped when this returns."""
         os.kill(self.pid, signal.SIGSTOP)
         self.wait_until_frozen()
 
@@ -100,7 +101,7 @@ def _serve(opening: Opening, requests: Connection) -> None:
 
 
 def _serve_by_children(opening: Opening, requests: Connection) -> None:
-    """This process never opens the store: no connection crosses the forks."""
+    """This process never opens the store itself, so no connection crosses a fork."""
     while (asked := _asked(requests)) is not None:
         child = os.fork()
         if child == 0:

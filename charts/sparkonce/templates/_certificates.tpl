@@ -1,4 +1,4 @@
-{{/* Names in the certificate of the bundled etcd's members: {"list": [...]} as JSON. Always of three: a ledger of one may grow. */}}
+{{/* Names in the certificate of the bundled etcd's members: {"list": [...]} as JSON. Always for three members, since a ledger with one may grow. */}}
 {{- define "sparkonce.etcdHosts" -}}
 {{- $name := include "sparkonce.etcdName" . }}
 {{- $hosts := list "localhost" }}
@@ -10,8 +10,8 @@
 
 {{/*
 Certificates of the bundled etcd, made by the chart: a CA in a Secret that no pod mounts, one certificate for the members and one for their
-clients. Those in the release's Secrets are used again, until their time to be renewed; the CA stays, so that old and new certificates work
-side by side. Returns {"ca": CERTIFICATE, "secrets": [{name, type, renewAfter, data}]} as JSON: each call without a cluster makes others.
+clients. Certificates in the release's Secrets are reused until they must be renewed; the CA stays, so that old and new certificates work
+side by side. Returns {"ca": CERTIFICATE, "secrets": [{name, type, renewAfter, data}]} as JSON; without a cluster each call makes new ones.
 */}}
 {{- define "sparkonce.etcdCertificates" -}}
 {{- $name := include "sparkonce.etcdName" . }}

@@ -33,8 +33,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{/*
-Called with (list . "component"), and perhaps more labels for this object, which win over commonLabels. No selector has any of these:
-selectors of workloads cannot be changed.
+Called with (list . "component"), optionally followed by labels for this object, which override commonLabels. Selectors use none of these,
+since a workload's selector cannot be changed.
 */}}
 {{- define "sparkonce.labels" -}}
 {{- $top := index . 0 -}}
@@ -52,7 +52,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "
 {{- end }}
 {{- end }}
 
-{{/* Called with (list . image). image.registry is for every image without a registry of its own. */}}
+{{/* Called with (list . image). image.registry is used for every image without a registry of its own. */}}
 {{- define "sparkonce.image" -}}
 {{- $top := index . 0 }}{{ $image := index . 1 -}}
 {{- with $image.registry | default $top.Values.image.registry }}{{ . }}/{{ end }}
@@ -71,7 +71,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "
 {{- default (printf "%s-gateway" (include "sparkonce.fullname" .)) .Values.gateway.serviceAccount.name }}
 {{- end }}
 
-{{/* Name of the Secret with the gateway's certificate; empty: it serves plain HTTP. Values of earlier charts have no `enabled`. */}}
+{{/* Name of the Secret with the gateway's certificate; empty if it serves plain HTTP. Values of earlier charts have no `enabled`. */}}
 {{- define "sparkonce.gatewaySecret" -}}
 {{- if .Values.gateway.tls.secretName }}
 {{- .Values.gateway.tls.secretName }}
@@ -80,7 +80,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "
 {{- end }}
 {{- end }}
 
-{{/* Key of the CA in that Secret; empty: images trust it already. */}}
+{{/* Key of the CA in that Secret; empty if images already trust it. */}}
 {{- define "sparkonce.gatewayCaKey" -}}
 {{- if .Values.gateway.tls.secretName }}
 {{- .Values.gateway.tls.caKey }}
@@ -89,7 +89,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "
 {{- end }}
 {{- end }}
 
-{{/* Names on the certificate: of the Service, and of this machine for a port-forward. */}}
+{{/* Names in the certificate: those of the Service, and localhost for a port-forward. */}}
 {{- define "sparkonce.gatewayHosts" -}}
 {{- $name := printf "%s-gateway" (include "sparkonce.fullname" .) }}
 {{- $full := printf "%s.%s.svc" $name .Release.Namespace }}
@@ -104,7 +104,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "
 {{- printf "%s-etcd" (include "sparkonce.fullname" .) }}
 {{- end }}
 
-{{/* etcd.bundled.tls as JSON, complete: values of earlier charts have none of it (`helm upgrade --reuse-values`). */}}
+{{/* etcd.bundled.tls as JSON, with all fields: values of earlier charts have none of them (`helm upgrade --reuse-values`). */}}
 {{- define "sparkonce.etcdTls" -}}
 {{- $usual := dict "enabled" true "secretName" "" "clientSecretName" "" "certManager" (dict "enabled" false) }}
 {{- mergeOverwrite $usual (dig "tls" dict .Values.etcd.bundled | default dict | deepCopy) | toJson }}
@@ -119,7 +119,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "
 {{- default (printf "%s-client" (include "sparkonce.etcdName" .)) (include "sparkonce.etcdTls" . | fromJson).clientSecretName }}
 {{- end }}
 
-{{/* One sentence on how others could read or change the ledger; empty if the chart knows of no way. */}}
+{{/* One sentence on how unauthorized clients could read or change the ledger; empty if the chart knows of no way. */}}
 {{- define "sparkonce.exposed" -}}
 {{- $external := .Values.etcd.external }}
 {{- if .Values.etcd.bundled.enabled }}
@@ -260,7 +260,7 @@ affinity: {{- toYaml . | nindent 2 }}
     matchLabels: {{- include "sparkonce.selector" (list (index . 0) (index . 1)) | nindent 6 }}
 {{- end }}
 
-{{/* Who may scrape, as one entry of a NetworkPolicy's `from`: pods and namespaces together. Values of earlier charts select no pods. */}}
+{{/* Which pods of which namespaces may scrape, as one entry of a NetworkPolicy's `from`. Values of earlier charts select no pods. */}}
 {{- define "sparkonce.prometheus" -}}
 namespaceSelector: {{- toYaml .Values.networkPolicy.prometheusNamespaceSelector | nindent 2 }}
 {{- with .Values.networkPolicy.prometheusPodSelector }}
@@ -268,7 +268,7 @@ podSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* Whether the values select Prometheus: the gateway's policy does not admit all namespaces because nothing is selected. */}}
+{{/* Whether the values select Prometheus: if nothing is selected, the gateway's policy must not admit all namespaces. */}}
 {{- define "sparkonce.prometheusKnown" -}}
 {{- if or .Values.networkPolicy.prometheusNamespaceSelector .Values.networkPolicy.prometheusPodSelector }}true{{ end }}
 {{- end }}

@@ -1,4 +1,4 @@
-"""`sparkonce audit --spark`: the command starts a Spark and ends it."""
+"""`sparkonce audit --spark`: the command starts Spark and stops it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from sparkonce.cli.exits import ExitCode
 
 @pytest.mark.spark
 def test_many_files_are_read_by_spark(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `--spark` the files are read by executors of a Spark that the command starts and ends; without Java it says so first."""
+    """With `--spark` the files are read by executors of a Spark session that the command starts and stops; without Java it first says
+    so."""
     needed_java()
     desk.here("run", desk.job())
     next((desk.folder / "lake" / "numbers").glob("_data/*/*/*.parquet")).unlink()

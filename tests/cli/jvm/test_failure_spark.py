@@ -1,4 +1,4 @@
-"""Why a real Spark job failed, as `sparkonce run` tells it."""
+"""Why a real Spark job failed, as `sparkonce run` reports it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SYNTAX = """
 def test_the_exception_of_a_real_driver(  # noqa: PLR0917 - a row of the table
     desk: Desk, monkeypatch: pytest.MonkeyPatch, script: str, kind: str, cause: str, line: str
 ) -> None:
-    """The sentence ends with the exception, through both of spark-submit's streams, and the excerpt has the script's own line."""
+    """The sentence ends with the exception, found in either output stream of spark-submit; the excerpt has the script's own line."""
     needed_java()
     monkeypatch.delenv("SPARKONCE_SPARK_SUBMIT")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -1,4 +1,4 @@
-"""Text beyond ASCII through both JVMs of a real spark-submit, from a terminal without a locale."""
+"""Text beyond ASCII through both JVMs of a real spark-submit, sent from a terminal without a locale."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CITY = "東京 → Łódź 😀"
 
 @pytest.mark.spark
 def test_text_arrives_from_a_terminal_without_a_locale(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arguments, environment, settings and file names are those of the job file, whatever the sender's locale, Python and Java say."""
+    """Arguments, environment, settings and file names are those of the job file, whatever locale the sender, Python and Java have."""
     needed_java()
     (desk.folder / "Łódź.txt").write_text(CITY, encoding="utf-8")
     template = {

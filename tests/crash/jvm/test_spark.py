@@ -1,4 +1,4 @@
-"""The same with real Spark: spark-submit, a JVM, native Parquet."""
+"""Kills and freezes around a real Spark driver: spark-submit, a JVM, native Parquet."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from crash.schedule import Fault, Schedule, play
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
 
-JVM = 120  # seconds: two JVMs may start beside each other on two cores
+JVM = 120  # seconds: two JVMs may start at the same time on two cores
 
 POINTS = [
     ("one", "engine.launch.after", "kill", True),
-    ("one", "engine.note.after", "kill", False),  # the runner alone: its successor adopts the driver
+    ("one", "engine.note.after", "kill", False),  # only the runner: its successor adopts the driver
     ("one", "driver.current", "kill", False),
     ("one", "driver.stage.after", "kill", False),
     ("one", "driver.stage.after", "stop", False),
@@ -30,7 +30,7 @@ POINTS = [
 
 
 def killed_at(folder: Path, shape: str, point: str, action: str, *, both: bool) -> None:
-    """Plays the fault around a real Spark driver, then the job until it succeeds: its rows are there once."""
+    """Runs the job with the fault, then without until it succeeds: its rows are there once."""
     scene = Scene(folder, shape=shape, script=HERE / "spark_job.py", submit=None, spec={"heartbeatTimeoutSeconds": 10})
 
     play(scene, Schedule(shape, (), (Fault(point, action, 0, both),)))
@@ -43,13 +43,13 @@ def killed_at(folder: Path, shape: str, point: str, action: str, *, both: bool) 
 def test_a_spark_job_that_is_killed_at_any_step_has_one_effect(
     tmpfs_path: Path, shape: str, point: str, action: str, *, both: bool
 ) -> None:
-    """Whichever process around a real Spark driver dies or freezes, sending the job again ends with its rows once."""
+    """Whichever process around a real Spark driver dies or freezes, once the job is sent again its rows are there once."""
     killed_at(tmpfs_path, shape, point, action, both=both)
 
 
 @pytest.mark.spark
 def test_a_runner_that_is_killed_leaves_its_spark_driver_to_its_successor(tmpfs_path: Path) -> None:
-    """SIGKILL of `sparkonce run` alone costs no attempt: the next run adopts the running driver."""
+    """After SIGKILL of `sparkonce run` alone no attempt is lost: the next run adopts the running driver."""
     scene = Scene(tmpfs_path, script=HERE / "spark_job.py", submit=None, spec={"heartbeatTimeoutSeconds": 30})
     try:
         runner = scene.run("driver.stage.before=sleep(3000)")
@@ -67,7 +67,7 @@ def test_a_runner_that_is_killed_leaves_its_spark_driver_to_its_successor(tmpfs_
 
 @pytest.mark.spark
 def test_a_jvm_that_is_killed_while_it_writes_is_replaced(tmpfs_path: Path) -> None:
-    """SIGKILL of everything of the attempt but its runner: the runner grants another attempt, which commits."""
+    """After SIGKILL of every process of the attempt, the runner grants another attempt, which commits."""
     scene = Scene(tmpfs_path, script=HERE / "spark_job.py", submit=None)
     try:
         runner = scene.run("driver.stage.before=sleep(2000)")

@@ -1,5 +1,4 @@
-"""`sparkonce run` of a job whose outputs are a Delta table and an Iceberg table, with real Spark: one effect each, whichever process
-dies."""
+"""`sparkonce run` of a job with a Delta and an Iceberg output, with real Spark: one effect each, whichever process dies."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ DELTA, ICEBERG = "delta", "iceberg"
 
 
 class Tables(Scene):
-    """Two outputs of two kinds, read by each kind's own library."""
+    """A scene with two outputs of different kinds, each read by its own format's library."""
 
     def delta(self) -> DeltaTable:
         return DeltaTable(str(self.folder / "lake" / DELTA))
@@ -31,7 +30,7 @@ class Tables(Scene):
         return load_catalog("lake", **properties(self.folder)).load_table(f"sales.{ICEBERG}")
 
     def effects(self) -> tuple[int, int]:
-        """Commits that brought rows: entries of one log, snapshots of the other table."""
+        """The commits that added rows: entries of the Delta log, snapshots of the Iceberg table."""
         log = sorted((self.folder / "lake" / DELTA / "_delta_log").glob("*.json"))
         entries = [[json.loads(line) for line in path.read_text().splitlines()] for path in log]
         snapshots = [each.summary.additional_properties for each in self.iceberg().metadata.snapshots if each.summary]
@@ -56,8 +55,8 @@ def properties(folder: Path) -> dict[str, str]:
 
 
 def test_a_job_with_two_tables_is_killed_at_each_commit_run_again_and_replayed(tmpfs_path: Path) -> None:
-    """Driver and runner die when one commit has taken effect without an answer, and again before the other is sent; the next run ends with
-    the rows of both tables once; the one after it gets the recorded result without starting Spark."""
+    """Driver and runner die when one commit has taken effect unanswered, and again before the other commit is sent. The next run ends with
+    the rows of both tables once, and the run after it gets the recorded result without starting Spark."""
     outputs = [
         {"name": DELTA, "delta": {"path": f"lake/{DELTA}"}},
         {"name": ICEBERG, "iceberg": {"catalog": "lake", "table": f"sales.{ICEBERG}"}},

@@ -1,4 +1,4 @@
-"""Spark's own stages in the driver's heartbeat."""
+"""Spark's stages in the driver's heartbeat."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["spark"]
 
 @pytest.mark.spark
 def test_a_spark_job_that_has_ended_is_asked_about_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stages count in every heartbeat, and jobs that ended before the attempt count in none; the cost of a heartbeat does not grow with
-    the jobs of the session."""
+    """The stages of an ended job count in every heartbeat, those of jobs that ended before the attempt in none; a heartbeat's cost does not
+    grow with the session's jobs."""
     from pyspark.core.status import StatusTracker
 
     asked: list[int] = []

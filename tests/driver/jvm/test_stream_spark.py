@@ -1,4 +1,4 @@
-"""Streams with a real Spark: the checkpoint's promises, and a driver that is killed at each step of 20 batches."""
+"""Streams with a real Spark: what the checkpoint promises, and a driver that is killed at each step of 20 batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.spark
 
 BATCHES, ROWS = 20, 7
-LONG = 900  # seconds: six JVMs one after the other, on a machine that others use
+LONG = 900  # seconds for six JVMs, one after another, on a machine that others use
 KILLS = (
     "driver.stream.opened",
     "driver.stage.after",
@@ -42,11 +42,11 @@ KILLS = (
     "driver.stream.batch",
     "driver.stream.end.before",
 )
-"""Each costs a JVM; tests/driver/test_stream_kills.py has all steps without."""
+"""Only some steps, since each costs a JVM; tests/driver/test_stream_kills.py has all of them without one."""
 
 
 def files_in(folder: Path, batches: int, *, start: int = 0) -> Path:
-    """One file per batch, each with rows of its own, in the order of their times."""
+    """Writes one file per batch, in order, each with rows of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     for at in range(start, start + batches):
         lines = (json.dumps({"n": n, "day": n % 2}) for n in range(at * ROWS, (at + 1) * ROWS))
@@ -59,7 +59,7 @@ def streaming(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def stream_of(attempt: Granted, frame: DataFrame) -> Stream:
-    """With Spark's own writer."""
+    """A stream that Spark's own writer starts."""
     return attempt.job(sinks=sinks_of(attempt.prepared.job, str(attempt.folder))).stream(frame)
 
 
@@ -68,8 +68,8 @@ def numbers(spark: SparkSession, table: Path) -> list[int]:
 
 
 def test_a_stream_of_files_and_what_its_checkpoint_delivers_again(spark: SparkSession, tmp_path: Path) -> None:
-    """After a driver died after a commit, the batch is delivered again with the same plan and is not run; a reset checkpoint is refused,
-    and with the old one restored the stream continues; a read has every row once, in folders by column."""
+    """After a driver died after a commit, the batch is delivered again with the same plan and not run again. A reset checkpoint is refused;
+    with the old one restored the stream continues. Readers get every row once, in one folder per partition value."""
     attempt = granted(tmp_path, "orders")
     source = files_in(tmp_path / "in", 4)
     ran: list[int] = []
@@ -104,8 +104,8 @@ def test_a_stream_of_files_and_what_its_checkpoint_delivers_again(spark: SparkSe
 
 
 def test_a_checkpoint_that_was_deleted_between_two_keys_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """One folder, one checkpoint, two keys: the second stream would read all files again. With the restart it does, and a third key goes
-    on with its checkpoint."""
+    """One source folder, one checkpoint, two keys: with the checkpoint deleted, the second stream would read all files again, and is
+    refused. With `restart` it does so, and a third key continues on the new checkpoint."""
     source, checkpoint = files_in(tmp_path / "in", 2), tmp_path / "checkpoint"
     keys = [granted(tmp_path, "orders", idempotencyKey=day) for day in ("monday", "tuesday", "wednesday")]
     stream_of(keys[0], streaming(spark, source)).write("orders", checkpoint=str(checkpoint))
@@ -127,7 +127,8 @@ def test_a_checkpoint_that_was_deleted_between_two_keys_is_refused(spark: SparkS
 
 
 def test_a_plan_names_what_a_stream_reads(spark: SparkSession, tmp_path: Path) -> None:
-    """Folders as Spark qualifies them, whatever is done with the rows; each source of a union; options where there is no folder."""
+    """A plan names folders in Spark's qualified form, whatever is done with the rows; each source of a union; and options where there is no
+    folder."""
     folder = files_in(tmp_path / "a b", 1)
     plain = streaming(spark, folder)
     read = StreamSource(at=f"file:{folder}")
@@ -143,7 +144,8 @@ def test_a_plan_names_what_a_stream_reads(spark: SparkSession, tmp_path: Path) -
 
 
 def test_the_default_checkpoint_lies_beside_the_table(spark: SparkSession, tmp_path: Path) -> None:
-    """It is per key and generation, and hidden from Spark's listing; a stream that its function's author stopped continues from there."""
+    """It is separate for each key and generation, and hidden from Spark's listing; a stream that its own function stopped continues from
+    there."""
     attempt = granted(tmp_path, "orders")
     source = files_in(tmp_path / "in", 2)
 
@@ -157,14 +159,14 @@ def test_the_default_checkpoint_lies_beside_the_table(spark: SparkSession, tmp_p
 
 
 def test_a_stream_whose_rows_are_aggregated_keeps_its_state(spark: SparkSession, tmp_path: Path) -> None:
-    """Windows that a watermark closes: batches without rows are commits, too, and the chain has no gap."""
+    """Windows are closed by a watermark: batches without rows are committed, too, and the chain has no gap."""
     attempt = granted(tmp_path, "orders")
     folder = tmp_path / "in"
     folder.mkdir()
     for at, second in enumerate((0, 30, 90)):
         file = folder / f"{at}.json"
         file.write_text(json.dumps({"n": at, "at": f"2024-05-01T00:{second // 60:02d}:{second % 60:02d}"}))
-        os.utime(file, (at, at))  # Spark takes the oldest first
+        os.utime(file, (at, at))  # Spark reads the oldest file first
     frame = spark.readStream.schema("n long, at timestamp").option("maxFilesPerTrigger", 1).json(str(folder))
     counted = frame.withWatermark("at", "1 second").groupBy("at").agg({"n": "max"}).withColumnRenamed("max(n)", "n")
 
@@ -175,7 +177,7 @@ def test_a_stream_whose_rows_are_aggregated_keeps_its_state(spark: SparkSession,
 
 
 def test_a_spark_driver_that_is_killed_at_each_step_writes_every_row_once(tmpfs_path: Path) -> None:
-    """One stream of 20 batches over real Spark drivers, one killed at each step of a batch and of the stream: every row once."""
+    """One stream of 20 batches over real Spark drivers, one killed at each step of a batch and of the stream: every row is there once."""
     source = files_in(tmpfs_path / "in", BATCHES)
     spec = {"heartbeatTimeoutSeconds": 120}
     scene = Scene(tmpfs_path, script=HERE / "stream_spark_job.py", submit=None, spec=spec)

@@ -1,4 +1,5 @@
-"""Streams into Delta and Iceberg tables with a real Spark, whose driver is killed at steps: every row once, as other readers count."""
+"""Streams into Delta and Iceberg tables with a real Spark whose driver is killed at several steps: every row once, as other readers
+count."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from harness.spark import needed_java
 pytestmark = pytest.mark.spark
 
 BATCHES = 6
-LONG = 600  # seconds: three JVMs one after the other, on a machine that others use
+LONG = 600  # seconds for three JVMs, one after another, on a machine that others use
 OUTPUTS: dict[str, dict[str, Any]] = {
     "delta": {"delta": {"path": "lake/a"}},
     "iceberg": {"iceberg": {"catalog": iceberg_tables.CATALOG, "table": iceberg_tables.TABLE}},
@@ -27,7 +28,7 @@ OUTPUTS: dict[str, dict[str, Any]] = {
 
 
 def shown(kind: str, scene: Scene) -> list[dict[str, Any]]:
-    """What another reader sees."""
+    """The rows that another reader sees."""
     if kind == "delta":
         rows = DeltaTable(str(scene.folder / "lake" / "a")).to_pyarrow_table()
     else:
@@ -39,8 +40,8 @@ def shown(kind: str, scene: Scene) -> list[dict[str, Any]]:
 def test_a_spark_driver_that_is_killed_at_steps_writes_every_row_once(
     kind: str, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after a commit of the table, and before Spark records a batch: each row once, in folders by column, and the result has the
-    totals."""
+    """Killed after a commit of the table and before Spark records a batch: each row is there once, in one folder per partition value, and
+    the result has the totals."""
     needed_java()
     catalog = iceberg_tables.sql_catalog(tmpfs_path)
     for name, value in catalog.items():

@@ -16,7 +16,7 @@ from sparkonce.etcd.client import Client
 
 @pytest.mark.slow
 def test_an_outage_of_40_seconds_is_over_when_etcd_is_back(own: Etcd, prefix: bytes) -> None:
-    """However long etcd was away, a client is back within seconds of it (gRPC by itself waits up to two minutes)."""
+    """However long etcd was unreachable, the client reconnects within seconds (gRPC's default would wait up to two minutes)."""
 
     async def body() -> None:
         client = Client.open(own.endpoints)
@@ -28,7 +28,7 @@ def test_an_outage_of_40_seconds_is_over_when_etcd_is_back(own: Etcd, prefix: by
         await start(own.one)
         back = monotonic()
         await traffic.goes_well(timeout=5)
-        assert monotonic() - back < 2.5 + stretched(SLACK)  # gRPC's longest pause between two attempts, by our option
+        assert monotonic() - back < 2.5 + stretched(SLACK)  # our option for gRPC's longest pause
         await traffic.stop()
         await client.close()
         assert_honest(traffic.told, own.versions(prefix))

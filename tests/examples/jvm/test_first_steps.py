@@ -19,7 +19,7 @@ __all__ = ["checkout"]
 @pytest.mark.slow
 @needs_spark
 def test_quickstart_writes_beside_its_job_file(checkout: Path) -> None:
-    """The README's first command, from the checkout's root, puts a thousand rows into examples/quickstart/data/squares."""
+    """The README's first command, run in the checkout's root, puts a thousand rows into examples/quickstart/data/squares."""
     (line,) = re.findall(r"^\.venv/bin/sparkonce run .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     done = run(*line.split(), "--store", "ledger.db", checkout=checkout)
     assert (done.returncode, answers(done.stdout)) == (0, ["succeeded"]), done.stderr
@@ -31,7 +31,7 @@ def test_quickstart_writes_beside_its_job_file(checkout: Path) -> None:
 @pytest.mark.slow
 @needs_spark
 def test_notebook_writes_once(checkout: Path) -> None:
-    """Two runs of the notebook's cells: the rows are written by the first and recorded for the second, and shown by both."""
+    """Two runs of the notebook's cells: the first writes the rows, the second finds them recorded, and both show them."""
     first, second = (run(sys.executable, "examples/notebook.py", checkout=checkout) for _ in range(2))
     assert "1000 rows, written now" in first.stdout, first.stderr
     assert "1000 rows, recorded before" in second.stdout, second.stderr

@@ -1,7 +1,7 @@
-"""The flights example as a user runs it: thirteen jobs by the command line, each sent three times.
+"""The flights example as a user runs it: thirteen jobs through the command line, each sent three times.
 
 The expected tables are computed here with pandas from the package's own files, independent of everything under test. The pipeline is one
-test, because its jobs build on each other and each costs a JVM: split into several tests it would be run once per test process.
+test, because its jobs build on each other and each starts a JVM: as several tests it would run once per test process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FLIGHTS = Path(__file__).resolve().parents[3] / "examples" / "flights"
 MONTHS = [f"{month:02}" for month in range(1, 13)]
 ALL_FLIGHTS = 336_776
 BY_DAY = ("carrier", "month", "day")
-JOB_TIMEOUT = 180  # seconds; a job takes 5 to 10 alone, and other tests may share the two cores
+JOB_TIMEOUT = 180  # seconds; a job alone takes 5 to 10, and other tests may share the two cores
 PATIENCE = 60  # seconds for a command that starts no JVM
 
 needs_spark = pytest.mark.skipif(java() is None, reason="no Java: install OpenJDK 17")
@@ -38,19 +38,19 @@ needs_spark = pytest.mark.skipif(java() is None, reason="no Java: install OpenJD
 
 @dataclass(frozen=True)
 class Answer:
-    """What `sparkonce ... --json` said."""
+    """The answer of `sparkonce ... --json`."""
 
     exit_code: int
     told: dict[str, Any]
 
     @property
     def rows(self) -> dict[str, int]:
-        """Recorded rows by output."""
+        """Recorded number of rows by output."""
         return {output["name"]: output["rows"] for output in self.told["result"]["outputs"]}
 
     @property
     def outcome(self) -> tuple[object, ...]:
-        """The part of the answer that all requests must get alike."""
+        """The part of the answer that must be the same for all requests."""
         told, outputs = self.told, self.told["result"]["outputs"]
         places = [(output["name"], output["uri"], output["rows"], output["bytes"]) for output in outputs]
         return told["key"], told["keyHash"], told["phase"], told["generation"], told["attempt"], places
@@ -67,33 +67,33 @@ class Project:
         return self.folder / "data" / "ledger.db"
 
     def rows(self, table: str) -> pd.DataFrame:
-        """As every reader sees the table."""
+        """The rows that every reader of the table sees."""
         frame = ds.dataset(self._table(table).files()).to_table().to_pandas()
         assert isinstance(frame, pd.DataFrame)
         return frame
 
     def commits(self, table: str) -> list[Slot]:
-        """Every committed slot there is, visible or not: the effects, counted where they are."""
+        """Every committed slot, visible or not: the effects that really exist."""
         folder = self.folder / "data" / "lake" / table / "_idem"
         slots = [Slot.model_validate_json(path.read_bytes()) for path in folder.glob("*-g*/*.json")]
         return [slot for slot in slots if slot.state is SlotState.COMMITTED]
 
     def attempts(self) -> int:
-        """Applications that were really started: each has a folder with its logs."""
+        """Number of applications that were really started: each has a folder with its logs."""
         return sum(1 for _ in Path(f"{self.ledger}.attempts").iterdir())
 
     def _table(self, name: str) -> Table:
         return Table(self.folder / "data" / "lake" / name)
 
     def ask(self, *arguments: str, timeout: float = JOB_TIMEOUT) -> Answer:
-        """One command in a process of its own."""
+        """Runs one command in a process of its own."""
         command = [sys.executable, "-m", "sparkonce", *arguments, "--store", str(self.ledger), "--json"]
         done = completed(command, timeout, cwd=self.folder)
         assert done.stdout, f"{arguments} printed no object: {done.stderr}"
         return Answer(done.returncode, json.loads(done.stdout))
 
     def send_thrice(self, *arguments: str) -> list[Answer]:
-        """Twice at the same time, and a third time after both."""
+        """Sends the job twice at the same time, and again after both."""
         with ThreadPoolExecutor(2) as terminals:
             together = [terminals.submit(self.ask, "run", *arguments) for _ in range(2)]
             return [*(sent.result() for sent in together), self.ask("run", *arguments, timeout=PATIENCE)]
@@ -101,7 +101,7 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """The example's files alone, without those that an earlier demo may have left beside them."""
+    """The example's files, without those that an earlier demo may have left beside them."""
     folder = tmp_path / "flights"
     shutil.copytree(FLIGHTS, folder, ignore=shutil.ignore_patterns("data", "__pycache__"))
     prepare(folder)
@@ -123,7 +123,7 @@ def package_table(name: str) -> pd.DataFrame:
 
 
 def expected_delays(flights: pd.DataFrame, *by: str) -> pd.DataFrame:
-    """Per group: flights, cancelled, late, and the mean delays."""
+    """For each group: number of flights, cancelled and late ones, and the mean delays."""
     marked = flights.assign(cancelled=flights.dep_time.isna(), late=flights.arr_delay > 15)
     return (
         marked.groupby(list(by))
@@ -139,14 +139,14 @@ def expected_delays(flights: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 
 def expected_wind(flights: pd.DataFrame) -> pd.DataFrame:
-    """Per carrier and day: each flight's airport's mean wind of that day, averaged over the flights."""
+    """For each carrier and day: the mean wind of that day at each flight's airport, averaged over the flights."""
     days = package_table("weather.csv").groupby(["origin", "month", "day"], as_index=False).wind_speed.mean()
     joined = flights.merge(days, on=["origin", "month", "day"], how="left")
     return joined.groupby(list(BY_DAY), as_index=False).wind_speed.mean()
 
 
 def assert_ran_once(answers: list[Answer], *, rows: dict[str, int], generation: int = 1) -> None:
-    """One attempt of one generation, one request that was answered that it ran, and the same result for all."""
+    """One attempt of one generation ran, one request is answered as not replayed, and all have the same result."""
     assert [answer.exit_code for answer in answers] == [0, 0, 0], [answer.told for answer in answers]
     assert len({str(answer.outcome) for answer in answers}) == 1, [answer.outcome for answer in answers]
     last = answers[-1]
@@ -157,7 +157,7 @@ def assert_ran_once(answers: list[Answer], *, rows: dict[str, int], generation: 
 
 
 def test_raw_data_is_every_flight_once_and_written_once(tmp_path: Path) -> None:
-    """The monthly files hold the package's flights, line for line and each once; a second call leaves them as they are."""
+    """The monthly files contain the package's flights, line for line and once each; a second call leaves them unchanged."""
     folder = tmp_path / "flights"
     shutil.copytree(FLIGHTS, folder, ignore=shutil.ignore_patterns("data", "__pycache__"))
     assert "written to" in prepare(folder)
@@ -175,7 +175,7 @@ def test_raw_data_is_every_flight_once_and_written_once(tmp_path: Path) -> None:
 
 
 def test_raw_data_appears_whole_for_two_at_once(tmp_path: Path) -> None:
-    """Two calls at the same time both end well, leave one folder, and nothing beside it."""
+    """Two simultaneous calls both succeed and leave one folder, with nothing beside it."""
     shutil.copy(FLIGHTS / "prepare.py", tmp_path)
     with ThreadPoolExecutor(2) as both:
         told = [each.result() for each in [both.submit(prepare, tmp_path) for _ in range(2)]]
@@ -186,12 +186,12 @@ def test_raw_data_appears_whole_for_two_at_once(tmp_path: Path) -> None:
 @pytest.mark.spark
 @needs_spark
 def test_plain_spark_submit_says_in_one_sentence_how_to_run_it(tmp_path: Path) -> None:
-    """Outside a job the script ends before it reads anything, and the last line says how to start it."""
+    """Outside a job the script ends before it reads anything, and the last line says how to run it."""
     command = [spark_submit(), str(FLIGHTS / "load_month.py"), "--month", "2013-01", "--raw", str(tmp_path / "none")]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     done = completed(command, PATIENCE, env=environment)
     assert done.returncode == 1
-    last = done.stdout.splitlines()[-1]  # spark-submit merges its Python child's error output into this
+    last = done.stdout.splitlines()[-1]  # spark-submit merges its Python child's standard error into this
     assert last.startswith("sparkonce.errors.NotInJob: ")
     assert "sparkonce run JOB.yaml" in last
 
@@ -200,8 +200,8 @@ def test_plain_spark_submit_says_in_one_sentence_how_to_run_it(tmp_path: Path) -
 @needs_spark
 @pytest.mark.slow
 def test_pipeline_sent_three_times_runs_once(project: Project) -> None:
-    """Thirteen jobs, each sent twice at the same time and once more: one attempt each, every flight in the table once, the
-    derived tables as pandas computes them; and a month that is loaded anew replaces that month."""
+    """Thirteen jobs, each sent twice at the same time and once more: one attempt each, every flight once in the table, and the derived
+    tables as pandas computes them. Loading a month again replaces that month."""
     flights = package_table("flights.csv.zip")
     assert len(flights) == ALL_FLIGHTS
     load_all_months(project, flights)
@@ -210,7 +210,7 @@ def test_pipeline_sent_three_times_runs_once(project: Project) -> None:
 
 
 def load_all_months(project: Project, flights: pd.DataFrame) -> None:
-    """Twelve jobs of one template; the derived one is refused while a month is missing."""
+    """Twelve jobs from one template; the derived job is refused while a month is missing."""
     rows = flights.groupby("month").size()
     for number, month in enumerate(MONTHS, start=1):
         answers = project.send_thrice("load-month.yaml", "--param", f"month={month}")
@@ -231,7 +231,7 @@ def load_all_months(project: Project, flights: pd.DataFrame) -> None:
 
 
 def derive(project: Project, flights: pd.DataFrame) -> None:
-    """Both tables of the one transaction; the failure before it was no result to replay (onFinalized)."""
+    """Both tables of one transaction; the earlier failure is not replayed, because of onFinalized."""
     per_day = expected_delays(flights, *BY_DAY)
     per_carrier = expected_delays(flights, "carrier")
     answers = project.send_thrice("delays.yaml")
@@ -251,7 +251,7 @@ def derive(project: Project, flights: pd.DataFrame) -> None:
 
 
 def load_february_anew(project: Project, flights: pd.DataFrame) -> None:
-    """The month's file was delivered again, a thousand rows shorter: the rerun's rows replace those of the first run."""
+    """The month's file was delivered again with a thousand rows fewer: the rerun's rows replace those of the first run."""
     file = project.folder / "data" / "raw" / "flights" / "2013-02.csv"
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(lines[:-1000]))

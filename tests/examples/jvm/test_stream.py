@@ -1,4 +1,4 @@
-"""The streaming example as a user runs it: a key per day, each sent twice, and a file that lands in between."""
+"""The streaming example as a user runs it: one key per day, each sent twice, and a file that arrives in between."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from harness.spark import needed_java
 from sparkonce.model import manifest
 
 STREAM = Path(__file__).resolve().parents[3] / "examples" / "stream"
-JOB_TIMEOUT = 300  # seconds; a job takes 10 alone, and other tests may share the two cores
+JOB_TIMEOUT = 300  # seconds; a job alone takes 10, and other tests may share the two cores
 
 
 def test_the_job_file_is_a_valid_job_of_each_day() -> None:
-    """Its key names the day; its output is the Delta table that the script writes."""
+    """The key names the day; the output is the Delta table that the script writes."""
     text = (STREAM / "job.yaml").read_text(encoding="utf-8")
     job = manifest.load(text, params={"day": "2024-05-01"}, source="job.yaml")
     assert job.spec.resource == "orders/2024-05-01"
@@ -30,7 +30,7 @@ def test_the_job_file_is_a_valid_job_of_each_day() -> None:
 
 @pytest.mark.spark
 def test_each_day_writes_what_has_landed_since_and_every_file_once(tmp_path: Path) -> None:
-    """Monday reads two files; sent again it replays; Tuesday reads the one that came after, on the same checkpoint."""
+    """Monday reads two files and is replayed when sent again; Tuesday, on the same checkpoint, reads the file that arrived since."""
     needed_java()
     folder = tmp_path / "stream"
     shutil.copytree(STREAM, folder, ignore=shutil.ignore_patterns("data"))

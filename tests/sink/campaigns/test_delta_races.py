@@ -1,4 +1,4 @@
-"""Many processes and a stranger on one Delta table, killed, frozen and woken at random."""
+"""Many processes and a foreign writer on one Delta table, killed, frozen and resumed at random."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sink.test_delta_races import LONG, TOKENS
 
 
 def test_six_processes_race(tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
-    """On a table that they create themselves, with a foreign writer appending in between, under kills and freezes at random moments and at
-    every step: each key has at most one commit, and every answer that names a commit names that one; a fence that found nothing stays
-    right; the table has each committed row, and each of the foreign writer's, once."""
+    """Six processes create the table and race on it while a foreign writer appends, under kills and freezes at random moments and at every
+    step. Each key has at most one commit, and every answer that names a commit names that one; a fence that reported no commit is never
+    contradicted; the table has each committed row, and each of the foreign writer's, once."""
     seed = effort.seed("delta races")
     contest = DeltaContest(
         tmpfs_path,

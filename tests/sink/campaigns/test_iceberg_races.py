@@ -1,4 +1,4 @@
-"""Many processes on one Iceberg table, killed, frozen and woken at random."""
+"""Many processes on one Iceberg table, killed, frozen and resumed at random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["lake"]
 
 def test_six_processes_race(lake: Path, started: list[ForkServerProcess]) -> None:
     """Under kills and freezes at random moments and at every step, each key has at most one commit, and every answer that names a commit
-    names that one; a fence that found nothing stays right; the table has each committed row once."""
+    names that one; a fence that reported no commit is never contradicted; the table has each committed row once."""
     contest = contest_in(lake, started, keys=effort.size("race keys of formats"), processes=len(TOKENS))
     answered = dict.fromkeys(("Committed", "AlreadyCommitted", "FencedOff", "found", "fence none"), 1)
     rare = contest.run({"died": 10, **dict.fromkeys(POINTS, 3), **answered})

@@ -1,4 +1,4 @@
-"""Many processes on one slot log, killed, frozen and woken at random."""
+"""Many processes on one slot log, killed, frozen and resumed at random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from sparkonce.sink.slotlog import layout
 
 def test_five_processes_race(tmpfs_path: Path, started: list[ForkServerProcess], say: Callable[[str], None]) -> None:
     """Under kills and freezes at random moments and at every step, each key has at most one commit, and every answer that names a commit
-    names that one; a fence that found nothing stays right; fenced slots are closed; the table has each committed row once."""
+    names that one; a fence that reported no commit is never contradicted; fenced slots are closed; the table has each committed row
+    once."""
     seed = effort.seed("races")
     contest = Contest(
         tmpfs_path, f"{tmpfs_path}/table", started, seed=seed, keys=effort.size("race keys"), processes=PROCESSES

@@ -1,4 +1,4 @@
-"""Real processes on many streams of one table, killed and frozen at random: every row once, and no answer is taken back."""
+"""Real processes on many streams of one table, killed and frozen at random: every row exists once, and no answer is later contradicted."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sparkonce.sink.slotlog import layout
 from sparkonce.sink.stream import mark
 
 PROCESSES, TOKENS = 6, 3
-"""Two twins per token."""
+"""Two processes share each token."""
 ANSWERS = (
     *("Committed", "AlreadyCommitted", "Ended", "settled none", "settled some", "settled end"),
     *("batch refused", "staging Fenced", "opening refused"),
 )
-"""What processes are told; which of them one round has is chance, and each has a test of its own."""
+"""The answers that processes can get. Chance decides which of them occur in a round; each has a test of its own."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ KINDS = {
 
 
 class Streams(Contest):
-    """The processes go over the same streams in nearly the same order; killed, frozen and started again."""
+    """All processes work through the same streams in nearly the same order; they are killed, frozen and restarted."""
 
     kind = ""
     ways = ("kill", "stop", "sleep(20)")
 
     def armed(self) -> list[str]:
-        """Anywhere in the many commits of a process's streams."""
+        """A fault for each failpoint, at a random one of the many commits of a process's streams."""
         return [
             f"{point}={self.dice.randrange(30)}*off->1*{self.dice.choice(self.ways)}->off"
             for point in KINDS[self.kind].points
@@ -80,7 +80,7 @@ def sink_of(kind: str, folder: Path) -> Any:
 
 
 def chain_of(kind: str, sink: Any, folder: Path, name: str) -> list[Slot]:
-    """The committed slots of a stream, in order. Those of a slot log are read from its files, where each place has one."""
+    """The committed slots of a stream, in order. For a slot log they are read from the files, which have one slot per place."""
     if kind != "slotlog":
         opening = run(sink.find(key_of(name)))
         return [] if opening is None else [opening, *run(stream.recorded(sink, key_of(name), opening))]
@@ -127,14 +127,14 @@ def staged_folders(kind: str, folder: Path) -> int:
 def test_six_processes_race_for_streams(
     kind: str, tmpfs_path: Path, started: list[ForkServerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each place of each stream has one commit, without gaps, by tokens that never decrease; settled answers stay true; rows are there
-    once."""
+    """Each place of each stream has one commit, without gaps, by tokens that never decrease; what a settler answered stays true; each row
+    exists once."""
     for name, value in iceberg_tables.sql_catalog(tmpfs_path).items():
         monkeypatch.setenv(name, value)
     print(f"SEED={effort.base()}")
     here = KINDS[kind]
     streams = here.streams * effort.size("race streams") // 100
-    if kind == "slotlog":  # the fork server, with everything imported
+    if kind == "slotlog":  # starts the fork server, which has imported everything
         started.append(sink_attempts.start(Plan(folder=str(tmpfs_path), process="first", token=1, keys=())))
     contest = Streams(
         tmpfs_path,

@@ -1,4 +1,5 @@
-"""Rows of a real Spark in a Delta table: texts and the widths of their columns, the order of struct fields, dates far away."""
+"""Rows that a real Spark writes to a Delta table: text and the declared widths of its columns, the order of struct fields, dates far
+away."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def delta(table: Path) -> DeltaTableSink:
 
 
 def create(spark: SparkSession, table: Path, ddl: str, **widths: str) -> None:
-    """Creates a table as Spark's SQL does for columns with widths."""
+    """Creates a table as Spark's SQL does for columns with declared widths."""
     fields = [
         Field.from_json(
             f'{{"name":"{each.name}","type":{each.dataType.json()},"nullable":true,"metadata":{{{declared}}}}}'
@@ -52,7 +53,7 @@ def write(sink: DeltaTableSink, key: SinkKey, frame: DataFrame, **options: Any) 
 def test_rows_that_fit_are_stored_as_they_are(
     spark: SparkSession, delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """As by Delta's own writer: CHAR is not padded, and a width counts characters, not bytes."""
+    """Rows are stored as Delta's own writer stores them: CHAR is not padded, and a width counts characters, not bytes."""
     create(spark, table, "id int, code string, plant string", code="varchar(5)", plant="char(3)")
     frame = spark.sql(
         "SELECT * FROM VALUES (1, 'ünï\U0001f600x', 'D'), (2, NULL, NULL), (3, '', 'ab ') AS t(id, code, plant)"
@@ -68,7 +69,7 @@ def test_rows_that_fit_are_stored_as_they_are(
 def test_a_check_leaves_a_column_without_nulls(
     spark: SparkSession, delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """A NOT NULL column with a width takes rows that hold no null, and says so of rows that may."""
+    """A NOT NULL column with a width accepts rows that cannot hold nulls there, and refuses rows that may, by name."""
     strict = f'{{"name":"code","type":"string","nullable":false,"metadata":{{"{DECLARED}":"varchar(5)"}}}}'
     DeltaTable.create(str(table), schema=Schema([Field.from_json(strict)]))
     write(delta, key, spark.sql("SELECT 'A-100' AS code"))
@@ -81,7 +82,8 @@ def test_a_check_leaves_a_column_without_nulls(
 def test_a_text_that_is_too_long_is_refused_by_one_sentence(
     spark: SparkSession, delta: DeltaTableSink, key: SinkKey, table: Path, jvm_traces: str
 ) -> None:
-    """It names column, width and length; nothing is staged or visible, whatever a session prints of Java's traces. Blanks count."""
+    """The sentence names the column, its width and the text's length; trailing blanks count. Nothing is staged or visible, whether or not
+    the session prints Java's stack traces."""
     create(spark, table, "id int, code string, plant string", code="varchar(5)", plant="char(3)")
     before = spark.conf.get("spark.sql.pyspark.jvmStacktrace.enabled")
     spark.conf.set("spark.sql.pyspark.jvmStacktrace.enabled", jvm_traces)
@@ -116,7 +118,8 @@ def test_a_text_that_is_too_long_is_refused_by_one_sentence(
 def test_widths_inside_structs_arrays_and_maps_are_checked(
     spark: SparkSession, delta: DeltaTableSink, key: SinkKey, table: Path, case: tuple[dict[str, str], str | None]
 ) -> None:
-    """Spark records them in the metadata of the whole column; nulls on the way are no texts, and fields may come in another order."""
+    """Spark records nested widths in the metadata of the top-level column. Nulls on the way to a text are no texts, and fields may come in
+    another order."""
     values, path = case
     row = ROW.format(**({"v": "1234", "t": "12", "k": "123", "e": "1"} | values))
     create(spark, table, f"id int, who {spark.sql(f'SELECT {row}').schema['who'].dataType.simpleString()}", who=DEEP)
@@ -135,7 +138,8 @@ def test_widths_inside_structs_arrays_and_maps_are_checked(
 def test_widths_of_the_rows_are_kept_in_a_new_table(
     spark: SparkSession, delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """As Delta's own writer keeps them, at any depth and for added columns; a frame whose texts exceed its own claim is refused."""
+    """A new table keeps the widths as Delta's own writer does, at any depth and for added columns; rows that exceed the width that they
+    declare are refused."""
     spark.sql("CREATE TABLE source (id INT, code VARCHAR(5), who STRUCT<name: CHAR(3)>) USING parquet")
     try:
         spark.sql("INSERT INTO source VALUES (1, 'A-100', named_struct('name', 'Ada'))")
@@ -158,22 +162,23 @@ def test_widths_of_the_rows_are_kept_in_a_new_table(
 def test_a_collation_is_not_dropped_in_silence(
     spark: SparkSession, delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """A new column that compares its texts in another way than by their bytes is refused, nested or not; a cast drops the collation,
-    and a column that a table has is the table's."""
+    """A new column with a collation that does not compare by bytes is refused, nested or not. A cast drops the collation; for an existing
+    column the table's collation applies."""
     frame = spark.sql("SELECT 'a' COLLATE UTF8_LCASE AS name, named_struct('n', 'b' COLLATE UNICODE_CI) AS who")
     for column, collation in (("name", "spark.UTF8_LCASE"), ("who", "icu.UNICODE_CI")):
         with pytest.raises(InvalidInput, match=f"column {column} has the collation {collation}, .*; cast it to string"):
             write(delta, key, frame.select(column))
     assert not table.exists()
     write(delta, key, frame.selectExpr("cast(name AS string) AS name"))
-    write(delta, later(key, 2), frame.select("name"))  # the table says how its own column compares
+    write(delta, later(key, 2), frame.select("name"))  # the existing column keeps its own collation
     assert rows_in(table) == [{"name": "a"}]
 
 
 def test_struct_fields_in_another_order_are_read_by_name(
     spark: SparkSession, delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """By delta-rs, by pyarrow and by plain Spark, inside arrays and maps too; so are fields that only newer files have."""
+    """Rows whose struct fields come in another order are read by name, by delta-rs, by pyarrow and by plain Spark, inside arrays and maps
+    too; so are fields that only newer files have."""
     import pyarrow as pa
     from deltalake import QueryBuilder
 
@@ -215,7 +220,7 @@ def test_struct_fields_in_another_order_are_read_by_name(
 def test_dates_outside_of_the_calendar_of_python_are_written_and_never_skipped(
     spark: SparkSession, delta: DeltaTableSink, key: SinkKey, table: Path
 ) -> None:
-    """Spark has years beyond 1 to 9999; a file with such a date has no bounds for that column, and the others keep theirs."""
+    """Spark has years beyond 1 to 9999; a file with such a date has no bounds for that column and keeps those of the others."""
     dates = "date'+10000-01-01', date'-0001-01-01', date'2024-02-29'"
     write(delta, key, spark.sql(f"SELECT explode(array({dates})) AS day, 7 AS n").coalesce(1))
     (stats,) = (json.loads(action["add"]["stats"]) for entry in entries(table) for action in entry if "add" in action)

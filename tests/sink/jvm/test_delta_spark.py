@@ -1,4 +1,4 @@
-"""A real Spark with Delta's own engine on tables that jobs write: what it reads, and the effect of its writes, OPTIMIZE and VACUUM."""
+"""A real Spark with Delta's own engine on tables that jobs write: what it reads, and how its writes, OPTIMIZE and VACUUM affect them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What all users of the table saw: see harness/delta_spark.py."""
-    needed_java()  # before minutes go into its jars
+    """What every user of the table observed; harness/delta_spark.py collects it."""
+    needed_java()  # before minutes are spent on its jars
     jars = ":".join(map(str, delta_jars()))
     return facts_of("harness.delta_spark", tmp_path_factory.mktemp("delta-spark"), jars)
 
 
 def test_the_engine_reads_what_jobs_wrote(facts: dict[str, Any]) -> None:
-    """Every type and partition value as it was: null, odd characters, times of another zone."""
+    """Every type and partition value is read as it was written: null, special characters, times of another time zone."""
     assert facts["created"] == "Committed"
     texts = ["a b", "x:y/%=", "ü", "100%25", "Ä", None]
     assert facts["rows"] == [
@@ -32,7 +32,8 @@ def test_the_engine_reads_what_jobs_wrote(facts: dict[str, Any]) -> None:
 
 
 def test_jobs_and_the_engine_write_by_turns(facts: dict[str, Any]) -> None:
-    """On a table that either of them made: appends, a new column, a replaced generation; every row once."""
+    """Jobs and the engine append, add a column and replace a generation in turns, on tables that either of them created; every row is there
+    once."""
     assert [facts[what] for what in ("after the engine's insert", "merged", "replaced", "into the engine's table")] == [
         "Committed"
     ] * 4
@@ -44,7 +45,8 @@ def test_jobs_and_the_engine_write_by_turns(facts: dict[str, Any]) -> None:
 
 
 def test_optimize_and_vacuum_leave_rows_and_evidence(facts: dict[str, Any]) -> None:
-    """After both, with zero retention, no committed row is lost, results are still present, and a rerun of rewritten rows is refused."""
+    """After both, with zero retention, no committed row is lost, results are still present, and a rerun that would replace rewritten rows
+    is refused."""
     assert facts["after optimize and vacuum"] == [0, 1, 2, 3, 4, 5, 11, 12]
     assert facts["probes"] == {"aa": "present", "bb": "replaced", "cc": "present"}
     assert facts["found"] is True
@@ -52,15 +54,15 @@ def test_optimize_and_vacuum_leave_rows_and_evidence(facts: dict[str, Any]) -> N
 
 
 def test_fences_hold_while_the_engine_goes_on(facts: dict[str, Any]) -> None:
-    """A zombie that wakes after the engine committed on top of the fence is barred."""
+    """A zombie that resumes after the engine committed on top of the fence is barred."""
     assert facts["fence"] is None
     assert facts["zombie"] == "FencedOff"
     assert facts["at last"] == [0, 1, 2, 3, 4, 5, 11, 12, 200, 201]
 
 
 def test_texts_are_stored_as_the_engine_stores_them_under_widths(facts: dict[str, Any]) -> None:
-    """In columns CHAR(n) and VARCHAR(n) that the engine made: the same bytes, the same rows for its readers, and what it would refuse is
-    refused, trailing blanks too. It rewrites the job's file."""
+    """In CHAR(n) and VARCHAR(n) columns that the engine created, a job stores the same bytes as the engine, and the engine's readers see
+    the same rows; what the engine would refuse is refused, trailing blanks too. The engine can rewrite the job's file."""
     assert facts["into widths"] == "Committed"
     engines, ours = facts["stored under widths"]
     assert engines | {"n": 1} == ours == {"n": 1, "code": "A-100", "plant": "D", "who": {"name": "Ada", "age": 36}}
@@ -75,6 +77,6 @@ def test_texts_are_stored_as_the_engine_stores_them_under_widths(facts: dict[str
 
 
 def test_the_engine_goes_on_with_a_table_that_was_given_a_feature(facts: dict[str, Any]) -> None:
-    """It had no columns, and its first rows have local times: the engine reads them and adds its own."""
+    """The table had no columns, and its first rows have local times, which need a table feature: the engine reads them and adds its own."""
     assert facts["into a table without columns"] == "Committed"
     assert facts["noons"] == ["2024-05-01 12:00:00"] * 2

@@ -1,4 +1,4 @@
-"""Iceberg tables with a real Spark: natively staged files, and what pyiceberg and Iceberg's own runtime for Spark read back."""
+"""Iceberg tables with a real Spark: files that it stages natively, read back by pyiceberg and by Iceberg's own runtime for Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 @pytest.fixture
 def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergTableSink:
-    """Stages with Spark, into a table of a SQL catalog that does not exist yet."""
+    """Stages with Spark into a table that does not exist yet, in a SQL catalog."""
     for name, value in sql_catalog(tmp_path).items():
         monkeypatch.setenv(name, value)
     return opened(stage=None)
@@ -95,7 +95,8 @@ def everything(spark: SparkSession) -> DataFrame:
 
 
 def test_every_type_is_read_back(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
-    """Rows of all types that both have go in natively and come out of pyiceberg as Spark has them; the session is left as it was."""
+    """Rows of every type that both have are written natively, and pyiceberg reads the values that Spark had; the session's settings are
+    left as they were."""
     before = spark.conf.get(TIMESTAMPS)
     slot = write(sink, key, everything(spark))
     assert spark.conf.get(TIMESTAMPS) == before
@@ -114,7 +115,7 @@ def test_every_type_is_read_back(spark: SparkSession, sink: IcebergTableSink, ke
 def test_a_task_that_fails_is_not_counted_twice(
     spark: SparkSession, sink: IcebergTableSink, key: SinkKey, tmp_path: Path, kind: str
 ) -> None:
-    """A UDF that fails in the middle of a partition, twice: the third attempt's rows are there, each once, and the counts agree."""
+    """A UDF fails twice in the middle of a partition: the third attempt's rows are there, each once, and the counts agree."""
     from pyspark.sql.functions import udf
 
     def fails_twice(number: int) -> int:
@@ -137,7 +138,7 @@ def test_a_task_that_fails_is_not_counted_twice(
 
 
 def test_a_type_that_iceberg_has_not_is_refused(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
-    """An interval: one sentence with the column, before the DataFrame runs."""
+    """An interval column is refused in one sentence that names it, before the DataFrame runs."""
     frame = spark.range(3).selectExpr(
         "id", "named_struct('x', make_dt_interval(1)) as deep", "raise_error('ran') as boom"
     )
@@ -146,8 +147,8 @@ def test_a_type_that_iceberg_has_not_is_refused(spark: SparkSession, sink: Icebe
 
 
 def test_new_columns_come_only_when_asked_for(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
-    """Refused by name before the DataFrame runs; with merge_schema added in the very commit that brings their rows, nested ones too;
-    older rows have nulls there. A column that the rows lack is null."""
+    """New columns are refused by name before the DataFrame runs. With merge_schema they are added in the commit that brings their rows,
+    nested ones too; older rows have nulls there. A column that the rows lack is null."""
     write(sink, key, spark.range(2).selectExpr("id", "named_struct('a', id) as nested"))
     wider = "id", "named_struct('a', id, 'b', 'deep') as nested", "'new' as extra"
     with pytest.raises(InvalidInput, match=r"has no column nested\.b, extra; .* merge_schema=True"):
@@ -169,7 +170,8 @@ def test_new_columns_come_only_when_asked_for(spark: SparkSession, sink: Iceberg
 def test_new_fields_come_inside_lists_of_lists_and_maps(
     spark: SparkSession, sink: IcebergTableSink, key: SinkKey
 ) -> None:
-    """With merge_schema, in the commit that brings their rows; a key of a map gains none, which is said before the rows run."""
+    """With merge_schema new fields are added in the commit that brings their rows. The keys of a map gain no field, which is said before
+    the rows run."""
     row = (
         "id",
         "array(array(named_struct({0}))) as ll",
@@ -191,7 +193,7 @@ def test_new_fields_come_inside_lists_of_lists_and_maps(
 
 
 def test_a_type_change_is_refused(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
-    """Also with merge_schema, and also where Iceberg could widen the type: the sentence has both types."""
+    """A change of type is refused even with merge_schema, and even where Iceberg could widen the type; the sentence names both types."""
     write(sink, key, spark.range(2).selectExpr("id", "cast(id as int) as n"))
     for kind in ("long", "string"):
         frame = spark.range(2).selectExpr("id", f"cast(id as {kind}) as n")
@@ -213,8 +215,8 @@ def test_a_required_column_stays_required(spark: SparkSession, sink: IcebergTabl
 
 
 def test_partition_by_makes_identity_partitions(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
-    """The first commit of a new table gives it its partitions; each file is in one; nulls and odd characters have theirs; later writes need
-    not say it again, and may not say another."""
+    """The first commit of a new table defines its partitions; each file lies in one of them; nulls and special characters have their own.
+    Later writes may leave `partition_by` out, and may not name other columns."""
     frame = spark.range(0, 12).selectExpr(
         "id", "case id % 4 when 0 then 'a/b=c %' when 1 then 'ü' when 2 then '' end as day", "id % 2 as n"
     )
@@ -255,7 +257,7 @@ TRANSFORMS: list[tuple[Any, Any, str]] = [
 def test_transforms_of_the_table_are_honoured(
     spark: SparkSession, sink: IcebergTableSink, key: SinkKey, of: tuple[Any, Any, str]
 ) -> None:
-    """Every file has one partition value, the one that Iceberg computes from its rows in any session time zone; nulls have their own."""
+    """Every file has one partition value, the one that Iceberg computes from its rows, in any session time zone; nulls have their own."""
     transform, kind, value = of
     iceberg_tables.catalog().create_namespace("sales")
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "v", kind))
@@ -283,7 +285,7 @@ def test_transforms_of_the_table_are_honoured(
 
 
 def _internal(value: Any) -> Any:
-    """As Iceberg's transforms take it."""
+    """The value in the form that Iceberg's transforms take."""
     if isinstance(value, dt.datetime):
         return (value.replace(tzinfo=None) - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)  # noqa: DTZ001 - both are UTC
     if isinstance(value, dt.date):
@@ -305,8 +307,8 @@ def test_bucket_partitions_are_refused(spark: SparkSession, sink: IcebergTableSi
 
 
 def test_partition_values_without_statistics(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
-    """NaN and both zeros are partitions of their own, as is a text too long for a folder's name. A text of more than 4 kB, which no
-    statistics show, is refused, and leaves nothing."""
+    """NaN and both zeros are partitions of their own, and so is a text too long for a folder's name. A text of more than 4 kB, for which
+    Parquet keeps no statistics, is refused, and no file of it is left."""
     values = "(0, double('NaN'), ''), (1, -0d, repeat('x', 200)), (2, 0d, repeat('x', 201)), (3, null, null)"
     write(sink, key, spark.sql(f"select * from values {values} as t(id, v, s)"), partition_by=("v", "s"))
     found = {}
@@ -330,7 +332,8 @@ def test_partition_values_without_statistics(spark: SparkSession, sink: IcebergT
 
 
 def test_executors_without_arrow_are_one_sentence(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
-    """Rows with lists and maps need it there; the remedy, another interpreter, works, and other rows need none."""
+    """Rows with lists and maps need pyarrow on the executors: without it one sentence says so. The remedy in it, another interpreter,
+    works; other rows need no pyarrow."""
     context: Any = spark.sparkContext
     own, context.pythonExec = context.pythonExec, "/usr/bin/python3"
     try:
@@ -348,7 +351,8 @@ def test_executors_without_arrow_are_one_sentence(spark: SparkSession, sink: Ice
 def test_a_table_that_was_repartitioned_under_the_rows_is_stuck_or_right(
     spark: SparkSession, sink: IcebergTableSink, key: SinkKey
 ) -> None:
-    """Rows that were staged for one layout are never filed under another: Stuck, or each file in its one partition."""
+    """Rows that were staged for one partition spec are never committed under another: the slot is Stuck, or each file lies in exactly one
+    partition."""
     write(sink, key, spark.range(4).selectExpr("id", "id % 2 as n"))
     slot = sink.stage(spark.range(10, 14).selectExpr("id", "id % 2 as n"), other(1), 1, fingerprint="f")
     with iceberg_tables.table().update_spec() as spec:
@@ -360,7 +364,7 @@ def test_a_table_that_was_repartitioned_under_the_rows_is_stuck_or_right(
 
 
 def test_an_empty_result_is_a_result(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
-    """No rows: committed, found, and the table has its columns."""
+    """A write of no rows is committed and found, and the table has its columns."""
     slot = write(sink, key, spark.range(3).where("false"))
     assert (slot.rows, read()) == (0, [])
     assert [each.name for each in iceberg_tables.table().schema().fields] == ["id"]
@@ -368,7 +372,7 @@ def test_an_empty_result_is_a_result(spark: SparkSession, sink: IcebergTableSink
 
 
 def test_many_files_are_named_beside_the_slot(spark: SparkSession, sink: IcebergTableSink, key: SinkKey) -> None:
-    """Above 32 files the slot names a list; rows, probe and a rerun go by it."""
+    """A slot with more than 32 files refers to a list of them; reads, probe and a rerun follow that list."""
     slot = write(sink, key, spark.range(0, 80, 1, 40))
     assert slot.listing is not None
     assert slot.file_count == 40
@@ -380,8 +384,8 @@ def test_icebergs_own_runtime_reads_compacts_and_expires(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: SinkKey
 ) -> None:
     """Iceberg's runtime for Spark, through a REST catalog, reads natively staged rows, prunes partitions, adds rows of its own, compacts,
-    expires snapshots and removes orphan files. The evidence stays, compacted rows are not reported as gone, staged files wait for their
-    commit, a rerun is refused because its files were rewritten, and space of old files is freed."""
+    expires snapshots and removes orphan files. The evidence survives, compacted rows are not reported as gone, staged files that await
+    their commit survive, a rerun is refused because its files were rewritten, and the space of old files is freed."""
     jar = spark_runtime()
     with rest_server(tmp_path) as url:
         for name, value in rest_catalog(url).items():

@@ -1,4 +1,4 @@
-"""The formats' own engines find in the matrix's tables what was written: plain Spark with Delta's jars and with Iceberg's runtime."""
+"""The formats' own engines read the matrix's tables as they were written: plain Spark with Delta's jars and with Iceberg's runtime."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 def test_the_formats_engine_reads_what_was_written(
     spark: SparkSession, tmpfs_path: Path, kind: str, say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every row as it was, and a filter on the partition finds its rows."""
-    needed_java()  # before minutes go into the jars
+    """The engine reads every row as it was written, and a filter on the partition column finds its rows."""
+    needed_java()  # before minutes are spent on the jars
     jars = ":".join(map(str, [*delta_jars(), spark_runtime()]))
     tables: list[matrix_engines.Listed] = []
 
@@ -57,7 +57,7 @@ def test_the_formats_engine_reads_what_was_written(
 
 
 def test_what_a_stream_wrote_is_read(spark: SparkSession, tmpfs_path: Path) -> None:
-    """Of a slot log, which no engine of a format reads."""
+    """Rows that a stream wrote to a slot log are read back; no engine of a format reads slot logs."""
 
     def plays(case: matrix.Case) -> None:
         verdict = matrix.play(case, spark, Path(tempfile.mkdtemp(dir=tmpfs_path)))

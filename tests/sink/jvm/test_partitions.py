@@ -1,4 +1,4 @@
-"""Partitioned slot logs and slots of several shapes, with a real Spark: what comes back, and what Spark does not open for it."""
+"""Partitioned slot logs, and slots with different columns, with a real Spark: which rows come back, and which files Spark does not open."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def plan(frame: DataFrame) -> str:
 
 
 def scanned(frame: DataFrame) -> tuple[list[Any], int]:
-    """The rows, and how many files Spark's scans say they read."""
+    """The rows, and how many files Spark's scans report as read."""
     rows = frame.collect()
     total = 0
     waiting = [frame._jdf.queryExecution().executedPlan()]
@@ -91,8 +91,8 @@ def scanned(frame: DataFrame) -> tuple[list[Any], int]:
 
 
 def test_partitions_are_pruned_over_many_slots(spark: SparkSession, sink: SlotLogSink, table: Path) -> None:
-    """Three writes of four days each are one scan; a filter on a day reads only that day's files, although all others are broken; a column
-    that is not selected is not read."""
+    """Three writes of four days each are one scan; a filter on a day reads only that day's files, and would fail on any other, since those
+    are broken; a column that is not selected is not read."""
     for number in range(3):
         frame = spark.range(number * 40, number * 40 + 40, 1, 1).selectExpr(
             "date_add(date'2024-05-01', cast(id % 4 as int)) as day", "id", "repeat('x', 20) as wide"
@@ -108,7 +108,7 @@ def test_partitions_are_pruned_over_many_slots(spark: SparkSession, sink: SlotLo
     assert plan(whole).count("FileScan") == 1
     for path in table.rglob("*.parquet"):
         if "so-group-day=2024-05-02" not in str(path):
-            path.write_bytes(b"\0" * path.stat().st_size)  # opening it fails
+            path.write_bytes(b"\0" * path.stat().st_size)  # opening it would fail
     query = whole.where("day = date'2024-05-02'").select("id")
     assert "PartitionFilters: [isnotnull(so-group-day" in plan(query)
     assert "ReadSchema: struct<id:bigint>" in plan(query)
@@ -120,8 +120,8 @@ def test_partitions_are_pruned_over_many_slots(spark: SparkSession, sink: SlotLo
 
 
 def test_odd_values_survive(spark: SparkSession, sink: SlotLogSink, table: Path) -> None:
-    """Values survive with characters that are special in paths, URLs and patterns, as text that looks like a number, an empty one, the
-    name of Spark's folder of nulls, longer than a file name, and as null. Plain ones and null are found without opening other files."""
+    """These values survive: characters that are special in paths, URLs and patterns, text that looks like a number, empty text, the name of
+    Spark's folder for nulls, text longer than a file name, and null. A filter on a plain value or on null opens no other files."""
     frame = spark.createDataFrame(list(enumerate(ODD)), "id int, kind string").coalesce(1)
     slot = write(sink, key_of("k1"), frame, "kind")
     assert slot.rows == len(ODD)
@@ -135,7 +135,7 @@ def test_odd_values_survive(spark: SparkSession, sink: SlotLogSink, table: Path)
 
 
 def test_types_of_partition_columns_come_back(spark: SparkSession, sink: SlotLogSink, table: Path) -> None:
-    """As written, never guessed from the names of folders; two levels; nulls in each."""
+    """Values have the types they were written with, never types guessed from folder names; on two levels, with nulls in each."""
     row = (1, dt.date(2024, 5, 1), "2024-05-01", 7, Decimal("1.50"), True, 2.5, AT)
     columns = "id bigint, d date, s string, n smallint, c decimal(10,2), b boolean, f double, t timestamp_ntz"
     frame = spark.createDataFrame([row, (2, *[None] * 7)], columns)
@@ -146,7 +146,7 @@ def test_types_of_partition_columns_come_back(spark: SparkSession, sink: SlotLog
 
 
 def test_instants_and_bytes_come_back(spark: SparkSession, sink: SlotLogSink, table: Path) -> None:
-    """A partition by timestamp is the same instant in another time zone; bytes are the same bytes."""
+    """A timestamp partition is the same instant in another session time zone; binary values keep their bytes."""
     zone = spark.conf.get("spark.sql.session.timeZone")
     values = (
         "(1, timestamp'2024-03-10 07:30:00Z', X'00612F62'), (2, timestamp'0001-01-01 00:00:00Z', X'FF01'), "
@@ -168,7 +168,7 @@ def test_instants_and_bytes_come_back(spark: SparkSession, sink: SlotLogSink, ta
 
 
 def test_a_partition_column_must_have_a_text(spark: SparkSession, sink: SlotLogSink, table: Path) -> None:
-    """One that is missing, or nested, is refused before the rows are computed."""
+    """A partition column that is missing, or of a type that has no text form, is refused before the rows are computed."""
     frame = spark.range(3).selectExpr("id", "array(id) as ids", "raise_error('ran') as never")
     with pytest.raises(
         InvalidInput, match=r"^partition_by: ids is of type array<bigint>, which no folder can be named after; use"
@@ -197,7 +197,8 @@ def test_rows_of_an_earlier_version_are_read_beside_new_ones(
 
 
 def test_slots_of_other_layouts_and_columns(spark: SparkSession, sink: SlotLogSink, table: Path) -> None:
-    """One partitioned by day, one by day and kind, one plain with a column more, one with none: every row once, lacking columns null."""
+    """One slot is partitioned by day, one by day and kind, one plain with an extra column, one without partitions: every row is read once,
+    and missing columns are null."""
     rows = spark.range(4).selectExpr("id", "cast(id % 2 as string) as day", "concat('k', id) as kind")
     write(sink, key_of("k1"), rows, "day")
     write(sink, key_of("k2"), rows.selectExpr("id + 10 as id", "day", "kind"), "day", "kind")
@@ -233,7 +234,7 @@ def test_slots_of_other_layouts_and_columns(spark: SparkSession, sink: SlotLogSi
 def test_columns_that_cannot_be_one_table(
     spark: SparkSession, sink: SlotLogSink, table: Path, second: list[str], why: str
 ) -> None:
-    """Refused in one sentence that names the column and both slots, before Spark runs anything."""
+    """A read is refused in one sentence that names the column and both slots, before Spark runs anything."""
     write(sink, key_of("k1"), spark.range(4).selectExpr("id", "'x' as day"))
     write(sink, key_of("k2"), spark.range(4).selectExpr(*second))
     with pytest.raises(InvalidInput, match=f"{why}.*$"):
@@ -241,13 +242,13 @@ def test_columns_that_cannot_be_one_table(
 
 
 def test_a_partition_column_with_an_underscore(spark: SparkSession, sink: SlotLogSink, table: Path) -> None:
-    """Its folders begin as hidden ones do; no row is lost."""
+    """Spark hides folders whose names begin with an underscore; rows partitioned by such a column are still read."""
     write(sink, key_of("k1"), spark.range(6).selectExpr("id", "id % 2 as _part"), "_part")
     assert sorted(map(tuple, read(spark, table).collect())) == [(n, n % 2) for n in range(6)]
 
 
 def test_empty_slots_have_columns(spark: SparkSession, sink: SlotLogSink, table: Path) -> None:
-    """A partitioned write of no rows leaves no file; the table has its columns, also beside a slot with rows."""
+    """A partitioned write of no rows creates no file; the table still has its columns, also beside a slot with rows."""
     rows = spark.range(4).selectExpr("id", "cast(id as string) as day")
     write(sink, key_of("k1"), rows.where("id > 9"), "day")
     assert read(spark, table).schema.simpleString() == "struct<id:bigint,day:string>"
@@ -257,7 +258,7 @@ def test_empty_slots_have_columns(spark: SparkSession, sink: SlotLogSink, table:
 
 
 def test_reading_plainly(spark: SparkSession, sink: SlotLogSink, table: Path) -> None:
-    """The listed files, given to Spark as they are, hold every row and every column."""
+    """The listed files, read by Spark without our reader, hold every row and every column."""
     for number in range(2):
         write(sink, key_of(f"k{number}"), spark.range(4).selectExpr("id", "cast(id % 2 as string) as day"), "day")
     found = spark.read.parquet(*files(str(table)))

@@ -1,4 +1,4 @@
-"""The slot log with a real Spark: the files that it stages, the effect of a failed task, and the result of `read`."""
+"""The slot log with a real Spark: the files that it stages, the effect of failed tasks, and the result of `read`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def generation(key: SinkKey, number: int) -> SinkKey:
 
 
 def test_stage_commit_read(spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Rows go in and come out; the slot has their number, their files and the application; nothing else is visible."""
+    """Rows that were staged and committed are read back; the slot has their number, their files and the application id; nothing else is
+    visible."""
     slot = write(spark_sink, key, numbers(spark, 0, 1000, 3))
     assert (slot.rows, len(slot.files)) == (1000, 3)
     assert slot.application == spark.sparkContext.applicationId
@@ -65,7 +66,7 @@ def test_stage_commit_read(spark: SparkSession, spark_sink: SlotLogSink, key: Si
 def test_read_takes_paths_and_uris(
     spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path, a relative path, a Path and a file URI are the same table."""
+    """A path, a relative path, a Path and a file URI open the same table."""
     write(spark_sink, key, numbers(spark, 0, 10))
     monkeypatch.chdir(table.parent)
     for path in (str(table), "orders", table, table.as_uri()):
@@ -75,7 +76,7 @@ def test_read_takes_paths_and_uris(
 def test_a_task_that_fails_is_not_counted_twice(
     spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path
 ) -> None:
-    """A UDF that fails in the middle of a partition, twice: the third attempt's rows are there, each once, and the counts agree."""
+    """A UDF fails twice in the middle of a partition: the third attempt's rows are there, each once, and the counts agree."""
     from pyspark.sql.functions import udf
 
     marks = table.parent
@@ -101,7 +102,7 @@ def test_a_task_that_fails_is_not_counted_twice(
 def test_a_job_that_fails_leaves_nothing(
     spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path
 ) -> None:
-    """Spark's own error passes through; no slot, no files."""
+    """The job gets Spark's own error; there is no slot and no file."""
     from pyspark.errors import PySparkException
     from pyspark.sql.functions import col, raise_error, when
 
@@ -144,7 +145,7 @@ def test_rerun_appends(spark: SparkSession, key: SinkKey, table: Path) -> None:
 
 
 def test_an_empty_result_is_a_result(spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """No rows, by filter or by nature: committed, and read as an empty table with its columns."""
+    """No rows, because of a filter or because the source is empty: committed, and read as an empty table with its columns."""
     frame = numbers(spark, 0, 10).selectExpr("id", "cast(id as string) as name", "named_struct('a', id) as s")
     for number, empty in enumerate((frame.where("id > 99"), frame.where("false"), frame.limit(0)), start=1):
         slot = write(spark_sink, generation(key, number), empty)
@@ -155,7 +156,7 @@ def test_an_empty_result_is_a_result(spark: SparkSession, spark_sink: SlotLogSin
 
 
 def test_a_slot_without_files_still_has_a_schema(spark: SparkSession, key: SinkKey, table: Path) -> None:
-    """A writer that makes no file for no rows: the schema comes from the slot."""
+    """If the writer creates no file for zero rows, the schema comes from the slot."""
     from sparkonce.sink.staging import StagedRows
 
     def nothing(frame: Any, folder: str, _: Sequence[str] = ()) -> StagedRows:
@@ -170,7 +171,7 @@ def test_a_slot_without_files_still_has_a_schema(spark: SparkSession, key: SinkK
 def test_schemas_that_differ_are_merged(
     spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path
 ) -> None:
-    """A later job with one more column: older rows have null there. What may be null in one slot may be null in the table."""
+    """A later job adds a column: older rows have null there. A column that is nullable in one slot is nullable in the table."""
     write(spark_sink, key, numbers(spark, 0, 3))
     other = SinkKey(key_hash="c3d4", output="orders", generation=1)
     write(spark_sink, other, numbers(spark, 3, 5).selectExpr("id", "'x' as name"))
@@ -182,7 +183,7 @@ def test_schemas_that_differ_are_merged(
 
 
 def test_a_zombie_is_fenced_and_swept(spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Attempt 1 staged and froze; attempt 2 took over and committed; attempt 1 wakes, is refused, and its files go."""
+    """Attempt 1 staged and froze; attempt 2 took over and committed; attempt 1 resumes, is refused, and its files are deleted."""
     zombie = spark_sink.stage(numbers(spark, 0, 10), key, 1, fingerprint="f")
     assert run(spark_sink.fence(key, 2, fingerprint="f", by="settle of attempt 1")) is None
     slot = write(spark_sink, key, numbers(spark, 0, 10), token=2)
@@ -197,7 +198,8 @@ def test_a_zombie_is_fenced_and_swept(spark: SparkSession, spark_sink: SlotLogSi
 def test_the_sessions_configuration_does_not_matter_and_is_not_changed(
     spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path
 ) -> None:
-    """Other committers, no page checksums, summary files, silent readers: staged and read exactly, and the session is as it was."""
+    """Other committers, no page checksums, summary files, readers that ignore errors: rows are staged and read exactly, and the session's
+    settings are unchanged."""
     settings = {
         "mapreduce.fileoutputcommitter.algorithm.version": "2",
         "mapreduce.outputcommitter.factory.scheme.file": (
@@ -230,7 +232,7 @@ def test_the_sessions_configuration_does_not_matter_and_is_not_changed(
 
 
 def flip_a_data_byte(path: Path) -> None:
-    """In the middle of the first page."""
+    """Flips one byte in the middle of the first page."""
     data = bytearray(path.read_bytes())
     column = parquet.read_metadata(path).row_group(0).column(0)
     data[column.data_page_offset + column.total_compressed_size - 5] ^= 0xFF
@@ -240,7 +242,8 @@ def flip_a_data_byte(path: Path) -> None:
 def test_a_missing_file_is_one_sentence(
     spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path
 ) -> None:
-    """Not a traceback of Spark's, and not the rows that are left; also when the session skips missing files."""
+    """The read fails with one sentence, without Spark's traceback and without returning the remaining rows, also if the session ignores
+    missing files."""
     slot = write(spark_sink, key, numbers(spark, 0, 10))
     (table / slot.files[1].path).unlink()
     with pytest.raises(
@@ -253,7 +256,7 @@ def test_a_missing_file_is_one_sentence(
 def test_a_broken_file_is_never_skipped(
     spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path
 ) -> None:
-    """A file of the right size and wrong content: the read fails, although the session would skip it."""
+    """A file of the right size with wrong content: the read fails, even if the session ignores corrupt files."""
     slot = write(spark_sink, key, numbers(spark, 0, 10))
     file = table / slot.files[0].path
     file.write_bytes(bytes(file.stat().st_size))
@@ -287,7 +290,7 @@ def test_bad_paths_are_one_sentence(spark: SparkSession, tmp_path: Path) -> None
 
 
 def test_a_folder_with_odd_characters(spark: SparkSession, key: SinkKey, tmp_path: Path) -> None:
-    """What Hadoop's paths and Spark's partition discovery make of a folder's name is not in the rows."""
+    """Spark takes no partition column from special characters in the table's folder name."""
     folder = tmp_path / "my lake %20 #1" / "month=2" / "a:b ü"
     sink = SlotLogSink(FolderObjects(folder), name="orders")
     write(sink, key, numbers(spark, 0, 10))
@@ -297,7 +300,7 @@ def test_a_folder_with_odd_characters(spark: SparkSession, key: SinkKey, tmp_pat
 
 
 def test_a_table_of_many_slots(spark: SparkSession, sink: SlotLogSink, table: Path) -> None:
-    """More files than Spark lists by itself (it starts a job for that): each row once."""
+    """With more files than Spark lists in the driver (it starts a job for that), each row is read once."""
     for number in range(40):
         key = SinkKey(key_hash=f"k{number}", output="orders", generation=1)
         run(sink.commit(key, sink.stage(table_of(2 * number, 2 * number + 1), key, 1, fingerprint="f")))
@@ -306,7 +309,7 @@ def test_a_table_of_many_slots(spark: SparkSession, sink: SlotLogSink, table: Pa
 
 
 def test_types_survive(spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Decimals, dates, timestamps, nested values and nulls come back as they went in."""
+    """Decimals, dates, timestamps, nested values and nulls are read back unchanged."""
     frame = spark.sql(
         "select cast(1.10 as decimal(10,2)) d, date'2024-02-29' day, timestamp'2024-02-29 12:00:00' at, array(1, null) list,"
         " map('k', 1.5D) m, named_struct('x', cast(null as int)) s, cast('b' as binary) b, cast(1 as tinyint) t"
@@ -320,7 +323,7 @@ def test_types_survive(spark: SparkSession, spark_sink: SlotLogSink, key: SinkKe
 
 
 def test_arrow_reads_what_spark_staged(spark: SparkSession, spark_sink: SlotLogSink, key: SinkKey, table: Path) -> None:
-    """Files are plain Parquet: other readers take the list of files and need no Spark."""
+    """The staged files are plain Parquet: other readers read them from the list of files, without Spark."""
     write(spark_sink, key, numbers(spark, 0, 10))
     found = pa.concat_tables(parquet.read_table(file) for file in Table(table).files())
     assert set(found["id"].to_pylist()) == set(range(10))

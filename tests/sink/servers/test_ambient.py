@@ -1,4 +1,4 @@
-"""The identity of the machine: an operator asks its metadata service for nothing, unless its administrator says so."""
+"""The machine's own identity: an operator never requests credentials from the metadata service unless its administrator allows it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PYARROW = {
 
 def environment(played: Metadata, home: Path, more: Mapping[str, str]) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
-    nowhere = f"http://127.0.0.1:{free_port()}"  # no store answers: the question is who is asked for credentials
+    nowhere = f"http://127.0.0.1:{free_port()}"  # no store answers: only requests for credentials matter
     stores = {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": nowhere, "NOWHERE": nowhere, "HOME": str(home)}
     return own | stores | played.variables | dict(more)
 
@@ -57,7 +57,8 @@ CLIENTS = {
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_the_machine_is_asked_only_if_it_may_be(client: str, tmp_path: Path) -> None:
-    """Each client by which an output is reached: it asks the metadata service by default, as in a driver, and never in an operator."""
+    """Every client by which an output is reached requests credentials from the metadata service by default, as in a driver, and never in an
+    operator."""
     with metadata() as played:
         asks(CLIENTS[client], played, tmp_path, forbidden=False)
         assert played.calls, "this client never asks, so the test proves nothing"
@@ -70,7 +71,7 @@ def test_the_machine_is_asked_only_if_it_may_be(client: str, tmp_path: Path) -> 
 
 
 def test_the_place_has_one_name_whether_it_can_be_opened_or_not(tmp_path: Path) -> None:
-    """A result names it alike, whoever settled."""
+    """The URI in a result is the same whether or not the process that settled could open the place."""
     shows = probes(S3).replace("getattr(sink, 'why', '')", "sink.uri, type(sink).__name__")
     with metadata() as played:
         assert asks(shows, played, tmp_path, forbidden=True).stdout.split() == ["s3a://lake/t", "Absent"]
@@ -98,7 +99,8 @@ def test_the_place_has_one_name_whether_it_can_be_opened_or_not(tmp_path: Path) 
     ids=lambda value: " ".join(value) if isinstance(value, dict) else value[:2],
 )
 def test_what_was_given_to_the_process_is_used(place: str, given: dict[str, str], tmp_path: Path) -> None:
-    """Variables, mounted files and projected tokens are meant for it: the store is opened, and the machine is not asked."""
+    """Environment variables, mounted files and projected tokens were given to the process deliberately: the store is opened with them, and
+    the metadata service is not contacted."""
     with metadata() as played:
         done = asks(probes(place), played, tmp_path, forbidden=True, **given)
         assert "no credentials of its own" not in done.stdout + done.stderr
@@ -116,7 +118,8 @@ def test_what_was_given_to_the_process_is_used(place: str, given: dict[str, str]
     ids=" ".join,
 )
 def test_half_of_it_does_not_open_a_way_around(half: dict[str, str], tmp_path: Path) -> None:
-    """A lone variable, or a profile that names the machine's role as its source: still nothing is asked."""
+    """With an incomplete set of variables, or a profile that takes the machine's role as its source, the metadata service is still not
+    contacted."""
     config = tmp_path / "config"
     config.write_text("[profile machine]\nrole_arn = arn:aws:iam::1:role/r\ncredential_source = Ec2InstanceMetadata\n")
     with metadata() as played:

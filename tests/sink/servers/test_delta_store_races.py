@@ -1,4 +1,4 @@
-"""The races of Delta on an S3-compatible server: real processes, killed, frozen and woken; effects are counted in the log there."""
+"""The races of Delta on an S3-compatible server: real processes, killed, frozen and resumed; effects are counted in the table's log."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_many_processes_race(
     contest = DeltaContest(
         tmpfs_path, url, started, seed=seed, keys=KEYS, processes=PROCESSES, environment=environment_of(server)
     )
-    # The table is made once: a fault at that step leaves no other.
+    # Only one process creates the table, so no second fault at that step can be required.
     rare = contest.run({"died": 3, "freeze": 5, "Committed": 1, **dict.fromkeys(STEPS[1:], 1)})
     outcome, hits = contest.judge(), contest.hits()
     say(f"{dict(contest.faults)} {dict(outcome)} {dict(hits)}; rare: {rare}")
@@ -59,8 +59,8 @@ def test_many_processes_race(
 def test_a_writer_dies_or_freezes_at_a_step(
     point: str, fault: str, server: StoreServer, tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
-    """Attempt 2 ends, or freezes, at the step; the fence that follows is final: later callers, and the zombie when it wakes, get its
-    answer; the log commits the key once or never."""
+    """Attempt 2 dies, or freezes, at the step; the answer of the fence that follows is final: later callers, and the zombie when it
+    resumes, get it too; the log has one commit of the key or none, for good."""
     url = server.url(f"step-{secrets.token_hex(4)}")
     plan = Plan(
         folder=str(tmpfs_path),

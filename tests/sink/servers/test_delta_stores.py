@@ -1,4 +1,4 @@
-"""Delta tables on servers that speak the stores' APIs: delta-rs reads and checkpoints there, our own creates decide."""
+"""Delta tables on servers with the APIs of object stores: delta-rs reads and checkpoints them, and our own conditional creates commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = 12
 
 @pytest.fixture
 def url(server: StoreServer) -> str:
-    """Of a table that does not exist yet, on the store of this process."""
+    """URL of a table that does not exist yet, on the store of this process."""
     return server.url(f"t-{secrets.token_hex(4)}/orders")
 
 
@@ -33,13 +33,13 @@ def sink_at(url: str) -> DeltaTableSink:
 
 
 def numbers_at(url: str) -> list[int]:
-    """Every row of the table, as delta-rs reads it."""
+    """The column `n` of every row, sorted, as delta-rs reads it."""
     shown = sink_at(url)._log.open().to_pyarrow_table()
     return sorted(cast("list[int]", shown["n"].to_pylist()))
 
 
 def test_a_table_on_a_store(url: str, key: SinkKey) -> None:
-    """Created, committed, fenced, replaced, checkpointed and read there; a zombie is barred by the log in the bucket."""
+    """The table is created, committed to, fenced, replaced, checkpointed and read; a zombie is barred by the log in the bucket."""
     sink = sink_at(url)
     run(sink.check())
     zombie = sink.stage(table_of(9), key, 1, fingerprint="f")
@@ -60,7 +60,7 @@ def test_a_table_on_a_store(url: str, key: SinkKey) -> None:
 
 
 def test_a_race_on_a_store(url: str) -> None:
-    """Three writers for each of twelve keys: one commit each, the others get that commit, and every row is there once."""
+    """Three writers for each of twelve keys: one commit per key, which the other two get as their answer, and every row is there once."""
 
     def attempt(work: tuple[int, int]) -> tuple[int, str, str]:
         number, token = work

@@ -1,4 +1,4 @@
-"""Changes that a catalog makes, and whose replies are thrown away on the way back, on real servers: one effect, recognised as one's own."""
+"""A catalog makes a change and its reply is lost, on real servers: the change has one effect, and its sender recognises it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from sparkonce.sink.protocol import Committed, Evidence, FencedOff, SinkKey
 
 @contextlib.contextmanager
 def rest(request: pytest.FixtureRequest, _folder: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
-    """Apache Iceberg's own server, behind a line."""
+    """Apache Iceberg's own REST server, behind a proxy."""
     with in_front_of(request.getfixturevalue("iceberg_server").removeprefix("http://")) as proxy:
         yield proxy, rest_catalog(f"http://{proxy.address}")
 
 
 @contextlib.contextmanager
 def sql(_request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
-    """PostgreSQL, behind a line."""
+    """PostgreSQL, behind a proxy."""
     server = postgres.server()
     schema = server.fresh_schema()
     with server.connect() as connection:
@@ -44,7 +44,7 @@ def sql(_request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[Proxy, 
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Connections to databases are closed when the test ends: catalogs keep theirs."""
+    """Closes the connections to databases when the test ends, since catalogs keep theirs open."""
     made = []
 
     def engine(*arguments: Any, **named: Any) -> Any:
@@ -61,7 +61,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def line(
     request: pytest.FixtureRequest, tmp_path: Path, engines: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Proxy]:
-    """Between this process and its catalog, which holds no table of ours before or after."""
+    """The proxy between this process and its catalog; the catalog holds no table of ours before or after the test."""
     store_servers.no_proxy(monkeypatch)
     with request.param(request, tmp_path) as (proxy, environment):
         for name, value in environment.items():
@@ -72,7 +72,7 @@ def line(
 
 
 def losing(sink: IcebergTableSink, line: Proxy, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The reply to the next change that the sink sends is lost. One entry for each change that was sent."""
+    """Loses the reply to the next change that the sink sends. Returns a list with one entry for each change that was sent."""
     catalog = sink._place.catalog
     send = catalog.commit_table
     sent: list[str] = []
@@ -90,21 +90,21 @@ def losing(sink: IcebergTableSink, line: Proxy, monkeypatch: pytest.MonkeyPatch)
             line.lose = 0
 
     if hasattr(catalog, "engine"):
-        # Of the statements of one transaction only the last makes the change.
+        # Within a transaction only the last statement makes the change visible.
         event.listen(catalog.engine, "commit", lose)
     monkeypatch.setattr(catalog, "commit_table", unheard)
     return sent
 
 
 def commits(key: SinkKey) -> int:
-    """Snapshots that brought rows of the key: what readers saw happen."""
+    """Snapshots that added rows of the key, in other words the effects that readers saw."""
     said = [each.summary.additional_properties for each in iceberg_tables.table().metadata.snapshots if each.summary]
     return sum(each.get("sparkonce.sink-key") == str(key) and "sparkonce.snapshot" not in each for each in said)
 
 
 def test_a_commit_whose_reply_is_lost_is_recognised(line: Proxy, key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalog made the change and its reply was lost: the commit's owner is read from the table. It is sent once; the rows are there
-    once; a later abort deletes nothing, and a twin gets this commit."""
+    """The catalog committed and its reply was lost: the sink finds the commit, as its own, in the table. It is sent once; the rows are
+    there once; a later abort deletes nothing, and another driver of the attempt gets this commit."""
     sink = opened()
     slot = staged(sink, key, 1, 1, 2)
     sent = losing(sink, line, monkeypatch)
@@ -120,7 +120,7 @@ def test_a_commit_whose_reply_is_lost_is_recognised(line: Proxy, key: SinkKey, m
 
 
 def test_a_fence_whose_reply_is_lost_bars(line: Proxy, key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fence is read back and exists once, and the zombie is fenced."""
+    """The fence is found in the table and exists once, and the zombie is fenced."""
     sink, other = opened(), SinkKey(key_hash="c3d4", output="orders", generation=1)
     written(sink, other, 1, 9)
     zombie = staged(sink, key, 1, 1)

@@ -1,4 +1,4 @@
-"""The race of test_iceberg_races on a REST catalog, whose server is Java."""
+"""The race of test_iceberg_races on a REST catalog with a Java server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sink.test_iceberg_races import contest_in
 def test_processes_race_on_a_rest_catalog(
     tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[ForkServerProcess]
 ) -> None:
-    """The same on Apache Iceberg's own REST catalog server, which takes commits of several clients at once, with fewer keys."""
+    """The same race, with fewer keys, on Apache Iceberg's own REST catalog server, which accepts commits of several clients at once."""
     with rest_server(tmpfs_path) as url:
         (tmpfs_path / iceberg_attempts.REST_URL).write_text(url)
         for name, value in rest_catalog(url).items():

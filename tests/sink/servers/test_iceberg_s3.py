@@ -45,7 +45,7 @@ def lake(s3_server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_table_on_s3_goes_through_all_verbs(lake: str, key: SinkKey) -> None:
-    """Commit, find, probe, fence, replace, abort, sweep and inventory, with `s3://` in the metadata and `s3a://` for Spark."""
+    """Commit, find, probe, fence, replace, abort, sweep and inventory work with `s3://` in the metadata and `s3a://` for Spark."""
     sink = opened()
     first = sink.stage(table_of(1, 2), key, 1, fingerprint="f")
     assert run(sink.commit(key, first)) == Committed(first)
@@ -72,7 +72,8 @@ def test_a_table_on_s3_goes_through_all_verbs(lake: str, key: SinkKey) -> None:
 
 
 def test_objects_of_a_table_on_s3(lake: str, s3_server: StoreServer) -> None:
-    """Each verb of a place: an object is created once, read completely and from its end, listed, deleted; a missing one is not an error."""
+    """Every verb of `Objects`: an object is created once, read whole and from its end, listed and deleted; a missing one is not an
+    error."""
     catalog = iceberg_tables.catalog()
     catalog.create_namespace("sales")
     table = catalog.create_table(iceberg_tables.TABLE, schema=iceberg_tables.NUMBERS)
@@ -97,7 +98,7 @@ def test_objects_of_a_table_on_s3(lake: str, s3_server: StoreServer) -> None:
 
 
 def test_a_store_that_does_not_answer_is_unavailable(lake: str, key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalog answers and the store does not: unknown, in one sentence."""
+    """The catalog answers and the store does not: the outcome is unknown, said in one sentence."""
     sink = opened()
     slot = sink.stage(table_of(1), key, 1, fingerprint="f")
     assert run(sink.commit(key, slot)) == Committed(slot)

@@ -1,4 +1,4 @@
-"""Requests that a store carries out, and whose replies are thrown away on the way back: one effect, recognised as one's own."""
+"""A store carries out a request and its reply is lost: the request has one effect, and its sender recognises it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sparkonce.sink.delta.sink import DeltaTableSink, digest_of
 from sparkonce.sink.open import Declared, open_sink
 from sparkonce.sink.protocol import Committed, Evidence, FencedOff, Sink, SinkKey
 
-pytestmark = only_on("versitygw", "azurite")  # what both clients of a Delta table can be pointed at
+pytestmark = only_on("versitygw", "azurite")  # servers that both clients of a Delta table can use
 
 
 @pytest.fixture
 def line(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Between this process and the store."""
+    """The proxy between this process and the store."""
     store_servers.no_proxy(monkeypatch)
     with in_front_of(running.address) as proxy:
         running.at(proxy.address).use(monkeypatch)
@@ -34,7 +34,7 @@ def line(running: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prox
 
 @pytest.fixture
 def url(running: StoreServer) -> str:
-    """Of a table that does not exist yet."""
+    """URL of a table that does not exist yet."""
     return running.url(f"t-{secrets.token_hex(4)}/orders")
 
 
@@ -62,19 +62,19 @@ def losing(sink: DeltaTableSink, line: Proxy, monkeypatch: pytest.MonkeyPatch, *
 
 
 def entries_with(sink: DeltaTableSink, text: str) -> int:
-    """How many entries of the log hold it: effects, counted where they are."""
+    """Number of log entries that contain the text: effects, counted where they take effect."""
     listed = [each.path for each in run(sink._objects.list(delta_log.LOG)) if each.path.endswith(".json")]
     return sum(text.encode() in (run(sink._objects.get(path)) or b"") for path in listed)
 
 
 def numbers_of(sink: DeltaTableSink) -> list[int]:
-    """Every row, as delta-rs reads it."""
+    """The column `n` of every row, as delta-rs reads it."""
     return sorted(cast("list[int]", sink._log.open().to_pyarrow_table()["n"].to_pylist()))
 
 
 @pytest.mark.parametrize("kind", ["slotLog", "delta"])
 def test_a_store_whose_first_reply_is_lost_is_not_refused(url: str, line: Proxy, kind: str) -> None:
-    """The probe's first create is sent again and meets its own object: the store is accepted; nothing is left."""
+    """The probe's first create is resent and fails because its own object exists: the store is accepted, and nothing is left behind."""
     sink = opened(url, kind)
     line.lose = 1
     run(sink.check())
@@ -92,8 +92,8 @@ def test_a_store_whose_first_reply_is_lost_is_not_refused(url: str, line: Proxy,
 def test_a_commit_whose_reply_is_lost_is_recognised(
     url: str, line: Proxy, key: SinkKey, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The create arrives, its reply does not: the commit's owner is read from the table. One entry in the log, each row once; a later abort
-    deletes nothing, and a twin gets this commit."""
+    """The create arrived and its reply was lost: the sink finds the commit, as its own, in the table. The log has one entry, the table each
+    row once; a later abort deletes nothing, and another driver of the attempt gets this commit."""
     sink = cast("DeltaTableSink", opened(url))
     slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
     asked = losing(sink, line, monkeypatch, path=path)
@@ -111,7 +111,7 @@ def test_a_commit_whose_reply_is_lost_is_recognised(
 def test_a_fence_whose_reply_is_lost_bars(
     url: str, line: Proxy, key: SinkKey, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Its note, or its entry, arrives and the reply does not: it exists once, and the zombie that it bars is fenced."""
+    """The fence's note, or its log entry, arrived and the reply was lost: it exists once, and the zombie that it bars is fenced."""
     sink = cast("DeltaTableSink", opened(url))
     other = SinkKey(key_hash="c3d4", output="orders", generation=1)
     run(sink.commit(other, sink.stage(table_of(9), other, 1, fingerprint="f")))

@@ -1,4 +1,4 @@
-"""The races of the slot log on object stores: real processes, killed, frozen and woken; effects are counted in the store."""
+"""The races of the slot log on object stores: real processes, killed, frozen and resumed; effects are counted in the store."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from sparkonce.sink.protocol import AlreadyCommitted, FencedOff, Slot, SlotState
 LONG = 60  # seconds: a process of these tests needs less than one; only a defect takes this long
 PROCESSES = 4
 RACES = {"versitygw": (100, 1.0), "azurite": (30, 4.0), "gcs": (20, 4.0)}
-"""Keys at full size, most on the server that is closest to what people use; and how many times slower than a folder's the faults come,
-as the server's answers do."""
+"""By server: the number of keys at full size (most on versitygw, the one closest to what users run), and how much slower than on a folder
+faults are injected, since the server answers that much slower."""
 
 
 class StoreContest(Contest):
-    """Over keys of one object store."""
+    """A contest over the keys of one object store."""
 
     def __init__(self, *given: Any, slower: float, **options: Any) -> None:
         super().__init__(*given, **options)
@@ -73,8 +73,8 @@ def test_many_processes_race(
 def test_a_writer_dies_or_freezes_at_a_step(
     point: str, fault: str, server: StoreServer, tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
-    """Attempt 2 ends, or freezes, at the step; the fence that follows is final: later callers, and the zombie when it wakes, get its
-    answer; the rows are there once or never."""
+    """Attempt 2 dies, or freezes, at the step; the answer of the fence that follows is final: later callers, and the zombie when it
+    resumes, get it too; the rows are there once, or never."""
     url = server.url(f"step-{secrets.token_hex(4)}")
     plan = Plan(
         folder=str(tmpfs_path),

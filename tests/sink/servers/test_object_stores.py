@@ -1,4 +1,4 @@
-"""Slot logs on servers that speak S3, Azure's and Google's APIs: the guarantees of a place, and the errors of one without them."""
+"""Slot logs on servers with S3's, Azure's and Google's APIs: the guarantees of `Objects`, and the errors of a store that lacks them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from sparkonce.sink.slotlog.snapshot import Table
 from sparkonce.store.open import open_store
 
 ODD = "kind=a%2Fb%25%3D0 ü+&'"
-"""What Spark names a folder after a value with such characters."""
+"""Spark's folder name for a value with such characters."""
 
 
 @pytest.fixture
 def url(server: StoreServer) -> str:
-    """Of a table that does not exist yet."""
+    """URL of a table that does not exist yet."""
     return server.url(f"t-{secrets.token_hex(4)}/orders")
 
 
@@ -51,7 +51,7 @@ def sink_at(url: str, kind: str = "slotLog") -> Sink:
 
 
 def test_a_place_keeps_its_promises(url: str) -> None:
-    """A create succeeds once, for odd names too; objects are listed, read from their end and deleted as created; absence is not an
+    """A create succeeds once, for unusual names too; objects are listed, read from their end and deleted; a missing object is not an
     error."""
     objects = place(url)
     for path in ("_idem/k/1.json", f"_data/k/f/{ODD}/part-0.parquet"):
@@ -75,7 +75,7 @@ def test_a_place_keeps_its_promises(url: str) -> None:
 
 
 def test_create_by_many_has_one_winner(url: str) -> None:
-    """Of 8 simultaneous creates of one path exactly one answers True, and its content is stored."""
+    """Of 8 simultaneous creates of one path exactly one returns True, and its content is stored."""
     objects = place(url)
     for turn in range(20):
         with ThreadPoolExecutor(8) as pool:
@@ -87,7 +87,7 @@ def test_create_by_many_has_one_winner(url: str) -> None:
 
 
 def test_a_slot_log_from_check_to_sweep(url: str, key: SinkKey) -> None:
-    """The probe passes; a commit, a duplicate, a zombie, a fence, a read and a sweep answer as on a folder."""
+    """The probe passes; commit, duplicate, zombie, fence, read and sweep behave as on a folder."""
     sink = sink_at(url)
     run(sink.check())
     zombie = sink.stage(table_of(9), key, 1, fingerprint="f")
@@ -115,14 +115,14 @@ def test_the_probe_leaves_nothing(url: str) -> None:
 
 
 def test_a_lost_reply_at_commit(server: StoreServer, url: str, key: SinkKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The create arrives and its reply does not: the commit is answered as our own, or as unknown, and then found to be ours; an
-    abort after it deletes nothing."""
+    """The create arrived and its reply was lost: the commit is reported as our own, or as unknown and then found to be ours; an abort after
+    it deletes nothing."""
     with in_front_of(server.address) as proxy:
         slot = sink_at(url).stage(table_of(1, 2, 3), key, 1, fingerprint="f")
         server.at(proxy.address).use(monkeypatch)
         sink = sink_at(url)
-        run(sink.find(key))  # a connection is open
-        proxy.cut_after = 1  # cut at the reply's first bytes: the request was answered, and the client never got it
+        run(sink.find(key))  # opens a connection
+        proxy.cut_after = 1  # cut at the reply's first bytes: carried out, and the answer never seen
         assert run(sink.commit(key, slot)) == Committed(slot)
         assert run(sink.abort(key, slot)) == slot
     server.use(monkeypatch)
@@ -130,12 +130,12 @@ def test_a_lost_reply_at_commit(server: StoreServer, url: str, key: SinkKey, mon
     assert len(run(place(url).list(f"_idem/{key}"))) == 1
 
 
-@pytest.mark.parametrize("running", ["versitygw"], indirect=True)  # the patience is one client's: 20 s more for each
+@pytest.mark.parametrize("running", ["versitygw"], indirect=True)  # the client's own retries take 20 s, on any server
 def test_replies_that_are_all_lost(
     server: StoreServer, url: str, key: SinkKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All replies are lost after the create has arrived: unknown, within half a minute; the slot exists and is found to be our own
-    afterwards."""
+    """Every create arrives and every reply is lost: within half a minute the outcome is reported as unknown; the slot exists, and is then
+    found to be our own."""
     with in_front_of(server.address) as proxy:
         slot = sink_at(url).stage(table_of(1, 2, 3), key, 1, fingerprint="f")
         server.at(proxy.address).use(monkeypatch)
@@ -166,7 +166,7 @@ def test_nobody_listens(server: StoreServer, url: str, monkeypatch: pytest.Monke
 
 
 def test_a_missing_bucket(server: StoreServer, url: str) -> None:
-    """It is named, with what to do, by every verb that would otherwise say that there is nothing."""
+    """Every verb that would otherwise report an empty table names the bucket and what to do."""
     wrong = url.replace(f"//{store_servers.BUCKET}/", "//nobucket/")
     says = r"(bucket|container) nobucket does not exist; create it or correct the location$"
     verbs = [place(wrong).create("a", b""), sink_at(wrong).check()]
@@ -178,7 +178,7 @@ def test_a_missing_bucket(server: StoreServer, url: str) -> None:
 
 
 def test_refused_credentials(server: StoreServer, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are called refused, with the variables to set, and are not repeated."""
+    """The sentence says that the credentials were refused and which variables to set, without repeating them."""
     if server.name == "gcs":
         monkeypatch.delenv("STORAGE_EMULATOR_HOST")
         monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", "{}")
@@ -195,8 +195,8 @@ def test_refused_credentials(server: StoreServer, url: str, monkeypatch: pytest.
 
 
 def test_a_server_that_ignores_if_none_match_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """moto, made to overwrite objects that should only be created: the probe reports that exactly-once is impossible there, a job ends with
-    that sentence before anything is reserved, and nothing is left. Without that flag, moto passes."""
+    """moto, made to overwrite objects on a conditional create: the probe reports that exactly-once is impossible there, a job ends with
+    that sentence before anything is reserved, and nothing is left behind. Without that flag moto passes."""
     store_servers.no_proxy(monkeypatch)
     ledger = str(tmp_path / "ledger.db")
     with store_servers.moto(tmp_path / "forgetful", ignores_preconditions=True) as server:
@@ -219,7 +219,7 @@ def test_a_server_that_ignores_if_none_match_is_refused(tmp_path: Path, monkeypa
 
 
 def test_a_probe_whose_first_answer_was_lost_passes(key: SinkKey) -> None:
-    """obstore itself repeats a create after a 5xx and then meets its own object: that is no reason to refuse the store."""
+    """obstore retries a create after a 5xx and then finds its own object: the store is not refused for it."""
 
     class Repeating(StoreObjects):
         async def create(self, path: str, data: bytes) -> bool:
@@ -235,7 +235,7 @@ def test_a_probe_whose_first_answer_was_lost_passes(key: SinkKey) -> None:
 
 
 def test_reading_where_nothing_is_committed(server: StoreServer, url: str) -> None:
-    """The error names the URL; Spark is not needed for it."""
+    """The error names the URL; raising it does not need Spark."""
     from sparkonce.sink.slotlog.reader import files
 
     with pytest.raises(NothingCommitted, match=f"to {place(url).uri} yet"):
@@ -246,7 +246,7 @@ def test_reading_where_nothing_is_committed(server: StoreServer, url: str) -> No
 def test_a_profile(
     server: StoreServer, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: SinkKey
 ) -> None:
-    """Keys of a profile open the store; a profile that is not there, or no boto3 to read it with, is one sentence."""
+    """The keys of a profile open the store; a missing profile, or boto3 missing to read it, is one sentence."""
     shared = tmp_path / "credentials"
     access, secret = (os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
     shared.write_text(f"[lake]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
@@ -291,7 +291,7 @@ def test_a_profile(
     ],
 )
 def test_what_a_store_says_is_not_repeated(text: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages of stores and their clients contain addresses, signatures and keys; the user gets the fact and what to do."""
+    """Messages of stores and their clients contain addresses, signatures and keys; the user gets the fact and the remedy instead."""
 
     def fail(*_: object, **__: object) -> None:
         raise GenericError(text)

@@ -1,4 +1,4 @@
-"""A job on an S3-compatible server with Spark's own connector: written once, replayed, read with pruning, and nothing left behind."""
+"""A job on an S3-compatible server with Spark's own connector: written once, replayed, read with pruning, with nothing left behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_job_on_s3a(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark stages through S3A, the slot is created through obstore, and both mean one place; the ledger holds no credentials."""
+    """Spark stages through S3A and obstore creates the slot at the same place; the ledger holds no credentials."""
     needed_java()
     s3a_jars()
     store_servers.no_proxy(monkeypatch)
@@ -37,7 +37,7 @@ def test_a_job_on_s3a(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PartitionFilters: [isnotnull(so-group-kind" in seen["plan"]
     assert "ReadSchema: struct<id:bigint>" in seen["plan"]
     assert (seen["failed"], seen["late"], seen["swept"]) == (True, "FencedOff", 1), seen["left"]
-    # S3A leaves empty objects that mark folders, which only it can delete; of files, only those of the committed write are left.
+    # S3A leaves empty directory markers, which only it can delete; of the files, only those of the committed write remain.
     data = [path for path, size in seen["left"] if path.startswith("_data/") and size > 0]
     assert len(data) == 4
     assert all(path.endswith(".parquet") for path in data), data

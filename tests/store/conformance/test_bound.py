@@ -1,4 +1,4 @@
-"""A generation that follows an application that sparkonce did not create, as every store keeps it."""
+"""A generation that follows an application that sparkonce did not create, in every store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ BOUND = Bound(application="nightly", uid="u1")
 
 
 def test_the_first_binding_stands(backend: Backend) -> None:
-    """Reserve writes it; a second request of the same job, bound to another application or to none, is a duplicate and changes nothing."""
+    """Reserve records the binding; a second request for the same job, bound to another application or to none, is a duplicate and changes
+    nothing."""
     key = reserved(backend.open(), bound=BOUND)
     assert (key.now().bound, key.now().min_reader) == (BOUND, FOLLOWING)
     for other in (Bound(application="hourly", uid="u2"), None):
@@ -27,7 +28,7 @@ def test_the_first_binding_stands(backend: Backend) -> None:
 
 
 def test_the_next_generation_is_bound_only_if_its_request_is(backend: Backend) -> None:
-    """A rerun follows nothing any more; a request with a binding follows that."""
+    """A generation opened by a plain rerun is not bound; one opened by a request with a binding is."""
     key = reserved(backend.open(), bound=BOUND)
     key.finalize()
     again = key.reopen()
@@ -39,8 +40,8 @@ def test_the_next_generation_is_bound_only_if_its_request_is(backend: Backend) -
 def test_a_version_that_does_not_know_bindings_leaves_it_alone(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a version would launch the application instead of following it: for a reader of version 1 a bound record is too new, an unbound
-    one is not."""
+    """A version that does not know bindings would launch the application instead of following it, so its reader (version 1) refuses a bound
+    record as too new, and reads an unbound one."""
     store = backend.open()
     bound, plain = reserved(store, bound=BOUND), reserved(store)
     monkeypatch.setattr(records, "READER", 1)

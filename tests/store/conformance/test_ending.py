@@ -57,7 +57,8 @@ FORGET = Event(what="Forgotten", by="ann", why="test data")
 
 
 def test_finalize_records_the_result(store: IdempotencyStore) -> None:
-    """One step: the result beside the record, its outcome and expiry in it, the claim dropped, an event written."""
+    """In one step the result is stored beside the record, the record gets outcome and expiry, the claim is dropped, and an event is
+    written."""
     key = reserved(store)
     done = run(store.finalize(key.record, key.claim, result(), retention=RETENTION))
     assert isinstance(done, Finalized)
@@ -73,7 +74,7 @@ def test_finalize_records_the_result(store: IdempotencyStore) -> None:
 
 @pytest.mark.parametrize("evidence", [FENCED_EMPTY, NEVER_RAN, "exit code 1", "ann said failed"])
 def test_finalize_records_the_proof_of_no_effect(store: IdempotencyStore, evidence: str) -> None:
-    """By its evidence alone, with the generation and attempt that it is of; the next generation begins without it."""
+    """Of the proof only the evidence is recorded, with its generation and attempt; the next generation begins without it."""
     key = reserved(store)
     ended = result(outcome=Outcome.FAILED, outputs=(), evidence=evidence)
     assert isinstance(run(store.finalize(key.record, key.claim, ended, retention=RETENTION)), Finalized)
@@ -85,7 +86,7 @@ def test_finalize_records_the_proof_of_no_effect(store: IdempotencyStore, eviden
 
 
 def test_finalize_again(store: IdempotencyStore) -> None:
-    """The same result again, concluded by any process at any time, is Finalized; another one is Conflict, and the first stays."""
+    """The same result again, from any process at any time, is Finalized; another result is a Conflict, and the first one stays."""
     key = reserved(store)
     asked = key.record
     key.finalize()
@@ -100,7 +101,7 @@ def test_finalize_again(store: IdempotencyStore) -> None:
 
 
 def test_a_non_owner_finalizes_nothing(backend: Backend, store: IdempotencyStore) -> None:
-    """Who never had the claim, or lost it to a successor, is refused."""
+    """A caller that never had the claim, or lost it to a successor, is refused."""
     key, other = reserved(store), reserved(store)
     assert run(store.finalize(key.record, other.claim, result(), retention=1.0)) == LostOwnership()
     backend.expire(key.lease)
@@ -111,7 +112,8 @@ def test_a_non_owner_finalizes_nothing(backend: Backend, store: IdempotencyStore
 
 
 def test_finalize_of_another_generation(store: IdempotencyStore) -> None:
-    """A result for a generation that is not the record's is NotFound; a result that names another generation is the caller's mistake."""
+    """A result for a generation that is not the record's is NotFound; a result that names another generation than the call is the caller's
+    mistake."""
     key = reserved(store)
     old = key.record
     with pytest.raises(ValueError):
@@ -124,7 +126,7 @@ def test_finalize_of_another_generation(store: IdempotencyStore) -> None:
 
 
 def test_two_owners_conclude_at_once(store: IdempotencyStore) -> None:
-    """Of two different results that race under one claim one is recorded, and both callers get it."""
+    """Of two different results that race under one claim one is recorded, and both callers get that one."""
     for _ in range(ROUNDS):
         key = reserved(store)
         results = [result(values={"by": 1}), result(values={"by": 2})]
@@ -145,7 +147,7 @@ def finalize(key: Key, one: Any) -> Finalized | Conflict:
 
 
 def worn(store: IdempotencyStore) -> Key:
-    """A key whose record has something in every field of a generation."""
+    """A key whose record has a value in every field of a generation."""
     key = reserved(store, objects=("uid-1",))
     seal = store.seal(key.address, generation=1, token=1, nonce=key.record.nonce, intent=intent())
     run(seal)
@@ -165,7 +167,8 @@ def worn(store: IdempotencyStore) -> Key:
 
 
 def test_a_key_that_is_rerun_for_years_stays_small(store: IdempotencyStore) -> None:
-    """Only the last few commands are remembered as openers; objects, which may ask again at any time, all are."""
+    """Of the openers that are commands only the last few are remembered; those that are objects, which may ask again at any time, all
+    are."""
     key = reserved(store)
     for _ in range(40):
         key.finalize()
@@ -176,7 +179,7 @@ def test_a_key_that_is_rerun_for_years_stays_small(store: IdempotencyStore) -> N
 
 
 def test_reopen_starts_the_next_generation_afresh(store: IdempotencyStore) -> None:
-    """Generation + 1, attempt 1, new nonce, spec and claim; the record keeps nothing of the old generation's course."""
+    """Generation + 1, attempt 1, with a new nonce, spec and claim; the record keeps nothing of how the old generation ran."""
     key = worn(store)
     key.finalize()
     spec = SpecBody(job={"new": True})
@@ -211,7 +214,7 @@ def test_reopen_starts_the_next_generation_afresh(store: IdempotencyStore) -> No
 
 
 def test_reopen_for_another_job_drops_the_followers(store: IdempotencyStore) -> None:
-    """Who wanted the old run wants the new one only if it is the same job."""
+    """Followers of the old run follow the new one only if it is the same job."""
     key = reserved(store, objects=("uid-1",))
     key.finalize()
     changed = key.reopen(fingerprints={1: "e" * 64, 2: "x"}, objects=("uid-2",))
@@ -220,7 +223,8 @@ def test_reopen_for_another_job_drops_the_followers(store: IdempotencyStore) -> 
 
 
 def test_what_may_be_reopened(backend: Backend, store: IdempotencyStore) -> None:
-    """Finalized, or held and settled (Partial, NameTaken): yes, and a claim of the old generation is dropped. Anything else is refused."""
+    """A finalized key can be reopened, and so can a key that is held and settled (Partial, NameTaken); a claim of the old generation is
+    dropped. Any other record is refused."""
     running = reserved(store)
     for key in (running, hold(reserved(store), HeldReason.UNKNOWN)):
         done = run(store.reopen(key.record, request(key.record.key), lease=key.lease))
@@ -248,7 +252,7 @@ def hold(key: Key, reason: HeldReason) -> Key:
 
 
 def test_a_repeated_reopen_is_recognised(store: IdempotencyStore) -> None:
-    """The same request with the same nonce gets the generation that it opened; there is no third."""
+    """The same request with the same nonce gets the generation that it opened; no further one is opened."""
     key = reserved(store)
     key.finalize()
     asked = request(key.record.key)
@@ -259,7 +263,7 @@ def test_a_repeated_reopen_is_recognised(store: IdempotencyStore) -> None:
 
 
 def test_one_opener_opens_one_generation(backend: Backend, store: IdempotencyStore) -> None:
-    """An opener that has opened a generation of this key gets that answer for ever, with any nonce and whatever was opened since."""
+    """An opener that opened a generation of this key is answered with it for ever, with any nonce and whatever was opened since."""
     by = Opener(uid="u", number=1, fingerprint="f")
     key = reserved(store, by=by)
     key.finalize()
@@ -273,8 +277,8 @@ def test_one_opener_opens_one_generation(backend: Backend, store: IdempotencySto
 
 
 def test_openers_by_annotation_are_bounded(backend: Backend, store: IdempotencyStore) -> None:
-    """An object that is annotated for years keeps its newest requests in the record, and never pushes out the newest one of another object,
-    which numbers that object's next one."""
+    """Of an object that is annotated over and over the record keeps only the newest requests. They never displace the newest request of
+    another object, from which that object's next request number follows."""
     other = Opener(uid="other", number=1, fingerprint="f", rerun="x")
     key = reserved(store, by=other)
     made = [
@@ -290,7 +294,7 @@ def test_openers_by_annotation_are_bounded(backend: Backend, store: IdempotencyS
 
 
 def test_a_changed_record_is_not_reopened(store: IdempotencyStore) -> None:
-    """Of two callers that want another run of the same result, the second is shown what the first opened."""
+    """Of two callers that reopen the same result, the second gets the record that the first one opened."""
     key = reserved(store)
     key.finalize()
     first = key.reopen()
@@ -298,7 +302,7 @@ def test_a_changed_record_is_not_reopened(store: IdempotencyStore) -> None:
 
 
 def test_eight_reopen_at_once(store: IdempotencyStore) -> None:
-    """Of eight callers that reopen one result at the same instant exactly one opens generation 2."""
+    """Of eight simultaneous callers exactly one opens generation 2."""
     lease = run(store.open_lease(owner="me"))
     for _ in range(ROUNDS // 3):
         key = reserved(store, lease)
@@ -326,7 +330,7 @@ def forget(key: Key) -> object:
 
 @pytest.mark.parametrize("remove", [purge, forget], ids=["purge", "forget"])
 def test_removing_leaves_the_floor_and_the_history(store: IdempotencyStore, remove: Callable[[Key], object]) -> None:
-    """Record, specs, results, intents, reports and touches go; the generation floor and the events stay, and say what happened."""
+    """Record, specs, results, intents, reports and touches are deleted; the generation floor and the events stay and say what happened."""
     key = worn(store)
     run(store.report(key.address, 1, Report(attempt=1, reporter="d", kind="values")))
     run(store.renew(key.address, 1, Beat(attempt=2, nonce="n2", by="driver")))
@@ -346,7 +350,7 @@ def test_removing_leaves_the_floor_and_the_history(store: IdempotencyStore, remo
 
 @pytest.mark.parametrize("remove", [purge, forget], ids=["purge", "forget"])
 def test_no_generation_is_used_twice(store: IdempotencyStore, remove: Callable[[Key], object]) -> None:
-    """Reserve, reopen and removal in any order: numbers only grow, and the floor is the last one used."""
+    """Through any order of reserve, reopen and removal, generation numbers only grow, and the floor is the last one used."""
     name, used = fresh("key"), []
     for round_ in range(3):
         key = reserved(store, key=name)
@@ -365,7 +369,8 @@ def test_no_generation_is_used_twice(store: IdempotencyStore, remove: Callable[[
 
 
 def test_only_what_is_finalized_and_expired_is_purged(store: IdempotencyStore) -> None:
-    """A result before its time, a record in progress or held is refused; one that moved is Changed; another generation NotFound."""
+    """A result that has not expired and a record in progress or held are refused; a result that changed since it was read is Changed;
+    another generation is NotFound."""
     key = reserved(store)
     assert isinstance(purge(key), Refused)
     assert isinstance(forget(key), Refused)
@@ -384,7 +389,8 @@ def test_only_what_is_finalized_and_expired_is_purged(store: IdempotencyStore) -
 
 
 def test_purge_racing_reserve(store: IdempotencyStore) -> None:
-    """While a result is purged, a client asks again: it gets the result, or reads again, or opens a new generation; never the old."""
+    """A request that races with the purge of a result gets the result, must read again, or opens a new generation; never the old one
+    again."""
     lease = run(store.open_lease(owner="me"))
     for _ in range(ROUNDS):
         key = reserved(store, lease)
@@ -404,7 +410,8 @@ def ask(key: Key, floor: int) -> object:
 
 
 def test_purge_racing_attach(store: IdempotencyStore) -> None:
-    """A follower that attaches before the end moves the record, so who decided on the older one removes nothing."""
+    """A follower that attaches before the purge moves the record's revision, so a purge that was decided on the older record removes
+    nothing."""
     key = reserved(store)
     before = key.record
     done = run(store.attach(before, "follower"))

@@ -1,4 +1,4 @@
-"""Requests and replies get lost; the same call again is recognised, and everything happens once."""
+"""Requests and replies get lost: a repeated call is recognised, and everything takes effect once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ LIVES = 25
 
 
 def test_a_whole_life_over_a_line_that_loses_replies(backend: Backend, store: IdempotencyStore) -> None:
-    """Every verb of a key's life, each repeated until answered, has the outcome that it has on a good line, and leaves the same record and
-    the same history as one call each."""
+    """Every verb of a key's life, repeated until answered, has the outcome that it has on a reliable connection, and leaves the same record
+    and history as one call each."""
     line = LostReplies(store, random.Random(SEED), of=VERBS)
     for _ in range(LIVES):
         lost = life(backend, line)
         plain = life(backend, LostReplies(store, random.Random(SEED), of=()))
         assert lost == plain
-    assert line.lost > LIVES * len(VERBS)  # a line that loses nothing would prove nothing
+    assert line.lost > LIVES * len(VERBS)  # otherwise nothing was tested
 
 
 def life(backend: Backend, line: LostReplies) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
-    """The final state: the record without fields that naturally differ, the history, the result."""
+    """The final state: the record without fields that naturally differ, the history, and the result."""
     asked = request(fresh("key"), nonce=fresh())
     lease = run(line.open_lease(owner="first"))
     owned = line.until_answered("reserve", asked, lease=lease, floor=0)
@@ -56,7 +56,7 @@ def life(backend: Backend, line: LostReplies) -> tuple[dict[str, Any], list[str]
 
 
 def driven(line: LostReplies, record: Record, claim: Claim) -> Record:
-    """Attempt 1 to its result."""
+    """Runs attempt 1 to its result."""
     attached = line.until_answered("attach", record, "follower")
     assert isinstance(attached, Attached)
     sealed = line.until_answered("seal", record.address, generation=1, token=1, nonce=record.nonce, intent=intent())
@@ -73,7 +73,7 @@ def driven(line: LostReplies, record: Record, claim: Claim) -> Record:
 
 
 def test_racing_callers_over_bad_lines(store: IdempotencyStore) -> None:
-    """Callers that lose replies and are interleaved at random: each key still has one owner, who knows it, and one generation."""
+    """Callers lose replies and are interleaved at random: each key still has one owner, which knows it, and one generation."""
     rng = random.Random(SEED)
     lease = run(store.open_lease(owner="me"))
     for _ in range(LIVES):
@@ -98,7 +98,7 @@ def test_racing_callers_over_bad_lines(store: IdempotencyStore) -> None:
 
 
 def attempt(line: LostReplies, asked: Any, lease: Any) -> Any:
-    """One attempt at the call; None if there was no answer."""
+    """Sends the call once; None if there was no answer."""
     lost = line.lost
     try:
         return run(line.reserve(asked, lease=lease, floor=0))
@@ -108,7 +108,8 @@ def attempt(line: LostReplies, asked: Any, lease: Any) -> Any:
 
 
 def test_a_lost_reopen_opens_one_generation(store: IdempotencyStore) -> None:
-    """A rerun whose reply was lost is repeated, by the same call or by an opener that forgot its nonce: there is one new generation."""
+    """A rerun whose reply was lost is repeated, by the same call or by an opener that no longer knows its nonce: one new generation
+    exists."""
     line = LostReplies(store, random.Random(SEED), of=("reopen",))
     for _ in range(LIVES):
         key = reserved(store)
@@ -122,7 +123,7 @@ def test_a_lost_reopen_opens_one_generation(store: IdempotencyStore) -> None:
 
 
 def test_a_report_is_written_once_over_a_bad_line(store: IdempotencyStore) -> None:
-    """A driver that repeats its report gets the answer that it is recorded."""
+    """A driver that repeats its report is answered that the report is recorded."""
     line = LostReplies(store, random.Random(SEED), of=("report",))
     key: Key = reserved(store)
     for number in range(LIVES):

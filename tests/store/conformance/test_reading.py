@@ -1,4 +1,4 @@
-"""load, list, count, watch: looks that are complete or say that they are not."""
+"""load, list, count, watch: reads that are complete, or say that they are not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.backends import Backend
 from store.samples import Key, address_of, reserved
 
 SOON = 10.0
-"""Seconds: a look takes hundredths of one."""
+"""Seconds: a read takes hundredths of one."""
 
 
 def listed(store: IdempotencyStore, **query: object) -> list[str]:
@@ -67,7 +67,7 @@ def test_count_counts_what_is_alive(backend: Backend, store: IdempotencyStore) -
 
 
 def test_the_revision_only_grows(store: IdempotencyStore) -> None:
-    """Every change of any key gets a store revision above all before, and a look carries the newest; the epoch stays."""
+    """Every change of any key gets a higher store revision than all before it, and every read returns the newest; the epoch stays."""
     key, other = reserved(store), reserved(store)
     seen = [key.record.revision, other.record.revision]
     for phase in ("a", "b"):
@@ -79,7 +79,7 @@ def test_the_revision_only_grows(store: IdempotencyStore) -> None:
 
 
 def test_now_is_the_stores_clock(backend: Backend, store: IdempotencyStore) -> None:
-    """Times in records are those of the store's clock, in unix seconds."""
+    """Times in records come from the store's clock, in unix seconds."""
     backend.clock.ahead = 5000.0
     before = run(store.now())
     assert before <= reserved(store).record.created_at <= run(store.now())
@@ -87,7 +87,7 @@ def test_now_is_the_stores_clock(backend: Backend, store: IdempotencyStore) -> N
 
 
 def test_a_key_that_never_was(store: IdempotencyStore) -> None:
-    """Reading an unknown key answers absence everywhere, without an error."""
+    """Every read of an unknown key reports it as absent, without an error."""
     address = address_of("never")
     view = run(store.load(address))
     assert (view.record, view.claim, view.floor) == (None, None, 0)
@@ -112,13 +112,14 @@ def touched(key: Key) -> tuple[object, int]:
 
 
 def told(change: KeyChange) -> tuple[object, int]:
-    """The fields of a change that all stores can report: some cannot know whether its claim ended."""
+    """The fields of a change that all stores can report; some stores cannot know whether a claim ended."""
     assert not change.gap
     return change.address, change.revision
 
 
 def test_watch_shows_every_change_in_order(store: IdempotencyStore) -> None:
-    """From a revision on, each key that changes is named, in the order of its revisions: by records, claims, reports and removals."""
+    """From a given revision on, a watch names each key that changes, in the order of revisions, whether a record, claim, report or removal
+    changed."""
     key = reserved(store)
 
     async def scenario() -> None:
@@ -141,7 +142,7 @@ def test_watch_shows_every_change_in_order(store: IdempotencyStore) -> None:
 
 
 def test_watch_from_the_past_is_complete(store: IdempotencyStore) -> None:
-    """A watcher that comes back names every key that changed meanwhile, also those that are gone, and nothing twice."""
+    """A watch from an earlier revision names every key that changed since, removed ones too, and no key twice."""
     keys = [reserved(store) for _ in range(5)]
     since = keys[1].record.revision
     keys[0].change(phase="x")
@@ -153,7 +154,7 @@ def test_watch_from_the_past_is_complete(store: IdempotencyStore) -> None:
         seen = [told(await next_of(changes))]
         while seen[-1][1] < last_of_all:
             seen.append(told(await next_of(changes)))
-        newest = dict(seen)  # a store may also report every change in between
+        newest = dict(seen)  # some stores also report the changes in between
         assert sorted(newest, key=lambda address: newest[address]) == [keys[n].address for n in (2, 4, 0, 3)]
         assert [revision for _, revision in seen] == sorted({revision for _, revision in seen})
         last = reserved(store)
@@ -184,7 +185,7 @@ def test_watch_tells_of_a_gap(backend: Backend, future: bool) -> None:
 
 
 def test_watch_without_a_gap_after_few_removals(backend: Backend) -> None:
-    """As many removals as are kept are no gap."""
+    """There is no gap as long as every removal since is still known."""
     store = backend.open(tombstones=2)
     since = run(store.load(address_of("any"))).revision
     first = reserved(store)

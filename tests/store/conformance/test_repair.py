@@ -1,4 +1,4 @@
-"""Replacing and removing one record that cannot be read: by its very text, once, with its claim, above its floor."""
+"""Repairing or removing one record that cannot be read: only this exact text is replaced, once, with its claim, above its floor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rebuilt(record: Record, **change: Any) -> Record:
 
 @pytest.mark.parametrize("text", BROKEN)
 def test_a_record_that_cannot_be_read_is_replaced(backend: Backend, text: str) -> None:
-    """The new one is read from then on, by everybody; watchers see it, the history keeps who and why, and no claim is left."""
+    """Every reader sees the new record and every watch reports it; the history keeps who repaired it and why, and no claim is left."""
     key = reserved(backend.open())
     before = key.view().revision
     backend.write(key.address, BROKEN[text](key.record))
@@ -52,7 +52,7 @@ def test_a_record_that_cannot_be_read_is_replaced(backend: Backend, text: str) -
 
 
 def test_a_repaired_key_goes_on_under_a_new_owner(backend: Backend) -> None:
-    """The owner of before owns nothing; somebody takes the key over and writes."""
+    """The previous owner owns nothing; another process takes the key over and can write."""
     key = reserved(backend.open())
     backend.write(key.address, BROKEN["empty"](key.record))
     assert repair(key, "", rebuilt(key.record))
@@ -67,7 +67,7 @@ def test_a_repaired_key_goes_on_under_a_new_owner(backend: Backend) -> None:
 
 
 def test_a_record_that_cannot_be_read_is_removed(backend: Backend) -> None:
-    """What stood beside it goes, too; its generation stays used, and the history stays."""
+    """Everything stored beside the record is removed with it; its generation number stays used, and the history stays."""
     key = reserved(backend.open())
     backend.write(key.address, BROKEN["no JSON"](key.record))
 
@@ -82,7 +82,7 @@ def test_a_record_that_cannot_be_read_is_removed(backend: Backend) -> None:
 
 
 def test_a_repetition_is_recognised(backend: Backend) -> None:
-    """After a lost reply the same call again is the same answer and writes nothing; another repair is refused."""
+    """After a lost reply the same call gets the same answer and writes nothing; a different repair is refused."""
     for new in (rebuilt, lambda _: None):
         key = reserved(backend.open())
         text = BROKEN["empty"](key.record)
@@ -97,7 +97,7 @@ def test_a_repetition_is_recognised(backend: Backend) -> None:
 
 
 def test_only_the_text_that_was_decided_on_is_replaced(backend: Backend) -> None:
-    """Another text, or a record that can be read, is left as it is."""
+    """If the record has another text by now, or can be read, it is left as it is."""
     key = reserved(backend.open())
     assert unreadable(key) is None
     assert repair(key, "", rebuilt(key.record)) is False
@@ -111,7 +111,7 @@ def test_only_the_text_that_was_decided_on_is_replaced(backend: Backend) -> None
 
 
 def test_a_newer_version_s_record_is_not_damaged(backend: Backend) -> None:
-    """It can be read, by a newer sparkonce: nothing is replaced."""
+    """A record of a newer version can be read by that version, so it is not replaced."""
     key = reserved(backend.open())
     for text in NEWER.values():
         backend.write(key.address, text(key.record))
@@ -122,7 +122,7 @@ def test_a_newer_version_s_record_is_not_damaged(backend: Backend) -> None:
 
 
 def test_a_record_that_could_not_be_read_back_is_refused(backend: Backend) -> None:
-    """The damaged text stays, and the claim with it."""
+    """The damaged text stays, and so does the claim."""
     key = reserved(backend.open())
     backend.write(key.address, "")
     with pytest.raises(InvalidInput):

@@ -1,4 +1,4 @@
-"""reserve: the first writer wins, every other caller learns the owner, and a repetition recognises itself."""
+"""reserve: the first writer wins, every other caller gets the owner's claim, and a repetition recognises itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS = effort.size("racing rounds")
 
 
 def test_the_first_reserve_owns_the_key(store: IdempotencyStore) -> None:
-    """An absent key becomes a record in progress: generation 1, attempt 1 with the request's nonce, spec, claim and event beside it."""
+    """An absent key gets a record in progress: generation 1, attempt 1 with the request's nonce, with spec, claim and event beside it."""
     lease = run(store.open_lease(owner="host 1"))
     asked = request(objects=("uid-1",))
     before = run(store.load(asked.address))
@@ -44,7 +44,7 @@ def test_the_first_reserve_owns_the_key(store: IdempotencyStore) -> None:
 
 
 def test_the_second_reserve_is_a_duplicate(store: IdempotencyStore) -> None:
-    """Another caller with the same fingerprint is shown the record and its owner's claim, and writes nothing."""
+    """Another caller with the same fingerprint gets the record and the owner's claim, and writes nothing."""
     key = reserved(store)
     other = run(store.open_lease(owner="other"))
     done = run(store.reserve(request(key.record.key), lease=other, floor=0))
@@ -61,7 +61,7 @@ def test_two_objects_of_one_process_are_two_callers(store: IdempotencyStore) -> 
 
 
 def test_a_key_for_something_else_is_a_mismatch(store: IdempotencyStore) -> None:
-    """Another fingerprint under the same key is refused with any nonce, and nothing is written."""
+    """Another fingerprint under the same key is a mismatch whatever its nonce, and nothing is written."""
     key = reserved(store)
     for nonce in (fresh(), key.claim.nonce):
         asked = request(key.record.key, nonce=nonce, fingerprints={1: "e" * 64})
@@ -71,7 +71,8 @@ def test_a_key_for_something_else_is_a_mismatch(store: IdempotencyStore) -> None
 
 
 def test_a_record_is_compared_by_its_own_version(store: IdempotencyStore) -> None:
-    """Of several fingerprint versions the newest is recorded, and a later request is compared by the one that the record names."""
+    """Of the fingerprint versions that a request carries the newest is recorded; a later request is compared by the version that the record
+    names."""
     old = reserved(store, fingerprints={1: "one"})
     upgraded = request(old.record.key, fingerprints={1: "one", 2: "two"})
     assert isinstance(run(store.reserve(upgraded, lease=old.lease, floor=0)), Duplicate)
@@ -83,7 +84,7 @@ def test_a_record_is_compared_by_its_own_version(store: IdempotencyStore) -> Non
 
 
 def test_a_newer_version_that_changes_nothing_is_not_recorded(store: IdempotencyStore) -> None:
-    """A job with the same fingerprint by two versions is recorded under the older one, which processes of that version can read."""
+    """If two versions give a job the same fingerprint, the older version is recorded, so that processes of that version can read it."""
     new = reserved(store, fingerprints={1: "one", 2: "one"})
     assert (new.record.fingerprint_version, new.record.fingerprint) == (1, "one")
     assert isinstance(
@@ -92,7 +93,7 @@ def test_a_newer_version_that_changes_nothing_is_not_recorded(store: Idempotency
 
 
 def test_a_newer_version_may_equate_more(store: IdempotencyStore) -> None:
-    """A record equals a request by the record's version or by a newer one, which leaves more out; never by an older one."""
+    """A request equals the record if they agree by the record's version or by a newer one, which leaves more out; never by an older one."""
     old = reserved(store, fingerprints={1: "one"})
     more = request(old.record.key, fingerprints={1: "one with a run id", 2: "one"})
     assert isinstance(run(store.reserve(more, lease=old.lease, floor=0)), Duplicate)
@@ -112,7 +113,7 @@ def test_a_repetition_recognises_itself(store: IdempotencyStore) -> None:
 
 
 def test_a_repetition_after_the_claim_is_lost_is_a_duplicate(backend: Backend, store: IdempotencyStore) -> None:
-    """A nonce is valid as long as its claim: when that ended with its lease, the caller no longer owns the key."""
+    """A nonce is valid as long as its claim: once the claim ended with its lease, the repetition is a duplicate."""
     key = reserved(store)
     backend.expire(key.lease)
     other = run(store.open_lease(owner="other"))
@@ -121,7 +122,7 @@ def test_a_repetition_after_the_claim_is_lost_is_a_duplicate(backend: Backend, s
 
 
 def test_another_floor_than_was_read_is_told(store: IdempotencyStore) -> None:
-    """A reserve that compares a floor that has moved writes nothing and returns the new one."""
+    """A reserve that compares an outdated floor writes nothing and returns the current one."""
     lease = run(store.open_lease(owner="me"))
     asked = request()
     assert run(store.reserve(asked, lease=lease, floor=1)) == Moved()
@@ -139,7 +140,7 @@ def test_an_ended_lease_reserves_nothing(backend: Backend, store: IdempotencySto
 
 
 def test_eight_threads_reserve_one_key(backend: Backend) -> None:
-    """Of eight threads that reserve one key at the same instant exactly one owns it; the seven others see the winner's claim."""
+    """Of eight simultaneous threads exactly one owns the key; the other seven get its claim."""
     store = backend.open()
     lease = run(store.open_lease(owner="one process"))
     for number in range(ROUNDS):
@@ -151,7 +152,7 @@ def test_eight_threads_reserve_one_key(backend: Backend) -> None:
 
 
 def test_four_processes_reserve_one_key(durable: Durable, neighbours: list[Worker]) -> None:
-    """Of four processes that reserve the same keys in the same order, each key has exactly one owner, and all agree who it is."""
+    """Four processes reserve the same keys in the same order: each key has exactly one owner, and all four agree on it."""
     keys = [f"key-{number}" for number in range(ROUNDS)]
     for worker in neighbours:
         worker.ask(reserve_all, keys)
@@ -165,7 +166,8 @@ def test_four_processes_reserve_one_key(durable: Durable, neighbours: list[Worke
 
 
 def test_a_full_realm_refuses_new_keys_only(backend: Backend) -> None:
-    """Beyond the ceiling a new key is refused with a time to wait; known keys, other realms, and a realm whose keys expired are not."""
+    """Above the ceiling a new key is refused with a time to wait. Known keys, other realms, and a realm whose keys have expired are not
+    refused."""
     store = backend.open(max_live_keys=2)
     lease = run(store.open_lease(owner="me"))
     first, second = reserved(store, lease, key="a"), reserved(store, lease, key="b")
@@ -196,7 +198,7 @@ def test_a_full_realm_refuses_new_keys_only(backend: Backend) -> None:
     ids=["large", "surrogate", "object"],
 )
 def test_a_spec_that_cannot_be_kept_is_refused(store: IdempotencyStore, spec: SpecBody) -> None:
-    """A spec that is too large, or that JSON cannot say, is an answer of the store's, and no record of it exists."""
+    """A spec that is too large, or that JSON cannot represent, is refused with an answer, and no record of it exists."""
     lease = run(store.open_lease(owner="me"))
     asked = request(spec=spec)
     with pytest.raises(InvalidInput):
@@ -205,14 +207,14 @@ def test_a_spec_that_cannot_be_kept_is_refused(store: IdempotencyStore, spec: Sp
 
 
 def test_what_is_kept_comes_back(store: IdempotencyStore) -> None:
-    """Text of any script, nulls inside a job, and names that look like SQL or paths survive as they are."""
+    """Text in any script, nulls inside a job, and names that look like SQL or paths are read back unchanged."""
     spec = SpecBody(job={"naïve": None, "日本": ["\u0000", "'; DROP TABLE records;--", {"a": None}]})
     key = reserved(store, key="Ωμέγα/%_'\"", realm="a/b'; --", spec=spec, by=Opener(uid="u", number=1, fingerprint="f"))
     assert key.now() == key.record
     assert run(store.spec(key.address, 1)) == spec
 
 
-# --- what runs elsewhere
+# --- calls in other threads and processes
 
 
 def reserve_one(store: IdempotencyStore, lease: Lease, key: str) -> object:
@@ -220,7 +222,7 @@ def reserve_one(store: IdempotencyStore, lease: Lease, key: str) -> object:
 
 
 def reserve_all(store: IdempotencyStore, lease: Lease, keys: list[str]) -> list[tuple[bool, str]]:
-    """Of each key: whether it is ours, and the nonce of its claim."""
+    """For each key: whether we own it, and the nonce of its claim."""
     answers = []
     for key in keys:
         done = run(store.reserve(request(key, nonce=f"{lease.id}-{key}"), lease=lease, floor=0))

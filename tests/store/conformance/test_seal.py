@@ -29,7 +29,7 @@ def seal(key: Key, **change: Any) -> Sealed | Refused:
 
 
 def test_a_seal_is_written_beside_the_record(store: IdempotencyStore) -> None:
-    """The current attempt seals without a claim: the record names the token, the intent is stored beside it."""
+    """The current attempt seals without a claim: the record names its token, and the intent is stored beside the record."""
     key = reserved(store)
     done = seal(key)
     assert isinstance(done, Sealed)
@@ -55,7 +55,7 @@ def test_one_intent_per_generation(store: IdempotencyStore) -> None:
     ids=["nonce", "attempt", "generation"],
 )
 def test_only_the_current_attempt_seals(store: IdempotencyStore, wrong: dict[str, Any]) -> None:
-    """A driver of another nonce, attempt or generation is refused; so is one whose key has no record."""
+    """A driver with another nonce, attempt or generation is refused, and so is one whose key has no record."""
     key = reserved(store)
     assert isinstance(seal(key, **wrong), Refused)
     assert key.now() == key.record
@@ -64,7 +64,7 @@ def test_only_the_current_attempt_seals(store: IdempotencyStore, wrong: dict[str
 
 
 def test_a_seal_of_an_attempt_that_is_over(store: IdempotencyStore) -> None:
-    """Once the next attempt is granted, or the record is held, or the generation has ended, a seal that comes late is refused."""
+    """A late seal is refused once the next attempt is granted, the record is held, or the generation has ended."""
     granted = reserved(store)
     old = granted.record.nonce
     granted.change(attempt=2, nonce="n2")
@@ -78,7 +78,8 @@ def test_a_seal_of_an_attempt_that_is_over(store: IdempotencyStore) -> None:
 
 
 def test_settling_bars_seals(store: IdempotencyStore) -> None:
-    """If `settling` is recorded first, the seal of that attempt is refused; if the seal is first, `settling` must see it."""
+    """After `settling` is recorded, the seal of that attempt is refused; if the seal came first, the write of `settling` must have seen
+    it."""
     first = reserved(store)
     first.change(settling=Settling(attempt=1, why=Why.LOST))
     assert isinstance(seal(first), Refused)
@@ -92,7 +93,7 @@ def test_settling_bars_seals(store: IdempotencyStore) -> None:
 
 
 def test_settling_of_an_older_attempt_bars_nothing_newer(store: IdempotencyStore) -> None:
-    """Attempt 1 was settled; attempt 2 may seal."""
+    """Attempt 1 is recorded as settling; attempt 2 may seal."""
     key = reserved(store)
     key.change(settling=Settling(attempt=1, why=Why.LOST))
     key.change(attempt=2, nonce="n2")
@@ -100,7 +101,7 @@ def test_settling_of_an_older_attempt_bars_nothing_newer(store: IdempotencyStore
 
 
 def test_a_repeated_seal_is_recognised_after_settling(store: IdempotencyStore) -> None:
-    """A repetition of a recorded seal is answered Sealed, whatever came after it."""
+    """A repetition of a recorded seal is Sealed, whatever was written after it."""
     key = reserved(store)
     sealed = seal(key)
     assert isinstance(sealed, Sealed)
@@ -110,7 +111,7 @@ def test_a_repeated_seal_is_recognised_after_settling(store: IdempotencyStore) -
 
 
 def test_seal_against_settling_at_the_same_instant(store: IdempotencyStore) -> None:
-    """Of a seal and a `settling` that race, exactly one is written; both never."""
+    """Of a seal and a write of `settling` that race, exactly one succeeds."""
     for _ in range(ROUNDS):
         key = reserved(store)
         settling = key.record.changed(settling=Settling(attempt=1, why=Why.LOST))
@@ -127,13 +128,13 @@ def settle(key: Key, changed: Record) -> object:
 
 
 def test_an_intent_of_another_token_is_the_callers_mistake(store: IdempotencyStore) -> None:
-    """The intent and the seal name one token."""
+    """The intent and the seal must name the same token."""
     with pytest.raises(ValueError):
         seal(reserved(store), intent=intent(2))
 
 
 def test_reports_are_created_once(store: IdempotencyStore) -> None:
-    """A reporter's first entry stays: the same again is True, another body False; reporters do not share entries."""
+    """A reporter's first entry stays: the same body again is True, another one False; reporters do not share entries."""
     key = reserved(store)
     first = Report(attempt=1, reporter="driver-1", kind="values", body={"rows": 3, "none": None})
     assert run(store.report(key.address, 1, first)) is True
@@ -147,7 +148,7 @@ def test_reports_are_created_once(store: IdempotencyStore) -> None:
 
 
 def test_a_report_to_nobody_is_not_kept(store: IdempotencyStore) -> None:
-    """Without a record, or for a generation that never existed, a report is not stored."""
+    """A report for a key without a record, or for a generation that never existed, is not stored."""
     report = Report(attempt=1, reporter="driver", kind="values")
     assert run(store.report(address_of("never"), 1, report)) is False
     key = reserved(store)
@@ -156,13 +157,13 @@ def test_a_report_to_nobody_is_not_kept(store: IdempotencyStore) -> None:
 
 
 def said(reporter: str, size: int, *, kind: str = "values", attempt: int = 1) -> Report:
-    """A report of exactly so many bytes of JSON."""
+    """A report of exactly this many bytes of JSON."""
     empty = Report(attempt=attempt, reporter=reporter, kind=kind, body={"x": ""})
     return empty.model_copy(update={"body": {"x": "a" * (size - len(encode(empty)))}})
 
 
 def test_a_report_has_a_limit(store: IdempotencyStore) -> None:
-    """16 KiB are stored and one byte more is not; evidence of commits, which lists files, may have as much as any value."""
+    """A report of 16 KiB is stored, and one byte more is refused; evidence of commits, which lists files, may be as large as any value."""
     key = reserved(store)
     assert run(store.report(key.address, 1, said("fits", rules.REPORT_LIMIT))) is True
     with pytest.raises(
@@ -175,8 +176,8 @@ def test_a_report_has_a_limit(store: IdempotencyStore) -> None:
 
 
 def test_an_attempt_has_a_limit_for_all_of_its_reports(store: IdempotencyStore) -> None:
-    """What an attempt says is counted in the step that stores it: at its limit it is refused, what it has said is recognised and kept, a
-    settle run's verdict still has room, and the next attempt begins anew."""
+    """The size of an attempt's reports is counted in the step that stores them. At the limit a new report is refused, a repetition is still
+    recognised and what was stored is kept, a settle run's verdict still has room, and the next attempt starts from zero."""
     key = reserved(store)
     whole = (rules.ATTEMPT_LIMIT - rules.VERDICT_ROOM) // rules.REPORT_LIMIT
     for number in range(whole):
@@ -196,7 +197,7 @@ def test_an_attempt_has_a_limit_for_all_of_its_reports(store: IdempotencyStore) 
 
 
 def test_an_attempt_makes_a_thousand_reports(store: IdempotencyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports are counted besides their bytes; the one after the last is refused."""
+    """Reports are counted as well as their bytes: the one beyond the limit is refused."""
     monkeypatch.setattr(rules, "REPORTS", 3)
     key = reserved(store)
     for number in range(3):
@@ -206,14 +207,14 @@ def test_an_attempt_makes_a_thousand_reports(store: IdempotencyStore, monkeypatc
 
 
 def test_a_realm_has_a_limit_for_its_reports(backend: Backend) -> None:
-    """At the realm's limit reports of all its keys are refused, verdicts and repetitions are not, another realm is not touched, and what
-    a forgotten key had taken is free again."""
+    """At the realm's limit reports of all its keys are refused. Verdicts and repetitions are not, other realms are not affected, and the
+    space of a forgotten key is free again."""
     seconds = [0.0]
     store = backend.open(max_report_bytes=100_000, monotonic=lambda: seconds[0])
     first, second, other = reserved(store), reserved(store), reserved(store, realm="another")
     for number in range(6):
         assert run(store.report(first.address, 1, said(f"d-{number}", 16_000))) is True
-    if isinstance(store, Ledger):  # etcd's is asked in its own event loop: tests/api/test_monitoring.py
+    if isinstance(store, Ledger):  # etcd's own count is tested in tests/api/test_monitoring.py
         assert 0.95 < store.reports_ratio() < 1
     for key in (first, second):
         with pytest.raises(
@@ -225,7 +226,7 @@ def test_a_realm_has_a_limit_for_its_reports(backend: Backend) -> None:
     assert run(store.report(other.address, 1, said("d", 16_000))) is True
     first.finalize()
     run(store.forget(first.now(), Event(what="Forgotten", by="ann")))
-    seconds[0] += 61  # etcd counts again after so long
+    seconds[0] += 61  # etcd refreshes its count after a minute
     assert run(store.report(second.address, 1, said("more", 16_000))) is True
 
 
@@ -242,8 +243,8 @@ def test_a_forgotten_key_counts_anew(store: IdempotencyStore) -> None:
 
 
 def test_what_could_not_be_read_back_is_refused_and_changes_nothing(store: IdempotencyStore) -> None:
-    """Progress, a report and an intent nested 220 deep: refused, and each verb of the key still works. Such a beat was once written, and
-    no verb could read its key."""
+    """Progress, a report and an intent nested 220 deep are refused, and each verb of the key still works. (A beat that deep was once
+    stored, and then no verb could read its key.)"""
     key = reserved(store)
     deep: Any = 1
     for _ in range(220):
@@ -262,8 +263,8 @@ def test_what_could_not_be_read_back_is_refused_and_changes_nothing(store: Idemp
 
 
 def test_renew_touches_the_current_attempt(backend: Backend, store: IdempotencyStore) -> None:
-    """Driver and owner each have their touch, with progress and its age in seconds; neither moves the record, nor, in stores that count
-    changes only, the store's revision."""
+    """Driver and owner each have a touch of their own, with progress and its age in seconds. Neither moves the record's revision, nor the
+    store's in stores that count changes only."""
     key = reserved(store)
     revision = key.view().revision
     driver = Beat(attempt=1, nonce=key.record.nonce, by="driver", progress={"stages": 3})
@@ -279,7 +280,7 @@ def test_renew_touches_the_current_attempt(backend: Backend, store: IdempotencyS
 
 
 def test_the_age_of_a_touch_grows_by_no_clock_that_is_set(backend: Backend) -> None:
-    """Ages follow the monotonic clock: a jump of the wall clock by hours makes nothing stale."""
+    """Ages follow the monotonic clock: if the wall clock jumps by hours, nothing becomes stale."""
     seconds = 100.0
     store = backend.open(monotonic=lambda: seconds)
     key = reserved(store)
@@ -290,7 +291,7 @@ def test_the_age_of_a_touch_grows_by_no_clock_that_is_set(backend: Backend) -> N
 
 @pytest.mark.parametrize("wrong", [{"nonce": "another"}, {"attempt": 2}], ids=["nonce", "attempt"])
 def test_renew_of_an_attempt_that_is_over(store: IdempotencyStore, wrong: dict[str, Any]) -> None:
-    """A touch by another attempt or nonce, for another generation, of a finalized or an absent key is answered false and not kept."""
+    """A touch by another attempt or nonce, for another generation, or of a finalized or absent key returns False and is not stored."""
     key = reserved(store)
     beat = Beat(attempt=1, nonce=key.record.nonce, by="driver")
     assert run(store.renew(key.address, 1, beat.model_copy(update=wrong))) is False

@@ -36,14 +36,14 @@ def lease_of(store: IdempotencyStore) -> Lease:
 
 
 def test_a_live_owner_is_not_replaced(store: IdempotencyStore) -> None:
-    """While the claim's lease lives, taking over is lost, and shows the record."""
+    """While the lease of a key's claim is alive, take_over is Lost and returns the record."""
     key = reserved(store)
     assert run(store.take_over(key.record, lease=lease_of(store), nonce=fresh())) == Lost(key.record)
     assert key.view().claim == key.claim
 
 
 def test_a_dead_owner_is_replaced_at_once(backend: Backend, store: IdempotencyStore) -> None:
-    """When the lease has ended the claim is gone from every look, and the first to ask owns the unchanged record."""
+    """Once the lease has ended no read shows the claim, and the first caller owns the unchanged record."""
     key = reserved(store)
     backend.expire(key.lease)
     assert key.view().claim is None
@@ -56,7 +56,7 @@ def test_a_dead_owner_is_replaced_at_once(backend: Backend, store: IdempotencySt
 
 
 def test_exactly_one_of_eight_threads_takes_over(backend: Backend, store: IdempotencyStore) -> None:
-    """Of eight callers that want a dead owner's key at the same instant exactly one owns it, every time."""
+    """Of eight simultaneous callers exactly one owns the dead owner's key, in every round."""
     leases = [lease_of(store) for _ in range(8)]
     for _ in range(ROUNDS):
         key = reserved(store)
@@ -70,7 +70,7 @@ def take_one(store: IdempotencyStore, lease: Lease, record: Record) -> Owned | L
 
 
 def test_exactly_one_of_four_processes_takes_over(durable: Durable, neighbours: list[Worker]) -> None:
-    """Four processes that want the same dead owner's keys, while others look at them: each key has one new owner."""
+    """Four processes take over the same dead owner's keys while they also read them: each key has one new owner."""
     store = durable.open()
     lease = lease_of(store)
     records = [reserved(store, lease).record for _ in range(ROUNDS)]
@@ -82,7 +82,7 @@ def test_exactly_one_of_four_processes_takes_over(durable: Durable, neighbours: 
 
 
 def take_all(store: IdempotencyStore, lease: Lease, records: list[Record]) -> list[bool]:
-    """Which of them are ours; between two of them we look at all, as a follower would."""
+    """The keys that this process took over; between them it reads all keys, as a follower would."""
     ours = []
     for number, record in enumerate(records):
         ours.append(isinstance(take_one(store, lease, record), Owned))
@@ -92,7 +92,7 @@ def take_all(store: IdempotencyStore, lease: Lease, records: list[Record]) -> li
 
 
 def test_a_repetition_takes_over_once(backend: Backend, store: IdempotencyStore) -> None:
-    """The same call with the same nonce is answered with the same claim, even when the record has moved meanwhile."""
+    """The same call with the same nonce gets the same claim, even if the record has changed since."""
     key = reserved(store)
     backend.expire(key.lease)
     lease = lease_of(store)
@@ -106,7 +106,7 @@ def test_a_repetition_takes_over_once(backend: Backend, store: IdempotencyStore)
 
 
 def test_a_changed_record_is_not_taken_over(backend: Backend, store: IdempotencyStore) -> None:
-    """A caller that decided on an older record than the current one must decide anew."""
+    """A caller that decided on an older record must decide again."""
     key = reserved(store)
     run(store.attach(key.record, "follower"))
     backend.expire(key.lease)
@@ -115,7 +115,7 @@ def test_a_changed_record_is_not_taken_over(backend: Backend, store: Idempotency
 
 
 def test_a_held_record_is_taken_over_and_a_finalized_one_never(backend: Backend, store: IdempotencyStore) -> None:
-    """A person who resolves a held key takes it over; a finalized key, or one without a record, is never taken over."""
+    """Resolving a held key takes it over; a finalized key or one without a record can never be taken over."""
     held = reserved(store)
     held.change(state=State.HELD, held=HeldReason.UNKNOWN)
     assert held.view().claim is None
@@ -130,7 +130,7 @@ def test_a_held_record_is_taken_over_and_a_finalized_one_never(backend: Backend,
 
 
 def test_an_ended_lease_takes_nothing_over(backend: Backend, store: IdempotencyStore) -> None:
-    """A process that has lost its lease cannot come to own anything."""
+    """A process that has lost its lease can become the owner of nothing."""
     key = reserved(store)
     backend.expire(key.lease)
     assert run(store.take_over(key.record, lease=key.lease, nonce=fresh())) == Lost(key.record)
@@ -139,7 +139,7 @@ def test_an_ended_lease_takes_nothing_over(backend: Backend, store: IdempotencyS
 
 @pytest.mark.parametrize("successor", [False, True], ids=["nobody", "successor"])
 def test_writes_of_a_lost_owner(backend: Backend, store: IdempotencyStore, successor: bool) -> None:
-    """Every write under a claim that ended is refused, whether or not the key has another owner now, and nothing is written."""
+    """Every write under a claim that has ended is refused and writes nothing, whether or not the key has a new owner."""
     key = reserved(store)
     backend.expire(key.lease)
     if successor:
@@ -153,7 +153,7 @@ def test_writes_of_a_lost_owner(backend: Backend, store: IdempotencyStore, succe
 
 
 def test_a_claim_is_its_revision_and_its_nonce(store: IdempotencyStore) -> None:
-    """A caller with a claim's revision and not its nonce is not its owner: a restored store assigns the same revisions again."""
+    """The claim's revision without its nonce does not prove ownership: a restored store assigns the same revisions again."""
     key = reserved(store)
     stranger = replace(key.claim, nonce="another")
     assert run(store.heartbeat(stranger)) == LostOwnership()
@@ -164,7 +164,7 @@ def test_a_claim_is_its_revision_and_its_nonce(store: IdempotencyStore) -> None:
 
 
 def test_heartbeat_answers_what_became_of_the_key(store: IdempotencyStore) -> None:
-    """Still ours, finalized with this result, or gone: a heartbeat says which, and never changes the record."""
+    """A heartbeat says whether the key is still ours, finalized with which result, or gone, and never changes the record."""
     key = reserved(store)
     assert run(store.heartbeat(key.claim)) == Updated(key.record)
     assert key.view().revision == key.record.revision
@@ -175,7 +175,7 @@ def test_heartbeat_answers_what_became_of_the_key(store: IdempotencyStore) -> No
 
 
 def test_drop_gives_the_claim_up(store: IdempotencyStore) -> None:
-    """A dropped claim is free for others at once; the record stays as it was; dropping again, or another's claim, does nothing."""
+    """Others can take over a dropped claim at once; the record is unchanged; dropping again, or dropping another's claim, does nothing."""
     key = reserved(store)
     run(store.drop(key.claim))
     view = key.view()
@@ -188,7 +188,8 @@ def test_drop_gives_the_claim_up(store: IdempotencyStore) -> None:
 
 
 def test_revoking_a_lease_ends_all_its_claims(store: IdempotencyStore) -> None:
-    """revoke ends every claim of the lease at once, and those of no other; it may be called again, and keep_alive says that it ended."""
+    """revoke ends every claim of the lease at once, and no other claim; calling it again does no harm, and keep_alive then reports the
+    end."""
     mine, other = lease_of(store), lease_of(store)
     keys = [reserved(store, mine) for _ in range(3)]
     kept = reserved(store, other)
@@ -205,7 +206,7 @@ def test_revoking_a_lease_ends_all_its_claims(store: IdempotencyStore) -> None:
 
 
 def test_a_killed_process_is_replaced_at_once(sqlite: Sqlite, worker: Worker) -> None:
-    """After SIGKILL of an owner its key can be taken over immediately: the kernel ended the lease, no time has to pass."""
+    """After SIGKILL of its owner a key can be taken over immediately, since the kernel releases the lease; nothing has to time out."""
     store = sqlite.open()
     record = worker.do(reserve_here, "precious").record
     assert run(store.load(record.address)).claim is not None
@@ -220,8 +221,8 @@ def reserve_here(store: SqliteStore, lease: Lease, key: str) -> Owned:
 
 
 def test_a_frozen_process_loses_its_key(sqlite: Sqlite) -> None:
-    """A process that is frozen for longer than `stale_after` can be replaced although it holds its lock; when it wakes, its writes are
-    refused."""
+    """A process that is frozen for longer than `stale_after` can be replaced although it still holds its lock; its writes after resuming
+    are refused."""
     stale_after = 1.0
     store = sqlite.open(stale_after=stale_after)
     owner = Worker(sqlite.opening(stale_after=stale_after))
@@ -240,7 +241,7 @@ def test_a_frozen_process_loses_its_key(sqlite: Sqlite) -> None:
 
 
 def eventually_taken(store: SqliteStore, record: Record) -> Owned:
-    """Refused at first, as long as the owner may be alive."""
+    """Refused at first, while the owner may be alive."""
     lease = lease_of(store)
     assert isinstance(take_one(store, lease, record), Lost)
 
@@ -266,8 +267,8 @@ def finalize_here(store: SqliteStore, lease: Lease, owned: Owned) -> object:
 
 
 def test_an_owner_that_touches_its_claims_keeps_them(sqlite: Sqlite) -> None:
-    """Staleness counts from the last touch of the claim, by its heartbeat or by keep_alive of its lease, and never by the wall clock. A
-    stale claim that was not taken over still belongs to its owner: a process stopped with Ctrl-Z can continue."""
+    """Staleness counts from the claim's last touch, by its heartbeat or by keep_alive of its lease, and never by the wall clock. A stale
+    claim that was not taken over still belongs to its owner: a process stopped with Ctrl-Z can continue."""
     seconds = 0.0
     store = sqlite.open(stale_after=30.0, monotonic=lambda: seconds)
     beaten, kept, silent = reserved(store), reserved(store), reserved(store)

@@ -39,7 +39,7 @@ VERBS: dict[str, Callable[[Key], Any]] = {
 
 
 def test_every_verb_is_tried() -> None:
-    """What this file calls all verbs that read one record are all of the protocol's."""
+    """The verbs that this file calls are all verbs of the protocol that read one record."""
     reading = {"spec", "result", "intent", "reports", "beats", "events", "list", "count", "watch", "now"}
     named = {name for name in vars(IdempotencyStore) if not name.startswith("_")}
     assert {name.split()[0] for name in VERBS} == named - reading - {"open_lease", "close"}
@@ -47,7 +47,7 @@ def test_every_verb_is_tried() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_unreadable_record_is_an_error_of_every_verb(backend: Backend, verb: str) -> None:
-    """Each verb says that the record cannot be read, names it, and changes nothing.
+    """Each verb raises an error that names the record, and changes nothing.
 
     The text is another key's record: it parses, so only a verb that reads by the codec, with its own address, refuses it.
     """
@@ -59,13 +59,13 @@ def test_an_unreadable_record_is_an_error_of_every_verb(backend: Backend, verb: 
     refused(lambda: VERBS[verb](key), key, RecordUnreadable)
     assert other.view().revision == revision
     backend.write(key.address, good)
-    stands = key.now()  # in stores that count every write, the restored text has a new revision
+    stands = key.now()  # in stores that count every write, restoring the text gives it a new revision
     assert stands.dump() == key.record.dump()
     assert key.view() == replace(other.view(), record=stands, claim=key.claim)
 
 
 def test_every_text_reaches_the_codec(backend: Backend) -> None:
-    """A record whose text the codec refuses is an error of the store for any text: the empty one does not count as absent."""
+    """A text that the codec refuses is an error of the store, whatever it is: the empty text does not count as absent."""
     key = reserved(backend.open())
     for texts, error in ((BROKEN, RecordUnreadable), (NEWER, RecordTooNew)):
         for text in texts.values():
@@ -82,7 +82,7 @@ def refused(call: Callable[[], Any], key: Key, error: type[SparkonceError]) -> N
 
 
 def test_a_finalized_key_without_its_result_is_an_error(backend: Backend) -> None:
-    """A record that claims to be finalized and has no result beside it is damaged, and is not answered with an invented one."""
+    """A record that says it is finalized without a stored result is damaged; no result is invented for it."""
     store = backend.open()
     key = reserved(store)
     changed = dumped(key.record, state="Finalized", outcome="Succeeded", expiresAt=1.0)
@@ -92,7 +92,7 @@ def test_a_finalized_key_without_its_result_is_an_error(backend: Backend) -> Non
 
 
 def test_a_seal_whose_intent_is_missing_is_an_error(backend: Backend) -> None:
-    """A record that names an intent which is not there is damaged: no other transaction may be sealed over it."""
+    """A record that names a missing intent is damaged; no other transaction may be sealed over it."""
     store = backend.open()
     key = reserved(store)
     backend.write(key.address, dumped(key.record, intent=1))
@@ -101,7 +101,7 @@ def test_a_seal_whose_intent_is_missing_is_an_error(backend: Backend) -> None:
 
 
 def test_list_names_what_it_cannot_read(backend: Backend) -> None:
-    """Unreadable records are on their page, with the reason, under every filter of states that could concern them; the count has them."""
+    """Unreadable records are listed with the reason under every filter of states that could include them, and they are counted."""
     store = backend.open()
     lease = run(store.open_lease(owner="me"))
     keys = sorted((reserved(store, lease) for _ in range(4)), key=lambda key: key.record.key_hash)
@@ -120,7 +120,7 @@ def test_list_names_what_it_cannot_read(backend: Backend) -> None:
 
 
 def test_others_are_not_stalled(backend: Backend) -> None:
-    """One bad record is the matter of its key alone."""
+    """One unreadable record affects no other key."""
     store = backend.open()
     bad, good = reserved(store), reserved(store)
     backend.write(bad.address, "nonsense")

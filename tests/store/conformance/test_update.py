@@ -1,4 +1,4 @@
-"""update, attach, request_stop: writes to a running generation, each of which sees the state that it overwrites."""
+"""update, attach, request_stop: writes to a running generation, each of which compares the state that it overwrites."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stopped(key: Key) -> object:
 
 
 def test_update_replaces_the_record(store: IdempotencyStore) -> None:
-    """With claim and record as read, the change is written, with a higher revision than before, and its event with it."""
+    """With claim and record as read the change is written, at a higher revision, together with its event."""
     key = reserved(store)
     changed = key.record.changed(
         attempt=2, nonce="n2", application=Application(name="so-x", uid="u"), settling=None, not_before=7.5
@@ -53,8 +53,8 @@ def test_update_replaces_the_record(store: IdempotencyStore) -> None:
 
 @pytest.mark.parametrize("unseen", [attached, sealed, stopped], ids=["attach", "seal", "stop"])
 def test_the_owner_sees_what_it_overwrites(store: IdempotencyStore, unseen: Callable[[Key], object]) -> None:
-    """After an attach, a seal or a cancellation request that the owner has not seen, its update and its finalize change nothing and show
-    it."""
+    """After an attach, a seal or a cancellation request that the owner has not read, its update and its finalize change nothing and return
+    the current record."""
     key = reserved(store)
     unseen(key)
     now = key.now()
@@ -66,7 +66,7 @@ def test_the_owner_sees_what_it_overwrites(store: IdempotencyStore, unseen: Call
 
 
 def test_a_repeated_update_is_recognised(store: IdempotencyStore) -> None:
-    """An update that is already recorded is Updated again, also if it held the key and so dropped the claim; its event is not repeated."""
+    """Repeating a recorded update is Updated again, even if it held the key and thereby dropped the claim; its event is not repeated."""
     key = reserved(store)
     first = key.record.changed(phase="Running")
     done = run(store.update(key.record, key.claim, first, event=Event(what="Running")))
@@ -81,7 +81,7 @@ def test_a_repeated_update_is_recognised(store: IdempotencyStore) -> None:
 
 
 def test_holding_drops_the_claim(store: IdempotencyStore) -> None:
-    """A held key has no owner from that very write on."""
+    """A held key has no owner from that write on."""
     key = reserved(store)
     key.change(state=State.HELD, held=HeldReason.UNKNOWN, note="nobody can tell")
     assert key.view().claim is None
@@ -89,7 +89,7 @@ def test_holding_drops_the_claim(store: IdempotencyStore) -> None:
 
 
 def test_an_update_of_what_is_over(store: IdempotencyStore) -> None:
-    """Without a record of that generation an update is NotFound; after finalize its answer is the result, not the lost claim."""
+    """Without a record of that generation an update is NotFound; after finalize it gets the result instead of LostOwnership."""
     key = reserved(store)
     old, claim = key.record, key.claim
     key.finalize()
@@ -115,7 +115,7 @@ def test_an_update_of_what_is_over(store: IdempotencyStore) -> None:
     ids=str,
 )
 def test_an_update_that_no_owner_may_make(store: IdempotencyStore, change: dict[str, object]) -> None:
-    """An update keeps key and generation, grants the next attempt or none, and never finalizes: any other one is the caller's mistake."""
+    """An update keeps key and generation, grants no attempt or the next one, and never finalizes: anything else is the caller's mistake."""
     key = reserved(store)
     with pytest.raises(ValueError):
         run(store.update(key.record, key.claim, key.record.changed(**change)))
@@ -123,7 +123,7 @@ def test_an_update_that_no_owner_may_make(store: IdempotencyStore, change: dict[
 
 
 def test_unknown_fields_ride_along(backend: Backend, store: IdempotencyStore) -> None:
-    """Fields that a newer version wrote into a record, at any depth, survive this version's update, attach, stop, finalize and reopen."""
+    """Fields that a newer version added to a record, at any depth, survive this version's update, attach, stop, finalize and reopen."""
     key = reserved(store)
     key.change(application=Application(name="so-x", uid="u"))
     newer = key.record.dump() | {"schema": 2, "colour": {"of": ["future"]}}
@@ -148,7 +148,7 @@ def test_unknown_fields_ride_along(backend: Backend, store: IdempotencyStore) ->
 
 
 def test_attach_names_a_follower(store: IdempotencyStore) -> None:
-    """A follower is named once and moves the revision; a repetition is Attached, a caller with an older record must read again."""
+    """A follower is recorded once and moves the revision; a repetition is Attached; a caller with an older record must read again."""
     key = reserved(store, objects=("leader",))
     done = run(store.attach(key.record, "follower"))
     assert isinstance(done, Attached)
@@ -159,7 +159,7 @@ def test_attach_names_a_follower(store: IdempotencyStore) -> None:
 
 
 def test_attach_and_stop_to_what_is_over(store: IdempotencyStore) -> None:
-    """A follower or a cancellation request after the end gets the result; another generation, or a missing one, cannot be followed."""
+    """After the end, attach and request_stop return the result; another generation, or a missing one, cannot be followed."""
     key = reserved(store)
     first = key.record
     key.finalize()
@@ -175,8 +175,8 @@ def test_attach_and_stop_to_what_is_over(store: IdempotencyStore) -> None:
 
 
 def test_the_first_wish_to_stop_stands(store: IdempotencyStore) -> None:
-    """A cancellation request is recorded once, without a claim, in a running or a held record; a second one gets the record with the
-    first."""
+    """A cancellation request is recorded once, without a claim, in a running or a held record; a second one gets the record with the first
+    one in it."""
     key = reserved(store)
     done = run(store.request_stop(key.record, STOP))
     assert isinstance(done, Updated)
@@ -195,14 +195,14 @@ def test_the_first_wish_to_stop_stands(store: IdempotencyStore) -> None:
 
 
 def test_a_seal_is_seen_by_its_owner(store: IdempotencyStore) -> None:
-    """The three unseen writes above really are written: each answers that it was."""
+    """Each of the three writes that the owner has not seen is acknowledged as written."""
     assert isinstance(attached(reserved(store)), Attached)
     assert isinstance(sealed(reserved(store)), Sealed)
     assert isinstance(stopped(reserved(store)), Updated)
 
 
 def test_events_are_the_newest_two_hundred(store: IdempotencyStore) -> None:
-    """The history of a key keeps its newest 200 entries, oldest first, each with the store's time."""
+    """The history of a key keeps the newest 200 entries, oldest first, each with the store's time."""
     key = reserved(store)
     for number in range(230):
         event = Event(what=f"e{number}", at=-1.0)
@@ -215,7 +215,7 @@ def test_events_are_the_newest_two_hundred(store: IdempotencyStore) -> None:
 
 
 def test_a_refused_write_leaves_no_event(store: IdempotencyStore) -> None:
-    """An event is part of its write: without a write there is no event."""
+    """An event belongs to its write: a refused write adds none."""
     key = reserved(store)
     attached(key)
     refused = run(store.update(key.record, key.claim, key.record.changed(phase="x"), event=Event(what="Granted")))

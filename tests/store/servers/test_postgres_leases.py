@@ -1,4 +1,4 @@
-"""Leases in PostgreSQL: they end by the database's clock, for good, and every watcher sees it."""
+"""Leases in PostgreSQL: they end by the database's clock, for good, and every watcher sees the end."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from store.samples import address_of, fresh, reserved, result
 from store.worker import Worker
 
 TTL = 1.0
-"""Seconds; long enough that a busy machine keeps a lease alive that it wants to keep."""
+"""Seconds; long enough for a process on a busy machine to keep its lease alive."""
 SLACK = 3.0
-"""Seconds: one after the TTL for replacing a dead owner (docs/design.md, section 1, P2), and allowance for a busy machine."""
+"""Seconds after the TTL: one to replace a dead owner (docs/design.md, section 1, P2), the rest as allowance for a busy machine."""
 _held: list[Lease] = []
-"""In a worker: the lease that it opened on request; the one from its start may be over by then."""
+"""In a worker: the lease that it opened on request, since the one from its start may have ended by then."""
 
 
 def lease_of(store: IdempotencyStore) -> Lease:
@@ -37,13 +37,13 @@ def lease_of(store: IdempotencyStore) -> Lease:
 
 
 def ends_of(postgres: Postgres, lease: Lease) -> float:
-    """Seconds until the database ends it; below 0 when it has."""
+    """Seconds until the database ends the lease; negative once it has."""
     rows = postgres.sql("SELECT ends - extract(epoch FROM clock_timestamp()) FROM leases WHERE id = %s", lease.id)
     return float(rows[0][0]) if rows else -math.inf
 
 
 def test_a_lease_ends_by_the_databases_clock(postgres: Postgres) -> None:
-    """Without a keepalive a claim is gone from every look after the TTL, its owner's writes are refused, and the lease never comes back."""
+    """Without a keepalive no read shows the claim after the TTL, the owner's writes are refused, and the lease never revives."""
     store = postgres.open(ttl=TTL)
     silent, kept = reserved(store), reserved(store)
     began = time.monotonic()
@@ -63,8 +63,8 @@ def test_a_lease_ends_by_the_databases_clock(postgres: Postgres) -> None:
 
 
 def test_a_lease_is_kept_alive_though_its_process_is_busy(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the caller blocks for longer than the TTL, only the lease's own thread prolongs it, also over lost answers; after the store is
-    closed it ends by itself, and when the store reports that it ended, it has."""
+    """While the caller blocks for longer than the TTL, the lease's own thread renews it, even if replies are lost. After the store is
+    closed the lease ends by itself, and when the store reports the end, the database has ended it."""
     store = postgres.open(ttl=TTL, keep=True)
     lease = lease_of(store)
     real, tries = store._prolong, []
@@ -90,7 +90,7 @@ def test_a_lease_is_kept_alive_though_its_process_is_busy(postgres: Postgres, mo
 
 
 def test_the_deadline_is_on_the_safe_side(postgres: Postgres) -> None:
-    """The holder's deadline is earlier than the database's, at opening and after every keepalive; unanswered keepalives add nothing."""
+    """The holder's deadline is before the database's, after opening and after every keepalive; an unanswered keepalive does not move it."""
     store = postgres.open(ttl=60.0)
     lease = lease_of(store)
     for _ in range(3):
@@ -111,7 +111,7 @@ def test_the_deadline_is_on_the_safe_side(postgres: Postgres) -> None:
 
 
 def test_a_keepalive_that_is_under_way_wins(postgres: Postgres) -> None:
-    """Who takes over from a lease that looks ended waits for a keepalive that is being written, and decides by what that says."""
+    """A process that takes over from a lease that looks ended waits for a keepalive that is being written, and decides by its result."""
     store = postgres.open()
     key, other = reserved(store), lease_of(store)
     postgres.expire(key.lease)
@@ -138,7 +138,7 @@ def waits_for_a_lock(postgres: Postgres) -> bool:
 
 
 def test_an_ended_lease_stays_ended(postgres: Postgres) -> None:
-    """Once another process acted on its end, a late keepalive is refused, though the row could have been written again."""
+    """Once another process has acted on its end, a late keepalive is refused, although its row could still be updated."""
     store = postgres.open()
     key = reserved(store)
     postgres.expire(key.lease)
@@ -148,7 +148,7 @@ def test_an_ended_lease_stays_ended(postgres: Postgres) -> None:
 
 
 def test_a_killed_process_is_replaced_within_its_ttl(postgres: Postgres) -> None:
-    """After SIGKILL of an owner a watcher hears that its key has no owner, and takes it over, within TTL + 1 s."""
+    """After SIGKILL of an owner a watcher learns that its key has no owner, and takes it over, within TTL + 1 s."""
     store = postgres.open(ttl=TTL)
     owner = Worker(postgres.opening(ttl=TTL, keep=True))
     try:
@@ -181,7 +181,7 @@ async def first_unowned(store: IdempotencyStore, since: int) -> KeyChange:
 
 
 def test_a_paused_owner_loses_its_key_and_writes_nothing(postgres: Postgres) -> None:
-    """A process that was frozen for longer than its TTL finds, when it wakes, its lease ended and every write refused; its successor's
+    """A process that was frozen for longer than its TTL finds, when it resumes, its lease ended and every write refused; its successor's
     writes stay."""
     store = postgres.open(ttl=TTL)
     owner = Worker(postgres.opening(ttl=TTL, keep=True))
@@ -205,7 +205,7 @@ def test_a_paused_owner_loses_its_key_and_writes_nothing(postgres: Postgres) -> 
         assert view.claim in (
             successor.claim,
             None,
-        )  # None: this machine was slow, and the successor's lease ended, too
+        )  # None if the machine was so slow that the successor's lease ended, too
     finally:
         owner.end()
 
@@ -224,7 +224,8 @@ def keep_here(store: IdempotencyStore, lease: Lease) -> bool:
 
 
 def test_the_end_of_a_claim_is_one_change(postgres: Postgres) -> None:
-    """However many watchers find the claims of a dead owner, each becomes one change, named unowned; finalized and taken keys do not."""
+    """However many watchers notice the dead owner, each of its claims becomes one change, reported as unowned; finalized and taken-over
+    keys do not."""
     store = postgres.open()
     lease = lease_of(store)
     keys = [reserved(store, lease) for _ in range(5)]
@@ -243,7 +244,7 @@ def test_the_end_of_a_claim_is_one_change(postgres: Postgres) -> None:
 
 
 def test_revoking_is_seen_at_once(postgres: Postgres) -> None:
-    """The claims of a lease that is revoked are unowned in the very next look."""
+    """The next read reports the claims of a revoked lease as unowned."""
     store = postgres.open()
     key = reserved(store)
     since = key.view().revision
@@ -252,7 +253,8 @@ def test_revoking_is_seen_at_once(postgres: Postgres) -> None:
 
 
 def test_ends_that_are_no_accident_are_told_apart(postgres: Postgres) -> None:
-    """A key that is finalized, held or removed is named as ended, one whose claim was dropped as unowned, one that runs as neither."""
+    """A key that is finalized, held or removed is reported as ended, one whose claim was dropped as unowned, and a running one as
+    neither."""
     store = postgres.open()
     runs, dropped, finalized, held, removed = (reserved(store) for _ in range(5))
     since = removed.view().revision
@@ -282,7 +284,7 @@ def test_ends_that_are_no_accident_are_told_apart(postgres: Postgres) -> None:
 
 
 def test_rows_of_old_leases_go(postgres: Postgres) -> None:
-    """Leases of dead processes leave no rows: opening a lease sweeps those that are over."""
+    """Opening a lease deletes the rows of leases that have ended."""
     store = postgres.open()
     leases = [lease_of(store) for _ in range(4)]
     for lease in leases[:3]:
@@ -292,7 +294,7 @@ def test_rows_of_old_leases_go(postgres: Postgres) -> None:
 
 
 def test_time_is_the_databases(postgres: Postgres) -> None:
-    """Without a clock injected by a test, records, ages and `now` use the database's clock and not this machine's."""
+    """Unless a test injects a clock, records, ages and `now` use the database's clock and not this machine's."""
     store = PostgresStore(postgres.server.url, **postgres._options)
     before = by_the_database(postgres)
     key = reserved(store)
@@ -309,7 +311,7 @@ def by_the_database(postgres: Postgres) -> float:
 
 
 def test_the_roster_has_those_whose_leases_live(postgres: Postgres) -> None:
-    """A replica is listed once, as it announced itself last, as long as its lease lives; entries of another version are left out."""
+    """A replica is listed once, with its latest announcement, as long as its lease lives; entries of another version are left out."""
     store = postgres.open()
     mine, other = lease_of(store), lease_of(store)
     one = Replica(nonce="a", owner="host 1", clock=1.0, schema=1, slots=200)
@@ -328,7 +330,7 @@ def test_the_roster_has_those_whose_leases_live(postgres: Postgres) -> None:
 
 
 def test_an_expired_claim_does_not_block_the_end_of_a_key(postgres: Postgres) -> None:
-    """A key whose owner is dead is taken over, finalized and purged like any other; nothing of the dead claim remains."""
+    """A key whose owner is dead can be taken over, finalized and purged like any other; nothing of the dead claim remains."""
     store = postgres.open()
     key = reserved(store)
     postgres.expire(key.lease)

@@ -32,7 +32,7 @@ def shown(key: str, *, generation: int = 1, attempt: int = 1) -> NewestAttempt:
 
 
 def test_a_lost_record_is_rebuilt_once(postgres: Postgres) -> None:
-    """A key without a record gets the attempt that is shown, in progress and without an owner; saying it again changes nothing."""
+    """A key without a record gets the attempt of the evidence, in progress and without an owner; a repetition changes nothing."""
     store = postgres.open()
     asked = shown("lost", generation=3, attempt=2)
     answers = at_once([partial(run, store.rebuild(asked, by="ann")) for _ in range(4)])
@@ -49,8 +49,8 @@ def test_a_lost_record_is_rebuilt_once(postgres: Postgres) -> None:
 
 @pytest.mark.parametrize("finalized", [False, True])
 def test_an_older_record_gives_way(postgres: Postgres, finalized: bool) -> None:
-    """A record older than the evidence is replaced with everything beside that generation, its old owner loses its claim, and the key can
-    end like any other."""
+    """A record older than the evidence is replaced, with everything stored for that generation; its old owner loses its claim, and the key
+    can end like any other."""
     store = postgres.open()
     key = reserved(store)
     run(store.seal(key.address, generation=1, token=1, nonce=key.record.nonce, intent=intent()))
@@ -86,7 +86,8 @@ def test_a_record_that_is_not_older_stays(postgres: Postgres) -> None:
 
 
 def test_the_epoch_rises_once(postgres: Postgres) -> None:
-    """However many callers accept the same epoch, it rises by one, and later records carry it; an epoch that was not read is refused."""
+    """However many callers accept the same epoch, it rises by one, and later records carry the new one; a caller that names an epoch which
+    the store never reached is refused."""
     store = postgres.open()
     key = reserved(store)
     assert at_once([partial(run, store.raise_epoch(seen=1)) for _ in range(4)]) == [2, 2, 2, 2]

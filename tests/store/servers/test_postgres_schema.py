@@ -1,4 +1,4 @@
-"""A PostgreSQL database as a place for a ledger: rights, existing content, and the errors for one that cannot be used."""
+"""A PostgreSQL database that holds a ledger: privileges, existing content, and the errors for one that cannot be used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def admin(statement: str) -> None:
 
 @pytest.fixture
 def database() -> Iterator[Callable[..., str]]:
-    """Makes databases; its value is called with what follows CREATE DATABASE's name, and returns the address of one."""
+    """Makes databases: a function that takes the options of CREATE DATABASE and returns the new database's address."""
     made: list[str] = []
 
     def make(more: str = "") -> str:
@@ -56,7 +56,7 @@ def in_database(url: str, *statements: str) -> None:
 
 
 def test_an_address_opens_the_store(database: Callable[..., str]) -> None:
-    """`postgresql://` is a store of its own install's schema; its url names host and database and no user or password."""
+    """`postgresql://` opens a store in a schema for its install; the store's url shows host and database without user or password."""
     url = database()
     store = open_store(url, install="cluster-a", timeout=30.0)
     assert isinstance(store, PostgresStore)
@@ -69,7 +69,7 @@ def test_an_address_opens_the_store(database: Callable[..., str]) -> None:
 
 
 def test_installs_share_a_database_and_nothing_else(database: Callable[..., str]) -> None:
-    """Two installs in one database do not see each other's keys; a name that is not a plain identifier gets a schema, too."""
+    """Two installs in one database do not see each other's keys; an install name that is not a plain identifier gets a schema, too."""
     url = database()
     names = ["a", "b", 'Robert"; DROP SCHEMA a;--', "x" * 200]
     stores = [PostgresStore(url, install=name, timeout=30.0) for name in names]
@@ -81,7 +81,7 @@ def test_installs_share_a_database_and_nothing_else(database: Callable[..., str]
 
 
 def test_what_may_be_shown_of_an_address() -> None:
-    """Neither the store's url nor the text of the parsed address contains user, password or query, in any form of the address."""
+    """Neither the store's url nor the text of the parsed address contains user, password or query, in any form of an address."""
     for url, shown in {
         "postgresql://ann:pw@db/ledger?sslmode=require": "postgresql://db/ledger",
         "postgresql://ann:p%40w@a:1,b:2/ledger": "postgresql://a:1,b:2/ledger",
@@ -113,7 +113,7 @@ def no_meta(url: str) -> None:
 
 
 def test_a_ledger_of_an_earlier_version_counts_from_its_next_report(database: Callable[..., str]) -> None:
-    """A schema without the table of report sizes opens and gets it, by two processes at once as well; older reports are kept."""
+    """A schema without the table of report sizes is opened and gets that table, even by two processes at once; older reports are kept."""
     url = database()
     store = PostgresStore(url, timeout=30.0)
     key = reserved(store)
@@ -138,7 +138,8 @@ def test_a_ledger_of_an_earlier_version_counts_from_its_next_report(database: Ca
 def test_a_schema_that_is_no_ledger_of_ours(
     database: Callable[..., str], made: Callable[[str], None], says: str
 ) -> None:
-    """A newer layout, another install's ledger, foreign tables and an emptied ledger are refused in one sentence and not changed."""
+    """A schema with a newer layout, another install's ledger, foreign tables or an emptied ledger is refused in one sentence and not
+    changed."""
     url = database()
     made(url)
     with pytest.raises(StoreUnusable, match=says) as refused:
@@ -152,8 +153,8 @@ def assert_a_sentence(error: SparkonceError) -> None:
 
 
 def test_a_schema_that_an_administrator_made_is_used(database: Callable[..., str]) -> None:
-    """A user who may not create schemas uses an existing empty one that belongs to the user; without one, the sentence names the missing
-    right."""
+    """A user without the privilege to create schemas uses an existing empty one that the user owns; without one, the sentence names the
+    missing privilege."""
     url = database()
     admin("DROP ROLE IF EXISTS plain")
     admin("CREATE ROLE plain LOGIN PASSWORD 'plain'")
@@ -189,21 +190,22 @@ def nobody_listens(url: str) -> str:
     ],
 )
 def test_a_server_that_cannot_be_used(spoilt: Callable[[str], str], kind: type[SparkonceError], says: str) -> None:
-    """A wrong password or name is an answer; an unreachable server is not. No sentence repeats the password."""
+    """A wrong password or database name is an answer; an unreachable server is not. No sentence repeats the password."""
     with pytest.raises(kind, match=says) as refused:
         PostgresStore(spoilt(server().url), timeout=30.0)
     assert_a_sentence(refused.value)
 
 
 def test_a_database_that_cannot_keep_all_text(database: Callable[..., str]) -> None:
-    """A database that is not UTF8 is refused before anything is created in it."""
+    """A database with another encoding than UTF8 is refused before anything is created in it."""
     url = database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     with pytest.raises(StoreUnusable, match="keeps text as LATIN1; use a database with UTF8"):
         PostgresStore(url, timeout=30.0)
 
 
 def test_commits_are_durable_whatever_the_role_says(database: Callable[..., str]) -> None:
-    """A database that answers commits before they are on disk is overruled; a stronger guarantee is left as it is."""
+    """If the role or database would acknowledge commits before they are on disk, the store overrides that; a stronger guarantee is left
+    alone."""
     for given, used in (("off", "on"), ("remote_apply", "remote_apply"), ("local", "local")):
         url = database()
         in_database(url, f"ALTER DATABASE {url.rpartition('/')[2]} SET synchronous_commit = {given}")
@@ -214,7 +216,7 @@ def test_commits_are_durable_whatever_the_role_says(database: Callable[..., str]
 
 
 def test_threads_open_a_new_schema(database: Callable[..., str]) -> None:
-    """Eight callers that open a new install at the same instant all have it, and its tables were created once."""
+    """Of eight callers that open a new install at once all succeed, and its tables were created once."""
     url = database()
     stores = at_once([partial(PostgresStore, url, timeout=60.0)] * 8)
     keys = [reserved(store) for store in stores]
@@ -225,7 +227,7 @@ def test_threads_open_a_new_schema(database: Callable[..., str]) -> None:
 
 @pytest.mark.parametrize("realm", ["null\0", "half \ud800"])
 def test_a_name_that_cannot_be_stored(postgres: Postgres, realm: str) -> None:
-    """A null character or half a surrogate pair in a realm is refused as an answer, in reads and writes; the store continues to work."""
+    """A null character or half a surrogate pair in a realm is refused with an answer, in reads and writes; the store continues to work."""
     store = postgres.open()
     key = reserved(store)
     asked = request(fresh("key"), realm=realm)
@@ -240,7 +242,8 @@ def test_a_name_that_cannot_be_stored(postgres: Postgres, realm: str) -> None:
 
 
 def test_a_child_by_fork_has_connections_of_its_own(postgres: Postgres) -> None:
-    """Children of a process that uses the store work on it at the same time as their parent, whose connections and lease continue."""
+    """Forked children of a process that uses the store work on it at the same time as their parent, whose connections and lease
+    continue."""
     postgres.open()
     parent = Worker(postgres.opening())
     try:
@@ -259,7 +262,7 @@ def fork_and_reserve(store: IdempotencyStore, lease: Lease) -> list[int]:
 
 
 def reserve_in_child(store: IdempotencyStore, lease: Lease, key: str) -> None:
-    """The parent's lease is not the child's: it can be neither kept nor used there."""
+    """In the child the parent's lease can neither be kept alive nor used."""
     assert run(lease.keep_alive()) is False
     run(lease.revoke())
     own = run(store.open_lease(owner="child"))
@@ -267,7 +270,7 @@ def reserve_in_child(store: IdempotencyStore, lease: Lease, key: str) -> None:
 
 
 def test_a_store_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where psycopg is not installed the address is answered with what to install."""
+    """Without psycopg the error says what to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
     for name in [name for name in sys.modules if name.startswith("sparkonce.store.postgres.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -276,10 +279,11 @@ def test_a_store_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_step_scans_a_large_table(postgres: Postgres) -> None:
-    """Every lookup of a step uses an index: with sequential scans made expensive, no plan scans a table that grows with the keys."""
+    """Every query of a step uses an index: with sequential scans made expensive, no plan scans a table that grows with the number of
+    keys."""
     postgres.open()
     unbounded = {"records", "floors", "events", "specs", "results", "intents", "reports", "beats"}
-    counting = {"count", "count realm", "count expired", "list"}  # of a person, or of a realm that is nearly full
+    counting = {"count", "count realm", "count expired", "list"}  # for a person, or for a realm that is nearly full
     with server().connect() as connection:
         connection.execute(f'SET search_path TO "{postgres.schema}"'.encode())
         connection.execute("SET enable_seqscan = off")

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that is killed, frozen and cut off, and clients that are: acknowledged writes stay, and no call waits for ever."""
+"""A PostgreSQL server, or a client of it, is killed, frozen or cut off: acknowledged writes stay, and no call waits for ever."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from store.samples import address_of, fresh, request, reserved, result
 from store.worker import Worker
 
 PATIENCE = 1.0
-"""Seconds that a store waits here."""
+"""The stores' timeout, in seconds."""
 CALLERS, KILLS = 4, 3
 EACH_TIME = 20
-"""Answers that every caller has between two kills, at least."""
+"""Minimum number of answers per caller between two kills."""
 WRITTEN = 6
 """Keys per process, each written three times."""
 
 
 @pytest.fixture
 def fragile() -> Iterator[PostgresServer]:
-    """A server of the test's own, which it may kill."""
+    """A server for this test alone, which it may kill."""
     made = PostgresServer()
     made.start()
     yield made
@@ -47,7 +47,7 @@ def fragile() -> Iterator[PostgresServer]:
 
 
 def until_answered(call: Callable[[], Any]) -> Any:
-    """As every caller must: the same call again, until the store answers."""
+    """Repeats the call until the store answers, as every caller must."""
     patience = Patience(60)
     while True:
         try:
@@ -58,8 +58,8 @@ def until_answered(call: Callable[[], Any]) -> Any:
 
 
 def test_no_reserve_that_won_is_reported_lost(fragile: PostgresServer) -> None:
-    """While the server is killed and started again, four callers reserve the same keys, each repeating until answered: each key has one
-    owner, all agree who that is, and nothing happened twice."""
+    """While the server is killed and restarted, four callers reserve the same keys, each repeating until answered: each key has one owner,
+    all agree on it, and nothing happened twice."""
     stores = [PostgresStore(fragile.url, timeout=5.0, ttl=3600) for _ in range(CALLERS)]
     answers: list[list[tuple[Request, Any]]] = [[] for _ in stores]
     stop = threading.Event()
@@ -104,7 +104,7 @@ def made_enough(answers: list[list[tuple[Request, Any]]], *, more_than: int) -> 
 
 
 def test_a_restart_between_two_calls_is_not_noticed(fragile: PostgresServer) -> None:
-    """Connections that the server closed while they were idle are replaced before anything is sent on them; leases and records stay."""
+    """Idle connections that the server closed are replaced before anything is sent on them; leases and records stay."""
     store = PostgresStore(fragile.url, timeout=30.0)
     key = reserved(store)
     fragile.kill()
@@ -120,7 +120,7 @@ def test_a_restart_between_two_calls_is_not_noticed(fragile: PostgresServer) -> 
 
 
 def test_a_frozen_server_is_not_waited_for(fragile: PostgresServer) -> None:
-    """A server that does not answer is unavailable within the store's patience, on an open connection and for a new one."""
+    """With a server that does not answer, calls are unavailable within the store's timeout, on an open connection and on a new one."""
     store = PostgresStore(fragile.url, timeout=PATIENCE)
     key = reserved(store)
     with fragile.frozen():
@@ -150,7 +150,7 @@ def over(line: Proxy, postgres: Postgres) -> PostgresStore:
 
 
 def at_commit(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
-    """Once, when the next transaction is about to be committed."""
+    """Calls the function once, when the next transaction is about to commit."""
     rest = [do]
 
     def hit(name: str) -> None:
@@ -164,8 +164,8 @@ def at_commit(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
 def test_a_commit_whose_reply_does_not_come(
     postgres: Postgres, line: Proxy, monkeypatch: pytest.MonkeyPatch, fate: str
 ) -> None:
-    """A COMMIT that was delivered, or arrives long after its caller gave up, is StoreUnavailable for the caller, who repeats it and is
-    recognised: owned, taken over and finalized once."""
+    """A COMMIT whose reply is lost, or that arrives long after its caller gave up, is StoreUnavailable; the caller repeats the call and is
+    recognised: the key is owned, taken over and finalized once."""
     store = over(line, postgres)
 
     def spoil() -> None:
@@ -201,7 +201,7 @@ def test_a_commit_whose_reply_does_not_come(
 
 
 def test_an_unanswered_keepalive_adds_nothing(postgres: Postgres, line: Proxy) -> None:
-    """The deadline moves by answers alone, and from when the request was sent."""
+    """The deadline moves only when an answer arrives, and counts from when its request was sent."""
     store = over(line, postgres)
     lease = run(store.open_lease(owner="me"))
     before = lease.deadline
@@ -221,8 +221,8 @@ def test_an_unanswered_keepalive_adds_nothing(postgres: Postgres, line: Proxy) -
 
 
 def test_a_client_frozen_in_a_transaction_is_thrown_out(postgres: Postgres) -> None:
-    """A process frozen with a step's locks blocks others no longer than its patience; when it wakes, it has changed nothing and gets an
-    unknown outcome."""
+    """A process frozen while it holds a step's locks blocks others no longer than its timeout; when it resumes, it has changed nothing and
+    gets an unknown outcome."""
     store = postgres.open()
     key = reserved(store, key="contested")
     frozen = Worker(postgres.opening(timeout=PATIENCE))
@@ -232,7 +232,7 @@ def test_a_client_frozen_in_a_transaction_is_thrown_out(postgres: Postgres) -> N
         frozen.wait_until_frozen()
         began = time.monotonic()
         assert key.change(phase="Running").phase == "Running"  # the same key
-        assert reserved(store).record.generation == 1  # and another, which needs the revision
+        assert reserved(store).record.generation == 1  # another one, which needs the store's revision
         assert time.monotonic() - began < stretched(20 * PATIENCE)
         frozen.wake()
         with pytest.raises(StoreUnavailable):
@@ -244,7 +244,7 @@ def test_a_client_frozen_in_a_transaction_is_thrown_out(postgres: Postgres) -> N
 
 
 def nothing(store: IdempotencyStore, lease: Lease) -> None:
-    """That the process is there."""
+    """Does nothing; its answer shows that the process is ready."""
 
 
 def attach_here(store: IdempotencyStore, lease: Lease, record: Any) -> object:
@@ -252,7 +252,7 @@ def attach_here(store: IdempotencyStore, lease: Lease, record: Any) -> object:
 
 
 def test_a_lock_that_somebody_holds(postgres: Postgres) -> None:
-    """A key whose lock is held elsewhere is unavailable after the patience, in a sentence; reading it needs no lock."""
+    """A key that another session has locked is unavailable after the timeout, with one sentence; reading it needs no lock."""
     patient = postgres.open()
     key = reserved(patient)
     store = postgres.open(timeout=PATIENCE)
@@ -264,7 +264,7 @@ def test_a_lock_that_somebody_holds(postgres: Postgres) -> None:
 
 
 def holding(postgres: Postgres, address: Address) -> psycopg.Connection[Any]:
-    """A connection with the key's lock, until it is closed."""
+    """A connection that holds the key's lock until it is closed."""
     connection = postgres.server.connect()
     number = lock_of(postgres.schema, address.realm, address.key_hash)
     connection.execute(f"SELECT pg_advisory_lock({number})".encode())
@@ -272,13 +272,13 @@ def holding(postgres: Postgres, address: Address) -> psycopg.Connection[Any]:
 
 
 def test_a_deadlock_is_repeated(postgres: Postgres) -> None:
-    """A step that the server chose as the victim of a deadlock is carried out all the same, once, without its caller hearing of it."""
+    """A step that the server picked as a deadlock's victim is repeated and carried out once; its caller does not notice."""
     store = postgres.open()
     key = reserved(store)
     answers: list[Any] = []
     with postgres.server.connect() as other:
         other.execute(f'SET search_path TO "{postgres.schema}"'.encode())
-        other.execute("SET deadlock_timeout = '60s'")  # the store's session looks first
+        other.execute("SET deadlock_timeout = '60s'")  # so that the store's session detects the deadlock first
         other.execute("BEGIN")
         other.execute("SELECT revision FROM meta FOR UPDATE")
         step = threading.Thread(target=lambda: answers.append(run(store.attach(key.record, "uid"))))
@@ -299,7 +299,7 @@ def waits(postgres: Postgres) -> int:
 
 
 def test_what_cannot_be_repeated_for_ever(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that keeps rolling back is unavailable after some repetitions; one that stops is answered."""
+    """If the server keeps rolling back, the store is unavailable after a number of repetitions; if it stops, the step succeeds."""
     store = postgres.open()
     key = reserved(store)
     real, tries = PostgresTransaction.commit, []
@@ -324,7 +324,7 @@ def test_what_cannot_be_repeated_for_ever(postgres: Postgres, monkeypatch: pytes
 
 
 def test_a_watch_misses_no_change_that_commits_late(postgres: Postgres) -> None:
-    """While one change takes its time between its number and its commit, another key changes: a watcher that looks all the time sees
+    """While one change is delayed between taking its revision and its commit, another key changes: a watcher that polls all the time sees
     both, in the order of their revisions."""
     store = postgres.open()
     first, second = reserved(store), reserved(store)
@@ -359,7 +359,7 @@ def has_begun(postgres: Postgres) -> bool:
 
 
 def test_a_watch_sees_what_four_processes_write(postgres: Postgres) -> None:
-    """Of changes by four processes at once no key's last one is missed, and no revision is given twice."""
+    """Four processes write at once: the last change of every key is seen, and no revision is given twice."""
     store = postgres.open()
     workers = [Worker(postgres.opening()) for _ in range(4)]
     newest: dict[Address, int] = {}
