@@ -161,8 +161,11 @@ def reset() -> None:
 def hit(name: str) -> None:
     """Performs the action that the environment names for this point; none by default."""
     plan = _plan if _plan is not None else _load()
-    if not plan and _log is None:
-        return
+    if plan or _log is not None:
+        _perform(name, plan)
+
+
+def _perform(name: str, plan: dict[str, list[_Term]]) -> None:
     term = _next(plan.get(name))
     if term is not None and term.action in ("kill", "stop") and _spent(name):
         term = None

@@ -73,10 +73,7 @@ def answer(
     result; otherwise a job whose rerun fails would run for ever, and two jobs would supersede each other without end."""
     record = view.record
     if record is None:
-        known = (
-            f"generation {view.floor + 1} (earlier ones were forgotten)" if view.floor else "no job has used this key"
-        )
-        return Answered(Answer.NEW, "unknown key", known)
+        return unknown(view)
     if not same:
         return _mismatch(record, policy, key, opened=opened)
     match record.state:
@@ -86,6 +83,12 @@ def answer(
             return _held(record, key)
         case State.IN_PROGRESS:
             return _in_progress(view, record, policy, key)
+
+
+def unknown(view: View) -> Answered:
+    """The answer while the key has no record, whatever the job and its policies."""
+    known = f"generation {view.floor + 1} (earlier ones were forgotten)" if view.floor else "no job has used this key"
+    return Answered(Answer.NEW, "unknown key", known)
 
 
 def held_remedy(key: str) -> str:

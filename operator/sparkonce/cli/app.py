@@ -86,24 +86,8 @@ def main(arguments: Sequence[str], *, commands: typer.Typer = app, name: str = "
     try:
         code = int(commands(list(arguments), prog_name=name, standalone_mode=False) or 0)
         sys.stdout.flush()
-    except SparkonceError as error:
-        return told.error(str(error), code_of_error(error))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the pipe has gone
-        return ExitCode.SUCCEEDED
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return told.error(
-            f"{where}{error.strerror or error}; nothing is lost, fix that and try again", code_of_error(error)
-        )
-    except typer.Abort:
-        return told.error("not confirmed; nothing was changed", ExitCode.INVALID)
     except Exception as error:  # noqa: BLE001 - the boundary: no traceback reaches a terminal
-        if (usage := getattr(error, "format_message", None)) is not None:  # typer's usage errors, in any version
-            return told.usage(usage(), error)
-        from sparkonce.cli.exits import defect_sentence
-
-        return told.error(defect_sentence(error), ExitCode.BROKEN)
+        return told.failure(error)
     return code
 
 
@@ -112,6 +96,26 @@ class _Told:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+
+    def failure(self, error: Exception) -> ExitCode:
+        """Prints what ended the command as one sentence."""
+        match error:
+            case SparkonceError():
+                return self.error(str(error), code_of_error(error))
+            case BrokenPipeError():
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the pipe has gone
+                return ExitCode.SUCCEEDED
+            case OSError():
+                where = f"{error.filename}: " if error.filename else ""
+                said = f"{where}{error.strerror or error}; nothing is lost, fix that and try again"
+                return self.error(said, code_of_error(error))
+            case typer.Abort():
+                return self.error("not confirmed; nothing was changed", ExitCode.INVALID)
+        if (usage := getattr(error, "format_message", None)) is not None:  # typer's usage errors, in any version
+            return self.usage(usage(), error)
+        from sparkonce.cli.exits import defect_sentence
+
+        return self.error(defect_sentence(error), ExitCode.BROKEN)
 
     def error(self, reason: str, code: ExitCode) -> ExitCode:
         from sparkonce.cli.view import words

@@ -90,7 +90,7 @@ class Desired:
         try:
             if self.answered:
                 entrance.admit(self.job.document())
-            self.job.admitted()
+            entrance.check_template(self.job)
         except InvalidJob as problem:
             return str(problem)
         return ""

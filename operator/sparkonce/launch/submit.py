@@ -17,7 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -356,29 +356,23 @@ def absolute(path: str, base: str) -> str:
 
 def check_paths(template: LocalTemplate, base: str) -> None:
     """Checks the paths of a template. Raises: InvalidJob: a path or URL names no file on any machine."""
-    problems = []
-    for name, paths in (
-        ("mainApplicationFile", {"": template.main_file}),
-        ("deps.pyFiles", _numbered(template.py_files)),
-        ("deps.jars", _numbered(template.jars)),
-        ("deps.files", _numbered(template.files)),
-        ("deps.archives", _numbered(template.archives)),
-    ):
-        for index, path in paths.items():
-            try:
-                usable = "\0" not in absolute(path, base)
-            except ValueError:  # such as an unclosed bracket, which begins an IPv6 address
-                usable = False
-            if not usable:
-                problems.append(
-                    (f"spec.template.spec.{name}{index}", f"is {path!r}, which is neither a path nor a URL")
-                )
-    if problems:
-        raise InvalidJob(problems)
+    lists = {
+        "pyFiles": template.py_files,
+        "jars": template.jars,
+        "files": template.files,
+        "archives": template.archives,
+    }
+    named: list[tuple[Loc, str]] = [(("mainApplicationFile",), template.main_file)]
+    named += [(("deps", name, index), path) for name, paths in lists.items() for index, path in enumerate(paths)]
+    if wrong := [(loc, path) for loc, path in named if not _usable(path, base)]:
+        raise InvalidJob([(_path(loc), f"is {path!r}, which is neither a path nor a URL") for loc, path in wrong])
 
 
-def _numbered(paths: Sequence[str]) -> dict[str, str]:
-    return {f"[{number}]": path for number, path in enumerate(paths)}
+def _usable(path: str, base: str) -> bool:
+    try:
+        return "\0" not in absolute(path, base)
+    except ValueError:  # such as an unclosed bracket, which begins an IPv6 address
+        return False
 
 
 def command_for(

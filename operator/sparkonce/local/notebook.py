@@ -225,8 +225,7 @@ def _begin(runner: LocalRunner, prepared: Prepared, lease: Lease) -> Replayed | 
         view, said, _ = run(runner.look(prepared))
         record, owned = view.record, None
         if said.answer is Answer.NEW:
-            for sink in prepared.sinks:
-                run(sink.check())
+            run(prepared.check())
             owned = run(runner.reserve(prepared, lease, nonce, view))
         elif record is not None and said.answer is Answer.TAKE_OVER:
             owned = run(runner.take_over(record, lease))

@@ -72,7 +72,6 @@ class Prepared:
 
     job: IdempotentJob
     key: Key
-    policy: Policy
     contents: Mapping[str, str]
     spec: SpecBody
     sinks: Sequence[Sink]
@@ -82,6 +81,11 @@ class Prepared:
     @property
     def address(self) -> Address:
         return Address(realm=REALM, key_hash=self.key.key_hash)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """Decides what a request for a key with a record gets."""
+        return Policy.of(self.job.spec, heartbeat_timeout=HEARTBEAT_TIMEOUT)
 
     @cached_property
     def fingerprints(self) -> Mapping[int, str]:
@@ -157,8 +161,7 @@ def assemble(job: IdempotentJob, *, contents: Mapping[str, str], base: str, appl
     except InvalidInput as problem:
         raise InvalidJob([("spec", f"cannot be recorded: {problem}")]) from None
     sinks = tuple(sinks_of(job, base).values())
-    policy = Policy.of(job.spec, heartbeat_timeout=HEARTBEAT_TIMEOUT)
-    return Prepared(job=job, key=key, policy=policy, contents=contents, spec=spec, sinks=sinks, application=application)
+    return Prepared(job=job, key=key, contents=contents, spec=spec, sinks=sinks, application=application)
 
 
 def contents_of(job: IdempotentJob, *, base: str, application: str | None = None) -> dict[str, str]:

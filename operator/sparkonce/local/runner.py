@@ -27,7 +27,7 @@ from sparkonce import failpoints, settings
 from sparkonce.attempt.decide import Decision, Observation
 from sparkonce.attempt.drive import Drive, Ended, until_set
 from sparkonce.attempt.probe import probe
-from sparkonce.attempt.request import Answer, Answered, answer, replaces
+from sparkonce.attempt.request import Answer, Answered, answer, replaces, unknown
 from sparkonce.attempt.settle import Settles
 from sparkonce.errors import InvalidInput, LaunchUnavailable, OutputUnavailable, StoreUnavailable
 from sparkonce.launch.local import LocalLauncher
@@ -86,6 +86,26 @@ class Ending:
     """Whether this process drove the generation, perhaps only its last part."""
 
 
+@dataclass
+class Submission:
+    """A request on its way to its answer, and what this process has done for it so far."""
+
+    prepared: Prepared
+    nonce: str
+    follow: bool
+    """Wait for a generation that another process runs."""
+    opened: bool = False
+    """It is known to have opened a generation, even if the record no longer names it."""
+    floor: int | None = None
+    """The generation floor over which it was sent to the store; None: it was not sent."""
+    followed: int = 0
+    """The generation whose result it waits for; 0: none."""
+    led: bool = False
+    """This process has driven a generation for it."""
+    mine: Ended | None = None
+    """What this process finalized for it."""
+
+
 OnObservation = Callable[[Record, Decision | None, Observation | None], None]
 
 
@@ -139,17 +159,16 @@ class LocalRunner:
         to have opened a generation, even if the record no longer names it."""
         view = await self.patiently(lambda: self.store.load(prepared.address))
         record = view.record
+        if record is None:
+            return view, unknown(view), {}
         evidence: dict[str, Evidence] = {}
-        if record is not None and record.outcome is Outcome.SUCCEEDED:
+        if record.outcome is Outcome.SUCCEEDED:
             result = await self.store.result(record.address, record.generation)
             spec = await self.store.spec(record.address, record.generation)
             sinks = describe(record, spec).sinks if spec is not None else prepared.sinks
             evidence = await probe(record, result, sinks)
-        same = record is not None and prepared.same(record)
-        opened = opened or (
-            record is not None and nonce is not None and any(by.nonce == nonce for by in record.openers)
-        )
-        key, policy = prepared.key.text, prepared.policy
+        opened = opened or (nonce is not None and any(by.nonce == nonce for by in record.openers))
+        same, policy, key = prepared.same(record), prepared.policy, prepared.key.text
         return view, answer(view, same=same, policy=policy, outputs=evidence, key=key, opened=opened), evidence
 
     # acting
@@ -158,63 +177,75 @@ class LocalRunner:
         has been sent before, if it has.
 
         Raises: an error of sparkonce.errors; sending the job again is always safe."""
+        sent = Submission(prepared, nonce or uuid.uuid4().hex, follow=follow)
         async with self.lease() as lease:
-            nonce = nonce or uuid.uuid4().hex
-            led, followed, opened = False, 0, False
-            begun: int | None = None  # the floor over which this request was sent to the store
-            mine: Ended | None = None  # what this process finalized for the request
             while True:
-                view, said, evidence = await self.look(prepared, nonce, opened=opened)
-                record = view.record
-                if mine is not None and (record is None or record.generation != mine.record.generation):
-                    return self.mine(mine, nonce, reason=f"generation {mine.record.generation}: {mine.record.outcome}")
-                if record is None and begun not in (None, view.floor):
-                    # It may have opened the generation that was forgotten: that can no longer be known, and a request opens one at most.
-                    raise InvalidInput(
-                        f"{prepared.key.text} was forgotten while this request waited; send it again to run it anew"
-                    )
-                if record is not None and followed == record.generation and said.answer is Answer.REOPEN:
-                    return await self.ending(
-                        prepared, replace(said, answer=Answer.REPLAY), record, evidence, replayed=True
-                    )
-                match said.answer:
-                    case _ if self._cancel is not None and said.answer in _BEGINNINGS:
-                        reason = HANDED_OVER if self._handed_over else said.evidence
-                        return self.detached(said, record, nonce, reason=reason)
-                    case Answer.FOLLOW if follow:
-                        assert record is not None  # an unknown key is New
-                        if record.stop_wanted is None:
-                            followed = (
-                                record.generation
-                            )  # else it was being stopped when this request came: the next one is ours
-                        self.waiting.wait(record.address)
-                        self.on_observation(record, None, None)
-                        await self.pause(self.pace.pause(view))
-                        continue
-                    case Answer.FOLLOW:
-                        return self.detached(said, record, nonce, reason=said.evidence)
-                    case answer if answer not in _BEGINNINGS:
-                        replayed = not opened_by(record, nonce)
-                        ending = await self.ending(prepared, said, record, evidence, replayed=replayed)
-                        return replace(ending, driven=led)
-                begun = view.floor
-                owned = await self.begin(prepared, said.answer, view, lease, nonce)
-                if owned is None:
-                    if not await self.patiently(lease.keep_alive):
-                        raise StoreUnavailable(
-                            "this process lost its lease on the store; nothing is lost, send the job again"
-                        )
-                    continue
-                led, doomed = True, owned.record.stop_wanted is not None
-                opened = opened or any(by.nonce == nonce for by in owned.record.openers)
-                ended = await self.drive(owned.record, owned.claim, application=prepared.application)
-                if ended is None or ended.result is None or doomed:
-                    continue
-                wish = ended.record.stop_wanted
-                superseded = wish is not None and wish.why is Why.SUPERSEDED
-                if ended.record.outcome is Outcome.CANCELLED and not superseded:
-                    return self.mine(ended, nonce, reason=ended.record.note)
-                mine = ended if prepared.same(ended.record) and ended.record.outcome is not Outcome.CANCELLED else None
+                view, said, evidence = await self.look(prepared, sent.nonce, opened=sent.opened)
+                ending = await self.without_owning(sent, view, said, evidence)
+                if ending is None and said.answer is Answer.FOLLOW:
+                    await self.await_owner(sent, view)
+                elif ending is None:
+                    sent.floor = view.floor
+                    owned = await self.begin(prepared, said.answer, view, lease, sent.nonce)
+                    ending = await self.lead(sent, owned, lease)
+                if ending is not None:
+                    return ending
+
+    async def without_owning(
+        self, sent: Submission, view: View, said: Answered, evidence: Mapping[str, Evidence]
+    ) -> Ending | None:
+        """The request's end, if it may end now. None: it has to own the key, or to wait for its owner."""
+        record, mine = view.record, sent.mine
+        if mine is not None and (record is None or record.generation != mine.record.generation):
+            return self.mine(mine, sent.nonce, reason=f"generation {mine.record.generation}: {mine.record.outcome}")
+        if record is None and sent.floor not in (None, view.floor):
+            # It may have opened the generation that was forgotten: that can no longer be known, and a request opens one at most.
+            raise InvalidInput(
+                f"{sent.prepared.key.text} was forgotten while this request waited; send it again to run it anew"
+            )
+        if record is not None and sent.followed == record.generation and said.answer is Answer.REOPEN:
+            followed = replace(said, answer=Answer.REPLAY)
+            return await self.ending(sent.prepared, followed, record, evidence, replayed=True)
+        if said.answer not in _BEGINNINGS:
+            replayed = not opened_by(record, sent.nonce)
+            ending = await self.ending(sent.prepared, said, record, evidence, replayed=replayed)
+            return replace(ending, driven=sent.led)
+        if self._cancel is not None:
+            reason = HANDED_OVER if self._handed_over else said.evidence
+            return self.detached(said, record, sent.nonce, reason=reason)
+        if said.answer is Answer.FOLLOW and not sent.follow:
+            return self.detached(said, record, sent.nonce, reason=said.evidence)
+        return None
+
+    async def await_owner(self, sent: Submission, view: View) -> None:
+        """Waits a moment for the generation that another process runs."""
+        record = view.record
+        assert record is not None  # an unknown key has no owner
+        if record.stop_wanted is None:  # else it was being stopped when this request came: the next one is ours
+            sent.followed = record.generation
+        self.waiting.wait(record.address)
+        self.on_observation(record, None, None)
+        await self.pause(self.pace.pause(view))
+
+    async def lead(self, sent: Submission, owned: Owned | None, lease: Lease) -> Ending | None:
+        """Drives the key, if this process owns it, until its generation ends. None: the request goes on."""
+        if owned is None:
+            if not await self.patiently(lease.keep_alive):
+                raise StoreUnavailable("this process lost its lease on the store; nothing is lost, send the job again")
+            return None
+        prepared, doomed = sent.prepared, owned.record.stop_wanted is not None
+        sent.led = True
+        sent.opened = sent.opened or any(by.nonce == sent.nonce for by in owned.record.openers)
+        ended = await self.drive(owned.record, owned.claim, application=prepared.application)
+        if ended is None or ended.result is None or doomed:
+            return None
+        wish = ended.record.stop_wanted
+        superseded = wish is not None and wish.why is Why.SUPERSEDED
+        cancelled = ended.record.outcome is Outcome.CANCELLED
+        if cancelled and not superseded:
+            return self.mine(ended, sent.nonce, reason=ended.record.note)
+        sent.mine = ended if prepared.same(ended.record) and not cancelled else None
+        return None
 
     @staticmethod
     def mine(ended: Ended, nonce: str, *, reason: str) -> Ending:

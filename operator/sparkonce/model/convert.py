@@ -436,7 +436,7 @@ class _Conversion:
         """Validates the job as it will be read from YAML. Raises: InvalidJob, with paths and lines of the source."""
         lines = {("spec", "template", "spec", *rest): line for rest, line in self._below(self._at)}
         try:
-            entrance.admit(job, lines=lines).admitted(lines=lines)
+            entrance.check_template(entrance.admit(job, lines=lines), lines=lines)
         except InvalidJob as invalid:
             ours, theirs = "spec.template.spec", path_text(self._at)
             told = [

@@ -4,6 +4,8 @@ A recorded spec is parsed again by every later process, so `IdempotentJob` may n
 Rules that came later are here instead, and hold for new input alone. They refuse what a ledger cannot keep (lone surrogates, numbers of
 hundreds of digits, deep nesting, durations that overflow a date) and what no process can be given (a NUL anywhere, `=` in the name of a
 variable or setting), before a key is reserved: later, each would end an attempt or make a record unreadable.
+`check_template` refuses a template that contradicts its attempt (`reserved`); it is a step of its own, because an object whose key was
+recorded by an earlier version keeps its answer.
 
 Other control characters are allowed: U+0001 is a usual separator of fields.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from sparkonce.model import reserved
 from sparkonce.model.fields import field_classes
 from sparkonce.model.spec import DAY, IdempotentJob, JobSpec, Template
 from sparkonce.model.validation import InvalidJob, Loc, line_of, path_text, value_at
@@ -35,6 +38,23 @@ def admit(document: object, *, source: str = "", lines: Mapping[Loc, int] | None
     job = IdempotentJob.of(document, source=source, lines=lines)
     _refuse([*_durations(job.spec), *_counts(job.spec), *_names(job.spec.template)], source, lines)
     return job
+
+
+def check_template(job: IdempotentJob, *, source: str = "", lines: Mapping[Loc, int] | None = None) -> None:
+    """Checks that a new job's template does not set what names, identifies or places an attempt. A job that only follows an application
+    launches nothing, so its template passes.
+
+    Raises: InvalidJob: names every contradiction with its field path."""
+    template, at = job.spec.template, ("spec", "template")
+    if job.spec.bind is not None:
+        return
+    classes = field_classes(template.api_version, template.kind)
+    problems = [
+        *reserved.labels((*at, "metadata", "labels"), template.metadata.labels),
+        *reserved.labels((*at, "metadata", "annotations"), template.metadata.annotations),
+        *(((*at, "spec", *loc), sentence) for loc, sentence in classes.check_new(template.spec)),
+    ]
+    _refuse(problems, source, lines or {})
 
 
 def _refuse(problems: Sequence[tuple[Loc, str]], source: str, lines: Mapping[Loc, int]) -> None:

@@ -88,7 +88,8 @@ def _loaded(
         lines = [line_of(loc, tree.lines) if loc else None for loc, _, _ in problems]
         raise InvalidJob([(name, message) for _, name, message in problems], source=source, lines=lines)
     job = entrance.admit(filled, source=source, lines=tree.lines)
-    return Tree(filled, tree.lines), job.admitted(source=source, lines=tree.lines)
+    entrance.check_template(job, source=source, lines=tree.lines)
+    return Tree(filled, tree.lines), job
 
 
 @dataclass

@@ -41,9 +41,8 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from sparkonce.model import reserved
 from sparkonce.model.fields import UnknownTemplateKind, field_classes
-from sparkonce.model.validation import InvalidJob, Loc, invalid_job, line_of, path_text, refuse
+from sparkonce.model.validation import Loc, invalid_job, refuse
 
 
 class ResourceModel(BaseModel):
@@ -520,25 +519,6 @@ class IdempotentJob(ResourceModel):
             return cls.model_validate(document)
         except ValidationError as error:
             invalid_job(error, cls, source=source, lines=lines or {})
-
-    def admitted(self, *, source: str = "", lines: Mapping[Loc, int] | None = None) -> Self:
-        """Returns this job if its template does not set what names, identifies or places an attempt. Called where a new job enters, never
-        for a recorded one. A job that only follows an application launches nothing, so its template passes.
-
-        Raises: InvalidJob: names every contradiction with its field path."""
-        template, at = self.spec.template, ("spec", "template")
-        if self.spec.bind is not None:
-            return self
-        problems = [
-            *reserved.labels((*at, "metadata", "labels"), template.metadata.labels),
-            *reserved.labels((*at, "metadata", "annotations"), template.metadata.annotations),
-        ]
-        classes = field_classes(template.api_version, template.kind)
-        problems += [((*at, "spec", *loc), sentence) for loc, sentence in classes.check_new(template.spec)]
-        if problems:
-            told = [(path_text(loc), sentence) for loc, sentence in problems]
-            raise InvalidJob(told, source=source, lines=[line_of(loc, lines or {}) for loc, _ in problems])
-        return self
 
     def document(self) -> dict[str, Any]:
         """The job as it was given, without defaults; `of` reads it back."""

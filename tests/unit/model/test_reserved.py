@@ -14,6 +14,7 @@ import yaml
 
 from harness.manifests import changed, document, job, template
 from sparkonce.model import manifest, reserved
+from sparkonce.model.entrance import check_template
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.model.validation import InvalidJob, Loc
 
@@ -115,13 +116,13 @@ PASSING: list[tuple[Loc, Any]] = [
 @pytest.mark.parametrize(("loc", "value"), PASSING, ids=[f"{loc[-1]}={value}"[:60] for loc, value in PASSING])
 def test_what_does_not_contradict_the_attempt_passes(loc: Loc, value: Any) -> None:
     """Pods are the job's own concern: images, host paths, labels and accounts of its namespace are not checked."""
-    job({loc: value}).admitted()
+    check_template(job({loc: value}))
 
 
 def test_every_contradiction_is_told() -> None:
     """Two contradictions are two problems of one error."""
     with pytest.raises(InvalidJob) as refused:
-        job({conf("spark.master"): "x", template("driver", "labels", "sparkonce.dev/key"): "y"}).admitted()
+        check_template(job({conf("spark.master"): "x", template("driver", "labels", "sparkonce.dev/key"): "y"}))
     assert [problem.path for problem in refused.value.problems] == [
         'spec.template.spec.sparkConf["spark.master"]',
         'spec.template.spec.driver.labels["sparkonce.dev/key"]',
@@ -131,7 +132,7 @@ def test_every_contradiction_is_told() -> None:
 def test_a_job_that_only_follows_is_not_checked() -> None:
     """A job with spec.bind launches nothing, and the application that it follows may be written in any way."""
     bound: dict[Loc, Any] = {("spec", "bind"): {"application": "a", "uid": "u"}, ("spec", "outputs"): []}
-    job({**bound, conf("spark.kubernetes.namespace"): "etl"}).admitted()
+    check_template(job({**bound, conf("spark.kubernetes.namespace"): "etl"}))
 
 
 # --- the tables

@@ -11,6 +11,7 @@ import pytest
 from harness.manifests import changed, document, job, template
 from sparkonce.controller.desired import Desired
 from sparkonce.model import manifest, text_fields
+from sparkonce.model.entrance import check_template
 from sparkonce.model.identity import fingerprint
 from sparkonce.model.validation import InvalidJob, Loc, path_text
 
@@ -111,7 +112,9 @@ def test_fields_that_are_numbers_or_both_pass() -> None:
         template("volumes"): [{"name": "a", "emptyDir": None}],
         template("image"): None,
     }
-    assert job(fields).admitted().spec.template.spec["aFieldToCome"] == {"a": 1}
+    made = job(fields)
+    check_template(made)
+    assert made.spec.template.spec["aFieldToCome"] == {"a": 1}
 
 
 def test_a_recorded_job_with_numbers_is_read_and_compared_as_before() -> None:

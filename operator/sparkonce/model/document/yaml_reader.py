@@ -123,12 +123,14 @@ def plain(text: str) -> str | float | bool | None:
     """What a scalar without quotes is for kubectl. Infinity and NaN come out as floats, which JSON does not have."""
     if text in _WORDS:
         return _WORDS[text]
+    return _number_or_text(text) if text[0] in "+-.0123456789" else text
+
+
+def _number_or_text(text: str) -> str | float:
     if _NOT_FINITE.fullmatch(text):
         return float(text.replace(".", "", 1).lower())
     if text[0] == ".":
         return _finite(text.replace("_", ""), text) if _AFTER_A_POINT.fullmatch(text) else text
-    if text[0] not in "+-0123456789":
-        return text
     digits = text.replace("_", "")
     if _INTEGER.fullmatch(digits) and (number := _integer(digits)) is not None:
         return number
@@ -256,11 +258,7 @@ class _Composer:
             case yaml.ScalarEvent():
                 self._scalar(event)
             case yaml.AliasEvent():
-                name = event.anchor
-                if name not in self._known:
-                    raise self._refused(f"{UNREADABLE}: *{name} has no anchor &{name} above it", self._loc())
-                node, nodes, depth = self._known[name]
-                self._add(Node("alias", self._line, text=name, children=[node]), None, nodes, depth)
+                self._alias(event)
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
                 self._count(1, 1)
                 kind: Literal["map", "list"] = "map" if isinstance(event, yaml.MappingStartEvent) else "list"
@@ -275,6 +273,13 @@ class _Composer:
                 if ended.anchor is not None and self._known[ended.anchor][0] is ended.node:
                     self._known[ended.anchor] = (ended.node, ended.nodes, ended.depth)
                 self._add(ended.node, None, ended.nodes, ended.depth)
+
+    def _alias(self, event: yaml.AliasEvent) -> None:
+        name = event.anchor
+        if name not in self._known:
+            raise self._refused(f"{UNREADABLE}: *{name} has no anchor &{name} above it", self._loc())
+        node, nodes, depth = self._known[name]
+        self._add(Node("alias", self._line, text=name, children=[node]), None, nodes, depth)
 
     def _scalar(self, event: yaml.ScalarEvent) -> None:
         written = self._text[event.start_mark.index : event.end_mark.index]  # type: ignore[union-attr] # PyYAML's stubs

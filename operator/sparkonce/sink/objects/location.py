@@ -43,17 +43,7 @@ def local_folder(location: str, *, base: str | None = None, field: str) -> Path:
         InvalidInput: not a valid path or `file://` URI.
         OutputUnsupported: a URL of another scheme.
     """
-    path = location
-    if scheme := _SCHEME.match(location):
-        try:
-            url = urlsplit(location)
-        except ValueError:  # an unclosed bracket, which begins an IPv6 address
-            raise InvalidInput(f"{field}: {location} is not a URL; write file:///folder") from None
-        if scheme[1].lower() != "file":
-            raise OutputUnsupported(f"{field}: {location} is not a local folder; give a path or a file:// URI")
-        if url.netloc not in ("", "localhost") or url.query or url.fragment:
-            raise InvalidInput(f"{field}: {location} is not the URI of a local folder; write file:///folder")
-        path = unquote(url.path)
+    path = _path_of_uri(location, field) if _SCHEME.match(location) else location
     if not path.strip() or "\0" in path:
         raise InvalidInput(f"{field} is empty; give the folder of the table")
     if _GLOB.search(path):
@@ -71,3 +61,16 @@ def local_folder(location: str, *, base: str | None = None, field: str) -> Path:
         return Path(path).resolve()  # obstore refuses `..`, whose meaning depends on the symbolic links before it
     except (OSError, RuntimeError):
         raise InvalidInput(f"{field}: the symbolic links of {location} go in circles; give another folder") from None
+
+
+def _path_of_uri(location: str, field: str) -> str:
+    """The path of a `file://` URI. Raises: InvalidInput, OutputUnsupported, as `local_folder`."""
+    try:
+        url = urlsplit(location)
+    except ValueError:  # an unclosed bracket, which begins an IPv6 address
+        raise InvalidInput(f"{field}: {location} is not a URL; write file:///folder") from None
+    if on_store(location):
+        raise OutputUnsupported(f"{field}: {location} is not a local folder; give a path or a file:// URI")
+    if url.netloc not in ("", "localhost") or url.query or url.fragment:
+        raise InvalidInput(f"{field}: {location} is not the URI of a local folder; write file:///folder")
+    return unquote(url.path)

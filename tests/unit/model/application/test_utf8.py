@@ -8,6 +8,7 @@ import pytest
 
 from harness.manifests import job, template
 from sparkonce.model.application.utf8 import about_text, pinned
+from sparkonce.model.entrance import check_template
 from sparkonce.model.validation import InvalidJob, Loc
 
 UMLAUT = {template("arguments", 1): "Zürich"}
@@ -57,8 +58,8 @@ def test_variables_of_a_sender_about_text() -> None:
 def test_a_locale_that_loses_the_jobs_text_is_refused(given: dict[Loc, Any], path: str) -> None:
     """The sentence names the field that sets the locale and the text that would be lost; a job of ASCII alone passes."""
     with pytest.raises(InvalidJob, match=rf"{path}: .*garbles arguments\[1\]; use UTF-8"):
-        job({**given, **UMLAUT}).admitted()
-    job(given).admitted()
+        check_template(job({**given, **UMLAUT}))
+    check_template(job(given))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_locale_that_loses_the_jobs_text_is_refused(given: dict[Loc, Any], pat
 )
 def test_a_locale_that_carries_the_text_passes(given: dict[Loc, Any]) -> None:
     """The first of LC_ALL, LC_CTYPE and LANG that has a value decides; executors get no arguments."""
-    job({**given, **UMLAUT}).admitted()
+    check_template(job({**given, **UMLAUT}))
 
 
 @pytest.mark.parametrize(
@@ -91,4 +92,4 @@ def test_a_locale_that_carries_the_text_passes(given: dict[Loc, Any]) -> None:
 def test_text_is_looked_for_wherever_a_driver_gets_it(lost: dict[Loc, Any]) -> None:
     """Text counts in arguments, file names, settings and environment."""
     with pytest.raises(InvalidJob, match="which garbles"):
-        job({**lost, **variable("LC_ALL", "C")}).admitted()
+        check_template(job({**lost, **variable("LC_ALL", "C")}))
