@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ssl
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -19,59 +15,19 @@ from harness.jobs import job
 from harness.kube_api import Json
 from harness.kubeflow import Driver, FakeKubeflow, Script
 from harness.kubeflow.drivers import writes_outputs
-from harness.kubeflow.states import NODE
+from harness.kubelet_logs import Logs, served_logs
 from harness.operators import OperatorProcess
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
 
-NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 EVENTS = Resource("", "v1", "events", "Event")
 LOGS = Path(__file__).parents[1] / "launch" / "driver_logs"
 SHUTDOWN = "26/11/24 20:53:42 INFO MemoryStore: MemoryStore cleared\n"
 
 
-class Logs:
-    """The log that the kubelet serves for every driver, and the requests for it."""
-
-    def __init__(self) -> None:
-        self.text, self.asked = "", list[str]()
-
-
 @pytest.fixture
 def logs(cluster: Cluster) -> Iterator[Logs]:
-    """A kubelet's port for logs, which the API server finds by the node of the drivers' pods."""
-    served = Logs()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            served.asked.append(self.path)
-            lines = int(parse_qs(urlsplit(self.path).query)["tailLines"][0])
-            content = "".join(served.text.splitlines(keepends=True)[-lines:]).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            """Writes no log."""
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cluster.certificates.crt, cluster.certificates.key)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        cluster.api.create(NODES, {"metadata": {"name": NODE}})
-        status = {
-            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": server.server_address[1]}},
-        }
-        cluster.api.patch(NODES, f"{NODE}/status", {"status": status})
-        try:
-            yield served
-        finally:
-            cluster.api.delete(NODES, NODE)
-            server.shutdown()
-            thread.join()
+    with served_logs(cluster) as served:
+        yield served
 
 
 @dataclass(frozen=True)

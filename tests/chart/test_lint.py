@@ -108,7 +108,7 @@ EXCEPTIONS = (
     ),
     Kept(
         "pod-networkpolicy", (OPERATOR, GATEWAY, TEST), ["The pod does not have a matching NetworkPolicy"], NO_POLICY,
-        ["bundled", "to try it"],
+        ["bundled", "to try it", "httpRoute", "ingress"],
     ),
     Kept(
         "pod-networkpolicy", (OPERATOR, GATEWAY, TEST), ["The pod does not have a matching egress NetworkPolicy"],
@@ -122,7 +122,7 @@ EXCEPTIONS = (
     Kept(
         "pod-networkpolicy", [ETCD], ["The pod does not have a matching egress NetworkPolicy"],
         "members find each other by DNS, whose pods and ports differ by cluster: a wrong rule would end the quorum",
-        ["bundled", "trio", "to try it"],
+        ["bundled", "trio", "to try it", "httpRoute", "ingress"],
     ),
     Kept(
         "container-security-context-user-group-id", [OPERATOR],

@@ -41,7 +41,14 @@ TRIES = 3
 
 ADMIN, STRANGER = "admin-token", "stranger-token"
 """Bearer tokens: of a member of system:masters, and of an authenticated user without rights."""
-TOKENS = f'{ADMIN},admin,admin,"system:masters"\n{STRANGER},stranger,stranger,""\n'
+EDITOR, VIEWER, LEAD = "editors-token", "viewers-token", "leads-token"
+"""Of the users `editor` and `viewer`, and of `lead` in the group `leads`: people to whom a test gives roles."""
+TOKENS = f"""{ADMIN},admin,admin,"system:masters"
+{STRANGER},stranger,stranger,""
+{EDITOR},editor,editor,""
+{VIEWER},viewer,viewer,""
+{LEAD},lead,lead,"leads"
+"""
 
 _FOLDER = "sparkonce-cluster-"
 _CONTROLLERS = "garbage-collector-controller,namespace-controller"

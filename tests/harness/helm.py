@@ -51,17 +51,26 @@ def helm(*arguments: str | Path, environment: dict[str, str] | None = None) -> s
     return completed(command, TIMEOUT, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL)
 
 
-def template(*values: Path, sets: Sequence[str] = (), chart: Path = CHART) -> subprocess.CompletedProcess[str]:
-    """`helm template` with these files and settings."""
-    command: list[str | Path] = ["template", RELEASE, chart, "--namespace", NAMESPACE, "--kube-version", KUBE.version]
+def template(
+    *values: Path,
+    sets: Sequence[str] = (),
+    chart: Path = CHART,
+    release: tuple[str, str] = (NAMESPACE, RELEASE),
+    apis: Sequence[str] = (),
+) -> subprocess.CompletedProcess[str]:
+    """`helm template` with these files and settings. `release`: its namespace and name; `apis`: what the cluster serves besides
+    Kubernetes' own."""
+    namespace, name = release
+    command: list[str | Path] = ["template", name, chart, "--namespace", namespace, "--kube-version", KUBE.version]
+    command += [part for each in apis for part in ("--api-versions", each)]
     command += [part for file in values for part in ("--values", file)]
     command += [part for each in sets for part in ("--set", each)]
     return helm(*command)
 
 
-def rendered(*values: Path, sets: Sequence[str] = (), chart: Path = CHART) -> list[dict[str, Any]]:
-    """The objects of a release with these values."""
-    done = template(*values, sets=sets, chart=chart)
+def rendered(*values: Path, sets: Sequence[str] = (), **how: Any) -> list[dict[str, Any]]:
+    """The objects of a release with these values; `how` is that of `template`."""
+    done = template(*values, sets=sets, **how)
     assert done.returncode == 0, done.stderr
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return [each for each in yaml.load_all(done.stdout, Loader=loader) if each]
@@ -75,13 +84,18 @@ def everything() -> list[str]:
 
 
 def documented() -> dict[str, Release]:
-    """The releases of docs/helm.md by name: "to try it" is its `helm install` command, "platform" its block of values."""
+    """The releases of docs/helm.md by name: "to try it" is its `helm install` command, "platform" its first block of values, and those
+    of gateways with an address outside the cluster, on an etcd of the release, are called by the value that they enable."""
     text = (ROOT / "docs" / "helm.md").read_text()
     (command,) = re.findall(r"^helm install (?:.*\\\n)*.*", text, re.MULTILINE)
     words = shlex.split(command.replace("\\\n", " "))
-    (values,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    platform, *more = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     sets = [value for option, value in itertools.pairwise(words) if option == "--set"]
-    return {"to try it": Release(sets=tuple(sets)), "platform": Release(values=values)}
+    found = {"to try it": Release(sets=tuple(sets)), "platform": Release(values=platform)}
+    for values in more:
+        (enabled,) = (name for name in ("ingress", "httpRoute") if yaml.safe_load(values)["gateway"].get(name))
+        found[enabled] = Release(values=values, sets=("etcd.bundled.enabled=true",))
+    return found
 
 
 def rule_groups() -> list[dict[str, Any]]:

@@ -89,11 +89,58 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name ($top.Chart.Version | replace "
 {{- end }}
 {{- end }}
 
-{{/* Names in the certificate: those of the Service, and localhost for a port-forward. */}}
+{{/* Names in the certificate: those of the Service, localhost for a port-forward, and the host of a TLSRoute, which passes TLS through. */}}
 {{- define "sparkonce.gatewayHosts" -}}
 {{- $name := printf "%s-gateway" (include "sparkonce.fullname" .) }}
 {{- $full := printf "%s.%s.svc" $name .Release.Namespace }}
-{{- list $full (printf "%s.cluster.local" $full) (printf "%s.%s" $name .Release.Namespace) $name "localhost" | toJson }}
+{{- $hosts := list $full (printf "%s.cluster.local" $full) (printf "%s.%s" $name .Release.Namespace) $name "localhost" }}
+{{- with (include "sparkonce.public" . | fromJson) }}{{ if eq .kind "TLSRoute" }}{{ $hosts = append $hosts .host }}{{ end }}{{ end }}
+{{- $hosts | toJson }}
+{{- end }}
+
+{{/*
+The gateway's address outside the cluster as JSON: {kind, host, url}, kind being that of the object which leads to it; {} if there is none.
+Values of earlier charts have none of this (`helm upgrade --reuse-values`).
+*/}}
+{{- define "sparkonce.public" -}}
+{{- $gateway := .Values.gateway }}
+{{- $kinds := dict "ingress" "Ingress" "httpRoute" "HTTPRoute" "tlsRoute" "TLSRoute" }}
+{{- $named := list }}
+{{- range $name := keys $kinds | sortAlpha }}{{ if dig $name "enabled" false $gateway }}{{ $named = append $named $name }}{{ end }}{{ end }}
+{{- if and $gateway.enabled $named }}
+{{- $name := first $named }}
+{{- $host := dig "public" "host" "" $gateway }}
+{{- $tls := include "sparkonce.gatewaySecret" . }}
+{{- if gt (len $named) 1 }}
+{{- fail (printf "gateway.%s are all enabled: the gateway has one address outside the cluster, enable one of them" (join " and gateway." $named)) }}
+{{- else if not $host }}
+{{- fail (printf "gateway.%s.enabled needs gateway.public.host, the name under which people reach the gateway" $name) }}
+{{- else if and (ne $name "ingress") (not (dig $name "parentRefs" list $gateway)) }}
+{{- fail (printf "gateway.%s.enabled needs gateway.%s.parentRefs: name, namespace and sectionName (the listener) of your Gateway" $name $name) }}
+{{- else if and (not $tls) (eq $name "tlsRoute") }}
+{{- fail "gateway.tlsRoute passes TLS on to the gateway, which serves none: set gateway.tls.enabled=true, or use gateway.httpRoute" }}
+{{- else if and (not $tls) (not .Values.acceptInsecure) }}
+{{- fail (printf "with gateway.tls.enabled=false tokens go in plain text from the controller of gateway.%s to the gateway: leave it at true, or set acceptInsecure=true" $name) }}
+{{- end }}
+{{- $port := dig "public" "port" 443 $gateway | int }}
+{{- $url := printf "https://%s" $host }}
+{{- dict "kind" (get $kinds $name) "host" $host "url" (ternary $url (printf "%s:%d" $url $port) (eq $port 443)) | toJson }}
+{{- else }}{{ dict | toJson }}
+{{- end }}
+{{- end }}
+
+{{/* gateway.clientCertificates as JSON, complete and checked; {} if they are not taken. */}}
+{{- define "sparkonce.clientCertificates" -}}
+{{- $given := dig "clientCertificates" dict .Values.gateway }}
+{{- if and .Values.gateway.enabled $given.enabled }}
+{{- if not (include "sparkonce.gatewaySecret" .) }}
+{{- fail "gateway.clientCertificates needs TLS at the gateway: set gateway.tls.enabled=true" }}
+{{- else if eq (empty $given.ca) (empty $given.secretName) }}
+{{- fail "gateway.clientCertificates.enabled needs the CA that signs people's certificates: set either gateway.clientCertificates.ca or gateway.clientCertificates.secretName" }}
+{{- end }}
+{{- dict "ca" ($given.ca | default "") "secretName" ($given.secretName | default "") "key" (ternary ($given.caKey | default "ca.crt") "ca.crt" (empty $given.ca)) | toJson }}
+{{- else }}{{ dict | toJson }}
+{{- end }}
 {{- end }}
 
 {{- define "sparkonce.gatewayUrl" -}}
@@ -273,8 +320,26 @@ podSelector: {{- toYaml . | nindent 2 }}
 {{- if or .Values.networkPolicy.prometheusNamespaceSelector .Values.networkPolicy.prometheusPodSelector }}true{{ end }}
 {{- end }}
 
+{{/* Whether the values select the controller that serves the gateway's address outside the cluster. */}}
+{{- define "sparkonce.ingressKnown" -}}
+{{- if and (include "sparkonce.public" . | fromJson) (or .Values.networkPolicy.ingressNamespaceSelector .Values.networkPolicy.ingressPodSelector) }}true{{ end }}
+{{- end }}
+
 {{/* Namespaces of the service account for drivers: {"list": [...]} as JSON. */}}
 {{- define "sparkonce.jobNamespaces" -}}
 {{- $named := .Values.jobs.serviceAccount.namespaces | default .Values.watch.namespaces }}
 {{- dict "list" ($named | default (list .Release.Namespace)) | toJson }}
+{{- end }}
+
+{{/* Subjects of a RoleBinding from the values. */}}
+{{- define "sparkonce.subjects" -}}
+{{- range . }}
+- kind: {{ .kind }}
+  name: {{ .name | quote }}
+  {{- if eq .kind "ServiceAccount" }}
+  namespace: {{ required (printf "the service account %s among the subjects of rbac needs its namespace" .name) .namespace }}
+  {{- else }}
+  apiGroup: rbac.authorization.k8s.io
+  {{- end }}
+{{- end }}
 {{- end }}

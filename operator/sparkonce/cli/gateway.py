@@ -37,6 +37,13 @@ def gateway(
         Path | None, typer.Option(envvar="SPARKONCE_TLS_CERT", help="PEM file; without it plain HTTP is served.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(envvar="SPARKONCE_TLS_KEY", help="PEM file of its key.")] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SPARKONCE_CLIENT_CA",
+            help="PEM file of the CA of people's client certificates; without it only tokens are accepted.",
+        ),
+    ] = None,
     kubeconfig: Annotated[
         Path | None,
         typer.Option(envvar="SPARKONCE_KUBECONFIG", help="Default: the pod's service account, else kubectl's file."),
@@ -94,7 +101,7 @@ def gateway(
         ) from None
     from sparkonce.sink.objects import ambient
 
-    listening = Listening.of(listen, certificate=tls_cert, key=tls_key)
+    listening = Listening.of(listen, certificate=tls_cert, key=tls_key, client_ca=client_ca)
     if not settings.ambient_credentials(default="false"):
         ambient.forbid(os.environ)
     configure(log_format)

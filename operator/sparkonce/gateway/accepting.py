@@ -21,6 +21,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from sparkonce.gateway import certificates
 from sparkonce.gateway.connections import CLOSE, HEAD, ClosedFor, Connection, ConnectionPhase, Connections
 from sparkonce.gateway.problem import respond
 
@@ -51,6 +52,9 @@ class TimedProtocol(H11Protocol):
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self._connection.abort = transport.abort
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None and (certificate := secured.getpeercert()):
+            self.app_state[certificates.STATE] = certificate
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._left(self._connection)

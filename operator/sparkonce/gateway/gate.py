@@ -1,8 +1,9 @@
 """ASGI middleware in front of all routes: ambiguous requests, routing, authentication, body limits, request metrics, in this order.
 
 Paths are matched undecoded, so that a slash inside a key is `%2F` and never a path separator. A path or method that no route has costs
-neither a review of the token nor the reading of a body. Under `/v1/` the token is checked next: without a valid one the body is not read,
-and no route reveals whether a key exists. The body is read here, within limits of size and time, before a route runs.
+neither a review of the token nor the reading of a body. Under `/v1/` the token is checked next, or the client certificate of a request
+without one: without either the body is not read, and no route reveals whether a key exists. The body is read here, within limits of size
+and time, before a route runs.
 
 A request that two readers could take for two different ones (`Transfer-Encoding` beside `Content-Length`, or in HTTP/1.0) is refused and
 its connection closed, as RFC 9112, section 6.1, allows: behind a proxy that reads the other header its body would be the next request.
@@ -23,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sparkonce.commands.callers import Authenticator, Caller
 from sparkonce.errors import SparkonceError
+from sparkonce.gateway import certificates
 from sparkonce.gateway.problem import ProblemResponse, of_error
 
 log = logging.getLogger(__name__)
@@ -101,7 +103,8 @@ class Gate:
             return
         try:
             if scope["path"].startswith("/v1/") and scope["path"] not in OPEN:
-                scope.setdefault("state", {})["caller"] = await self._caller(scope)
+                scope.setdefault("state", {})
+                scope["state"]["caller"] = await self._caller(scope)
             body = await _body(scope, receive)
         except SparkonceError as error:
             await of_error(error)(scope, receive, send)
@@ -123,6 +126,11 @@ class Gate:
 
     async def _caller(self, scope: Scope) -> Caller:
         said = [value for name, value in scope["headers"] if name == b"authorization"]
+        shown = scope["state"].get(certificates.STATE)
+        if shown is not None and not said:
+            if any(name == b"origin" for name, _ in scope["headers"]):
+                raise ProblemResponse(403, "a web page sent this request with your certificate; nothing was done")
+            return certificates.named_by(shown)
         kind, _, token = (said[0] if len(said) == 1 else b"").decode("latin-1").partition(" ")
         if kind.lower() != "bearer" or not token.strip():
             raise ProblemResponse(401, "send the token of a service account or user as `Authorization: Bearer TOKEN`")

@@ -3,7 +3,8 @@ decisions rerun, cancel, resolve, forget.
 
 Authorization comes before any read of a key, also for replays and keys that do not exist: without the right to read the IdempotentJobs
 of a namespace a caller learns nothing about its keys. Reading needs `list` and `get` on `idempotentjobs`; each decision needs `update` on
-a subresource of the same name (`idempotentjobs/rerun`, ...), so that a role that may edit objects may not decide about results.
+a subresource of the same name (`idempotentjobs/rerun`, ...), so that a role that may edit objects may not decide about results. `RIGHTS`
+is the whole list.
 
 Only the realm that the namespace maps to is read: where an administrator maps several namespaces to one realm, a right in one of them
 covers all keys of the realm. `by` in the history is the user name that the API server authenticated.
@@ -12,6 +13,7 @@ covers all keys of the realm. `by` in the history is the user name that the API 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
@@ -40,6 +42,29 @@ PAGE, LONGEST_PAGE = 100, 500
 LOOKED_AT = 2000
 """Maximum records that one request reads to filter by phase; the page token continues from there."""
 _WHOLE_HASH = 64
+
+
+@dataclass(frozen=True)
+class KeyRight:
+    """A right on the IdempotentJobs of a namespace, as RBAC has it."""
+
+    verb: str
+    subresource: str = ""
+
+    @property
+    def resource(self) -> str:
+        return f"idempotentjobs/{self.subresource}" if self.subresource else "idempotentjobs"
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
+
+
+RIGHTS: Mapping[str, KeyRight] = {
+    "list": KeyRight("list"),
+    **{read: KeyRight("get") for read in ("show", "history", "explain")},
+    **{decision: KeyRight("update", decision) for decision in ("rerun", "cancel", "resolve", "forget")},
+}
+"""The right that each route needs, by its name; the subresources exist for this only."""
 
 Phase = Literal["Pending", "Running", "Recovering", "Held", "Succeeded", "Failed", "Cancelled"]
 Told = dict[str, Any]
@@ -124,7 +149,7 @@ class KeyRoutes:
 
     async def show(self, request: Request, namespace: Namespace, key: str) -> Told:
         """Shows a key: record, recorded result, attempts. Does not read the outputs; `explain` does."""
-        record = await self._record(request, namespace, key, "get")
+        record = await self._record(request, namespace, key, "show")
         view = await self._store.load(record.address)
         now = view.record or record
         spec = await self._store.spec(now.address, now.generation)
@@ -142,7 +167,7 @@ class KeyRoutes:
 
     async def history(self, request: Request, namespace: Namespace, key: str) -> Told:
         """Lists the events of a key: who, what, why. A forgotten key is found by its full hash or its explicit text."""
-        realm = await self._allowed(request, namespace, "get")
+        realm = await self._allowed(request, namespace, "history")
         text = unquote(key)
         record = await self._found(realm, text)
         key_hash = record.key_hash if record else _hash_of(text, realm)
@@ -153,7 +178,7 @@ class KeyRoutes:
 
     async def explain(self, request: Request, namespace: Namespace, key: str) -> Told:
         """Explains the state of a key: the deciding rule, its evidence, what it waits for, what would unblock it."""
-        record = await self._record(request, namespace, key, "get")
+        record = await self._record(request, namespace, key, "explain")
         why = await self._decisions.carry_out(lambda embedded: operate.explain(embedded, record), realm=record.realm)
         return describe.explained(record, why)
 
@@ -161,7 +186,7 @@ class KeyRoutes:
 
     async def rerun(self, request: Request, namespace: Namespace, key: str, body: RerunRequest) -> Told:
         """Opens the next generation of a finished key, with the recorded job."""
-        record = await self._record(request, namespace, key, "update", "rerun")
+        record = await self._record(request, namespace, key, "rerun")
         if body.generation is not None and record.generation > body.generation:
             return describe.identity(record)
         by = _by(request)
@@ -174,14 +199,14 @@ class KeyRoutes:
         self, request: Request, namespace: Namespace, key: str, body: CancelRequest, response: Response
     ) -> Told:
         """Requests cancellation of a running generation. 202: requested; poll the key for the outcome."""
-        record = await self._record(request, namespace, key, "update", "cancel")
+        record = await self._record(request, namespace, key, "cancel")
         now = await request_cancellation(self._store, record, by=_by(request), reason=body.reason)
         response.status_code = 200 if now.state is State.FINALIZED else 202
         return describe.identity(now)
 
     async def resolve(self, request: Request, namespace: Namespace, key: str, body: ResolveRequest) -> Told:
         """Decides a held key. The outputs are checked first, and their evidence takes precedence."""
-        record = await self._record(request, namespace, key, "update", "resolve")
+        record = await self._record(request, namespace, key, "resolve")
         by = _by(request)
         ending = await self._decisions.carry_out(
             lambda embedded: operate.resolve(embedded, record, body.outcome, by=by, reason=body.reason),
@@ -192,29 +217,31 @@ class KeyRoutes:
 
     async def forget(self, request: Request, namespace: Namespace, key: str, body: ForgetRequest) -> Told:
         """Removes the record of a finished key; its generation numbers, tables and history are kept."""
-        record = await self._record(request, namespace, key, "update", "forget")
+        record = await self._record(request, namespace, key, "forget")
         await check_reported(record, self._objects.job)
         floor = await operate.forget(self._store, record, by=_by(request), reason=body.reason)
         return {"key": record.key, "keyHash": record.key_hash, "forgotten": True, "floor": floor}
 
     # --- authorization
 
-    async def _allowed(self, request: Request, namespace: str, verb: str, subresource: str = "") -> str:
-        """Authorizes the caller and returns the namespace's realm.
+    async def _allowed(self, request: Request, namespace: str, route: str) -> str:
+        """Authorizes the caller for a route of `RIGHTS` and returns the namespace's realm.
 
         Raises:
             ProblemResponse: 403: the caller lacks the right.
         """
         caller: Caller = request.state.caller
-        if not await self._authorizer.allowed(caller, verb=verb, namespace=namespace, subresource=subresource):
-            resource = f"idempotentjobs/{subresource}" if subresource else "idempotentjobs"
+        right = RIGHTS[route]
+        if not await self._authorizer.allowed(
+            caller, verb=right.verb, namespace=namespace, subresource=right.subresource
+        ):
             raise ProblemResponse(
-                403, f"{caller.name} may not {verb} {resource} in namespace {namespace}; ask for a role that allows it"
+                403, f"{caller.name} may not {right} in namespace {namespace}; ask for a role that allows it"
             )
         return self._realm_of(namespace)
 
-    async def _record(self, request: Request, namespace: str, key: str, verb: str, subresource: str = "") -> Record:
-        realm = await self._allowed(request, namespace, verb, subresource)
+    async def _record(self, request: Request, namespace: str, key: str, route: str) -> Record:
+        realm = await self._allowed(request, namespace, route)
         record = await self._found(realm, unquote(key))
         if record is None:
             raise _no_key(namespace)

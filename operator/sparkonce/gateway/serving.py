@@ -12,6 +12,7 @@ import logging
 import resource
 import signal
 import socket
+import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,13 +47,17 @@ class Listening:
     port: int
     certificate: Path | None = None
     key: Path | None = None
+    client_ca: Path | None = None
+    """CA of client certificates, read once; None: none is asked for."""
 
     @classmethod
-    def of(cls, address: str, *, certificate: Path | None = None, key: Path | None = None) -> Listening:
+    def of(
+        cls, address: str, *, certificate: Path | None = None, key: Path | None = None, client_ca: Path | None = None
+    ) -> Listening:
         """Parses HOST:PORT and checks that the files exist.
 
         Raises:
-            InvalidInput: a malformed address, one file without the other, or a missing file.
+            InvalidInput: a malformed address, one file without the other, a missing or unusable file.
         """
         host, _, port = address.rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
@@ -62,7 +67,14 @@ class Listening:
         for file in filter(None, (certificate, key)):
             if not file.is_file():
                 raise InvalidInput(f"there is no file {file}; --tls-cert and --tls-key take PEM files")
-        return cls(host=host.strip("[]"), port=int(port), certificate=certificate, key=key)
+        if client_ca is not None:
+            if certificate is None:
+                raise InvalidInput("--client-ca needs TLS: give --tls-cert and --tls-key, too")
+            try:
+                ssl.create_default_context(cafile=str(client_ca))
+            except OSError as problem:  # also of TLS
+                raise InvalidInput(f"--client-ca {client_ca} is no PEM file with a CA: {problem}") from None
+        return cls(host=host.strip("[]"), port=int(port), certificate=certificate, key=key, client_ca=client_ca)
 
     @property
     def tls(self) -> bool:
@@ -163,6 +175,9 @@ async def serve(
         timeout_graceful_shutdown=FINISH,
         ssl_certfile=listening.certificate,
         ssl_keyfile=listening.key,
+        ssl_ca_certs=str(listening.client_ca) if listening.client_ca else None,
+        # Optional: drivers have tokens, and probes neither.
+        ssl_cert_reqs=ssl.CERT_OPTIONAL if listening.client_ca else ssl.CERT_NONE,
         h11_max_incomplete_event_size=HEAD_BYTES,
     )
     try:

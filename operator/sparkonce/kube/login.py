@@ -71,6 +71,7 @@ class KubeLogin:
         self._loader: Any = None  # caches a credential program's answer until it expires
         self._changed: int | None = None  # modification time of the kubeconfig, in ns
         self._contexts: dict[str, ssl.SSLContext] = {}
+        self._certificate: tuple[Path, Path] | None = None
         self._one = threading.Lock()
 
     async def access(self) -> Access:
@@ -99,6 +100,15 @@ class KubeLogin:
         await self.access()
         context = self._loader.current_context if self._loader is not None else {}
         return str(context.get("context", {}).get("namespace") or "default")
+
+    async def certificate(self) -> tuple[Path, Path] | None:
+        """The user's client certificate and its key, PEM files that last as long as this process; None without them.
+
+        Raises:
+            NoLogin: the credentials could never be read.
+        """
+        await self.access()
+        return self._certificate
 
     def refused(self) -> None:
         """Reports a 401: the next connection reads the credentials again."""
@@ -147,6 +157,8 @@ class KubeLogin:
             raise NoLogin("tls-server-name in the kubeconfig is not supported: name the server as its certificate does")
         authorization = configuration.api_key.get("BearerToken")
         secure = configuration.host.startswith("https")
+        files = configuration.cert_file, configuration.key_file
+        self._certificate = (Path(files[0]), Path(files[1])) if all(files) else None
         return Access(
             server=configuration.host.rstrip("/"),
             authorization=authorization.strip() if authorization else None,

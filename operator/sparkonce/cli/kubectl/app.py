@@ -1,7 +1,7 @@
 """`kubectl sparkonce`: the keys of a namespace on a cluster, for users who have kubectl and cannot reach the ledger.
 
-It prints the tables of `sparkonce keys` from the gateway's answers. It sends a token made for the gateway only: the gateway authorizes, not
-this program. kubectl finds the program on PATH by its name, `kubectl-sparkonce`.
+It prints the tables of `sparkonce keys` from the gateway's answers. It sends a token made for the gateway only, or shows a client
+certificate: the gateway authorizes, not this program. kubectl finds the program on PATH by its name, `kubectl-sparkonce`.
 
 Options may follow the command, as kubectl's users write them. Only decisions that cannot be undone ask for confirmation.
 """
@@ -89,7 +89,8 @@ Account = Annotated[
         "--service-account",
         envvar="SPARKONCE_SERVICE_ACCOUNT",
         metavar="[NAMESPACE/]NAME",
-        help="Account whose token the gateway is sent; default: you, if you are one, else `sparkonce-user` of the keys' namespace.",
+        help="Account whose token the gateway is sent; default: you, if you are one, else `sparkonce-user` of the keys' namespace, or "
+        "`sparkonce-viewer` if you may only read.",
         show_default=False,
     ),
 ]
@@ -108,6 +109,26 @@ Ca = Annotated[
         "--gateway-ca",
         metavar="FILE",
         help="PEM file of the CA that signed the gateway's certificate.",
+        show_default=False,
+    ),
+]
+Certificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--client-certificate",
+        envvar="SPARKONCE_CLIENT_CERTIFICATE",
+        metavar="FILE",
+        help="PEM file of your certificate, to show in place of a token; default: the kubeconfig's, where the release takes them.",
+        show_default=False,
+    ),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option(
+        "--client-key",
+        envvar="SPARKONCE_CLIENT_KEY",
+        metavar="FILE",
+        help="PEM file of its key, not encrypted.",
         show_default=False,
     ),
 ]
@@ -133,6 +154,8 @@ SHARED = frozenset(
         "--gateway-ca",
         "--service-account",
         "--audience",
+        "--client-certificate",
+        "--client-key",
     ]
 )
 
@@ -173,6 +196,8 @@ def root(
     gateway_ca: Ca = None,
     service_account: Account = None,
     audience: Audience = None,
+    client_certificate: Certificate = None,
+    client_key: Key = None,
 ) -> None:
     """Inspect the keys of a namespace and decide about them, through the cluster's gateway.
 
@@ -190,6 +215,8 @@ def root(
         ca=gateway_ca,
         account=service_account,
         audience=audience,
+        certificate=client_certificate,
+        key=client_key,
     )
 
 

@@ -5,7 +5,8 @@ not know the user.
 
 The gateway's certificate is verified before anything is sent, through a port-forward too, which ends inside the pod that a Service selects:
 against the CA that the release names, `--gateway-ca`, or the machine's own authorities. Plain HTTP is for loopback alone: a port-forward to
-a release that serves no TLS, or a `--gateway-url` of this machine.
+a release that serves no TLS, or a `--gateway-url` of this machine. Where the release has an address outside the cluster, it is used in
+place of the port-forward, which needs rights in the release's namespace that teams do not have.
 
 The outcome of an unanswered request is unknown. It is repeated only if it is idempotent, as a rerun is by its generation.
 
@@ -41,6 +42,7 @@ from sparkonce.cli.kubectl.release import (
     checked_audience,
     found_gateway,
     keys_namespace,
+    own_certificate,
 )
 from sparkonce.cli.view import words
 from sparkonce.cli.view.keys import Described, failure_lines, for_kubectl
@@ -84,6 +86,9 @@ class Reach:
     ca: Path | None = None
     account: str | None = None
     audience: str | None = None
+    certificate: Path | None = None
+    """Client certificate to show in place of a token."""
+    key: Path | None = None
 
     @property
     def credentials(self) -> Credentials:
@@ -103,8 +108,8 @@ class GatewayClient:
     """Calls one gateway in the name of one user, for the keys of one namespace."""
 
     url: str
-    token: Callable[[], str] = field(repr=False)
-    """Makes one when it is called, or returns one that is still valid."""
+    token: Callable[[], str] | None = field(repr=False)
+    """Makes one when it is called, or returns one that is still valid. None: the client certificate in `verify` says who the user is."""
     namespace: str
     verify: ssl.SSLContext | bool = True
     server_name: str | None = None
@@ -126,7 +131,7 @@ class GatewayClient:
         import httpx
 
         more = {"sni_hostname": self.server_name} if self.server_name else {}
-        headers = {"Authorization": f"Bearer {self.token()}"}
+        headers = {"Authorization": f"Bearer {self.token()}"} if self.token is not None else {}
         try:
             with httpx.Client(verify=self.verify, timeout=ANSWERS, trust_env=False) as client:
                 answer = client.request(method, self.url + path, headers=headers, json=body, extensions=more)
@@ -140,6 +145,12 @@ class GatewayClient:
                     f"what answers at {self.url} has no certificate that is trusted for the gateway ({lost}), and was sent "
                     "nothing; name the CA that signs the gateway's with --gateway-ca"
                 ) from None
+            # A server that does not trust a certificate ends the connection, and no program can tell that from one that died.
+            shown = (
+                "; if it never does, it refuses the client certificate (another CA's, expired, or a server's): name another with "
+                "--client-certificate and --client-key, or send a token with --service-account"
+            )
+            done += shown if self.token is None else ""
             raise GatewayUnavailable(f"the gateway at {self.url} does not answer ({lost}){done}") from None
         try:
             said = answer.json()
@@ -169,31 +180,65 @@ def reached(reach: Reach) -> Iterator[GatewayClient]:
         release = found_gateway(reach.credentials, reach.gateway_namespace, reach.service)
         audience = release.audience
     tokens = GatewayTokens(credentials=reach.credentials, audience=audience, namespace=namespace, account=reach.account)
+    certificate = _certificate(reach, release)
+
+    def client(url: str, ca: str, *, server_name: str | None = None) -> GatewayClient:
+        secure = url.startswith("https://")
+        shows = secure and certificate is not None
+        verify = _trust(reach, ca, certificate) if secure else True
+        token = None if shows else tokens
+        return GatewayClient(url=url, token=token, namespace=namespace, verify=verify, server_name=server_name)
+
     if reach.url is not None:
-        yield GatewayClient(
-            url=_address(reach.url), token=tokens, namespace=namespace, verify=_trust(reach, release), server_name=None
-        )
+        yield client(_address(reach.url), release.ca if release is not None else "")
         return
     assert release is not None
-    verify = _trust(reach, release) if release.tls else True
+    if release.public_url:
+        yield client(release.public_url, release.public_ca)
+        return
     with _forwarded(reach, release) as port:
-        yield GatewayClient(
-            url=f"http{'s' if release.tls else ''}://127.0.0.1:{port}",
-            token=tokens,
-            namespace=namespace,
-            verify=verify,
-            server_name=release.host if release.tls else None,
-        )
+        name = release.host if release.tls else None
+        yield client(f"http{'s' if release.tls else ''}://127.0.0.1:{port}", release.ca, server_name=name)
 
 
-def _trust(reach: Reach, release: ReleaseGateway | None) -> ssl.SSLContext:
+def _certificate(reach: Reach, release: ReleaseGateway | None) -> tuple[Path, Path] | None:
+    """The client certificate to show and its key: the one that is named, or the kubeconfig's where the release takes them. None: a token
+    is sent. Raises: InvalidInput: one file without the other, or beside an account."""
+    if (reach.certificate is None) != (reach.key is None):
+        raise InvalidInput("--client-certificate and --client-key belong together; give both PEM files")
+    if reach.certificate is not None and reach.key is not None:
+        if reach.account is not None:
+            raise InvalidInput("--client-certificate and --service-account each say who you are; give one of them")
+        return reach.certificate, reach.key
+    if release is None or not release.client_certificates or reach.account is not None:
+        return None
+    return own_certificate(reach.credentials)
+
+
+def _trust(reach: Reach, ca: str, certificate: tuple[Path, Path] | None) -> ssl.SSLContext:
+    """Trusts --gateway-ca, else this CA (PEM text), else the machine's own authorities; shows the certificate, if there is one."""
     try:
         if reach.ca is not None:
-            return ssl.create_default_context(cafile=str(reach.ca))
-        return ssl.create_default_context(cadata=release.ca if release is not None and release.ca else None)
+            context = ssl.create_default_context(cafile=str(reach.ca))
+        else:
+            context = ssl.create_default_context(cadata=ca or None)
     except (OSError, ssl.SSLError, ValueError) as problem:
         place = f"--gateway-ca {reach.ca}" if reach.ca is not None else "the CA that the release names"
         raise InvalidInput(f"{place} cannot be used ({problem}); name a PEM file with --gateway-ca") from None
+    if certificate is not None:
+        try:
+            context.load_cert_chain(*certificate, password=_no_password)
+        except (OSError, ssl.SSLError) as problem:
+            raise InvalidInput(
+                f"the client certificate {certificate[0]} cannot be used with its key {certificate[1]} ({problem}); name PEM "
+                "files of the same pair with --client-certificate and --client-key"
+            ) from None
+    return context
+
+
+def _no_password() -> str:
+    """In place of OpenSSL's prompt, which would wait for ever in a pipe: an encrypted key is refused."""
+    return ""
 
 
 def _address(url: str) -> str:

@@ -1,12 +1,17 @@
 """Finds the gateway of an installed release, and makes tokens for it.
 
-The release is named by its namespace, and its gateway by a ConfigMap there that the chart makes: URL, audience and CA. Nothing is searched
-for in other namespaces: a tenant can create a Service or ConfigMap with any name and label in its own, and would be sent tokens.
+The release is named by its namespace, and its gateway by a ConfigMap there that the chart makes: URL, audience, CA, and its address
+outside the cluster if it has one. Nothing is searched for in other namespaces: a tenant can create a Service or ConfigMap with any name and
+label in its own, and would be sent tokens. A user who may not list the Services there gets the one with the chart's default name.
 
 A gateway is sent a token made for it (TokenRequest): of a service account, for ten minutes, with the gateway's audience. The user's own
 credentials go to the API server and nowhere else, whatever they are: a token, a client certificate, a credential program's. A TokenRequest
 is for a service account, so the gateway authorizes that account and the history names it: the user's own if the user is one, else an
-account of the key's namespace. The API server's audit log says who made a token.
+account of the key's namespace, `sparkonce-user`, or `sparkonce-viewer` for users who may make tokens of that one only, which can only read.
+The API server's audit log says who made a token.
+
+Where the release takes client certificates, that of the kubeconfig is shown instead: a handshake proves that the user has the key and
+reveals nothing that opens the API server.
 """
 
 from __future__ import annotations
@@ -32,6 +37,11 @@ AUDIENCES = "gateway.sparkonce.dev/"
 """How the audience of every gateway begins. A token of another one is never asked for, whatever a ConfigMap says."""
 ACCOUNT = "sparkonce-user"
 """Service account whose tokens are sent for users who are not service accounts, unless they name one."""
+READER = "sparkonce-viewer"
+"""The same for users who may not make tokens of `ACCOUNT`: the chart gives it what the role `view` has."""
+SERVICE = "sparkonce-gateway"
+"""Name of the gateway's Service and ConfigMap in a release that is called sparkonce."""
+FORBIDDEN = 403
 SECONDS = 600
 """Lifetime of a token: the shortest that the API server grants."""
 RENEWED = 0.8
@@ -86,6 +96,12 @@ class ReleaseGateway:
     audience: str
     ca: str
     """PEM text; empty: the machine's own authorities."""
+    public_url: str = ""
+    """https://HOST outside the cluster (an Ingress or a route); empty: there is none, and a port-forward leads to the Service."""
+    public_ca: str = ""
+    """PEM text of the CA of the certificate there; empty: the machine's own authorities."""
+    client_certificates: bool = False
+    """Takes client certificates in place of tokens."""
 
     @property
     def port(self) -> int:
@@ -126,15 +142,7 @@ async def _found(client: ApiClient, namespace: str, service: str | None) -> Rele
     config_maps = Resource("", "v1", "configmaps", "ConfigMap")
     try:
         if service is None:
-            services = Resource("", "v1", "services", "Service")
-            names = [each["metadata"]["name"] for each in await client.list(services, namespace, labels=COMPONENT)]
-            if len(names) != 1:
-                several = f"several gateways in namespace {namespace} ({', '.join(names)})"
-                said = f"there are {several}" if names else f"there is no gateway in namespace {namespace}"
-                raise InvalidInput(
-                    f"{said}; name its Service with --service, and the release's with --gateway-namespace"
-                )
-            [service] = names
+            service = await _service(client, namespace)
         document = await client.get(config_maps, namespace, service)
     except ApiRefused as refused:
         raise InvalidInput(
@@ -144,6 +152,24 @@ async def _found(client: ApiClient, namespace: str, service: str | None) -> Rele
     except ApiUnavailable as unavailable:
         raise ApiServerUnavailable(f"the gateway cannot be looked up now: {unavailable}") from None
     return _release(document, namespace, service)
+
+
+async def _service(client: ApiClient, namespace: str) -> str:
+    """The name of the only gateway's Service there; the default name for a user who may not list them, since teams have no such right."""
+    from sparkonce.launch.kubernetes import ApiRefused, Resource
+
+    services = Resource("", "v1", "services", "Service")
+    try:
+        names = [each["metadata"]["name"] for each in await client.list(services, namespace, labels=COMPONENT)]
+    except ApiRefused as refused:
+        if refused.code != FORBIDDEN:
+            raise
+        return SERVICE
+    if len(names) != 1:
+        several = f"several gateways in namespace {namespace} ({', '.join(names)})"
+        said = f"there are {several}" if names else f"there is no gateway in namespace {namespace}"
+        raise InvalidInput(f"{said}; name its Service with --service, and the release's with --gateway-namespace")
+    return str(names[0])
 
 
 def _release(document: Any, namespace: str, service: str) -> ReleaseGateway:
@@ -157,12 +183,18 @@ def _release(document: Any, namespace: str, service: str) -> ReleaseGateway:
         )
     if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
         raise InvalidInput(f"{where}: url is {url!r}, not https://HOST:PORT")
+    public = str(data.get("publicUrl", ""))
+    if public and (urlsplit(public).scheme != "https" or not urlsplit(public).hostname):
+        raise InvalidInput(f"{where}: publicUrl is {public!r}, not https://HOST")
     return ReleaseGateway(
         namespace=namespace,
         service=service,
         url=url,
         audience=checked_audience(audience, f"{where}: audience"),
         ca=str(data.get("ca.crt", "")),
+        public_url=public.rstrip("/"),
+        public_ca=str(data.get("public-ca.crt", "")),
+        client_certificates=data.get("clientCertificates") == "true",
     )
 
 
@@ -175,6 +207,15 @@ def keys_namespace(credentials: Credentials, given: str | None) -> str:
     return given or credentials.ask(context)
 
 
+def own_certificate(credentials: Credentials) -> tuple[Path, Path] | None:
+    """The client certificate of the kubeconfig's user and its key, PEM files; None: the user has none."""
+
+    async def files(_: ApiClient, login: KubeLogin) -> tuple[Path, Path] | None:
+        return await login.certificate()
+
+    return credentials.ask(files)
+
+
 @dataclass
 class GatewayTokens:
     """Tokens for one gateway, made when they are needed and kept only in memory. Calling it returns a valid one."""
@@ -184,7 +225,7 @@ class GatewayTokens:
     namespace: str
     """Namespace of the account, unless `account` names one."""
     account: str | None = None
-    """NAME or NAMESPACE/NAME; None: the user, if a service account, or else `ACCOUNT`."""
+    """NAME or NAMESPACE/NAME; None: the user, if a service account, or else `ACCOUNT`, or `READER` if tokens of that one are refused."""
     monotonic: Callable[[], float] = time.monotonic
     _token: str = field(default="", repr=False)
     _until: float = 0.0
@@ -202,7 +243,14 @@ class GatewayTokens:
 
         try:
             namespace, name = await self._account(client)
-            token = await client.token(namespace, name, audience=self.audience, seconds=SECONDS)
+            try:
+                token = await self._token_of(client, namespace, name)
+            except ApiRefused as refused:
+                usual = (namespace, name, self.account) == (self.namespace, ACCOUNT, None)
+                reads = await self._reads(client) if usual and refused.code == FORBIDDEN else None
+                if reads is None:
+                    raise
+                return reads
         except ApiRefused as refused:
             raise InvalidInput(
                 f"no token for the gateway can be made ({refused}); it needs `create` on serviceaccounts/token, or another "
@@ -216,6 +264,18 @@ class GatewayTokens:
                 f"`kubectl create serviceaccount {name} -n {namespace}`, or name another with --service-account"
             )
         return token
+
+    async def _token_of(self, client: ApiClient, namespace: str, name: str) -> str | None:
+        return await client.token(namespace, name, audience=self.audience, seconds=SECONDS)
+
+    async def _reads(self, client: ApiClient) -> str | None:
+        """A token that can only read; None: there is no such account, or its tokens are refused as well."""
+        from sparkonce.launch.kubernetes import ApiRefused
+
+        try:
+            return await self._token_of(client, self.namespace, READER)
+        except ApiRefused:
+            return None
 
     async def _account(self, client: ApiClient) -> tuple[str, str]:
         if self.account is not None:
