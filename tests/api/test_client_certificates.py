@@ -167,7 +167,7 @@ def test_a_certificate_makes_nobody_a_part_of_kubernetes(people: People, attempt
 def test_what_the_ca_did_not_sign_for_a_client_is_no_certificate(people: People, attempts: Attempts) -> None:
     """Of another CA, or expired: the handshake fails and no request is read. The gateway's own certificate would do for no one either."""
     now = dt.datetime.now(dt.UTC)
-    old = {"not_before": now - dt.timedelta(days=2), "not_after": now - dt.timedelta(days=1)}
+    old: dict[str, Any] = {"not_before": now - dt.timedelta(days=2), "not_after": now - dt.timedelta(days=1)}
     for shown in (people.certificate("ann", authority=trustme.CA()), people.certificate("ann", **old)):
         with pytest.raises(OSError, match=r"(?i)alert|reset|closed|EOF"):
             people.ask(shown, "GET", keys(attempts))

@@ -96,7 +96,7 @@ def test_each_route_needs_the_right_of_its_name() -> None:
 def test_the_gateways_page_has_the_rights_of_the_routes() -> None:
     """Each route with its right, and none that is not there."""
     [table] = re.findall(r"^\| route \| right \|\n\| ---.*\n((?:\|.*\n)+)", GATEWAY_PAGE.read_text(), re.MULTILINE)
-    told = {}
+    told: dict[str, tuple[str, str]] = {}
     for line in table.splitlines():
         names, right = (cell.strip() for cell in line.strip("|").split("|"))
         [(verb, resource)] = re.findall(r"`(\w+)` `(\S+)`", right)
@@ -114,9 +114,9 @@ class Recording:
 
     def get(self, key: str = "", rest: str = "") -> Any:
         self.routes.add(rest.strip("/") if rest.startswith("/") else "show" if key else "list")
-        return {"key": "k", "keyHash": "ab" * 32, "phase": "Held", "held": "Unknown", "generation": 1, "attempt": 1} | (
-            {"keys": [], "unreadable": [], "after": None} if not key else {"finalizedAt": None, "result": None}
-        )
+        shown = {"key": "k", "keyHash": "ab" * 32, "phase": "Held", "held": "Unknown", "generation": 1, "attempt": 1}
+        listed: dict[str, Any] = {"keys": [], "unreadable": [], "after": None}
+        return shown | (listed if not key else {"finalizedAt": None, "result": None})
 
     def post(self, key: str, verb: str, body: Mapping[str, Any]) -> Any:
         del body

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparkonce.attempt.decide import Policy
 from sparkonce.attempt.drive import DrivenJob
 from sparkonce.blocking import run
 from sparkonce.local.prepare import Prepared, assemble
@@ -65,17 +67,24 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Prepared):
-    """A request whose fingerprint is computed once per test run instead of at each use."""
+    """A request whose fingerprints are computed once per test run instead of once per schedule."""
 
     digests: Mapping[int, str]
     bound: Bound | None = None
+    wants: Policy | None = None
+    """Replaces the policy of the job."""
+
+    @cached_property
+    def policy(self) -> Policy:
+        return self.wants or super().policy
 
     def request(self, nonce: str) -> Request:
         """A request as an operator makes it for an object with `spec.bind`; without a cluster a request may not have one."""
         return replace(super().request(nonce), bound=self.bound)
 
-    def fingerprint(self, version: int) -> str:
-        return self.digests[version]
+    @cached_property
+    def fingerprints(self) -> Mapping[int, str]:
+        return self.digests
 
 
 class Scene:
@@ -108,7 +117,7 @@ class Scene:
         }
         made = assemble(IdempotentJob.of(document), contents={"application file job.py": "0"}, base="/")
         values = {name: getattr(made, name) for name in Prepared.__dataclass_fields__}
-        return Known(**values, digests={1: made.fingerprints[1]}, bound=self.config.follows)
+        return Known(**values, digests=made.fingerprints, bound=self.config.follows)
 
     def close(self) -> None:
         run(self.store.close())

@@ -217,7 +217,7 @@ class World:
             on_finalized=OnFinalized.RERUN_IF_FAILED if rerun_if_failed else OnFinalized.REPLAY,
         )
         key = replace(known.key, key_hash=self.address.key_hash)
-        return replace(known, key=key, sinks=tuple(self.sinks.values()), policy=policy)
+        return replace(known, key=key, sinks=tuple(self.sinks.values()), wants=policy)
 
     def request(
         self, version: str, *, supersede: bool = False, rerun_if_failed: bool = False, patient: bool = True
