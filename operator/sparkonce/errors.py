@@ -28,6 +28,10 @@ class StoreUnavailable(SparkonceError):
     """The store did not answer. Proves nothing: the request may have been applied; send it again with the same nonce."""
 
 
+class PoolExhausted(StoreUnavailable):
+    """All connections of this process to the store were in use for too long: nothing was sent."""
+
+
 class StoreUnusable(SparkonceError):
     """The store answered but cannot be used here (a network file system, a newer layout, not a ledger)."""
 

@@ -17,6 +17,34 @@ def lease_seconds() -> float:
     return _seconds("SPARKONCE_LEASE_SECONDS", 30.0)
 
 
+POSTGRES_POOL = "SPARKONCE_POSTGRES_POOL"
+
+
+def postgres_pool() -> int:
+    """SPARKONCE_POSTGRES_POOL: connections of a process to a PostgreSQL ledger for its requests. Lease and watch have one more each, a
+    gateway about ten for decisions and its announcement.
+
+    Default 8: one request takes milliseconds, so that eight at a time are more than one database commits, and a hundred connections, which
+    is what PostgreSQL takes by default, are enough for two operators and two gateways."""
+    text = os.environ.get(POSTGRES_POOL)
+    if not text:
+        return 8
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_CONNECTIONS):
+        raise InvalidInput(f"{POSTGRES_POOL} is {text!r}; give a number from 1 to {MOST_CONNECTIONS}")
+    return int(text)
+
+
+MOST_CONNECTIONS = 1000
+"""Far beyond what one process can use."""
+
+
+def postgres_timeout() -> float:
+    """SPARKONCE_POSTGRES_TIMEOUT: seconds for one request to a PostgreSQL ledger, waiting for locks and for a connection included.
+
+    Default 2: a lease of ten seconds outlives several requests that get no answer."""
+    return _seconds("SPARKONCE_POSTGRES_TIMEOUT", 2.0)
+
+
 def patience(default: float = 10.0) -> float:
     """SPARKONCE_PATIENCE: seconds for which a command retries a store or an output that does not answer.
 

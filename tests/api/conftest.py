@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import ledgers
 from harness.api_faults import ApiProxy
 from harness.apiserver import ADMIN, Cluster, folder_in_memory, started_cluster
 from harness.binaries import component
@@ -59,6 +60,22 @@ def own_etcd(cluster: Cluster) -> Iterator[Etcd]:
     """An etcd for the records of one test, which may kill, restore or fill it."""
     with folder_in_memory() as folder, running(folder) as etcd:
         yield etcd
+
+
+@pytest.fixture(params=ledgers.KINDS)
+def store(request: pytest.FixtureRequest, cluster: Cluster) -> ledgers.Server:
+    """A server for records of each kind, shared like `ledger_server`: for what must hold on all of them."""
+    if request.param == "postgres":
+        return ledgers.shared_postgres()
+    shared: Etcd = request.getfixturevalue("ledger_server")
+    return shared
+
+
+@pytest.fixture(params=ledgers.KINDS)
+def own_store(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[ledgers.Server]:
+    """As `own_etcd`, of each kind."""
+    with ledgers.own(request.param) as made:
+        yield made
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from harness import ledgers
 from harness.apiserver import Cluster
-from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.fleet import ROWS, TTL, Applied, Fleet, failing_once, plain, rows_of, scripted, writing
 from harness.kubeflow import FakeKubeflow
@@ -28,8 +28,8 @@ WRITES_PER_JOB = 8.0
 
 
 @pytest.fixture
-def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(cluster, ledger_server, namespace, install, tmp_path) as started:
+def fleet(cluster: Cluster, store: ledgers.Server, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(cluster, store, namespace, install, tmp_path) as started:
         yield started
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from harness import ledgers
 from harness.apiserver import Cluster
-from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.fleet import TTL, Fleet, plain
 from harness.kubeflow import FakeKubeflow, Script
@@ -30,8 +30,8 @@ GRACEFUL, SLACK = 1.0, 3.0
 
 
 @pytest.fixture
-def fleet(cluster: Cluster, ledger_server: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(cluster, ledger_server, namespace, install, tmp_path) as started:
+def fleet(cluster: Cluster, store: ledgers.Server, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(cluster, store, namespace, install, tmp_path) as started:
         yield started
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from harness import ledgers
 from harness.apiserver import Cluster
 from harness.eventually import assert_eventually
 from harness.gateways import ACCOUNT, Attempts, a_gateway
@@ -41,6 +42,12 @@ DRIVER = textwrap.dedent("""
     job.result(written=6)
     job.heartbeat.stop()
 """)
+
+
+@pytest.fixture
+def ledger(store: ledgers.Server) -> str:
+    """Of each kind."""
+    return ledgers.url_of(store)
 
 
 SETTLES = {ROLE_LABEL: Role.SETTLE.value}

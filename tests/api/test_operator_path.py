@@ -1,4 +1,4 @@
-"""From `kubectl apply` to the result in `.status`, with a real etcd and a real API server."""
+"""From `kubectl apply` to the result in `.status`, through a real ledger of each kind and a real API server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import ledgers
 from harness.apiserver import Cluster
 from harness.eventually import assert_eventually
 from harness.jobs import job
@@ -16,8 +17,10 @@ from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS
 
 
 @pytest.fixture
-def operator(ledger: str, install: str, kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
-    process = OperatorProcess(ledger, install, kubeconfig, [namespace], tmp_path)
+def operator(
+    store: ledgers.Server, install: str, kubeconfig: Path, namespace: str, tmp_path: Path
+) -> Iterator[OperatorProcess]:
+    process = OperatorProcess(ledgers.url_of(store), install, kubeconfig, [namespace], tmp_path)
     try:
         yield process.start()
     finally:

@@ -1,4 +1,4 @@
-"""etcd is unreachable, or dies under load: running jobs continue, nothing is started twice, and everything ends."""
+"""The ledger's server is unreachable, or dies under load: running jobs continue, nothing is started twice, and everything ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from harness import ledgers
 from harness.apiserver import Cluster, folder_in_memory
-from harness.etcd import Etcd, Member, running
+from harness.etcd import Member, running
 from harness.eventually import assert_eventually
 from harness.fleet import ROWS, Applied, Fleet, Json, failing_once, plain, rows_of, scripted, writing
 from harness.jobs import job
@@ -32,8 +33,8 @@ RATE = 12.0
 
 
 @pytest.fixture
-def fleet(cluster: Cluster, own_etcd: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(cluster, own_etcd, namespace, install, tmp_path) as started:
+def fleet(cluster: Cluster, own_store: ledgers.Server, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(cluster, own_store, namespace, install, tmp_path) as started:
         yield started
 
 
@@ -75,7 +76,8 @@ def away(member: Member, how: Callable[[Member], None]) -> Iterator[None]:
         back(member)
 
 
-AWAY = {"killed": killed, "frozen": Member.freeze}
+MEMBER_AWAY = {"killed": killed, "frozen": Member.freeze}
+AWAY = {"killed": ledgers.killed, "frozen": ledgers.frozen}
 
 
 @pytest.mark.parametrize(
@@ -86,8 +88,8 @@ AWAY = {"killed": killed, "frozen": Member.freeze}
 def test_an_outage_under_running_jobs(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, how: str, seconds: float
 ) -> None:
-    """etcd is down for longer than leases live: no running job is stopped, and jobs applied meanwhile wait. When it is back, every job ends
-    with its single run, including those whose drivers ended meanwhile."""
+    """The ledger is down for longer than leases live: no running job is stopped, jobs that are applied meanwhile wait, and when it is back
+    every job is concluded from its single run, also those whose drivers ended meanwhile."""
     scripted(kubeflow)
     over, later = threading.Event(), threading.Event()
     kubeflow.on(Script(code=waits_for(over)), argument="ends-meanwhile")
@@ -103,7 +105,7 @@ def test_an_outage_under_running_jobs(
     fleet.apply(running)
     fleet.witness.until_ended(first, SOON, hint=fleet.tails)
     assert_eventually(lambda: {fleet.witness.phase(each.name) for each in running} == {"Running"}, SOON)
-    with away(fleet.etcd.one, AWAY[how]):
+    with ledgers.away(fleet.server, AWAY[how]):
         began = time.monotonic()
         over.set()
         waits = fleet.apply(failing_once(2) + writing(2, table))
@@ -145,7 +147,7 @@ def test_an_object_that_comes_during_an_outage_says_why_it_waits(
     before = fleet.apply(plain(2, name="before"))
     fleet.witness.until_ended(before, SOON, hint=fleet.tails)
     told = {name: fleet.witness.jobs[name]["status"] for name in before}
-    with away(fleet.etcd.one, AWAY[how]):
+    with ledgers.away(fleet.server, AWAY[how]):
         assert_eventually(lambda: not any(each.ready() for each in fleet.members), SOON)
         sent = patches(fleet)
         waits = fleet.apply(plain(5, name="waits"))
@@ -177,7 +179,7 @@ def test_an_object_that_comes_during_an_outage_says_why_it_waits(
 def test_an_operator_that_starts_during_an_outage_says_why_objects_wait(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
     """This includes an operator that has never reached the ledger."""
     scripted(kubeflow)
-    with away(fleet.etcd.one, killed):
+    with ledgers.away(fleet.server, ledgers.killed):
         fleet.add()
         [name] = fleet.apply(plain(1))
         assert_eventually(lambda: fleet.witness.phase(name) == "Pending", SOON)
@@ -186,9 +188,9 @@ def test_an_operator_that_starts_during_an_outage_says_why_objects_wait(fleet: F
     fleet.audit(kubeflow)
 
 
-def test_etcd_is_killed_under_load(fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say) -> None:
-    """etcd is killed and restarted three times while jobs are applied and run: each job has one application per attempt and the end that it
-    would have had."""
+def test_the_ledger_is_killed_under_load(fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say) -> None:
+    """SIGKILL of the server and start again, three times while jobs are applied and run: each job has the one application per attempt and
+    the one end that it would have had."""
     scripted(kubeflow)
     table = tmp_path / "table"
     fleet.start(3)
@@ -196,7 +198,7 @@ def test_etcd_is_killed_under_load(fleet: Fleet, kubeflow: FakeKubeflow, tmp_pat
     with fleet.load(jobs, per_second=RATE):
         for ended in (5, 15, 25):
             assert_eventually(lambda ended=ended: fleet.ended() >= ended, SOON)  # type: ignore[misc]  # the loop's own
-            fleet.etcd.one.restart()
+            ledgers.restart(fleet.server)
     ended_well(fleet, kubeflow, say, table)
 
 
@@ -208,7 +210,7 @@ def ended_well(fleet: Fleet, kubeflow: FakeKubeflow, say: Say, table: Path) -> N
     assert rows_of(table) == Counter(dict.fromkeys(ROWS, LOAD // 5))
 
 
-@pytest.mark.parametrize("how", sorted(AWAY))
+@pytest.mark.parametrize("how", sorted(MEMBER_AWAY))
 def test_the_leader_of_three_members(three: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, how: str, say: Say) -> None:
     """The leading member is killed or frozen under load, another one becomes the leader, and the old one comes back later: no operator
     loses a key that it had won, and no job is started twice."""
@@ -219,7 +221,7 @@ def test_the_leader_of_three_members(three: Fleet, kubeflow: FakeKubeflow, tmp_p
     with three.load(jobs, per_second=RATE):
         assert_eventually(lambda: three.ended() >= 5, SOON)
         leader = three.etcd.leader()
-        with away(leader, AWAY[how]):
+        with away(leader, MEMBER_AWAY[how]):
             assert three.etcd.leader(but=leader) is not leader
             since = three.ended()
             assert_eventually(lambda: three.ended() >= since + 10, SOON)

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from harness import backup
+from harness import ledgers
 from harness.apiserver import Cluster
 from harness.audit import Expected
-from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.fleet import ROWS, Applied, Fleet, failing_once, plain, rows_of, scripted, writing
 from harness.fleet import SOON as BACKOFF
@@ -40,8 +39,8 @@ QUIET = 3.0
 
 
 @pytest.fixture
-def fleet(cluster: Cluster, own_etcd: Etcd, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(cluster, own_etcd, namespace, install, tmp_path) as started:
+def fleet(cluster: Cluster, own_store: ledgers.Server, namespace: str, install: str, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(cluster, own_store, namespace, install, tmp_path) as started:
         yield started
 
 
@@ -78,8 +77,8 @@ def until_alarmed(fleet: Fleet) -> None:
 
 
 def nothing_starts(fleet: Fleet, name: str) -> None:
-    """Asserts that a new job waits with the reason and an event but without a record or an application, and that no record changes."""
-    before = dump(fleet.etcd, fleet.install).records
+    """A new job waits with the reason and an event, without a record or an application; no record changes."""
+    before = dump(fleet.server, fleet.install).records
     made = set(fleet.witness.applications)
     fleet.apply(plain(1, name=name))
     name = f"{name}-0000"
@@ -100,7 +99,7 @@ def nothing_starts(fleet: Fleet, name: str) -> None:
     assert_eventually(event, SOON)
     since = time.monotonic()
     assert_eventually(lambda: time.monotonic() > since + QUIET, 2 * QUIET)
-    assert dump(fleet.etcd, fleet.install).records == before
+    assert dump(fleet.server, fleet.install).records == before
     assert set(fleet.witness.applications) == made
 
 
@@ -173,7 +172,7 @@ def test_a_restored_ledger_is_accepted_and_no_job_runs_twice(
     )
     started(fleet, waiting("early-long"), fails_late)
     fleet.witness.until_ended([f"early-{n:04d}" for n in range(3)], SOON, hint=fleet.tails)
-    kept = backup.take(fleet.etcd.one, tmp_path / "backup")
+    kept = ledgers.take(fleet.server, tmp_path / "backup")
     fifth = last // 5
     table = tmp_path / "table"
     jobs = plain(last - 3 * fifth) + failing_once(fifth)
@@ -184,16 +183,16 @@ def test_a_restored_ledger_is_accepted_and_no_job_runs_twice(
     assert_eventually(lambda: fleet.witness.jobs["fails-late"]["status"]["attempt"] == 2, SOON)
     fleet.witness.until_ended(names, SOON, hint=fleet.tails)
     assert_eventually(lambda: fleet.witness.phase("fails-late") == "Running", SOON)
-    newest = fleet.etcd.revision()
+    newest = ledgers.revision(fleet.server, fleet.install)
 
     victim.kill()
     fleet.members.remove(victim)
-    backup.put_back(fleet.etcd.one, kept)
-    assert fleet.etcd.revision() < newest
+    ledgers.put_back(fleet.server, kept)
+    assert ledgers.revision(fleet.server, fleet.install) < newest
     fleet.add()
     until_alarmed(fleet)
     nothing_starts(fleet, "new")
-    killed = accept(fleet, SPARKONCE_FAILPOINTS="store.etcd.request.after=9*off->kill")
+    killed = accept(fleet, SPARKONCE_FAILPOINTS=ledgers.midway(fleet.server))
     assert killed.returncode < 0
     assert "older than it was" in fleet.members[0].said_ready()
     until_accepted(fleet)
@@ -202,7 +201,7 @@ def test_a_restored_ledger_is_accepted_and_no_job_runs_twice(
     until_told(fleet, dict.fromkeys(fleet.applied, "Succeeded"))
     each_ran_once(fleet, kubeflow)
     assert rows_of(table) == Counter(dict.fromkeys(ROWS, 2 * fifth))
-    found = dump(fleet.etcd, fleet.install)
+    found = dump(fleet.server, fleet.install)
     assert not found.unfinished and not found.claims
 
 
@@ -210,8 +209,8 @@ def test_a_restored_ledger_is_accepted_and_no_job_runs_twice(
 def test_an_empty_ledger_is_accepted_and_outputs_are_found(
     fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path
 ) -> None:
-    """etcd has lost everything, and so has Kubernetes for the jobs that ended. Nothing starts until the ledger is accepted; then running
-    jobs are adopted, and old objects are Expired and run nothing. The same job, sent again, gets what its first run had committed."""
+    """The ledger has forgotten everything, and so has Kubernetes of the jobs that ended: nothing starts until it is accepted, and then what
+    runs is adopted, old objects show Expired and run nothing; the same job, sent again, gets what its first run had committed."""
     table = tmp_path / "table"
     fleet.start(1)
     ended = fleet.apply(plain(3) + writing(3, table))
@@ -221,7 +220,7 @@ def test_an_empty_ledger_is_accepted_and_outputs_are_found(
     started(fleet, waiting("long"))
     rows = rows_of(table)
 
-    backup.put_back(fleet.etcd.one, None)
+    ledgers.put_back(fleet.server, None)
     until_alarmed(fleet)
     nothing_starts(fleet, "new")
     until_accepted(fleet)

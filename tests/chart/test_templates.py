@@ -20,6 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from harness.helm import CHART, NAMESPACE, ROOT, component_of, everything, helm, notes, one, pod_of, rendered, template
+from sparkonce import settings
 from sparkonce.cli.app import app
 from sparkonce.controller.controller import ControllerSettings
 from sparkonce.gateway.serving import FINISH
@@ -167,11 +168,14 @@ def test_the_programs_know_what_they_are_told(values: Path) -> None:
                 f"{name} has options that {command} does not know"
             )
             environment = {each["name"]: each for each in container["env"]}
-            said = parsed(environment["SPARKONCE_STORE"]["value"], secrets if PASSWORD in environment else {})
-            assert len(said["endpoints"]) in {1, 2, 3}
             mounted = {each["mountPath"] for each in container["volumeMounts"]}
-            if said["tls"] is not None:
-                assert "/etc/sparkonce/etcd" in mounted
+            if values.stem == "postgresql":
+                assert environment["SPARKONCE_STORE"]["valueFrom"]["secretKeyRef"] == {"name": "ledger", "key": "url"}
+                assert "/etc/sparkonce/postgresql" in mounted
+            else:
+                said = parsed(environment["SPARKONCE_STORE"]["value"], secrets if PASSWORD in environment else {})
+                assert len(said["endpoints"]) in {1, 2, 3}
+                assert said["tls"] is None or "/etc/sparkonce/etcd" in mounted
             assert Layout(environment["SPARKONCE_INSTALL"]["value"]).root.startswith("/sparkonce/v1/")
 
 
@@ -190,6 +194,34 @@ def test_the_operators_store_is_the_bundled_etcd() -> None:
         store = parsed(next(each["value"] for each in environment if each["name"] == "SPARKONCE_STORE"), {})
         assert store["endpoints"] == [f"{host}:2379" for host in hosts]
         assert f"--quota-backend-bytes={store['quota']}" in command
+
+
+def test_a_ledger_in_postgresql_takes_etcds_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing of an etcd is rendered, rights and policies are those without it; operator, gateway and `helm test` have the same settings,
+    which the programs understand, and files that libpq accepts."""
+    objects = rendered(HERE / "values" / "postgresql.yaml")
+    assert not [each["metadata"]["name"] for each in objects if component_of(each) == "etcd"]
+    (rules,) = (each["spec"]["groups"] for each in objects if each["kind"] == "PrometheusRule")
+    assert not [rule for group in rules for rule in group["rules"] if "etcd" in rule.get("alert", "").lower()]
+    secrets = [rule for each in objects if each["kind"] in {"Role", "ClusterRole"} for rule in each.get("rules") or []]
+    assert not [rule for rule in secrets if "secrets" in rule["resources"]]
+    told = [one(objects, "Deployment", each)["spec"]["template"]["spec"] for each in ("operator", "gateway")]
+    (test,) = (each["spec"] for each in objects if each["kind"] == "Pod")
+    for spec in (*told, test):
+        environment = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+        (volume,) = (each["secret"] for each in spec["volumes"] if each["name"] == "postgresql-tls")
+        assert volume == {"secretName": "ledger-tls", "defaultMode": 0o440}
+        folder = "/etc/sparkonce/postgresql"
+        assert {name: value for name, value in environment.items() if name.startswith("PG")} == {
+            "PGSSLMODE": "verify-full",
+            "PGSSLROOTCERT": f"{folder}/ca.crt",
+            "PGSSLCERT": f"{folder}/tls.crt",
+            "PGSSLKEY": f"{folder}/tls.key",
+        }
+        for name in ("SPARKONCE_POSTGRES_POOL", "SPARKONCE_POSTGRES_TIMEOUT"):
+            monkeypatch.setenv(name, str(environment[name]))
+        assert (settings.postgres_pool(), settings.postgres_timeout()) == (12, 1.5)
+    assert "whose address is in the Secret ledger." in notes(tmp_path, ["postgresql.existingSecret=ledger"])
 
 
 def test_drivers_reach_the_gateways_service() -> None:
@@ -327,6 +359,7 @@ NEW = (
     "commonLabels",
     "priorityClassName",
     "networkPolicy.prometheusPodSelector",
+    "postgresql",
     "metrics.prometheusRule.runbookUrl",
     "metrics.prometheusRule.pendingSeconds",
     "metrics.prometheusRule.runningSeconds",
@@ -526,6 +559,9 @@ def test_every_metric_that_is_asked_for_exists() -> None:
     [
         ([], "set etcd.external.endpoints to yours, or etcd.bundled.enabled=true"),
         (["etcd.bundled.enabled=true", "etcd.external.endpoints={a:2379}"], "both set"),
+        (["etcd.bundled.enabled=true", "postgresql.existingSecret=ledger"], "leave etcd.bundled.enabled and"),
+        (["postgresql.existingSecret=ledger", "postgresql.tls.mode=require"], "set postgresql.tls.mode=verify-full"),
+        (["postgresql.existingSecret=l", "postgresql.tls.clientCertificate=true"], "postgresql.tls.secretName"),
         (["etcd.external.endpoints={a:2379}"], "set etcd.external.tls.enabled=true"),
         (["etcd.external.endpoints={a:2379}", "etcd.external.tls.enabled=true"], "set etcd.external.tls.clientCert"),
         (["etcd.bundled.enabled=true", "etcd.bundled.tls.enabled=false"], "or set acceptInsecure=true"),

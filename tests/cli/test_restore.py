@@ -18,13 +18,13 @@ ETCD = ("--store", "etcd://127.0.0.1:1", "--install", "prod")
         ((*ETCD, "--namespace", "a", "--all-namespaces"), "say which namespaces the operator watches"),
         (("--store", "ledger.db", "--install", "prod", "-A", "--yes"), "ledger.db is not one"),
         (
-            ("--store", "postgresql://me:secret@host/db", "--install", "prod", "-A", "--yes"),
-            "postgresql://host/db is not one",
+            ("--store", "postgresql://me:secret@host/db", "--install", "local", "-A", "--yes"),
+            "is the ledger of `sparkonce run`; give accept-restore another --install",
         ),
     ],
 )
 def test_what_it_refuses(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each refusal is one sentence with exit code 2: no namespaces, two ways to select them, or a store that is not etcd."""
+    """One sentence, exit code 2: no namespaces, or two ways to select them; a store that operators do not use."""
     assert main(["doctor", "accept-restore", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and says in said and "secret" not in said, said

@@ -32,6 +32,7 @@ from harness.jobs import job
 from harness.kubeflow import FakeKubeflow, Script
 from harness.kubeflow.drivers import writes_outputs
 from harness.ledger_dump import claims, dump
+from harness.ledgers import Server, url_of
 from harness.operators import PROGRAM, OperatorProcess
 from harness.witness import Witness
 from sparkonce.launch.kubeflow.labels import ATTEMPT_LABEL
@@ -112,7 +113,7 @@ def rows_of(folder: Path) -> Counter[object]:
 @dataclass
 class Fleet:
     cluster: Cluster
-    etcd: Etcd
+    server: Server
     namespace: str
     install: str
     folder: Path
@@ -123,7 +124,7 @@ class Fleet:
     kubeconfig: Path | None = None
     """Kubeconfig of the operators if they use a proxy; None: the cluster's own."""
     ledger: str = ""
-    """The ledger's address for the operators if they use a proxy or more options; empty: the members of `etcd`."""
+    """The ledger's address for the operators if they use a proxy or more options; empty: that of `server`."""
     members: list[OperatorProcess] = field(default_factory=list)
     """All operators ever started, in order."""
     applied: dict[str, Expected] = field(default_factory=dict)
@@ -146,7 +147,12 @@ class Fleet:
 
     @property
     def url(self) -> str:
-        return self.ledger or f"etcd://{','.join(self.etcd.endpoints)}"
+        return self.ledger or url_of(self.server)
+
+    @property
+    def etcd(self) -> Etcd:
+        assert isinstance(self.server, Etcd), "this fleet's ledger is not on etcd"
+        return self.server
 
     def add(
         self,
@@ -183,7 +189,7 @@ class Fleet:
 
     def owners(self) -> Mapping[str, int]:
         """Owner's process id by key hash, for every claimed key."""
-        return {key: int(each["owner"].rpartition("/")[2]) for key, each in claims(self.etcd, self.install).items()}
+        return {key: int(each["owner"].rpartition("/")[2]) for key, each in claims(self.server, self.install).items()}
 
     # jobs
 
@@ -250,7 +256,7 @@ class Fleet:
 
     def audit(self, kubeflow: FakeKubeflow | None = None) -> None:
         """Checks that all witnesses agree on every job that was applied."""
-        found = dump(self.etcd, self.install)
+        found = dump(self.server, self.install)
         try:
             Audit(found, self.witness, kubeflow.runs if kubeflow is not None else None).check(self.applied)
         except AssertionError as wrong:

@@ -1,7 +1,8 @@
-"""The ledger as bytes in etcd, read independently of the operator, for comparison with statuses, applications and outputs.
+"""The ledger as its server has it, read independently of the operator, for comparison with statuses, applications and outputs.
 
-It uses etcd's JSON gateway and `json` instead of the store under test: an audit that read the ledger with the code that wrote it would
-share its mistakes. Only the layout of keys comes from the store; it is documented in `store/etcd/layout.py`.
+It uses etcd's JSON gateway, or statements of its own, and `json` instead of the store under test: an audit that read the ledger with the
+code that wrote it would share its mistakes. Only the layout comes from the store; it is documented in `store/etcd/layout.py` and
+`store/postgres/schema.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.etcd import Etcd
+from harness.postgres import PostgresServer
 from sparkonce.store.etcd.layout import BESIDE, ROOT
+from sparkonce.store.postgres.address import schema_of
 
 Json = dict[str, Any]
 
@@ -42,7 +45,7 @@ class Dump:
     claims: Mapping[str, Json]
     """By key hash: lease, owner, nonce."""
     unfinished: frozenset[str]
-    """Key hashes under `open/`."""
+    """Key hashes under `open/`, or of records that are not finalized."""
 
 
 def entries(etcd: Etcd, install: str, kind: str) -> list[Entry]:
@@ -62,9 +65,12 @@ def entries(etcd: Etcd, install: str, kind: str) -> list[Entry]:
     ]
 
 
-def claims(etcd: Etcd, install: str) -> dict[str, Json]:
+def claims(server: Etcd | PostgresServer, install: str) -> dict[str, Json]:
     """Current owners by key hash."""
-    return {each.parts[2]: each.value for each in entries(etcd, install, "own")}
+    if isinstance(server, PostgresServer):
+        found = rows(server, install, "SELECT key_hash, lease, owner, nonce FROM claims")
+        return {row[0]: dict(zip(("lease", "owner", "nonce"), row[1:], strict=True)) for row in found}
+    return {each.parts[2]: each.value for each in entries(server, install, "own")}
 
 
 def realm_of(etcd: Etcd, install: str, realm: str) -> dict[tuple[str, ...], tuple[int, Any]]:
@@ -74,8 +80,11 @@ def realm_of(etcd: Etcd, install: str, realm: str) -> dict[tuple[str, ...], tupl
     return {each.parts: (each.revision, each.value) for each in found}
 
 
-def dump(etcd: Etcd, install: str) -> Dump:
+def dump(server: Etcd | PostgresServer, install: str) -> Dump:
     events: dict[str, list[Json]] = {}
+    if isinstance(server, PostgresServer):
+        return _of_postgres(server, install, events)
+    etcd = server
     for each in sorted(entries(etcd, install, "event"), key=lambda entry: entry.created):
         events.setdefault(each.parts[2], []).append(each.value)
     return Dump(
@@ -85,6 +94,32 @@ def dump(etcd: Etcd, install: str) -> Dump:
         claims=claims(etcd, install),
         unfinished=frozenset(each.parts[3] for each in entries(etcd, install, "open")),
     )
+
+
+def rows(server: PostgresServer, install: str, statement: str) -> list[tuple[Any, ...]]:
+    """What a statement returns in the schema of an install."""
+    with server.connect() as connection:
+        connection.execute(f'SET search_path TO "{schema_of(install)}"'.encode())
+        return connection.execute(statement.encode()).fetchall()
+
+
+def _of_postgres(server: PostgresServer, install: str, events: dict[str, list[Json]]) -> Dump:
+    for key_hash, body in rows(server, install, "SELECT key_hash, body FROM events ORDER BY key_hash, seq"):
+        events.setdefault(key_hash, []).append(json.loads(body))
+    records = rows(server, install, "SELECT realm, key_hash, revision, state, body FROM records")
+    results = rows(server, install, "SELECT realm, key_hash, generation, body FROM results")
+    return Dump(
+        records={row[1]: _entry("key", row[0], row[1], body=row[4], revision=row[2]) for row in records},
+        events=events,
+        results={(row[1], row[2]): _entry("result", row[0], row[1], str(row[2]), body=row[3]) for row in results},
+        claims=claims(server, install),
+        unfinished=frozenset(row[1] for row in records if row[3] != "Finalized"),
+    )
+
+
+def _entry(*parts: str, body: str, revision: int = 0) -> Entry:
+    """A row. It has no version; a result is inserted, never updated."""
+    return Entry(parts=parts, value=json.loads(body), revision=revision, version=1, created=0)
 
 
 def _value(data: bytes) -> Any:

@@ -6,6 +6,8 @@ a kill the server must still have everything that it acknowledged, which the ker
 
 If the binaries are missing, CI installs Debian's package as root; otherwise the tests are skipped with the command that installs it. An
 existing server is not used, since these tests kill and freeze theirs.
+
+A standby is a server of the same class, made from a base backup of another one; it follows until it is promoted.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ USER, PASSWORD = "sparkonce", "pass/w@rd"
 URL_PASSWORD = "pass%2Fw%40rd"
 START_TIMEOUT = 60.0
 """Seconds: one on free cores."""
+STANDBY = "standby"
+"""The name by which a standby is known to its primary."""
 INSTALL_TIMEOUT = 600.0
 """Seconds for fetching 50 MB over a slow line."""
 
@@ -83,7 +87,7 @@ def _install() -> None:
 class PostgresServer:
     """One server with its data; its addresses stay the same over `kill` and `start`."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, *, standby_of: PostgresServer | None = None, **settings: str) -> None:
         found = required_binaries()
         self.folder = Path(
             tempfile.mkdtemp(prefix="sparkonce-pg-")
@@ -98,7 +102,13 @@ class PostgresServer:
             shutil.chown(self.folder, self._as_user)
         flags = ["--no-sync", "--encoding=UTF8", "--locale=C", f"--username={USER}", f"--pwfile={password}"]
         auth = ["--auth-local=trust", "--auth-host=scram-sha-256"]
-        self._run([str(found / "initdb"), f"--pgdata={self.data}", *flags, *auth])
+        self._initdb = [str(found / "initdb"), f"--pgdata={self.data}", *flags, *auth]
+        if standby_of is None:
+            self._run(self._initdb)
+        else:
+            source = f"host={standby_of.folder} port={standby_of.port} user={USER} application_name={STANDBY}"
+            copy = ["--pgdata", str(self.data), "--write-recovery-conf", "--no-sync", "--checkpoint=fast"]
+            self._run([str(found / "pg_basebackup"), "--dbname", source, *copy])
         options = {"port": str(self.port), "listen_addresses": "127.0.0.1", "unix_socket_directories": str(self.folder)}
         given = [
             part for name, value in {**SETTINGS, **options, **settings}.items() for part in ("-c", f"{name}={value}")
@@ -176,18 +186,67 @@ class PostgresServer:
         tasks = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children")
         return [int(pid) for pid in tasks.read_text(encoding="ascii").split()]
 
+    def freeze(self) -> None:
+        """Stops all of its processes with SIGSTOP: connections stay open, nothing is answered."""
+        for pid in [self.child.pid, *self._children()]:
+            freeze(pid)
+
+    def thaw(self) -> None:
+        for pid in [self.child.pid, *self._children()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stops all of its processes with SIGSTOP during the block: connections stay open, nothing is answered."""
-        family = [self.child.pid, *self._children()]
-        for pid in family:
-            freeze(pid)
+        """Frozen during the block."""
+        self.freeze()
         try:
             yield
         finally:
-            for pid in family:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
+            self.thaw()
+
+    def take(self, place: Path) -> Path:
+        """A backup as an administrator takes it: the folder of the stopped server. It serves again when this returns."""
+        self.kill()
+        shutil.copytree(self.data, place)
+        self.start()
+        return place
+
+    def put_back(self, backup: Path | None) -> None:
+        """Restores a backup, or with None makes an empty server. It serves when this returns."""
+        self.kill()
+        shutil.rmtree(self.data)
+        if backup is None:
+            self._run(self._initdb)
+        else:
+            shutil.copytree(backup, self.data)
+            self._give_away(self.data)
+        self.start()
+
+    def _give_away(self, folder: Path) -> None:
+        """A copy by root belongs to root."""
+        if self._as_user is not None:
+            for each in (folder, *folder.rglob("*")):
+                shutil.chown(each, self._as_user)
+
+    def commits_wait_for(self, standby: PostgresServer) -> None:
+        """From now on a commit is acknowledged once the standby has it; returns when the standby is in step."""
+        with self.connect() as connection:
+            connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'".encode())
+            connection.execute("SELECT pg_reload_conf()")
+
+            def in_step() -> bool:
+                found = connection.execute("SELECT sync_state FROM pg_stat_replication").fetchall()
+                return found == [("sync",)]
+
+            assert_eventually(in_step, START_TIMEOUT)
+        assert standby.child.running
+
+    def promote(self) -> None:
+        """Makes a standby the primary; it takes writes when this returns."""
+        with self.connect() as connection:
+            connection.execute("ALTER SYSTEM RESET synchronous_standby_names")  # copied from the old primary
+            connection.execute("SELECT pg_promote(true, 60)")
 
     def fresh_schema(self) -> str:
         return f"test_{next(self._numbers)}"
@@ -209,3 +268,31 @@ def server() -> PostgresServer:
     atexit.register(lambda: made.close() if os.getpid() == started_by else None)
     made.start()
     return made
+
+
+class PostgresPair:
+    """A primary and its standby. `url` names both: a client takes the one that accepts writes."""
+
+    def __init__(self) -> None:
+        self.primary = PostgresServer()
+        try:
+            self.primary.start()
+            self.standby = PostgresServer(standby_of=self.primary)
+        except BaseException:
+            self.primary.close()
+            raise
+        self.standby.start()
+
+    @property
+    def url(self) -> str:
+        hosts = f"127.0.0.1:{self.primary.port},127.0.0.1:{self.standby.port}"
+        return f"postgresql://{USER}:{URL_PASSWORD}@{hosts}/postgres"
+
+    def fail_over(self) -> None:
+        """The primary dies, the standby takes writes when this returns."""
+        self.primary.kill()
+        self.standby.promote()
+
+    def close(self) -> None:
+        self.standby.close()
+        self.primary.close()

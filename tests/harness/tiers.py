@@ -29,7 +29,7 @@ PARTS = frozenset({"campaigns", "jvm", "long", "servers"})
 """Folders inside a room that belong to the full tier: minutes of races, many Spark sessions, waits of half a minute, and servers that are
 built or slow."""
 SERVERS = frozenset({"bucket", "etcd-3", "postgres", "rest"})
-"""Parameters of tests that belong to the full tier in any folder: the same fact on one more backend."""
+"""Parameters of tests that belong to the full tier in any folder, whatever their markers: the same fact on one more backend."""
 MIXED = frozenset({"audit", "sink", "store"})
 """Rooms with such parameters: the full tier collects only those from them."""
 BOTH = frozenset({"etcd"})
@@ -72,7 +72,7 @@ def runs(path: Path, tests: Path, parameters: Iterable[object], chosen: str, *, 
     if marked and room not in GATE_ROOMS:
         raise ValueError(f"{path} is marked for the operator tier: add {room} to GATE_ROOMS in harness/tiers.py")
     if chosen == "operator":
-        return marked
+        return marked and not server
     if chosen == "all" or (not full and room in BOTH):
         return True
     return (full or server) == (chosen == "full")

@@ -8,7 +8,7 @@ import pytest
 
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
-from sparkonce.store.open import ENVIRONMENT, default_url, open_store, redacted
+from sparkonce.store.open import ENVIRONMENT, default_url, is_remote, open_store, redacted
 from sparkonce.store.sqlite.store import SqliteStore
 
 
@@ -87,3 +87,21 @@ def test_the_default_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_may_be_printed(url: str, shown: str) -> None:
     """User, password and query are left out."""
     assert redacted(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "install", "remote"),
+    [
+        ("etcd://a:2379", None, True),
+        ("postgresql://host/db", "prod", True),
+        ("POSTGRES://host/db", "prod", True),
+        ("postgresql://host/db", "local", False),
+        ("postgresql://host/db", None, False),
+        ("postgresql://host/db", "", False),
+        ("sqlite:///ledger.db", "prod", False),
+        ("ledger.db", "prod", False),
+    ],
+)
+def test_whose_ledger_it_is(url: str, install: str | None, remote: bool) -> None:
+    """An etcd is a cluster's; a PostgreSQL is, where an install is named that is not that of commands; a file never is."""
+    assert is_remote(url, install) is remote

@@ -44,6 +44,8 @@ def test_a_marker_adds_a_test_to_the_operator_tier() -> None:
         "all",
     ]
     assert not tiers.runs(file, TESTS, [], "operator")
+    assert not tiers.runs(file, TESTS, ["postgres"], "operator", marked=True)
+    assert tiers.runs(file, TESTS, ["postgres"], "full", marked=True)
     assert tiers.collects(file, TESTS, "operator")
     with pytest.raises(ValueError, match="add sink to GATE_ROOMS"):
         tiers.runs(TESTS / "sink" / "servers" / "test_lost_replies.py", TESTS, [], "operator", marked=True)

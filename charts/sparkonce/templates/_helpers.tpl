@@ -166,10 +166,21 @@ Values of earlier charts have none of this (`helm upgrade --reuse-values`).
 {{- default (printf "%s-client" (include "sparkonce.etcdName" .)) (include "sparkonce.etcdTls" . | fromJson).clientSecretName }}
 {{- end }}
 
-{{/* One sentence on how unauthorized clients could read or change the ledger; empty if the chart knows of no way. */}}
+{{/* `postgresql` as JSON, complete: values of earlier charts have none of it. */}}
+{{- define "sparkonce.postgresql" -}}
+{{- $usual := dict "existingSecret" "" "urlKey" "url" "tls" (dict "mode" "verify-full" "secretName" "" "clientCertificate" false) "pool" 8 "timeoutSeconds" 2 }}
+{{- mergeOverwrite $usual (.Values.postgresql | default dict | deepCopy) | toJson }}
+{{- end }}
+
+{{/* One sentence on how others could read or change the ledger; empty if the chart knows of no way. */}}
 {{- define "sparkonce.exposed" -}}
 {{- $external := .Values.etcd.external }}
-{{- if .Values.etcd.bundled.enabled }}
+{{- $postgresql := include "sparkonce.postgresql" . | fromJson }}
+{{- if $postgresql.existingSecret }}
+{{- if not (has $postgresql.tls.mode (list "verify-full" "verify-ca")) -}}
+with postgresql.tls.mode={{ $postgresql.tls.mode }} another server may pretend to be the ledger: set postgresql.tls.mode=verify-full (with your own CA in postgresql.tls.secretName), or set acceptInsecure=true
+{{- end }}
+{{- else if .Values.etcd.bundled.enabled }}
 {{- if not (include "sparkonce.etcdTls" . | fromJson).enabled -}}
 with etcd.bundled.tls.enabled=false whoever reaches the bundled etcd may read and change the ledger: leave it at true, or set acceptInsecure=true
 {{- end }}
@@ -182,9 +193,13 @@ an etcd that lets this release in without a certificate or a user lets in whoeve
 {{- end }}
 {{- end }}
 
-{{/* URL of the store: the external endpoints, or every member of the bundled etcd. */}}
+{{/* URL of the store: the external endpoints, or every member of the bundled etcd. Empty: it is in a Secret, and of a PostgreSQL. */}}
 {{- define "sparkonce.store" -}}
 {{- $external := .Values.etcd.external }}
+{{- $postgresql := include "sparkonce.postgresql" . | fromJson }}
+{{- if and $postgresql.existingSecret (or .Values.etcd.bundled.enabled $external.endpoints) }}
+{{- fail "postgresql.existingSecret and an etcd are both set: the ledger is in one of them, leave etcd.bundled.enabled and etcd.external.endpoints out" }}
+{{- end }}
 {{- if and .Values.etcd.bundled.enabled $external.endpoints }}
 {{- fail "etcd.external.endpoints and etcd.bundled.enabled are both set: the ledger is in one of them, leave the other out" }}
 {{- end }}
@@ -192,7 +207,11 @@ an etcd that lets this release in without a certificate or a user lets in whoeve
 {{- if and $exposed (not .Values.acceptInsecure) }}
 {{- fail $exposed }}
 {{- end }}
-{{- if .Values.etcd.bundled.enabled }}
+{{- if $postgresql.existingSecret }}
+{{- if and $postgresql.tls.clientCertificate (not $postgresql.tls.secretName) }}
+{{- fail "postgresql.tls.clientCertificate needs postgresql.tls.secretName: a Secret with ca.crt, tls.crt and tls.key" }}
+{{- end }}
+{{- else if .Values.etcd.bundled.enabled }}
 {{- $tls := include "sparkonce.etcdTls" . | fromJson }}
 {{- if ne (empty $tls.secretName) (empty $tls.clientSecretName) }}
 {{- fail "etcd.bundled.tls.secretName and etcd.bundled.tls.clientSecretName belong together: name both Secrets, or neither" }}
@@ -237,16 +256,42 @@ an etcd that lets this release in without a certificate or a user lets in whoeve
 {{- end }}
 {{- printf "etcd://%s?%s" (join "," $external.endpoints) (join "&" $options) }}
 {{- else }}
-{{- fail "the ledger needs an etcd: set etcd.external.endpoints to yours, or etcd.bundled.enabled=true to start one with this release" }}
+{{- fail "the ledger needs an etcd or a PostgreSQL: set etcd.external.endpoints to yours, or etcd.bundled.enabled=true to start one with this release, or postgresql.existingSecret" }}
 {{- end }}
 {{- end }}
 
 {{/* Environment of every container that connects to the store. */}}
 {{- define "sparkonce.storeEnv" -}}
+{{- $url := include "sparkonce.store" . }}
+{{- $postgresql := include "sparkonce.postgresql" . | fromJson -}}
 - name: SPARKONCE_STORE
-  value: {{ include "sparkonce.store" . | quote }}
+{{- if $postgresql.existingSecret }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $postgresql.existingSecret }}
+      key: {{ $postgresql.urlKey }}
+{{- else }}
+  value: {{ $url | quote }}
+{{- end }}
 - name: SPARKONCE_INSTALL
   value: {{ include "sparkonce.install" . | quote }}
+{{- if $postgresql.existingSecret }}
+- name: SPARKONCE_POSTGRES_POOL
+  value: {{ $postgresql.pool | int64 | quote }}
+- name: SPARKONCE_POSTGRES_TIMEOUT
+  value: {{ $postgresql.timeoutSeconds | toString | quote }}
+# libpq's own variables: what the address says takes precedence.
+- name: PGSSLMODE
+  value: {{ $postgresql.tls.mode }}
+- name: PGSSLROOTCERT
+  value: {{ ternary "/etc/sparkonce/postgresql/ca.crt" "/etc/ssl/certs/ca-certificates.crt" (ne $postgresql.tls.secretName "") }}
+{{- if $postgresql.tls.clientCertificate }}
+- name: PGSSLCERT
+  value: /etc/sparkonce/postgresql/tls.crt
+- name: PGSSLKEY
+  value: /etc/sparkonce/postgresql/tls.key
+{{- end }}
+{{- end }}
 {{- with .Values.etcd.external }}
 {{- if and .endpoints .auth.user }}
 - name: SPARKONCE_ETCD_PASSWORD
@@ -260,8 +305,32 @@ an etcd that lets this release in without a certificate or a user lets in whoeve
 
 {{/* Name of the Secret with TLS files for connections to the store; empty if there is none. */}}
 {{- define "sparkonce.storeTls" -}}
+{{- $postgresql := include "sparkonce.postgresql" . | fromJson }}
+{{- if $postgresql.existingSecret }}{{ $postgresql.tls.secretName }}{{ end }}
 {{- if and .Values.etcd.bundled.enabled (include "sparkonce.etcdTls" . | fromJson).enabled }}{{ include "sparkonce.etcdClientSecret" . }}{{ end }}
 {{- with .Values.etcd.external }}{{ if and .endpoints .tls.enabled .tls.secretName }}{{ .tls.secretName }}{{ end }}{{ end }}
+{{- end }}
+
+{{/* The volume with these files, and where it is mounted; nothing without such a Secret. */}}
+{{- define "sparkonce.storeVolume" -}}
+{{- $kind := ternary "postgresql" "etcd" (ne (include "sparkonce.postgresql" . | fromJson).existingSecret "") }}
+{{- with include "sparkonce.storeTls" . }}
+- name: {{ $kind }}-tls
+  secret:
+    secretName: {{ . }}
+    {{- if eq $kind "postgresql" }}
+    defaultMode: 0440 # libpq refuses a key that others may read
+    {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "sparkonce.storeMount" -}}
+{{- $kind := ternary "postgresql" "etcd" (ne (include "sparkonce.postgresql" . | fromJson).existingSecret "") }}
+{{- if include "sparkonce.storeTls" . }}
+- name: {{ $kind }}-tls
+  mountPath: /etc/sparkonce/{{ $kind }}
+  readOnly: true
+{{- end }}
 {{- end }}
 
 {{/* Unprivileged security context of every pod. Called with the fields from the values, which are merged over it. */}}

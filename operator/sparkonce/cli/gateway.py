@@ -24,7 +24,12 @@ DEADLINE = 5.0
 def gateway(
     *,
     store: Annotated[
-        str, typer.Option("--store", envvar="SPARKONCE_STORE", help="etcd://HOST:PORT[,HOST:PORT] of the ledger.")
+        str,
+        typer.Option(
+            "--store",
+            envvar="SPARKONCE_STORE",
+            help="The ledger: etcd://HOST:PORT[,HOST:PORT], or postgresql://HOST/DATABASE.",
+        ),
     ],
     install: Annotated[
         str,
@@ -148,13 +153,9 @@ async def _serve(
     from sparkonce.model.record import gateway_audience
     from sparkonce.observe.gateway_metrics import GatewayMetrics
     from sparkonce.store.instrumented import metered
-    from sparkonce.store.open import open_blocking, open_store
+    from sparkonce.store.open import open_blocking, open_shared
 
-    ledger = open_store(url, install=install, max_report_bytes=max_report_bytes)
-    if not hasattr(ledger, "announce_gateway"):
-        raise InvalidInput(
-            f"a gateway needs a store that several processes share, at etcd://HOST:PORT, and {ledger.url} is not one"
-        )
+    ledger = open_shared(url, install=install, by="a gateway", max_report_bytes=max_report_bytes)
     connections = Connections(fitting(ConnectionLimits(total=limits[0], per_client=limits[1])))
     metrics = GatewayMetrics(
         announced=lambda: announcer.announced,

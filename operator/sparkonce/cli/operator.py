@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 def operator(
     *,
     store: Annotated[
-        str, typer.Option("--store", envvar="SPARKONCE_STORE", help="etcd://HOST:PORT[,HOST:PORT] of the ledger.")
+        str,
+        typer.Option(
+            "--store",
+            envvar="SPARKONCE_STORE",
+            help="The ledger: etcd://HOST:PORT[,HOST:PORT], or postgresql://HOST/DATABASE.",
+        ),
     ],
     install: Annotated[
         str,

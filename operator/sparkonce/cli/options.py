@@ -44,7 +44,7 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="The ledger: sqlite:///PATH or a path, or etcd://HOST:PORT of a cluster's. "
+        help="The ledger: sqlite:///PATH or a path, postgresql://HOST/DATABASE, or etcd://HOST:PORT of a cluster's. "
         "Without it: $SPARKONCE_STORE, else one file in your data folder.",
         show_default=False,
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,10 +19,18 @@ from sparkonce.commands import remote as told
 from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Record
 
+if TYPE_CHECKING:
+    from sparkonce.store.restore import Restorable
+
 
 def accept_restore(
     *,
-    store: Annotated[str, typer.Option("--store", envvar="SPARKONCE_STORE", help="etcd://HOST:PORT of the ledger.")],
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store", envvar="SPARKONCE_STORE", help="The ledger: etcd://HOST:PORT, or postgresql://HOST/DATABASE."
+        ),
+    ],
     install: Annotated[
         str, typer.Option("--install", envvar="SPARKONCE_INSTALL", help="Name of the deployment on it.")
     ],
@@ -52,23 +60,17 @@ def accept_restore(
 
 
 async def _accept(url: str, install: str, namespaces: list[str] | None, kubeconfig: Path | None) -> None:
-    from sparkonce.store.open import open_store, redacted
+    from sparkonce.store.open import open_shared
 
-    if not url.lower().startswith("etcd://"):
-        raise InvalidInput(
-            f"only a ledger at etcd://HOST:PORT can be accepted after a restore, and {redacted(url)} is not one"
-        )
     try:
         from sparkonce.controller.restore import accept
         from sparkonce.kube.client import ApiClient
         from sparkonce.kube.login import KubeLogin
-        from sparkonce.store.etcd.store import EtcdStore
     except ModuleNotFoundError as missing:
         raise InvalidInput(
             f"accepting a restored ledger needs {missing.name}, which is not installed; run `pip install 'sparkonce[operator]'`"
         ) from None
-    store = open_store(url, install=install)
-    assert isinstance(store, EtcdStore)  # by its address
+    store = open_shared(url, install=install, by="accept-restore")
     client = ApiClient(KubeLogin(kubeconfig))
 
     def told(key: str, rebuilt: bool) -> None:
@@ -76,7 +78,13 @@ async def _accept(url: str, install: str, namespaces: list[str] | None, kubeconf
 
     try:
         done = await accept(
-            store, store, client, install=install, namespaces=namespaces, by=getpass.getuser(), on_key=told
+            store,
+            cast("Restorable", store),
+            client,
+            install=install,
+            namespaces=namespaces,
+            by=getpass.getuser(),
+            on_key=told,
         )
     finally:
         await client.close()

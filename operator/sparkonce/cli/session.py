@@ -1,7 +1,8 @@
 """What surrounds a command: the ledger, opened late and closed in any case, and Ctrl-C and SIGTERM while a job runs or is awaited.
 
-A ledger on etcd belongs to a cluster: operators drive its jobs on Kubernetes, so a command reads there and writes a person's decisions
-(`commands/remote.py`), but never runs a job. The install must be named, because one etcd may serve several clusters.
+A ledger on etcd belongs to a cluster, and so does one on PostgreSQL whose install is named: operators drive its jobs on Kubernetes, so a
+command reads there and writes a person's decisions (`commands/remote.py`), but never runs a job. The install must be named, because one
+store may serve several clusters.
 
 Signals request cancellation, which the runner carries out, so nothing ends halfway. On the first one the owner of a key hands it to a
 terminal that waits for it, or else stops its attempt and settles it; a command that only waits stops waiting. Later ones print what is
@@ -30,7 +31,7 @@ from sparkonce.commands.remote import RemoteLauncher
 from sparkonce.errors import InvalidInput
 from sparkonce.local.runner import HANDED_OVER, NOWHERE, LocalRunner, attempts_folder
 from sparkonce.model.record import Record
-from sparkonce.store.open import default_url, open_blocking, redacted
+from sparkonce.store.open import LOCAL, default_url, is_remote, open_blocking, redacted
 from sparkonce.store.protocol import IdempotencyStore
 
 INSTALL = "SPARKONCE_INSTALL"
@@ -131,7 +132,7 @@ class Session:
 def session(url: str | None, *, install: str | None = None, named: bool = True) -> Iterator[Session]:
     """Opens a ledger for one command. named: print which one. Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
     url = default_url() if url is None else url
-    remote = _remote(url)
+    remote = is_remote(url, _named(install))
     store = open_blocking(url, install=_install(install, remote=remote))
     if named:
         note(f"ledger: {store.url}")
@@ -154,17 +155,18 @@ def session(url: str | None, *, install: str | None = None, named: bool = True) 
 def local_only(url: str | None, instead: str) -> None:
     """Refuses a cluster's ledger. Raises: InvalidInput: names what to do there instead of this command."""
     url = default_url() if url is None else url
-    if _remote(url):
+    if is_remote(url, _named(None)):
         raise InvalidInput(f"{redacted(url)} is a cluster's ledger, whose jobs are run by operators; {instead}")
 
 
-def _remote(url: str) -> bool:
-    return url.lower().startswith("etcd:")
+def _named(said: str | None) -> str | None:
+    """The install that the command line or the environment names."""
+    return said or os.environ.get(INSTALL)
 
 
 def _install(said: str | None, *, remote: bool) -> str:
     """The install to use: an option, or the environment, which names a cluster's install, never a local ledger's."""
-    install = said or (os.environ.get(INSTALL) if remote else "local")
+    install = _named(said) if remote else said or LOCAL
     if not install:
         raise InvalidInput(f"say whose keys are meant, as the operator was told: --install ID, or {INSTALL}")
     return install

@@ -31,7 +31,6 @@ from sparkonce.controller.reconcile import Reconciler
 from sparkonce.controller.rewind_guard import RewindGuard
 from sparkonce.controller.status_writer import JobStatusWriter
 from sparkonce.controller.workqueue import Permits
-from sparkonce.errors import InvalidInput
 from sparkonce.kube.client import ApiClient
 from sparkonce.kube.events import EventRecorder
 from sparkonce.kube.jobs import KnownJobs
@@ -49,7 +48,7 @@ from sparkonce.observe.meter import Meter, NoMeter
 from sparkonce.observe.metrics import Metrics
 from sparkonce.sink.allowed import AllowedOutputs
 from sparkonce.store.instrumented import metered
-from sparkonce.store.open import open_store
+from sparkonce.store.open import open_shared
 from sparkonce.store.roster import Gateways, Roster
 
 log = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ PROBE = 5.0
 @dataclass(frozen=True, kw_only=True)
 class OperatorSettings:
     store: str
-    """etcd://HOST:PORT[,HOST:PORT]"""
+    """etcd://HOST:PORT[,HOST:PORT], or postgresql://HOST/DATABASE"""
     install: str
     """Id of this deployment on that store."""
     namespaces: Sequence[str] | None = None
@@ -96,17 +95,14 @@ class Operator:
     def __init__(self, settings: OperatorSettings, *, meter: Meter | None = None) -> None:
         self.settings, self.meter = settings, meter or NoMeter()
         self.owner = f"{os.environ.get('POD_NAME') or socket.gethostname()}/{os.getpid()}"
-        self.store = open_store(
+        ledger = open_shared(
             settings.store,
             install=settings.install,
+            by="the operator",
             ttl=settings.lease_seconds,
             max_live_keys=settings.max_live_keys,
         )
-        if not hasattr(self.store, "announce"):
-            raise InvalidInput(
-                f"the operator needs a store that several processes share, at etcd://HOST:PORT, and {self.store.url} is not one"
-            )
-        self.store = metered(self.store, self.meter.stored)
+        self.store = metered(ledger, self.meter.stored)
         self.login = KubeLogin(settings.kubeconfig)
         self.client = ApiClient(self.login, on_call=self.meter.called)
         self.recorder = EventRecorder(self.client, host=self.owner)

@@ -599,7 +599,11 @@ class SqlLedger(Ledger):
         return int(number - expired)
 
     def _changes(self, since: int) -> Changes:
-        with self._database.reading(snapshot=True) as reader:
+        return self.changes(since, self._database)
+
+    def changes(self, since: int, database: Database) -> Changes:
+        """The changes after a revision, read over this pool of the store's connections."""
+        with database.reading(snapshot=True) as reader:
             meta = reader.row("meta")
             revision = meta["revision"]
             rows = reader.rows("changes", {"since": since}) if revision != since else []

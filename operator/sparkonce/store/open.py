@@ -18,6 +18,8 @@ ENVIRONMENT = "SPARKONCE_STORE"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _KNOWN = "sqlite:///PATH, a plain path, postgresql://HOST/DATABASE or etcd://HOST:PORT[,HOST:PORT]"
 _POSTGRES = ("postgresql", "postgres")
+LOCAL = "local"
+"""The install of commands that run jobs themselves; on PostgreSQL any other one belongs to a cluster's operators."""
 
 
 def default_url() -> str:
@@ -29,17 +31,18 @@ def default_url() -> str:
     return f"sqlite:///{platformdirs.user_data_path('sparkonce') / 'ledger.db'}"
 
 
-def open_store(url: str | None = None, *, install: str = "local", **options: Any) -> IdempotencyStore:
+def open_store(url: str | None = None, *, install: str = LOCAL, **options: Any) -> IdempotencyStore:
     """Opens the store at an address. `url`: None for the default. `options`: keyword arguments of the store's class.
 
-    An etcd store suspends and belongs to the event loop of its first call; other callers use `open_blocking`.
+    An etcd store suspends and belongs to the event loop of its first call; the others block. Callers of any store use `open_blocking`
+    or, on an event loop, `open_shared`.
     Raises: InvalidInput, StoreUnusable, StoreUnavailable.
     """
     url = default_url() if url is None else url
     scheme = _SCHEME.match(url)
     path = url
     if scheme is not None:
-        if scheme[1].lower() in _POSTGRES and scheme[2]:
+        if is_postgres(url):
             return _postgres(url, install=install, **options)
         if scheme[1].lower() == "etcd" and scheme[2]:
             return _etcd(url, install=install, **options)
@@ -54,7 +57,7 @@ def open_store(url: str | None = None, *, install: str = "local", **options: Any
     return SqliteStore(Path(path).expanduser(), install=install, **options)
 
 
-def open_blocking(url: str | None = None, *, install: str = "local", **options: Any) -> IdempotencyStore:
+def open_blocking(url: str | None = None, *, install: str = LOCAL, **options: Any) -> IdempotencyStore:
     """As `open_store`, for callers that run its verbs by `blocking.run`."""
     store = open_store(url, install=install, **options)
     if not store.url.startswith("etcd:"):
@@ -64,6 +67,37 @@ def open_blocking(url: str | None = None, *, install: str = "local", **options: 
     return threaded(store)
 
 
+def open_shared(url: str, *, install: str, by: str, **options: Any) -> IdempotencyStore:
+    """Opens a store that several machines share, for callers on an event loop: its verbs suspend, and the first one connects.
+
+    `by`: the caller, for messages. `options`: as of `open_store`. Raises: InvalidInput, also for a store of one machine."""
+    if url.lower().startswith("etcd:"):
+        return open_store(url, install=install, **options)
+    if not is_postgres(url):
+        raise InvalidInput(
+            f"{by} needs a store that several processes share, at etcd://HOST:PORT or postgresql://HOST/DATABASE, and "
+            f"{redacted(url)} is not one"
+        )
+    if install == LOCAL:
+        raise InvalidInput(
+            f"install {LOCAL!r} of a PostgreSQL store is the ledger of `sparkonce run`; give {by} another --install"
+        )
+    from sparkonce.store.pooled import pooled
+
+    store = open_store(url, install=install, at_first_use=True, **options)
+    return pooled(store, size=settings.postgres_pool(), patience=settings.postgres_timeout())
+
+
+def is_postgres(url: str) -> bool:
+    scheme = _SCHEME.match(url)
+    return scheme is not None and scheme[1].lower() in _POSTGRES and bool(scheme[2])
+
+
+def is_remote(url: str, install: str | None) -> bool:
+    """Whether the ledger is a cluster's, whose jobs operators run. `install`: as given; empty: none."""
+    return url.lower().startswith("etcd:") or (is_postgres(url) and install not in (None, "", LOCAL))
+
+
 def _postgres(url: str, **options: Any) -> IdempotencyStore:
     try:
         from sparkonce.store.postgres.store import PostgresStore
@@ -71,6 +105,8 @@ def _postgres(url: str, **options: Any) -> IdempotencyStore:
         raise InvalidInput(
             f"a PostgreSQL store needs {missing.name}, which is not installed; install sparkonce[postgres]"
         ) from None
+    options.setdefault("pool", settings.postgres_pool())
+    options.setdefault("timeout", settings.postgres_timeout())
     return PostgresStore(url, **options)
 
 

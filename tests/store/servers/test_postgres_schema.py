@@ -204,9 +204,9 @@ def test_a_database_that_cannot_keep_all_text(database: Callable[..., str]) -> N
 
 
 def test_commits_are_durable_whatever_the_role_says(database: Callable[..., str]) -> None:
-    """If the role or database would acknowledge commits before they are on disk, the store overrides that; a stronger guarantee is left
-    alone."""
-    for given, used in (("off", "on"), ("remote_apply", "remote_apply"), ("local", "local")):
+    """A database that answers commits before they are on disk, or without its synchronous standby, is overruled; a stronger guarantee is
+    left as it is."""
+    for given, used in (("off", "on"), ("remote_apply", "remote_apply"), ("local", "on")):
         url = database()
         in_database(url, f"ALTER DATABASE {url.rpartition('/')[2]} SET synchronous_commit = {given}")
         store = PostgresStore(url, timeout=30.0)
@@ -299,6 +299,8 @@ def explained(connection: psycopg.Connection[Any], statement: str) -> list[str]:
     class Anything(dict[str, object]):
         def __missing__(self, name: str) -> object:
             numbers = ("at", "since", "new_touch", "up_to", "kept", "at_most", "seconds", "of", "in_attempt", "next")
+            if name == "numbers":
+                return [1]
             return 1 if name in numbers or name.endswith(("_revision", "_expiry")) else "1"
 
     rows = connection.execute(b"EXPLAIN " + statement.encode(), Anything()).fetchall()

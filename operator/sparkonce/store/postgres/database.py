@@ -7,7 +7,12 @@ resumes, its connection is closed.
 
 An error is an answer only if the server reported a rollback: a serialization failure or deadlock is retried at once (`RolledBack`), a
 connection lost during COMMIT is StoreUnavailable, which proves nothing. Acknowledged commits are durable: sessions set
-`synchronous_commit` on where the server or role turned it off. (`fsync=off` cannot be overridden by a client.)
+`synchronous_commit` on where the server or role turned it off, or to local, which does not wait for a synchronous standby.
+(`fsync=off` cannot be overridden by a client.) A COMMIT whose wait for the standby was cancelled is answered with success and a
+warning: it counts as unanswered.
+
+After a commit that moved the store's revision the same connection sends a notification, outside of the transaction: its failure must not
+change the answer, and losing it costs watchers one sweep (`store.postgres.watch`).
 
 Connections never cross a fork: a child opens its own, and keeps its parent's unused and unclosed, because closing one there would end
 the parent's session. Transaction pooling is not supported, because session settings would leak between clients.
@@ -28,6 +33,7 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
+from sparkonce import settings
 from sparkonce.errors import InvalidInput, SparkonceError, StoreUnavailable, StoreUnusable
 from sparkonce.failpoints import hit
 from sparkonce.store.postgres.address import PostgresAddress, lock_of
@@ -36,7 +42,7 @@ from sparkonce.store.postgres.schema import ADDED, LAYOUT, STATEMENTS, TABLES
 T = TypeVar("T")
 
 POOL = 8
-"""Maximum idle connections. Each thread uses one at a time; connections beyond this number are closed after use."""
+"""Default of the maximum of idle connections. Each thread uses one at a time; connections beyond this number are closed after use."""
 AGAIN = 5
 """Retries of a step that the server rolled back. Locks are taken in a fixed order, so even one is rare."""
 PREPARING = 60.0
@@ -45,11 +51,18 @@ FOR_LOCKS, FOR_ANSWERS = 0.8, 0.9
 """Fractions of `timeout` after which the server cancels a statement: its error proves more than our own timeout."""
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LAST = "the connection was lost"
+_LISTEN = """
+; SELECT set_config('application_name', current_setting('application_name') || ' watch', false)
+; LISTEN "{channel}"
+"""
+"""An administrator sees which sessions belong to watches."""
 
 _AWAY = ("08", "25", "40", "53", "55", "57", "58")
 """SQLSTATE classes of temporary errors: connection, transaction state, rollback, resources, locks, operator intervention, disk."""
 _REFUSALS = ("authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
 """libpq reports no SQLSTATE for connection errors. On a server with messages in another language these become StoreUnavailable."""
+_FULL = ("too many clients", "remaining connection slots", "too many connections")
+"""As `_REFUSALS`: the server, the database or the role has as many connections as it may have."""
 
 _databases: weakref.WeakSet[PostgresDatabase] = weakref.WeakSet()
 _of_parents: list[_PooledConnection] = []  # never used, never closed
@@ -67,12 +80,47 @@ class RolledBack(StoreUnavailable):
     """The transaction is known to have been rolled back: it may be repeated at once."""
 
 
+class TooManyConnections(StoreUnavailable):
+    """The server takes no further connection: nothing was sent."""
+
+
 class _PooledConnection(psycopg.Connection[dict[str, Any]]):
     deadline = 0.0
     """time.monotonic() until which any wait on this connection may last."""
+    listens = False
+    heard = False
+    """A notification arrived since this was last set to False."""
+    warned: str | None = None
+    """The server's last warning."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         return super().wait(_bounded(gen, self.deadline), *args, **kwargs)
+
+    def take_notes(self) -> None:
+        """Keeps what the server sends besides answers."""
+        here = weakref.ref(self)
+
+        def notified(_: psycopg.Notify) -> None:
+            if (connection := here()) is not None:
+                connection.heard = True
+
+        def noticed(notice: psycopg.errors.Diagnostic) -> None:
+            if (connection := here()) is not None and notice.severity_nonlocalized == "WARNING":
+                connection.warned = notice.message_primary or "a warning"
+
+        self.add_notify_handler(notified)
+        self.add_notice_handler(noticed)
+
+    def drained(self) -> bool:
+        """Reads what has arrived while the connection was idle; whether notifications were all of it."""
+        try:
+            self.pgconn.consume_input()
+            found = False
+            while self.pgconn.notifies() is not None:
+                found = self.heard = True
+        except psycopg.Error:
+            return False
+        return found
 
 
 def _bounded(waiting: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
@@ -88,11 +136,16 @@ def _bounded(waiting: Generator[Any, Any, T], deadline: float) -> Generator[Any,
         return done.value  # type: ignore[no-any-return]  # StopIteration is not generic
 
 
-def _is_readable(connection: _PooledConnection) -> bool:
-    """True if an idle connection has unread data, which means that the server has closed it."""
+def _is_readable(connection: _PooledConnection, within: float = 0.0) -> bool:
+    """True if an idle connection has unread data, or gets some within these seconds."""
     poll = select.poll()
     poll.register(connection.pgconn.socket, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(within * 1000))
+
+
+def _is_over(connection: _PooledConnection) -> bool:
+    """Whether the server has closed an idle connection: nothing but notifications arrives on one that it keeps."""
+    return connection.closed or (_is_readable(connection) and not (connection.listens and connection.drained()))
 
 
 def _close_all(idle: list[_PooledConnection]) -> None:
@@ -126,6 +179,15 @@ class PostgresReader:
 class PostgresTransaction(PostgresReader):
     """A write transaction with failpoints around each statement; rolled back unless committed."""
 
+    def __init__(self, connection: _PooledConnection, *, channel: str) -> None:
+        super().__init__(connection)
+        self._channel, self._moved = channel, False
+
+    def advance(self) -> Any:
+        """Moves the store's revision, and locks it until the end: revision and epoch. Watchers are notified of the commit."""
+        self._moved = True
+        return self.row("advance")
+
     def rows(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
         hit("store.sql.statement.before")
         rows = super().rows(statement, parameters)
@@ -138,19 +200,67 @@ class PostgresTransaction(PostgresReader):
         hit("store.sql.statement.after")
 
     def commit(self) -> None:
+        """Raises: psycopg.Error: the outcome is unknown."""
         hit("store.sql.commit.before")
+        self._connection.warned = None
         self._connection.execute(b"COMMIT")
+        if self._connection.warned is not None:  # the wait for a synchronous standby was cancelled
+            raise psycopg.OperationalError(self._connection.warned)
         hit("store.sql.commit.after")
+        if self._moved:
+            self._notify()
+
+    def _notify(self) -> None:
+        """Wakes the watchers. The transaction is committed, whatever becomes of this."""
+        with contextlib.suppress(psycopg.Error):
+            self._connection.execute(STATEMENTS["notify"], {"channel": self._channel})
+
+
+class _Tables:
+    """What is known of the schema's tables; shared by the pools of a store."""
+
+    there = False
+    """They were found or made."""
+    missed = False
+    """One was missing since, and they have not been made anew: the ledger is damaged rather than gone."""
 
 
 class PostgresDatabase:
     """A pool of connections to one schema, with bounded waits and translated errors."""
 
-    def __init__(self, address: PostgresAddress, *, schema: str, timeout: float) -> None:
-        self._address, self._schema, self._timeout = address, schema, timeout
+    def __init__(
+        self,
+        address: PostgresAddress,
+        *,
+        schema: str,
+        install: str,
+        timeout: float,
+        pool: int = POOL,
+        listens: bool = False,
+        tables: _Tables | None = None,
+    ) -> None:
+        """`listens`: its connections hear the notifications of writers. `tables`: shared with other pools of the same schema; those that
+        are not known to exist are looked for, and created, at the first use."""
+        self._address, self._schema, self._install, self._timeout = address, schema, install, timeout
+        self._pool, self._listens = pool, listens
+        self._tables = tables or _Tables()
         self._idle: list[_PooledConnection] = []
         self._close_at_last = weakref.finalize(self, _close_all, self._idle)
+        self.opened = 0
+        """Connections opened so far."""
         _databases.add(self)
+
+    def own_connection(self, *, listens: bool = False) -> PostgresDatabase:
+        """One connection to the same schema for one thread, which nothing else uses up or waits for."""
+        return PostgresDatabase(
+            self._address,
+            schema=self._schema,
+            install=self._install,
+            timeout=self._timeout,
+            pool=1,
+            listens=listens,
+            tables=self._tables,
+        )
 
     # --- connections
 
@@ -164,11 +274,14 @@ class PostgresDatabase:
         except psycopg.Error as error:
             raise self._not_connected(error) from None
         connection.deadline = time.monotonic() + self._timeout
+        connection.take_notes()
+        connection.listens = self._listens
         try:
             connection.execute(self._settings().encode())
         except BaseException:
             connection.close()
             raise
+        self.opened += 1
         return connection
 
     def _settings(self) -> str:
@@ -177,11 +290,17 @@ class PostgresDatabase:
             f'SET search_path TO "{self._schema}";'
             f"SET lock_timeout = {for_locks}; SET statement_timeout = {for_answers};"
             f"SET idle_in_transaction_session_timeout = {within};"
-            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+            + (_LISTEN.format(channel=self._schema) if self._listens else "")
         )
 
     def _not_connected(self, error: psycopg.Error) -> SparkonceError:
         why = " ".join(str(error).split())
+        if any(word in why for word in _FULL):
+            return TooManyConnections(
+                f"the store {self._address.shown} takes no more connections ({why}); nothing was sent; raise its limit, or lower "
+                f"{settings.POSTGRES_POOL} of the processes that use it"
+            )
         if any(word in why for word in _REFUSALS):
             return StoreUnusable(f"the store {self._address.shown} cannot be used ({why}); correct its address")
         return StoreUnavailable(f"the store {self._address.shown} cannot be reached ({why}); is it running?")
@@ -192,10 +311,20 @@ class PostgresDatabase:
                 connection = self._idle.pop()
             except IndexError:  # another thread took the last one
                 break
-            if not connection.closed and not _is_readable(connection):
+            if not _is_over(connection):
                 return connection
             connection.close()
         return self._connect()
+
+    def heard(self, within: float) -> None:
+        """Waits until a notification arrives, for so many seconds at most; returns at once without a connection, since none is heard then.
+        For the one thread of a pool that listens."""
+        if not self._idle:
+            return
+        connection = self._idle[-1]
+        if not connection.heard and not connection.closed and _is_readable(connection, within):
+            connection.drained()
+        connection.heard = False  # before the changes are read: what arrives from now on is heard again
 
     @contextlib.contextmanager
     def _connection(self, timeout: float) -> Iterator[_PooledConnection]:
@@ -205,7 +334,7 @@ class PostgresDatabase:
         try:
             yield connection
         finally:
-            if self._reusable(connection) and len(self._idle) < POOL and self._close_at_last.alive:
+            if self._reusable(connection) and len(self._idle) < self._pool and self._close_at_last.alive:
                 self._idle.append(connection)
             else:
                 connection.close()
@@ -235,13 +364,19 @@ class PostgresDatabase:
         Raises:
             StoreUnavailable, StoreUnusable: nothing was read.
         """
+        self._ensure_prepared()
+        with self._reading(snapshot=snapshot) as reader:
+            yield reader
+
+    @contextlib.contextmanager
+    def _reading(self, *, snapshot: bool = False) -> Iterator[PostgresReader]:
         with self._answers(), self._connection(self._timeout) as connection:
             if snapshot:
                 connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield PostgresReader(connection)
 
     @contextlib.contextmanager
-    def writing(self, *locks: str, timeout: float | None = None) -> Iterator[PostgresTransaction]:
+    def writing(self, *locks: str) -> Iterator[PostgresTransaction]:
         """A write transaction; rolled back unless committed inside. Waits for the advisory lock of these names, because a row that does
         not exist yet cannot be locked.
 
@@ -250,11 +385,21 @@ class PostgresDatabase:
             StoreUnavailable: proves nothing if raised by the commit; else nothing was written.
             StoreUnusable, InvalidInput: nothing was written.
         """
-        with self._answers(), self._connection(timeout or self._timeout) as connection:
-            transaction = PostgresTransaction(connection)
-            lock = f"; SELECT pg_advisory_xact_lock({lock_of(self._schema, *locks)})" if locks else ""
+        self._ensure_prepared()
+        with self._writing(*locks, timeout=self._timeout) as transaction:
+            yield transaction
+
+    @contextlib.contextmanager
+    def _writing(self, *locks: str, timeout: float) -> Iterator[PostgresTransaction]:
+        with self._answers(), self._connection(timeout) as connection:
+            transaction = PostgresTransaction(connection, channel=self._schema)
+            lock = f"; SELECT pg_advisory_xact_lock({self.lock_of(*locks)})" if locks else ""
             transaction.text(_BEGIN + lock)
             yield transaction
+
+    def lock_of(self, *names: str) -> int:
+        """The number of the advisory lock that `writing` takes for these names."""
+        return lock_of(self._schema, *names)
 
     def repeated(self, step: Callable[[], T]) -> T:
         """Runs a step, retrying up to `AGAIN` times while the server reports a rollback.
@@ -288,6 +433,12 @@ class PostgresDatabase:
                 f"the store {shown} was locked by others for {self._timeout * FOR_LOCKS:g} s; try again"
             )
         why = error.diag.message_primary or " ".join(str(error).split()) or _LAST
+        tables = self._tables
+        if isinstance(error, errors.UndefinedTable) and not (tables.there and tables.missed):
+            tables.there, tables.missed = False, True
+            return StoreUnavailable(
+                f"the store {shown} lacks a table ({why}); the next request looks for them, and makes new ones if there are none"
+            )
         if code is None or code.startswith(_AWAY):
             return StoreUnavailable(f"the store {shown} did not answer ({why}); try again")
         if isinstance(error, errors.InsufficientPrivilege):
@@ -296,44 +447,49 @@ class PostgresDatabase:
 
     # --- the layout
 
-    def prepare(self, install: str) -> None:
-        """Creates the schema and its tables if they do not exist.
+    def prepare(self) -> None:
+        """Creates the schema and its tables if they do not exist. May be called by several threads and processes at once.
 
         Raises:
             StoreUnusable: not a ledger, a newer layout, another install's ledger, or an encoding other than UTF8.
             StoreUnavailable: the server did not answer; repeat it.
         """
         place = f"the schema {self._schema} of the store {self._address.shown}"
-        with self.reading() as reader:
+        with self._reading() as reader:
             encoding = reader.value("encoding")
             there = reader.value("has meta", {"schema": self._schema})
         if encoding != "UTF8":
             raise StoreUnusable(f"the store {self._address.shown} keeps text as {encoding}; use a database with UTF8")
         if not there:
-            self._create_tables(install, place)
-        with self.reading() as reader:
+            self._create_tables(place)
+        with self._reading() as reader:
             meta = reader.row("meta")
         layout, owner = (meta["layout"], meta["install"]) if meta else (0, "")
         if layout > LAYOUT:
             raise StoreUnusable(
                 f"{place} has layout {layout}, and this version knows up to {LAYOUT}; upgrade sparkonce"
             )
-        if owner != install:
-            raise StoreUnusable(f"{place} belongs to install {owner!r}, not {install!r}; name another one")
-        with self.reading() as reader:
+        if owner != self._install:
+            raise StoreUnusable(f"{place} belongs to install {owner!r}, not {self._install!r}; name another one")
+        with self._reading() as reader:
             added = reader.value("has added", {"schema": self._schema})
         if added < len(ADDED):
             self._add_tables()
+        self._tables.there = True
+
+    def _ensure_prepared(self) -> None:
+        if not self._tables.there:
+            self.prepare()
 
     def _add_tables(self) -> None:
         """Adds tables that a ledger of an earlier version lacks."""
-        with self.writing("layout", timeout=PREPARING) as transaction:
+        with self._writing("layout", timeout=PREPARING) as transaction:
             for table in ADDED.values():
                 transaction.text(table)
             transaction.commit()
 
-    def _create_tables(self, install: str, place: str) -> None:
-        with self.writing("layout", timeout=PREPARING) as transaction:
+    def _create_tables(self, place: str) -> None:
+        with self._writing("layout", timeout=PREPARING) as transaction:
             named = {"schema": self._schema}
             if transaction.value("has meta", named):  # another process created them first
                 return
@@ -343,6 +499,7 @@ class PostgresDatabase:
                 transaction.text(f'CREATE SCHEMA "{self._schema}"')
             for table in (*TABLES, *ADDED.values()):
                 transaction.text(table)
-            row = {"id": 1, "layout": LAYOUT, "install": install, "epoch": 1, "revision": 0, "gap": 0}
+            row = {"id": 1, "layout": LAYOUT, "install": self._install, "epoch": 1, "revision": 0, "gap": 0}
             transaction.rows("insert meta", row)
             transaction.commit()
+        self._tables.missed = False

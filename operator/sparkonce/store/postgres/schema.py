@@ -151,6 +151,7 @@ STATEMENTS: dict[str, LiteralString] = {
     """,
     # Locks the only row: until the commit no other transaction moves the store's revision.
     "advance": "UPDATE meta SET revision = revision + 1 RETURNING revision, epoch",
+    "notify": "SELECT pg_notify(%(channel)s, '')",
     "raise epoch": "UPDATE meta SET epoch = epoch + 1 WHERE epoch = %(seen)s",
     # --- one key: everything a step decides on, in one statement
     "see": """
@@ -188,12 +189,16 @@ STATEMENTS: dict[str, LiteralString] = {
     "remove claims": "DELETE FROM claims WHERE realm = %(at_realm)s AND key_hash = %(at_hash)s",
     "claims of lease": "SELECT realm, key_hash FROM claims WHERE lease = %(of_lease)s ORDER BY realm, key_hash",
     "claims that ended": """
-        SELECT realm, key_hash FROM claims
+        SELECT lease, realm, key_hash FROM claims
         WHERE NOT EXISTS (
             SELECT 1 FROM leases
             WHERE leases.id = claims.lease AND leases.ends > extract(epoch FROM clock_timestamp())::float8
         )
-        ORDER BY realm, key_hash LIMIT %(at_most)s
+        ORDER BY lease, realm, key_hash LIMIT %(at_most)s
+    """,
+    # Of the locks of several keys, those that are free: whoever needs several must not wait while it holds others.
+    "try locks": """
+        SELECT number, pg_try_advisory_xact_lock(number) AS locked FROM unnest(%(numbers)s::bigint[]) AS number
     """,
     # --- leases
     "open lease": """

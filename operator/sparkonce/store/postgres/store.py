@@ -11,16 +11,19 @@ changes of all keys commit one after another; heartbeats, touches and refusals d
 decision is made once more (`rules` are pure) when the counter has moved since the read.
 
 A lease that ran out ends for good when a transaction acts on that: the row is deleted under its lock first, so a later keepalive is
-refused. Watchers make changes of claims that ended, so that a dead owner is seen within a poll of its lease's end.
+refused. Watchers make changes of claims that ended, so that a dead owner is seen within a sweep of its lease's end.
+
+Its verbs block the thread that calls them; `store.pooled` runs them for an event loop. Leases and watches have connections of their own.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -30,7 +33,6 @@ from sparkonce.errors import StoreUnavailable, StoreUnusable
 from sparkonce.model.record import Address
 from sparkonce.store.ledger import (
     LIVE_KEYS,
-    POLL,
     REPORT_BYTES,
     TOMBSTONES,
     Beside,
@@ -44,9 +46,10 @@ from sparkonce.store.ledger import (
     held,
 )
 from sparkonce.store.postgres.address import parsed, schema_of
-from sparkonce.store.postgres.database import PostgresDatabase, PostgresTransaction, RolledBack
+from sparkonce.store.postgres.database import POOL, PostgresDatabase, PostgresTransaction, RolledBack
 from sparkonce.store.postgres.lease import PostgresLease
-from sparkonce.store.protocol import Claim, Lease, LostOwnership
+from sparkonce.store.postgres.watch import SWEEP, watch
+from sparkonce.store.protocol import Claim, KeyChange, Lease, LostOwnership
 from sparkonce.store.restore import NewestAttempt, rebuild
 from sparkonce.store.roster import Gateway, GatewayUptime, Replica, gateway_of, replica_of
 from sparkonce.store.rules import KeyState, VerbOutcome
@@ -56,7 +59,7 @@ T = TypeVar("T")
 TIMEOUT = 2.0
 """Seconds for one verb, waiting included: verbs block the thread that calls them, and keepalives must not be late for it."""
 ENDED_AT_ONCE = 50
-"""Ended claims that one poll of a watcher records as changes; polls come every quarter of a second, and each claim costs milliseconds."""
+"""Ended claims that one transaction records as changes. Each takes a millisecond, in which no other change is committed."""
 
 
 class PostgresStore(SqlLedger):
@@ -72,12 +75,16 @@ class PostgresStore(SqlLedger):
         max_live_keys: int = LIVE_KEYS,
         max_report_bytes: int = REPORT_BYTES,
         tombstones: int = TOMBSTONES,
-        poll: float = POLL,
+        poll: float = SWEEP,
+        pool: int = POOL,
+        at_first_use: bool = False,
         clock: Callable[[], float] | None = None,
         monotonic: Callable[[], float] | None = None,
     ) -> None:
-        """`schema`: None for the install's own; `ttl`: seconds of a lease, None for the setting. For tests: `keep`, whether leases are kept
-        alive; `clock` and `monotonic`, instead of the database's clock in records and in ages of touches.
+        """`schema`: None for the install's own; `ttl`: seconds of a lease, None for the setting; `poll`: seconds between two sweeps of
+        a watch; `pool`: connections that are kept; `at_first_use`: connects with the first verb, so that a process may start before its
+        database. For tests: `keep`, whether leases are kept alive; `clock` and `monotonic`, instead of the database's clock in records
+        and in ages of touches.
 
         Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
         super().__init__(
@@ -90,14 +97,22 @@ class PostgresStore(SqlLedger):
         self._keep, self._leases = keep, weakref.WeakSet[PostgresLease]()
         self._clock, self._monotonic = clock, monotonic
         self._database: PostgresDatabase = PostgresDatabase(
-            address, schema=schema or schema_of(install), timeout=timeout
+            address,
+            schema=schema or schema_of(install),
+            install=install,
+            timeout=timeout,
+            pool=pool,
         )
-        self._database.prepare(install)
+        self._keeper = self._database.own_connection()
+        """Of the leases: keepalives wait for no verb."""
+        if not at_first_use:
+            self._database.prepare()
 
     async def close(self) -> None:
         """Closes the connections. Leases that were not revoked end by themselves."""
         for lease in list(self._leases):
             lease.stop()
+        self._keeper.close()
         self._database.close()
 
     # --- the clock
@@ -124,9 +139,9 @@ class PostgresStore(SqlLedger):
     # --- leases
 
     async def open_lease(self, *, owner: str) -> PostgresLease:
-        name, sent = uuid.uuid4().hex, time.monotonic()
-        with self._database.writing() as transaction:
+        with self._keeper.writing() as transaction:
             transaction.rows("end leases that are over")
+            name, sent = uuid.uuid4().hex, time.monotonic()
             transaction.rows("open lease", {"of_lease": name, "owner": owner, "seconds": self._ttl})
             transaction.commit()
         lease = PostgresLease(
@@ -138,20 +153,20 @@ class PostgresStore(SqlLedger):
         return lease
 
     def _prolong(self, lease: str) -> bool:
-        with self._database.writing() as transaction:
+        with self._keeper.writing() as transaction:
             lives = transaction.rows("prolong lease", {"of_lease": lease, "seconds": self._ttl})
             transaction.commit()
         return bool(lives)
 
     def _end_lease(self, lease: str) -> None:
-        with self._database.writing() as transaction:
+        with self._keeper.writing() as transaction:
             transaction.rows("end lease", {"of_lease": lease})
             transaction.commit()
         with suppress(StoreUnavailable):  # its claims have ended; recording that only notifies watchers sooner
-            with self._database.reading() as reader:
+            with self._keeper.reading() as reader:
                 rows = reader.rows("claims of lease", {"of_lease": lease})
-            for row in rows:
-                self._end_claim(Address(realm=row["realm"], key_hash=row["key_hash"]))
+            for first in range(0, len(rows), ENDED_AT_ONCE):
+                self._end_claims(rows[first : first + ENDED_AT_ONCE], self._keeper)
 
     def lease_ended(self, reader: SqlReader, lease: HeldLease) -> bool:
         return lease.ended or reader.value("lease lives", {"of_lease": lease.id}) is None
@@ -198,7 +213,7 @@ class PostgresStore(SqlLedger):
                 if write is None:
                     transaction.commit()
             if write is not None and write.moves:
-                moved = transaction.row("advance")
+                moved = transaction.advance()
                 if (moved["revision"], moved["epoch"]) != (seen.next, seen.epoch):
                     seen = replace(seen, next=moved["revision"], epoch=moved["epoch"])
                     outcome, write = decide(seen, key)
@@ -209,27 +224,48 @@ class PostgresStore(SqlLedger):
 
     # --- changes
 
+    def watch(self, since: int) -> AsyncIterator[KeyChange]:
+        """See `store.postgres.watch`. Waits through outages."""
+        return watch(self, self._database.own_connection(listens=True), since, sweep=self._poll)
+
+    def sweep(self, database: PostgresDatabase) -> None:
+        """Records the end of every claim whose lease has ended by the database's clock as a change."""
+        while True:
+            with database.reading() as reader:
+                rows = reader.rows("claims that ended", {"at_most": ENDED_AT_ONCE})
+            done = 0
+            for _, of_lease in itertools.groupby(rows, key=lambda row: row["lease"]):
+                done += self._end_claims(list(of_lease), database)
+            if done < ENDED_AT_ONCE:
+                return
+
     def _poll_once(self, since: int) -> Changes:
-        with self._database.reading() as reader:
-            rows = reader.rows("claims that ended", {"at_most": ENDED_AT_ONCE})
-        for row in rows:
-            self._end_claim(Address(realm=row["realm"], key_hash=row["key_hash"]))
+        self.sweep(self._database)
         return self._changes(since)
 
-    def _end_claim(self, address: Address) -> None:
-        self._database.repeated(lambda: self._end_claim_once(address))
+    def _end_claims(self, rows: Sequence[Row], database: PostgresDatabase) -> int:
+        """Removes claims of one lease that has ended, each as a change that watchers see; however many do this, it is one change. Returns
+        how many this call removed: a key that is being written is left to the next sweep."""
+        return database.repeated(lambda: self._end_claims_once(rows, database))
 
-    def _end_claim_once(self, address: Address) -> None:
-        """Removes a claim whose lease has ended, as a change that watchers see; however many do this, it is one change."""
-        with self._database.writing(address.realm, address.key_hash) as transaction:
-            row = transaction.row("see", at(address))
-            if row["lease"] is None or row["lives"]:
-                return
-            self._end_for_good(transaction, row["lease"])
-            revision = transaction.row("advance")["revision"]
-            transaction.rows("remove claims", at(address))
-            self._bury(transaction, address, revision)
-            transaction.commit()
+    def _end_claims_once(self, rows: Sequence[Row], database: PostgresDatabase) -> int:
+        named = {database.lock_of(row["realm"], row["key_hash"]): row for row in rows}
+        done = 0
+        with database.writing() as transaction:
+            locks = transaction.rows("try locks", {"numbers": list(named)})
+            for claimed in (named[lock["number"]] for lock in locks if lock["locked"]):
+                address = Address(realm=claimed["realm"], key_hash=claimed["key_hash"])
+                row = transaction.row("see", at(address))
+                if row["lease"] is None or row["lives"]:
+                    continue
+                self._end_for_good(transaction, row["lease"])
+                revision = transaction.advance()["revision"]
+                transaction.rows("remove claims", at(address))
+                self._bury(transaction, address, revision)
+                done += 1
+            if done:
+                transaction.commit()
+        return done
 
     def _endings(self, reader: SqlReader, since: int) -> tuple[frozenset[Address], frozenset[Address]]:
         unowned, ended = (
@@ -250,7 +286,7 @@ class PostgresStore(SqlLedger):
         address = shown.address
         with self._database.writing(address.realm, address.key_hash) as transaction:
             key = KeyRow(self, address, transaction)
-            moved = transaction.row("advance")
+            moved = transaction.advance()
             seen = replace(key.seen(), next=moved["revision"], epoch=moved["epoch"])
             done, write = rebuild(seen, shown, by=by)
             if write is None or write.record is None:
