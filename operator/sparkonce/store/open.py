@@ -42,7 +42,7 @@ def open_store(url: str | None = None, *, install: str = LOCAL, **options: Any) 
     scheme = _SCHEME.match(url)
     path = url
     if scheme is not None:
-        if is_postgres(url):
+        if scheme[1].lower() in _POSTGRES and scheme[2]:
             return _postgres(url, install=install, **options)
         if scheme[1].lower() == "etcd" and scheme[2]:
             return _etcd(url, install=install, **options)
@@ -95,7 +95,7 @@ def is_postgres(url: str) -> bool:
 
 def is_remote(url: str, install: str | None) -> bool:
     """Whether the ledger is a cluster's, whose jobs operators run. `install`: as given; empty: none."""
-    return url.lower().startswith("etcd:") or (is_postgres(url) and install not in (None, "", LOCAL))
+    return url.lower().startswith("etcd:") or (install not in (None, "", LOCAL) and is_postgres(url))
 
 
 def _postgres(url: str, **options: Any) -> IdempotencyStore:
