@@ -90,6 +90,12 @@ def image(name: str) -> Image:
     return images()[name]
 
 
+@cache
+def extras() -> Sequence[str]:
+    """Every extra of pyproject.toml."""
+    return tuple(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
 def _read() -> dict[str, Any]:
     return tomllib.loads(LIST.read_text())
 

@@ -354,6 +354,7 @@ NEW = (
     "gateway.tls.certManager",
     "gateway.acceptApiServerTokens",
     "gateway.maxReportBytes",
+    "kubeflow",
     "image.registry",
     "etcd.bundled.image.registry",
     "commonLabels",
@@ -425,6 +426,24 @@ def test_a_digest_takes_the_place_of_each_tag() -> None:
         box["image"] for pod in pods for part in ("initContainers", "containers") for box in pod["spec"].get(part, [])
     }
     assert images == {f"sparkonce/operator@{operator}", f"sparkonce/etcd@{etcd}"}
+
+
+def test_a_spark_operator_inside_is_for_the_chart_of_a_release() -> None:
+    """A checkout has no chart of kubeflow's: to ask for it is refused with what to do; values of kubeflow's chart alone do no harm. What is
+    watched must be what it runs, and a misspelt value is refused."""
+    bundled = ["etcd.bundled.enabled=true"]
+    refused = template(sets=[*bundled, "kubeflow.enabled=true"])
+    assert refused.returncode != 0
+    assert "kubeflow.enabled=true needs the chart of a release" in refused.stderr
+    assert template(sets=[*bundled, "kubeflow.controller.replicas=2"]).returncode == 0
+    apart = [*bundled, "kubeflow.enabled=true", "watch.namespaces={a,b}", "kubeflow.spark.jobNamespaces={a}"]
+    assert "kubeflow.spark.jobNamespaces lacks b, which is watched" in template(sets=apart).stderr
+    everywhere = [*bundled, "kubeflow.enabled=true", "kubeflow.spark.jobNamespaces={a}"]
+    assert (
+        'kubeflow.spark.jobNamespaces lacks "" (all namespaces), which is watched' in template(sets=everywhere).stderr
+    )
+    typo = template(sets=[*bundled, "kubeflow.enbaled=true"])
+    assert "at '/kubeflow': additional properties 'enbaled' not allowed" in typo.stderr
 
 
 @pytest.mark.parametrize("cert_manager", [False, True])

@@ -38,6 +38,10 @@ KUBE_PARTS = frozenset(
     {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"}
 )
 SPARK_OPERATOR = ("github.com/kubeflow/spark-operator/v2", "v2.5.2")
+SPARK_OPERATORS = ("v2.4.0", "v2.5.0", "v2.5.1", SPARK_OPERATOR[1])
+"""Releases that docs/install.md supports. The last one runs in the tests; of the others their CRDs are compared with what we write."""
+SPARK_OPERATOR_TOO_OLD = "v2.3.0"
+"""The last release without `spec.suspend`."""
 BUILD_TIMEOUT = 1800.0
 """Seconds: a cold build is six minutes on two free cores, and cores are not always free."""
 PATIENCE = 20.0
@@ -139,9 +143,9 @@ def binary(module: Module, say: Say | None = None) -> Path:
     return built
 
 
-def spark_operator_crds() -> list[Path]:
+def spark_operator_crds(version: str = SPARK_OPERATOR[1]) -> list[Path]:
     """The custom resource definitions of kubeflow's Spark operator, from its module of that version. Raises PartMissing."""
-    name, version = SPARK_OPERATOR
+    name, _ = SPARK_OPERATOR
     place = cache() / f"spark-operator-crds-{version}"
     if not place.is_dir():
         go = find_go()
@@ -263,6 +267,8 @@ def main(arguments: Sequence[str]) -> int:
         if "--operator" not in arguments:
             for module in (SPARK_OPERATOR_PROGRAM, COREDNS, NETWORK_POLICIES, PAUSE, VERDICTS):
                 binary(module)
+            for version in (SPARK_OPERATOR_TOO_OLD, *SPARK_OPERATORS):
+                spark_operator_crds(version)
     except PartMissing as missing:
         to_stderr(str(missing))
         return 1

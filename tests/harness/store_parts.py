@@ -1,4 +1,5 @@
-"""Programs for tests, kept outside the checkout: object stores from their own registries, Spark's connector for S3, Helm and a linter.
+"""Programs for tests, kept outside the checkout: object stores from their own registries, Spark's connector for S3, Helm, linters, and
+crane, which is a registry of images and a client of one.
 
 They use the cache and locks of `binaries`: keyed by version, moved into place when complete, made by the first process that needs them or
 in advance by `scripts/cluster-parts`. The Go programs are commands of their own modules (`go install`), so they need no module of ours;
@@ -22,6 +23,8 @@ VERSITYGW = ("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 FAKE_GCS = ("github.com/fsouza/fake-gcs-server", "v1.56.1")
 HELM = ("helm.sh/helm/v3/cmd/helm", "v3.22.0")
 KUBE_SCORE = ("github.com/zegl/kube-score/cmd/kube-score", "v1.20.0")
+CRANE = ("github.com/google/go-containerregistry/cmd/crane", "v0.22.1")
+ACTIONLINT = ("github.com/rhysd/actionlint/cmd/actionlint", "v1.7.12")
 AZURITE = "3.35.0"
 AWS_SDK = "2.29.52"
 """The version that this hadoop-aws requires."""
@@ -160,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
         if "--operator" in arguments:
             places = [installed(HELM)]
         else:
-            programs = [installed(each) for each in (VERSITYGW, FAKE_GCS, HELM, KUBE_SCORE)]
+            programs = [installed(each) for each in (VERSITYGW, FAKE_GCS, HELM, KUBE_SCORE, CRANE, ACTIONLINT)]
             places = [*programs, Path(azurite_installed()[-1]), s3a_resolved()[0].parent]
     except PartMissing as missing:
         to_stderr(str(missing))

@@ -412,3 +412,18 @@ podSelector: {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* Renders nothing. Values of earlier charts have no kubeflow. */}}
+{{- define "sparkonce.kubeflow" -}}
+{{- if (.Values.kubeflow).enabled }}
+{{- $theirs := dig "spark" "jobNamespaces" list .Values.kubeflow }}
+{{- range .Values.watch.namespaces | default (list "") }}
+{{- if not (or (has . $theirs) (has "" $theirs)) }}
+{{- fail (printf "kubeflow.spark.jobNamespaces lacks %s, which is watched: its jobs would wait for ever; add it, or leave that list at [\"\"]" (. | default "\"\" (all namespaces)")) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and (.Values.kubeflow).enabled (not .Subcharts.kubeflow) }}
+{{- fail "kubeflow.enabled=true needs the chart of a release, which has kubeflow's Spark operator inside: install that chart, make it with `scripts/release chart`, or install the Spark operator by itself and leave this false (docs/install.md)" }}
+{{- end }}
+{{- end }}

@@ -4,8 +4,9 @@ YAML makes a number of `08`, `1.10` or `2026`, and the API server refuses it whe
 a launcher on a laptop would have to format the number again, and would pass `8` or `1.1`, not what was written. So a number, a boolean or
 null is refused in both places, before anything is reserved, with the same sentence.
 
-The table holds the text fields in the schema of the Spark operator 2.5.2 and, for the pod template, which that schema leaves open, in
-Kubernetes' own; `tests/api/test_text_fields.py` compares them. Fields that are not in it, such as those of newer operators, pass.
+The table holds the text fields in the schema of the Spark operator (the same from 2.4.0 to 2.5.2) and, for the pod template, which that
+schema leaves open, in Kubernetes' own; `tests/api/test_spark_operator_versions.py` compares them. Fields that are not in it, such as those
+of newer operators, pass.
 
 Recorded jobs of earlier versions may have numbers there. They are read, compared and launched as before (`fields.as_text`).
 """

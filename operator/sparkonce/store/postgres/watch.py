@@ -38,11 +38,7 @@ AGAIN = 0.5
 """Seconds between tries while the database does not answer, beside the store's own timeout."""
 
 
-<<<<<<< ours
-class ChangeSource(Protocol):
-=======
 class SweptStore(Protocol):
->>>>>>> theirs
     """The parts of the store that a feed calls, from a thread of its own."""
 
     url: str
@@ -55,11 +51,7 @@ class SweptStore(Protocol):
 class ChangeFeed:
     """Changes for one watcher; its calls block, and come from one thread."""
 
-<<<<<<< ours
-    def __init__(self, store: ChangeSource, database: PostgresDatabase, *, sweep: float) -> None:
-=======
     def __init__(self, store: SweptStore, database: PostgresDatabase, *, sweep: float) -> None:
->>>>>>> theirs
         """`database`: a connection that listens, the feed's own."""
         self._store, self._database, self._seconds = store, database, sweep
         self._due = 0.0
@@ -84,11 +76,7 @@ class ChangeFeed:
         return changes, before not in (None, self._read_over)
 
 
-<<<<<<< ours
-async def watch(store: ChangeSource, database: PostgresDatabase, since: int, *, sweep: float) -> AsyncIterator[KeyChange]:
-=======
 async def watch(store: SweptStore, database: PostgresDatabase, since: int, *, sweep: float) -> AsyncIterator[KeyChange]:
->>>>>>> theirs
     """Changes after a revision. Waits through outages. `database`: a connection that listens; it is closed at the end.
 
     Raises: StoreUnusable."""
