@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from harness import ledgers
+from harness import backup, ledgers
 from harness.apiserver import Cluster
 from harness.audit import Expected
+from harness.chart_etcd import etcd_programs
 from harness.eventually import assert_eventually
 from harness.fleet import ROWS, Applied, Fleet, failing_once, plain, rows_of, scripted, writing
 from harness.fleet import SOON as BACKOFF
@@ -202,6 +204,49 @@ def test_a_restored_ledger_is_accepted_and_no_job_runs_twice(
     each_ran_once(fleet, kubeflow)
     assert rows_of(table) == Counter(dict.fromkeys(ROWS, 2 * fifth))
     found = dump(fleet.server, fleet.install)
+    assert not found.unfinished and not found.claims
+
+
+@pytest.mark.parametrize("own_store", ["etcd"], indirect=True)
+def test_a_snapshot_is_restored_as_documented_and_nothing_is_lost(
+    fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path
+) -> None:
+    """The chart's script takes a snapshot while operators work; more jobs run; the data is lost, and the documented pod restores it: the
+    ledger has every record of the snapshot. The operators say StoreRewound and start nothing until `accept-restore`; then the jobs of
+    before and those that the snapshot had never seen have their results, each from its one run."""
+    programs = etcd_programs(tmp_path / "bin")
+    fleet.start(2)
+    early = fleet.apply(plain(3, name="early"))
+    started(fleet, waiting("long"))
+    fleet.witness.until_ended(early, SOON, hint=fleet.tails)
+    held = dump(fleet.etcd, fleet.install).records
+    taken = backup.snapshot(fleet.etcd.one, tmp_path / "backup")
+    table = tmp_path / "table"
+    late = fleet.apply(plain(3, name="late") + writing(2, table))
+    fleet.witness.until_ended(late, SOON, hint=fleet.tails)
+    newest, data = fleet.etcd.revision(), fleet.etcd.one.data
+
+    for each in fleet.members:
+        each.kill()
+    fleet.members.clear()
+    fleet.etcd.one.kill()
+    lost = data.rename(data.with_name("lost"))
+    backup.restore(fleet.etcd.one, taken, programs)
+    assert fleet.etcd.revision() < newest
+    assert dump(fleet.etcd, fleet.install).records == held
+    assert len(held) == 4
+    shutil.rmtree(lost)
+
+    for _ in range(2):
+        fleet.add()
+    until_alarmed(fleet)
+    nothing_starts(fleet, "new")
+    until_accepted(fleet)
+    go.set()
+    until_told(fleet, dict.fromkeys(fleet.applied, "Succeeded"))
+    each_ran_once(fleet, kubeflow)
+    assert rows_of(table) == Counter(dict.fromkeys(ROWS, 2))
+    found = dump(fleet.etcd, fleet.install)
     assert not found.unfinished and not found.claims
 
 

@@ -17,19 +17,21 @@ from harness.binaries import component
 from harness.chart_etcd import (
     PEER_URLS,
     ChartMember,
+    documented_commands,
     etcd_programs,
     members,
     objects_with,
     peer_urls,
     refused_by,
     replaced,
+    restore,
     secret_files,
     started,
     tls_of,
     translated,
 )
 from harness.eventually import assert_eventually
-from harness.helm import ROOT, one
+from harness.helm import one
 from harness.patience import Patience, completed
 from sparkonce.etcd.channel import Tls
 from sparkonce.etcd.client import Client
@@ -154,12 +156,6 @@ exit 64
 """
 
 
-def documented(title: str) -> str:
-    """The first block of commands below this title in docs/helm.md."""
-    text = (ROOT / "docs" / "helm.md").read_text()
-    return text[text.index(f"**{title}.**") :].split("```sh\n", 1)[1].split("```", 1)[0]
-
-
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_documented_commands_work_with_certificates(tmp_path: Path, count: int) -> None:
     """The documented commands check and defragment the ledger from the container, save it from outside with the clients' Secret, and
@@ -176,10 +172,10 @@ def test_the_documented_commands_work_with_certificates(tmp_path: Path, count: i
     with members(tmp_path / "etcd", count) as made:
         started(made, objects)
         asyncio.run(written(made, ours, b"of before"))
-        for line in re.findall(r"-- (etcdctl [^#\n]+)", documented("Room")):
+        for line in re.findall(r"-- (etcdctl [^#\n]+)", documented_commands("Room")):
             done = completed(line.split(), 60, env=path | made[0].environment(objects))
             assert done.returncode == 0, done.stderr
-        saving = translated(documented("Backup"), {"127.0.0.1:2379": made[0].address})
+        saving = translated(documented_commands("By hand"), {"127.0.0.1:2379": made[0].address})
         done = completed(["sh", "-ec", saving], 60, env=path, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         asyncio.run(written(made, ours, b"of afterwards"))
@@ -187,23 +183,6 @@ def test_the_documented_commands_work_with_certificates(tmp_path: Path, count: i
             each.close()
             shutil.rmtree(each.data)
         for each in made:
-            restore(each, objects, tmp_path, path)
+            restore(each, objects, tmp_path / "ledger.db", programs)
         started(made, objects)
         assert asyncio.run(read(made, ours)) == b"of before"
-
-
-def restore(member: ChartMember, objects: list[dict[str, object]], folder: Path, path: dict[str, str]) -> None:
-    """The documented command for one member: with its name, and all names in `--initial-cluster`."""
-    (command,) = re.findall(r"#   (etcdutl(?:.*\\\n)+.*)\n", documented("Restore"))
-    words = command.replace("\\\n#", " ").split()
-    cluster = words.index("--initial-cluster") + 1
-    names = [words[cluster].replace("etcd-0", f"etcd-{number}") for number in range(len(member.ports))]
-    words = [each.replace("etcd-0", f"etcd-{member.number}") for each in words]
-    words[cluster] = ",".join(names)
-    text = (
-        " ".join(words)
-        .replace("sparkonce-etcd", "spark-sparkonce-etcd")
-        .replace("etcd.sparkonce.svc", "etcd.platform.svc")
-    )
-    done = completed(translated(text, member.words(objects)).split(), 60, env=path, cwd=folder)
-    assert done.returncode == 0, done.stderr

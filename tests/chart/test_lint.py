@@ -62,9 +62,9 @@ class Kept:
 
 
 OPERATOR, GATEWAY, ETCD = "Deployment operator", "Deployment gateway", "StatefulSet etcd"
-PEERS, TEST = "Job etcd-peers", "Pod test"
+PEERS, TEST, BACKUP = "Job etcd-peers", "Pod test", "CronJob etcd-backup"
 SERVE = (OPERATOR, GATEWAY, ETCD)
-ALL = (*SERVE, PEERS, TEST)
+ALL = (*SERVE, PEERS, TEST, BACKUP)
 
 NO_CPU_LIMIT = "a throttled process misses its keepalives or elections and loses its lease: CPU is shared by requests"
 MEMORY = (
@@ -77,11 +77,11 @@ EXCEPTIONS = (
     Kept("container-cpu-requests-equal-limits", SERVE, ["CPU requests does not match limits"], NO_CPU_LIMIT),
     Kept("container-resource-requests-equal-limits", SERVE, ["CPU requests does not match limits"], NO_CPU_LIMIT),
     Kept(
-        "container-cpu-requests-equal-limits", (PEERS, TEST), ["CPU requests does not match limits"],
+        "container-cpu-requests-equal-limits", (PEERS, TEST, BACKUP), ["CPU requests does not match limits"],
         "it runs for seconds and needs no CPU of its own; the limit is for a ResourceQuota that asks for one",
     ),
     Kept(
-        "container-resource-requests-equal-limits", (PEERS, TEST), ["CPU requests does not match limits"],
+        "container-resource-requests-equal-limits", (PEERS, TEST, BACKUP), ["CPU requests does not match limits"],
         "it runs for seconds and needs no CPU of its own; the limit is for a ResourceQuota that asks for one",
     ),
     Kept("container-memory-requests-equal-limits", ALL, ["Memory requests does not match limits"], MEMORY),
@@ -91,7 +91,7 @@ EXCEPTIONS = (
         "without persistence the ledger itself is ephemeral storage, and a limit would evict the pod with it",
     ),
     Kept(
-        "container-ephemeral-storage-request-equals-limit", (OPERATOR, GATEWAY, PEERS, TEST),
+        "container-ephemeral-storage-request-equals-limit", (OPERATOR, GATEWAY, PEERS, TEST, BACKUP),
         ["Ephemeral Storage request does not match limit"], DISK,
     ),
     Kept(
@@ -112,12 +112,16 @@ EXCEPTIONS = (
     ),
     Kept(
         "pod-networkpolicy", (OPERATOR, GATEWAY, TEST), ["The pod does not have a matching egress NetworkPolicy"],
-        "outputs, the API server and etcd can be anywhere, and a NetworkPolicy cannot name the API server",
-        ["tenants", "trio", "platform"],
+        "outputs, the API server and the ledger can be anywhere, and a NetworkPolicy cannot name the API server",
+        ["tenants", "trio", "platform", "postgresql"],
     ),
     Kept(
         "pod-networkpolicy", [PEERS], ["The pod does not have a matching egress NetworkPolicy"],
         "it has the label of the test pod, whose policy it shares", ["trio"],
+    ),
+    Kept(
+        "pod-networkpolicy", [BACKUP], ["The pod does not have a matching egress NetworkPolicy"],
+        "it reaches the members and a bucket, which can be anywhere", ["trio"],
     ),
     Kept(
         "pod-networkpolicy", [ETCD], ["The pod does not have a matching egress NetworkPolicy"],

@@ -48,6 +48,8 @@ def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     for each in objects:
         if each["kind"] in {"Deployment", "StatefulSet"} or each["kind"] == "Job":
             found[each["metadata"]["name"]] = each["spec"]["template"]["spec"]
+        elif each["kind"] == "CronJob":
+            found[each["metadata"]["name"]] = each["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         elif each["kind"] == "Pod":
             found[each["metadata"]["name"]] = each["spec"]
     return found
@@ -355,6 +357,7 @@ NEW = (
     "gateway.acceptApiServerTokens",
     "gateway.maxReportBytes",
     "kubeflow",
+    "etcd.bundled.backup",
     "image.registry",
     "etcd.bundled.image.registry",
     "commonLabels",
@@ -444,6 +447,31 @@ def test_a_spark_operator_inside_is_for_the_chart_of_a_release() -> None:
     )
     typo = template(sets=[*bundled, "kubeflow.enbaled=true"])
     assert "at '/kubeflow': additional properties 'enbaled' not allowed" in typo.stderr
+
+
+def test_backups_are_kept_somewhere() -> None:
+    """On a claim of the chart's, which outlives the release, on one of the user's, or in a bucket alone; nowhere is refused."""
+    sets = ["etcd.bundled.enabled=true", "etcd.bundled.backup.enabled=true"]
+    claim = one(rendered(sets=sets), "PersistentVolumeClaim", "etcd-backup")
+    assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+    def volume(*more: str) -> dict[str, Any]:
+        objects = rendered(sets=[*sets, *more])
+        (found,) = (
+            each for each in pods(objects)["spark-sparkonce-etcd-backup"]["volumes"] if each["name"] == "backup"
+        )
+        assert bool([each for each in objects if each["kind"] == "PersistentVolumeClaim"]) is not bool(more)
+        return dict(found)
+
+    assert volume()["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
+    assert volume("etcd.bundled.backup.persistence.existingClaim=mine")["persistentVolumeClaim"] == {
+        "claimName": "mine"
+    }
+    bucket = ("etcd.bundled.backup.persistence.enabled=false", "etcd.bundled.backup.bucket=s3://backups/ledger")
+    assert volume(*bucket)["emptyDir"] == {}
+    nowhere = template(sets=[*sets, bucket[0]])
+    assert nowhere.returncode != 0
+    assert "keeps its snapshots nowhere" in nowhere.stderr
 
 
 @pytest.mark.parametrize("cert_manager", [False, True])

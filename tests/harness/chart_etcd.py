@@ -7,6 +7,8 @@ data, as a rolling upgrade of the StatefulSet does.
 from __future__ import annotations
 
 import base64
+import os
+import re
 import ssl
 import sys
 import tarfile
@@ -17,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness.binaries import component
 from harness.child import Child, free_port
-from harness.helm import CHART, NAMESPACE, one, rendered
+from harness.helm import CHART, NAMESPACE, RELEASE, ROOT, one, rendered
 from harness.patience import completed
 from images import contents, go
 from sparkonce.etcd.channel import Tls
@@ -29,6 +32,8 @@ START_TIMEOUT = 60.0
 """Seconds for a member to serve: two on free cores."""
 PEER_URLS = CHART / "files" / "peer_urls.py"
 """What the chart runs before an upgrade."""
+BACKUP_SCRIPT = CHART / "files" / "backup.py"
+"""What its CronJob runs."""
 
 
 def secret_files(objects: Sequence[dict[str, Any]], name: str, folder: Path) -> Path:
@@ -176,3 +181,55 @@ def etcd_programs(folder: Path) -> Path:
                 each.name, each.mode = name, 0o755
                 tar.extract(each, folder, filter="data")
     return folder
+
+
+# --- what docs/helm.md says ---
+
+
+def documented_commands(title: str) -> str:
+    """The first block of commands after this title in docs/helm.md."""
+    text = (ROOT / "docs" / "helm.md").read_text()
+    return text[text.index(f"**{title}.**") :].split("```sh\n", 1)[1].split("```", 1)[0]
+
+
+def documented_restore() -> dict[str, Any]:
+    """The pod that restores a snapshot."""
+    (text,) = re.findall(r"<<'END'\n(.*?)^END$", documented_commands("Restore"), re.MULTILINE | re.DOTALL)
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+SNAPSHOT = re.compile(r"/backup/ledger-\d{8}T\d{6}Z\.db")
+
+
+def restore(member: ChartMember, objects: Sequence[dict[str, Any]], snapshot: Path, programs: Path) -> None:
+    """Runs the containers of the documented pod for this member, which is ended: with its own number and claims, as the page says for
+    three."""
+    pod = documented_restore()["spec"]
+    for container in [*pod["initContainers"], *pod["containers"]]:
+        words = [SNAPSHOT.sub(str(snapshot), each) for each in [*container["command"], *container["args"]]]
+        for at, each in enumerate(words):
+            if each.startswith("--initial-cluster="):
+                (first,) = re.findall(r"=(sparkonce-etcd-0=.*)", each)
+                names = [first.replace("etcd-0", f"etcd-{number}") for number in range(len(member.ports))]
+                words[at] = f"--initial-cluster={','.join(names)}"
+            else:
+                words[at] = each.replace("etcd-0", f"etcd-{member.number}")
+        words = [_of_the_test(each) if each.startswith("--") else each for each in words]
+        run_container([translated(each, member.words(objects)) for each in words], programs)
+
+
+def run_container(words: Sequence[str], programs: Path) -> None:
+    """A container's command as a process: etcd's programs are those of its image."""
+    words = [sys.executable if words[0] == "python3" else words[0], *words[1:]]
+    done = completed(words, 60, env={"PATH": f"{programs}:{os.environ['PATH']}"})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _of_the_test(text: str) -> str:
+    """With the names of the tests' release for those of the page's."""
+    return (
+        text.replace("sparkonce-etcd", f"{RELEASE}-sparkonce-etcd")
+        .replace("etcd.sparkonce.svc", f"etcd.{NAMESPACE}.svc")
+        .replace("token=sparkonce-", f"token={NAMESPACE}-")
+    )

@@ -79,6 +79,7 @@ def rendered(*values: Path, sets: Sequence[str] = (), **how: Any) -> list[dict[s
 def everything() -> list[str]:
     """Settings with which every template renders something."""
     sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "jobs.serviceAccount.create=true"]
+    sets += ["etcd.bundled.backup.enabled=true"]
     sets += ["networkPolicy.enabled=true", "outputs.allowed[0].prefixes={s3://lake}"]
     return sets + [f"metrics.{each}.enabled=true" for each in ("serviceMonitor", "prometheusRule", "grafanaDashboard")]
 
@@ -119,8 +120,10 @@ def component_of(made: dict[str, Any]) -> str:
 
 def pod_of(made: dict[str, Any]) -> dict[str, Any] | None:
     """The pod, or its template."""
-    pod: dict[str, Any] | None = made if made["kind"] == "Pod" else made.get("spec", {}).get("template")
-    return pod if made["kind"] in {"Pod", "Job", "Deployment", "StatefulSet"} else None
+    if made["kind"] == "CronJob":
+        made = made["spec"]["jobTemplate"]
+    pod: dict[str, Any] | None = made if made.get("kind") == "Pod" else made.get("spec", {}).get("template")
+    return pod if made.get("kind", "Job") in {"Pod", "Job", "Deployment", "StatefulSet"} else None
 
 
 def notes(folder: Path, sets: list[str]) -> str:
