@@ -129,8 +129,8 @@ def test_a_launch_that_is_refused_for_good_is_not_tried_again(tmp_path: Path) ->
 
 @pytest.mark.parametrize("before", ["nothing", "lost reply", "another owner"])
 def test_an_opaque_job_whose_only_launch_was_refused_never_ran(tmp_path: Path, before: str) -> None:
-    """Only then: where a request of this attempt may have arrived before the refusal, from this process or from an earlier owner, the
-    application may have run, and the end says that its outcome is unknown."""
+    """If an earlier request of the same attempt may have arrived, from this process or from an earlier owner, the application may have
+    run, and the end says that its outcome is unknown."""
     made = owner(tmp_path)
     granted = made.granted
     if before == "another owner":
