@@ -23,6 +23,7 @@ from sparkonce import settings
 from sparkonce.blocking import run
 from sparkonce.errors import PoolExhausted
 from sparkonce.store.protocol import IdempotencyStore, Lease
+from sparkonce.store.threaded import WrappedLease, unwrapped
 
 T = TypeVar("T")
 
@@ -79,17 +80,10 @@ def _looked_at(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-class PooledLease:
+class PooledLease(WrappedLease):
     def __init__(self, pool: _Pool, inner: Lease) -> None:
-        self._pool, self.inner = pool, inner
-
-    @property
-    def id(self) -> str:
-        return self.inner.id
-
-    @property
-    def deadline(self) -> float:
-        return self.inner.deadline
+        super().__init__(inner)
+        self._pool = pool
 
     async def keep_alive(self) -> bool:
         return await self._pool.for_lease(self.inner.keep_alive)
@@ -110,8 +104,8 @@ class _Pooled:
             return real  # `watch` has a thread of its own
 
         async def carried_out(*args: Any, **kwargs: Any) -> Any:
-            given = [_plain(each) for each in args]
-            named = {key: _plain(kwargs[key]) for key in kwargs}
+            given = [unwrapped(each) for each in args]
+            named = {key: unwrapped(kwargs[key]) for key in kwargs}
             return await self._pool.carry_out(lambda: real(*given, **named))
 
         self.__dict__[name] = carried_out
@@ -124,10 +118,6 @@ class _Pooled:
         """Closes the connections that are idle; those in use are closed when their verbs end."""
         self._pool.end()
         await self.inner.close()
-
-
-def _plain(value: Any) -> Any:
-    return value.inner if isinstance(value, PooledLease) else value
 
 
 def pooled(store: IdempotencyStore, *, size: int, patience: float) -> IdempotencyStore:

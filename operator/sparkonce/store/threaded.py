@@ -49,9 +49,11 @@ class _Loop:
         self._loop.close()
 
 
-class ThreadedLease:
-    def __init__(self, loop: _Loop, inner: Lease) -> None:
-        self._loop, self.inner = loop, inner
+class WrappedLease:
+    """A lease of the inner store, which takes it back unwrapped (`unwrapped`)."""
+
+    def __init__(self, inner: Lease) -> None:
+        self.inner = inner
 
     @property
     def id(self) -> str:
@@ -60,6 +62,17 @@ class ThreadedLease:
     @property
     def deadline(self) -> float:
         return self.inner.deadline
+
+
+def unwrapped(value: Any) -> Any:
+    """An argument as the inner store knows it."""
+    return value.inner if isinstance(value, WrappedLease) else value
+
+
+class ThreadedLease(WrappedLease):
+    def __init__(self, loop: _Loop, inner: Lease) -> None:
+        super().__init__(inner)
+        self._loop = loop
 
     async def keep_alive(self) -> bool:
         return self._loop.run(self.inner.keep_alive())
@@ -80,7 +93,7 @@ class _Threaded:
 
         async def carried_out(*args: Any, **kwargs: Any) -> Any:
             return self._loop.run(
-                real(*[_plain(one) for one in args], **{name: _plain(kwargs[name]) for name in kwargs})
+                real(*[unwrapped(one) for one in args], **{name: unwrapped(kwargs[name]) for name in kwargs})
             )
 
         return carried_out
@@ -109,10 +122,6 @@ class _Threaded:
             self._loop.end(timeout=CLOSES)
         except TimeoutError:
             LOG.warning("the connection to %s did not close within %g s; it ends with this process", self.url, CLOSES)
-
-
-def _plain(value: Any) -> Any:
-    return value.inner if isinstance(value, ThreadedLease) else value
 
 
 async def _next_of(changes: AsyncGenerator[KeyChange, None]) -> KeyChange:
