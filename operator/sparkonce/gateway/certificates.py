@@ -5,8 +5,8 @@ its key. As at the API server, the common name is the user and each organization
 Unlike there, a certificate cannot make its holder a part of Kubernetes: a user `system:...` (a service account, a node) is refused, and
 groups `system:...` (`system:masters`) are left out, so that a CA of people cannot sign more than people.
 
-Not accepted: a certificate that a proxy reports in a header, since whoever reaches the gateway could send the same. There are no lists of
-revoked certificates, as at the API server: they should be short-lived.
+Not accepted: a certificate that a proxy reports in a header, since any client that reaches the gateway could send that header.
+There are no lists of revoked certificates, as at the API server: they should be short-lived.
 """
 
 from __future__ import annotations

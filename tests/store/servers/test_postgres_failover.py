@@ -40,7 +40,7 @@ def until_answered(call: Callable[[], Any]) -> Any:
         except StoreUnavailable:
             if patience.over():
                 raise
-            time.sleep(0.02)
+            time.sleep(0.02)  # the pause before a retry
 
 
 def test_a_synchronous_standby_has_everything_that_was_acknowledged(pair: PostgresPair) -> None:

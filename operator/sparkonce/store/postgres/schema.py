@@ -196,7 +196,7 @@ STATEMENTS: dict[str, LiteralString] = {
         )
         ORDER BY lease, realm, key_hash LIMIT %(at_most)s
     """,
-    # Of the locks of several keys, those that are free: whoever needs several must not wait while it holds others.
+    # Takes those of several keys' locks that are free: a transaction that waits for one lock while it holds others can deadlock.
     "try locks": """
         SELECT number, pg_try_advisory_xact_lock(number) AS locked FROM unnest(%(numbers)s::bigint[]) AS number
     """,

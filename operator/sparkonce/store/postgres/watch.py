@@ -1,4 +1,4 @@
-"""The watch of a PostgreSQL store: a connection that listens, a thread that reads, and a sweep for what nobody notified.
+"""The watch of a PostgreSQL store: a connection that listens, a thread that reads, and a sweep for changes without a notification.
 
 Changes are read from the tables, in the order of the store's revisions; a notification only says that there may be some. The connection
 listens before it reads for the first time, so a commit in between is read or heard. Everything that is never heard is found by the sweep: a
