@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "88e42866c9b93762d3cf346ef0b07cc2f0159124"
+IN_USE = "12d507ad82159d23a7e31636e9fbd1f1aaa9c5e3"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 

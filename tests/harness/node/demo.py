@@ -146,8 +146,8 @@ def next_steps(namespace: str, *, keeps: bool) -> list[str]:
 
 def stay() -> None:
     """Returns at the first SIGINT or SIGTERM."""
-    print(f"\nThe cluster stays until Ctrl-C, or `kill {os.getpid()}`.", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
+        print(f"\nThe cluster stays until Ctrl-C, or `kill {os.getpid()}`.", flush=True)
         signal.pause()
 
 
