@@ -97,6 +97,15 @@ REFUSED: list[tuple[Changes, str]] = [
     ({("spec", "outputs"): [{"name": "Upper", "slotLog": PLAIN["slotLog"]}]}, "should match"),
     ({("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"]}] * 2}, "Duplicate value"),
     ({("spec", "outputs", 0, "onRerun"): "Merge"}, "Unsupported value"),
+    ({("spec", "outputs", 0, "mode"): "Merge"}, "Unsupported value"),
+    (
+        {("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"], "mode": "Overwrite"}]},
+        "mode must be Append for a slotLog",
+    ),
+    (
+        {("spec", "outputs"): [{"name": "a", "delta": PLAIN["delta"], "mode": "Overwrite", "onRerun": "Append"}]},
+        "onRerun must be Replace, or absent",
+    ),
     # The followed application.
     ({("spec", "bind"): {"application": "nightly", "uid": "2f1c"}}, NOT_BESIDE_BIND),
     ({**BOUND, ("spec", "onUnknown"): "Retry"}, NO_RETRY),

@@ -104,7 +104,7 @@ def scene(tmpfs_path: Path) -> Any:
     made.clear()
 
 
-def dies(scene: Kinds, point: str, skip: int, *, alone: bool) -> None:
+def dies(scene: Scene, point: str, skip: int, *, alone: bool) -> None:
     """A run whose driver is killed at the step, and its runner too unless `alone`."""
     before = scene.hits().count(f"{point}=kill")
     runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import write_deltalake
 
 from harness.arrow_stage import table_of
+from harness.delta_stage import numbers_in
 from harness.granted import granted, silent
 from sparkonce.blocking import run
+from sparkonce.driver.context import Job
+from sparkonce.driver.stream_output import StreamOutput
 from sparkonce.errors import AttemptEnded, Fenced, InvalidInput, KeyConflict, OutputUnavailable, UndeclaredOutput
 from sparkonce.sink.protocol import Slot
 
@@ -213,3 +217,73 @@ def test_two_attempts_write_different_folders_of_one_key(tmp_path: Path) -> None
     attempt.job().write(table_of(4), "orders")
 
     assert attempt.slots("orders") == [(1, "closed"), (2, "committed")]
+
+
+# --- modes ---------------------------------------------------------------------------------------------------------------------
+
+
+def delta_job(folder: Path, **output: Any) -> Job:
+    """An attempt whose output `orders` is a Delta table."""
+    outputs = [{"name": "orders", "delta": {"path": "orders"}, **output}]
+    return granted(folder, outputs=outputs).job()
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "Overwrite", "OVERWRITE"])
+def test_the_code_chooses_a_mode_that_the_job_leaves_open(tmp_path: Path, mode: str) -> None:
+    """In any case, as Spark spells it and as the job file does."""
+    write_deltalake(str(tmp_path / "orders"), table_of(1))
+    delta_job(tmp_path).write(table_of(2), "orders", mode=mode)
+    assert numbers_in(tmp_path / "orders") == [2]
+
+
+def test_a_declared_mode_needs_no_word_in_the_code(tmp_path: Path) -> None:
+    """In a plain write and in a transaction; without either the rows are added."""
+    for mode, how, expected in (("Overwrite", "plain", [2]), ("Overwrite", "tx", [2]), (None, "tx", [1, 2])):
+        folder = tmp_path / f"{mode}-{how}"
+        write_deltalake(str(folder / "orders"), table_of(1))
+        job = delta_job(folder, **({"mode": mode} if mode else {}))
+        if how == "plain":
+            job.write(table_of(2), "orders")
+        else:
+            with job.transaction() as tx:
+                tx.write(table_of(2), "orders")
+        assert numbers_in(folder / "orders") == expected
+
+
+@pytest.mark.parametrize(
+    ("declared", "asked", "sentence"),
+    [
+        (
+            "Append",
+            "overwrite",
+            r"^mode='overwrite' contradicts spec.outputs\[orders\].mode, which is Append; leave one of them out$",
+        ),
+        ("Overwrite", "append", r"^mode='append' contradicts spec.outputs\[orders\].mode, which is Overwrite; "),
+        (None, "errorifexists", r"^mode='errorifexists' is none of Append, Overwrite, OverwritePartitions$"),
+    ],
+)
+def test_a_mode_that_the_output_does_not_take_is_refused_before_the_frame_runs(
+    tmp_path: Path, declared: str | None, asked: str, sentence: str
+) -> None:
+    """In a transaction, too, which then commits nothing else either."""
+    job = delta_job(tmp_path, **({"mode": declared} if declared else {}))
+    with pytest.raises(InvalidInput, match=sentence):
+        job.write(NEVER, "orders", mode=asked)
+    with pytest.raises(InvalidInput, match=sentence), job.transaction() as tx:
+        tx.write(NEVER, "orders", mode=asked)
+    assert not (tmp_path / "orders").exists()
+
+
+def test_a_slot_log_only_appends(tmp_path: Path) -> None:
+    """The sentence names what to declare instead."""
+    job = granted(tmp_path, "orders").job()
+    with pytest.raises(
+        InvalidInput, match=r"^mode='overwrite': output orders is a slotLog, .*declare a delta or iceberg output$"
+    ):
+        job.write(NEVER, "orders", mode="overwrite")
+
+
+def test_a_stream_of_an_output_that_overwrites_is_refused(tmp_path: Path) -> None:
+    """Each batch would replace the one before."""
+    with pytest.raises(InvalidInput, match=r"mode is Overwrite, and a stream adds its batches"):
+        StreamOutput(delta_job(tmp_path, mode="Overwrite"), "orders", NEVER, restart=False)

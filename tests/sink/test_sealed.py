@@ -18,8 +18,9 @@ from harness.granted import Granted, granted
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, SpecBody, Verdict
-from sparkonce.sink.protocol import GROUPED_SCHEMA, SinkKey, Slot
-from sparkonce.sink.sealed import FOLDERS, outputs_of, sealed_slots
+from sparkonce.model.spec import WriteMode
+from sparkonce.sink.protocol import GROUPED_SCHEMA, REPLACING_SCHEMA, SinkKey, Slot
+from sparkonce.sink.sealed import FOLDERS, Declares, outputs_of, sealed_slots
 from sparkonce.sink.transaction import intent_of, settle
 from sparkonce.store.open import open_store
 
@@ -28,7 +29,9 @@ KEY = SinkKey(key_hash=KEY_HASH, output="orders", generation=1)
 
 
 def parsed(intent: Intent, kind: str = "slotLog") -> dict[str, Slot]:
-    return sealed_slots(intent, key_hash=KEY_HASH, generation=1, fingerprint=FINGERPRINT, outputs={"orders": kind})
+    return sealed_slots(
+        intent, key_hash=KEY_HASH, generation=1, fingerprint=FINGERPRINT, outputs={"orders": Declares(kind)}
+    )
 
 
 def folder_of(kind: str) -> str:
@@ -135,15 +138,62 @@ def test_what_sinks_stage_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for kind, slot in staged.items():
         sealed = intent_of(1, {"orders": slot})
         found = sealed_slots(
-            sealed, key_hash=key.key_hash, generation=key.generation, fingerprint=FINGERPRINT, outputs={"orders": kind}
+            sealed,
+            key_hash=key.key_hash,
+            generation=key.generation,
+            fingerprint=FINGERPRINT,
+            outputs={"orders": Declares(kind)},
         )
         assert found == {"orders": slot}, kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "declared", "mode", "allowed"),
+    [
+        ("delta", None, "Overwrite", True),
+        ("iceberg", WriteMode.OVERWRITE_PARTITIONS, "OverwritePartitions", True),
+        ("delta", WriteMode.APPEND, "Overwrite", False),
+        ("delta", WriteMode.OVERWRITE, None, False),
+        ("delta", WriteMode.OVERWRITE_PARTITIONS, "Overwrite", False),
+        ("slotLog", None, "Overwrite", False),
+        ("delta", None, "Append", False),
+    ],
+)
+def test_a_sealed_slot_replaces_only_what_the_output_declares(
+    kind: str, declared: WriteMode | None, mode: str | None, allowed: bool
+) -> None:
+    """A driver that seals an overwrite of an output that appends would have the operator empty the table with its credentials."""
+    slot = sound(kind) | ({"mode": mode, "schema": REPLACING_SCHEMA} if mode else {})
+    intent = Intent(token=1, slots={"orders": slot})
+
+    def accepted() -> dict[str, Slot]:
+        outputs = {"orders": Declares(kind, declared)}
+        return sealed_slots(intent, key_hash=KEY_HASH, generation=1, fingerprint=FINGERPRINT, outputs=outputs)
+
+    if allowed:
+        assert accepted()["orders"].mode == mode
+    else:
+        with pytest.raises(InvalidInput, match=r"slots\.orders\.mode: "):
+            accepted()
+
+
+@pytest.mark.parametrize(
+    ("mode", "schema"), [("Overwrite", 1), ("Overwrite", GROUPED_SCHEMA), (None, REPLACING_SCHEMA)]
+)
+def test_a_sealed_mode_needs_its_schema(mode: str | None, schema: int) -> None:
+    """A release that does not know modes refuses schema 5, and would append the rows of a slot with another schema."""
+    slot = {**sound("delta"), "schema": schema, **({"mode": mode} if mode else {})}
+    with pytest.raises(InvalidInput, match=r"slots\.orders\.schema: "):
+        parsed(Intent(token=1, slots={"orders": slot}), "delta")
 
 
 def test_the_outputs_of_a_spec_are_read_without_trusting_it() -> None:
     """Another release may have recorded the spec: entries that are not valid outputs are left out."""
     for spec, expected in (
-        ({"outputs": [{"name": "a", "delta": {}}, {"name": 1}, "x"]}, {"a": "delta"}),
+        (
+            {"outputs": [{"name": "a", "delta": {}, "mode": "Overwrite"}, {"name": 1}, "x", {"name": "b", "mode": []}]},
+            {"a": Declares("delta", WriteMode.OVERWRITE), "b": Declares("")},
+        ),
         ({"outputs": {"name": "a"}}, {}),
         ([], {}),
     ):

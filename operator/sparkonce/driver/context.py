@@ -42,7 +42,7 @@ from sparkonce.errors import (
     UndeclaredOutput,
 )
 from sparkonce.model.record import COMMITTED, LINGERS, VALUES_LIMIT, Assignment, Why
-from sparkonce.model.spec import Expect, missing_columns, too_few_rows
+from sparkonce.model.spec import Expect, WriteMode, missing_columns, too_few_rows
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
     CommitOutcome,
@@ -124,9 +124,18 @@ class Job:
         return tuple(self._sinks)
 
     def write(
-        self, frame: DataFrame, output: str, *, partition_by: Sequence[str] = (), merge_schema: bool = False
+        self,
+        frame: DataFrame,
+        output: str,
+        *,
+        mode: str | None = None,
+        partition_by: Sequence[str] = (),
+        merge_schema: bool = False,
     ) -> Written:
         """Writes the rows as this job's one effect on this output.
+
+        mode: "append", "overwrite" (replaces all rows of the table) or "overwritePartitions" (replaces those of the partitions that these
+        rows belong to), upper or lower case. None: what `spec.outputs[].mode` declares, or else append.
 
         partition_by: columns to partition by; readers skip folders that a filter excludes.
         merge_schema: adds columns that a Delta or Iceberg table does not have yet (slot logs merge when they are read).
@@ -142,7 +151,7 @@ class Job:
             OutputUnavailable: unknown whether the write was committed; a settle run or the next attempt determines it.
         """
         sink, key = self._sink(output)
-        options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema)
+        options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema, mode=_mode(sink, mode))
         written = self._write(sink, key, frame, options)
         self._outputs_written.add(output)
         self._report_progress()
@@ -360,7 +369,13 @@ class Transaction:
         """By output; complete after the block."""
 
     def write(
-        self, frame: DataFrame, output: str, *, partition_by: Sequence[str] = (), merge_schema: bool = False
+        self,
+        frame: DataFrame,
+        output: str,
+        *,
+        mode: str | None = None,
+        partition_by: Sequence[str] = (),
+        merge_schema: bool = False,
     ) -> None:
         """As `Job.write`; visible once the block has completed."""
         job = self._job
@@ -369,11 +384,12 @@ class Transaction:
             raise InvalidInput(
                 "a transaction writes inside its own block: `with job.transaction() as tx:`; nothing was staged"
             )
+        chosen = _mode(sink, mode)
         self._broken.add(output)
         if (found := job._committed(sink, key)) is not None:  # noqa: SLF001 - see above
             self.written[output] = found
         else:
-            options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema)
+            options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema, mode=chosen)
             self._staged[output] = job._stage(sink, key, frame, options)  # noqa: SLF001 - see above
         job._outputs_written.add(output)  # noqa: SLF001 - see above
         self._broken.discard(output)
@@ -430,6 +446,24 @@ class Transaction:
             job._outputs_written.discard(name)  # noqa: SLF001 - see above
             run(sink.discard(job._key(sink), slot))  # noqa: SLF001 - see above
         self._staged.clear()
+
+
+def _mode(sink: Sink, asked: str | None) -> WriteMode | None:
+    """The mode of a write. Raises: InvalidInput: there is no such mode, or the output does not take it."""
+    if asked is None:
+        return sink.mode
+    mode = next((each for each in WriteMode if each.lower() == asked.lower()), None)
+    if mode is None:
+        raise InvalidInput(f"mode={asked!r} is none of {', '.join(WriteMode)}")
+    if sink.mode not in (None, mode):
+        raise InvalidInput(
+            f"mode={asked!r} contradicts spec.outputs[{sink.name}].mode, which is {sink.mode}; leave one of them out"
+        )
+    if sink.kind == "slotLog" and mode is not WriteMode.APPEND:
+        raise InvalidInput(
+            f"mode={asked!r}: output {sink.name} is a slotLog, which only appends; declare a delta or iceberg output"
+        )
+    return mode
 
 
 def _insist(call: Callable[[], T]) -> tuple[T, bool]:

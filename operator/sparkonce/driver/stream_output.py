@@ -35,7 +35,7 @@ from sparkonce.errors import (
     OutputUnsupported,
     StreamBroken,
 )
-from sparkonce.model.spec import OnRerun
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink import stream
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
@@ -70,6 +70,10 @@ class StreamOutput:
         if not isinstance(sink, SlotLogSink | Linked):
             raise OutputUnsupported(
                 f"spec.outputs[{name}].{sink.kind}: a stream writes slotLog, delta and iceberg outputs only; declare one of these instead"
+            )
+        if sink.mode not in (None, WriteMode.APPEND):
+            raise InvalidInput(
+                f"spec.outputs[{name}].mode is {sink.mode}, and a stream adds its batches one after the other; leave it out"
             )
         if job._expected and job._expected[name].min_rows:
             raise InvalidInput(

@@ -81,7 +81,10 @@ def spec_schema() -> Schema:
     fields = schema["properties"]
     fields["keyFrom"]["x-kubernetes-list-type"] = "set"
     fields["outputs"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-    fields["outputs"]["items"]["x-kubernetes-validations"] = [_exactly_one("slotLog", "delta", "iceberg")]
+    fields["outputs"]["items"]["x-kubernetes-validations"] = [
+        _exactly_one("slotLog", "delta", "iceberg"),
+        *_mode_rules(),
+    ]
     template = fields["template"]
     template["properties"]["spec"] = _template_spec(template["properties"]["spec"])
     template["x-kubernetes-validations"] = _template_rules()
@@ -141,6 +144,20 @@ def _template_spec(generated: Schema) -> Schema:
 def _exactly_one(*fields: str) -> Schema:
     count = " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in fields)
     return {"rule": f"{count} == 1", "message": f"must have exactly one of {', '.join(fields)}"}
+
+
+def _mode_rules() -> list[Schema]:
+    appends = "!has(self.mode) || self.mode == 'Append'"
+    return [
+        {
+            "rule": f"{appends} || !has(self.slotLog)",
+            "message": "mode must be Append for a slotLog; declare a delta or iceberg output to overwrite",
+        },
+        {
+            "rule": f"{appends} || !has(self.onRerun) || self.onRerun == 'Replace'",
+            "message": "onRerun must be Replace, or absent, beside a mode that overwrites",
+        },
+    ]
 
 
 def _template_rules() -> list[Schema]:

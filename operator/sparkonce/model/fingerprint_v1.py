@@ -5,7 +5,8 @@ absent, null or empty; `3` and `"3"` where the value is text anyway; any order o
 fields, identity, and the spec's policies are left out.
 
 Operation and resource are identity where the key is derived from them. Beside an `idempotencyKey` they must match: no job had them there
-when this version was made, so no earlier fingerprint depends on it. The same holds for `stream`.
+when this version was made, so no earlier fingerprint depends on it. The same holds for `stream`, and for an output's `mode`, whose default
+is left out.
 
 An empty map or list *inside an entry of a list* is kept: entries are often unions (`emptyDir: {}`), where the empty member is the choice.
 Environment entries whose values refer to one another (`$(NAME)`) keep their order, which matters then.
@@ -28,7 +29,7 @@ from sparkonce.model.fields import (
     field_classes,
     tunable_positions,
 )
-from sparkonce.model.spec import IdempotentJob, JobSpec, Output
+from sparkonce.model.spec import IdempotentJob, JobSpec, Output, WriteMode
 from sparkonce.model.validation import Loc, path_text
 
 VERSION = 1
@@ -149,6 +150,8 @@ def _stream(spec: JobSpec) -> dict[str, JsonValue]:
 def _output(output: Output) -> dict[str, JsonValue]:
     given: dict[str, Any] = output.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"name"})
     _fill(given, OUTPUT_DEFAULTS)
+    if output.mode is WriteMode.APPEND:
+        del given["mode"]
     return _map(given, within_entry=False)
 
 

@@ -77,6 +77,17 @@ class OnRerun(StrEnum):
     APPEND = "Append"
 
 
+class WriteMode(StrEnum):
+    """What a commit does to the rows that are in the table."""
+
+    APPEND = "Append"
+    """Keeps them."""
+    OVERWRITE = "Overwrite"
+    """Replaces all of them."""
+    OVERWRITE_PARTITIONS = "OverwritePartitions"
+    """Replaces those of the partitions that it writes rows to."""
+
+
 class SlotLog(ResourceModel):
     """Parquet files that become visible by a create-once slot; read with `sparkonce.read`."""
 
@@ -118,6 +129,9 @@ class Output(ResourceModel):
     """A Delta table."""
     iceberg: Iceberg | None = None
     """An Iceberg table."""
+    mode: WriteMode | None = None
+    """What a commit does to the rows that are there: keeps them (Append), replaces all (Overwrite), or replaces those of the partitions
+    that it writes to (OverwritePartitions). Without it the job's code may choose, and appends if it does not. Slot logs only append."""
     on_rerun: OnRerun = OnRerun.REPLACE
     """What readers see after a rerun: the newest generation alone, or all of them."""
     expect: Expect = Expect()
@@ -129,7 +143,17 @@ class Output(ResourceModel):
         if len(kinds) != 1:
             found = "none is given" if not kinds else f"{len(kinds)} are given"
             refuse("Output", [((), f"must have exactly one of slotLog, delta and iceberg; {found}")])
+        if self.mode not in (None, WriteMode.APPEND):
+            self._refuse_what_cannot_overwrite()
         return self
+
+    def _refuse_what_cannot_overwrite(self) -> None:
+        if self.slot_log is not None:
+            refuse(
+                "Output", [(("mode",), "must be Append for a slotLog; declare a delta or iceberg output to overwrite")]
+            )
+        if self.on_rerun is not OnRerun.REPLACE:
+            refuse("Output", [(("onRerun",), f"must be Replace, or absent, beside mode {self.mode}")])
 
     @property
     def kind(self) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from sparkonce.errors import InvalidInput
-from sparkonce.sink.protocol import GROUPED_SCHEMA, DataFile, Slot
+from sparkonce.sink.protocol import GROUPED_SCHEMA, REPLACING_SCHEMA, DataFile, Slot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -116,7 +116,10 @@ def named(path: str) -> dict[str, str]:
 
 
 def as_grouped(slot: Slot, files: Iterable[DataFile]) -> Slot:
-    """The slot of a Delta or Iceberg table, marked for releases that do not know these names if its files lie in such folders."""
+    """The slot of a Delta or Iceberg table, marked for releases that do not know these names if its files lie in such folders, or that do
+    not know its mode."""
+    if slot.mode is not None:
+        return slot.model_copy(update={"schema_": REPLACING_SCHEMA})
     if any(named(file.path) for file in files):
         return slot.model_copy(update={"schema_": GROUPED_SCHEMA})
     return slot

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from sparkonce.errors import InvalidInput, LibraryMissing, OutputUnavailable, OutputUnsupported
-from sparkonce.model.spec import IdempotentJob, OnRerun
+from sparkonce.model.spec import IdempotentJob, OnRerun, WriteMode
 from sparkonce.sink.objects.cloud import parse
 from sparkonce.sink.objects.location import objects_at, on_store
 from sparkonce.sink.objects.protocol import TableObjects
@@ -45,6 +45,7 @@ class Declared:
     """A path (relative to the job file's folder), a `file://` URI or the URL of an object store; for Iceberg
     `<catalog>.<namespace>.<table>`."""
     on_rerun: OnRerun = OnRerun.REPLACE
+    mode: WriteMode | None = None
 
     @property
     def field(self) -> str:
@@ -92,6 +93,7 @@ def _iceberg(output: Declared, *, stage: Stager | None, durable: bool) -> Sink:
         name=output.name,
         field=output.field,
         on_rerun=output.on_rerun,
+        mode=output.mode,
         stage=stage,
         durable=durable,
     )
@@ -104,11 +106,13 @@ def _delta(output: Declared, objects: TableObjects, *, stage: Stager | None) -> 
         raise LibraryMissing(
             f"{output.field}: the package deltalake is not installed; run `pip install sparkonce[delta]`"
         ) from None
-    return open_delta(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
+    return open_delta(objects, name=output.name, on_rerun=output.on_rerun, mode=output.mode, stage=stage)
 
 
 class Absent:
     """A `Sink` that cannot, or must not, be used here: `probe` answers "not checked", every other method raises OutputUnsupported."""
+
+    mode: WriteMode | None = None
 
     def __init__(self, *, name: str, kind: str, uri: str, why: str, remedy: str = "") -> None:
         """`remedy`: what lets this process use it, as part of a sentence; empty: what any output out of reach needs."""
@@ -193,6 +197,6 @@ def sinks_or_absent(job: IdempotentJob, base: str | None) -> dict[str, Sink]:
 
 def declared_of(job: IdempotentJob) -> list[Declared]:
     return [
-        Declared(name=each.name, kind=each.kind, location=each.location, on_rerun=each.on_rerun)
+        Declared(name=each.name, kind=each.kind, location=each.location, on_rerun=each.on_rerun, mode=each.mode)
         for each in job.resolved_outputs
     ]

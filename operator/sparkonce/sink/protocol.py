@@ -15,15 +15,15 @@ Source: research notes on exactly-once output; Kleppmann's fencing argument, wit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from pydantic import Field
 
 from sparkonce.model.record import Value
-from sparkonce.model.spec import OnRerun
+from sparkonce.model.spec import OnRerun, WriteMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +36,10 @@ STREAM_SCHEMA = 3
 GROUPED_SCHEMA = 4
 """Schema of a slot whose commit to a Delta or Iceberg table takes partition values from the names of `sink.groups`: a release that does not
 know them would roll it forward with nulls. Its files may be in a separate list."""
-NEWEST_SCHEMA = GROUPED_SCHEMA
+REPLACING_SCHEMA = 5
+"""Schema of a slot whose commit replaces rows of other keys and writers (`Slot.mode`): a release that does not know modes would append. Its
+files may be in a separate list, and in folders of `sink.groups`."""
+NEWEST_SCHEMA = REPLACING_SCHEMA
 FILES_IN_SLOT = 32
 """Maximum number of files named in the slot itself: the ledger, whose values are small, and a table's commit hold whole slots."""
 
@@ -174,6 +177,8 @@ class Slot(Value):
     listing: Listing | None = None
     rows: int = 0
     on_rerun: OnRerun = OnRerun.REPLACE
+    mode: WriteMode | None = None
+    """What its commit replaces besides the generations before; None: nothing (Append)."""
     data_schema: str = ""
     """Spark's JSON schema; the only source of columns for an empty table."""
     table: str | None = None
@@ -255,9 +260,17 @@ class WriteOptions:
     """Partition columns. An existing table keeps its own; other columns are refused."""
     merge_schema: bool = False
     """Adds new columns to an existing table. Slot logs always merge, when they are read."""
+    mode: WriteMode | None = None
+    """None: the one that the output declares."""
 
 
 PLAIN = WriteOptions()
+
+
+def replacing(options: WriteOptions, declared: WriteMode | None) -> WriteMode | None:
+    """The mode of a write, as `Slot.mode` records it."""
+    mode = options.mode or declared
+    return None if mode is WriteMode.APPEND else mode
 
 
 class Evidence(StrEnum):
@@ -299,7 +312,23 @@ class Effect:
     commit: str
     """Human-readable reference: the slot's path, the table's version or snapshot."""
     visible: bool
-    """Whether readers see its rows; if not, a later generation replaced them."""
+    """Whether readers see its rows; if not, a later generation replaced them, or another key's commit that overwrote the table."""
+
+
+def shown(effects: Iterable[tuple[float, Effect]], live: Collection[str]) -> tuple[Effect, ...]:
+    """The effects of a table with files that other keys' commits may have replaced: those of which readers see no file any more, and after
+    which a commit with a mode (`Slot.mode`) came, are not visible.
+
+    effects: each with its place in the order of commits.
+    live: paths of the files that readers see."""
+    ordered = list(effects)
+    last = max((at for at, effect in ordered if effect.slot.mode is not None), default=-1.0)
+    return tuple(
+        replace(effect, visible=False)
+        if at < last and any(file.rows for file in effect.files) and not any(file.path in live for file in effect.files)
+        else effect
+        for at, effect in ordered
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,6 +378,8 @@ class Sink(Protocol):
     name: str
     kind: str
     uri: str
+    mode: WriteMode | None
+    """As `Output.mode` declares it."""
 
     async def check(self) -> None:
         """Start-up probe.

@@ -13,14 +13,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import rfc8785
 from pydantic import ValidationError
 
 from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, SpecBody
+from sparkonce.model.spec import WriteMode
 from sparkonce.sink import groups
-from sparkonce.sink.protocol import FILES_IN_SLOT, GROUPED_SCHEMA, LISTED_SCHEMA, SLOT_SCHEMA, SinkKey, Slot, SlotState
+from sparkonce.sink.protocol import (
+    FILES_IN_SLOT,
+    GROUPED_SCHEMA,
+    LISTED_SCHEMA,
+    REPLACING_SCHEMA,
+    SLOT_SCHEMA,
+    SinkKey,
+    Slot,
+    SlotState,
+)
 
 NUMBER_LIMIT = 2**53 - 1
 """The largest count that every JSON reader keeps exactly (RFC 7493, section 2.2)."""
@@ -41,23 +52,33 @@ _DIGEST = re.compile(r"[A-Za-z0-9-]{1,64}:[0-9a-f]{32,128}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def outputs_of(spec: SpecBody) -> dict[str, str]:
-    """The declared outputs of a recorded spec, from name to kind of sink."""
+class Declares(NamedTuple):
+    """What a job declares of an output, as far as it restricts a sealed slot."""
+
+    kind: str
+    """The sink's kind; empty if it is not known here."""
+    mode: WriteMode | None = None
+    """None: the job's code chooses."""
+
+
+def outputs_of(spec: SpecBody) -> dict[str, Declares]:
+    """The declared outputs of a recorded spec, by name."""
     body = spec.job.get("spec")
     declared = body.get("outputs") if isinstance(body, dict) else None
     found = {}
     for each in declared if isinstance(declared, list) else ():
         if isinstance(each, dict) and isinstance(each.get("name"), str):
-            found[each["name"]] = next((kind for kind in FOLDERS if kind in each), "")
+            kind = next((kind for kind in FOLDERS if kind in each), "")
+            found[each["name"]] = Declares(kind, next((mode for mode in WriteMode if mode == each.get("mode")), None))
     return found
 
 
 def sealed_slots(
-    intent: Intent, *, key_hash: str, generation: int, fingerprint: str, outputs: Mapping[str, str]
+    intent: Intent, *, key_hash: str, generation: int, fingerprint: str, outputs: Mapping[str, Declares]
 ) -> dict[str, Slot]:
     """The slots of an intent, by output and in order.
 
-    outputs: the declared outputs, from name to kind of sink.
+    outputs: the declared outputs, by name.
 
     Raises: InvalidInput: the intent must not be sealed, and cannot be committed if it was; the message names the field."""
     if not 1 <= intent.token <= NUMBER_LIMIT:
@@ -67,16 +88,18 @@ def sealed_slots(
     slots = {}
     for name, body in intent.slots.items():
         if name not in outputs:
-            declared = ", ".join(sorted(outputs)) or "none"
-            raise _invalid("slots", f"{_shown(name)} is not an output of the job, which declares {declared}")
+            names = ", ".join(sorted(outputs)) or "none"
+            raise _invalid("slots", f"{_shown(name)} is not an output of the job, which declares {names}")
         slot = _parsed(name, body)
         key = SinkKey(key_hash=key_hash, output=name, generation=generation)
         where = f"slots.{name}"
         _check_identity(slot, where, key, token=intent.token, fingerprint=fingerprint)
         _check_texts(slot, where)
-        if outputs[name] not in FOLDERS:
-            raise _invalid(where, f"an output of kind {outputs[name]} takes no sealed slot")
-        _check_files(slot, where, f"{FOLDERS[outputs[name]]}{key}/{slot.token:010d}-{slot.nonce}")
+        declared = outputs[name]
+        if declared.kind not in FOLDERS:
+            raise _invalid(where, f"an output of kind {declared.kind} takes no sealed slot")
+        _check_mode(slot, where, declared)
+        _check_files(slot, where, f"{FOLDERS[declared.kind]}{key}/{slot.token:010d}-{slot.nonce}")
         slots[name] = slot
     return slots
 
@@ -102,12 +125,22 @@ def _check_identity(slot: Slot, where: str, key: SinkKey, *, token: int, fingerp
     ):
         if found != expected:
             raise _invalid(f"{where}.{name}", f"it is {_shown(str(found))} and must be {_shown(str(expected))}")
-    if slot.schema_ not in (SLOT_SCHEMA if slot.listing is None else LISTED_SCHEMA, GROUPED_SCHEMA):
+    schemas = (SLOT_SCHEMA if slot.listing is None else LISTED_SCHEMA, GROUPED_SCHEMA)
+    if slot.schema_ not in (schemas if slot.mode is None else (REPLACING_SCHEMA,)):
         raise _invalid(f"{where}.schema", f"{slot.schema_} is not the schema of such a slot")
     if slot.stream is not None:
         raise _invalid(f"{where}.stream", "a transaction contains no stream")
     if not _NONCE.fullmatch(slot.nonce):
         raise _invalid(f"{where}.nonce", "it is not the nonce of a write")
+
+
+def _check_mode(slot: Slot, where: str, declared: Declares) -> None:
+    if slot.mode is WriteMode.APPEND:
+        raise _invalid(f"{where}.mode", "a slot that appends has none")
+    mode = slot.mode or WriteMode.APPEND
+    allowed = WriteMode.APPEND if declared.kind == "slotLog" else declared.mode
+    if allowed is not None and mode is not allowed:
+        raise _invalid(f"{where}.mode", f"it is {mode}, and the output takes {allowed} only")
 
 
 def _check_texts(slot: Slot, where: str) -> None:

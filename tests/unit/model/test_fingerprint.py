@@ -107,6 +107,7 @@ DEFAULTS: list[tuple[Loc, Any]] = [
     (template("restartPolicy"), {"type": "Never"}),
     (template("suspend"), False),
     (("spec", "outputs", 0, "onRerun"), "Replace"),
+    (("spec", "outputs", 0, "mode"), "Append"),
     (("spec", "outputs", 1, "expect"), {"minRows": 0, "columns": []}),
     (("spec", "outputs", 0, "expect", "minRows"), 0),
     (template("hadoopConf"), {}),
@@ -338,6 +339,13 @@ def test_a_stream_that_may_begin_anew_is_another_job() -> None:
         assert fingerprint(job({("spec", "stream"): same})) == fingerprint(job())
     assert told(job(), restarting) == ["spec.stream.restart"]
     assert told(restarting, job()) == ["spec.stream.restart"]
+
+
+def test_what_a_job_does_to_the_rows_that_are_there_must_match() -> None:
+    """A job that overwrites is another one than the same job that appends; the field is named."""
+    outputs = [{"name": "flights", "delta": {"path": "lake/flights"}}]
+    overwrites = job({("spec", "outputs"): [{**outputs[0], "mode": "Overwrite"}]})
+    assert told(job({("spec", "outputs"): outputs}), overwrites) == ["spec.outputs.flights.mode"]
 
 
 def test_an_argument_declared_tunable_no_longer_must_match() -> None:

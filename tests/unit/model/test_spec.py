@@ -66,6 +66,22 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
         {("spec", "outputs", 0): {"name": "a"}},
         "spec.outputs[0]: must have exactly one of slotLog, delta and iceberg; none",
     ),
+    (
+        {("spec", "outputs", 0, "mode"): "Overwrite"},
+        "spec.outputs[0].mode: must be Append for a slotLog; declare a delta",
+    ),
+    ({("spec", "outputs", 0, "mode"): "overwrite"}, "spec.outputs[0].mode: must be"),
+    (
+        {
+            ("spec", "outputs", 0): {
+                "name": "a",
+                "delta": {"path": "a"},
+                "mode": "OverwritePartitions",
+                "onRerun": "Append",
+            }
+        },
+        "spec.outputs[0].onRerun: must be Replace, or absent, beside mode OverwritePartitions",
+    ),
     ({("spec", "outputs", 1, "name"): "flights"}, "spec.outputs[1].name: is also the name of outputs[0]"),
     ({("spec", "outputs", 0, "name"): "Flights"}, "spec.outputs[0].name: must be lower-case letters"),
     ({("spec", "outputs", 0, "name"): "x" * 41}, "spec.outputs[0].name: must have at most 40 characters"),

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkonce.errors import OutputCorrupt
-from sparkonce.model.spec import OnRerun
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink import groups
 from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.delta import stream as delta_stream
 from sparkonce.sink.delta import widths as delta_widths
-from sparkonce.sink.delta.inventory import is_opening, missing, older_files
+from sparkonce.sink.delta.inventory import STAGING, is_opening, missing, older_files
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import DataFile, SinkKey, Slot, StreamPart
@@ -60,8 +60,8 @@ def fit(
     )
 
 
-async def unfit(objects: TableObjects, table: DeltaSnapshot | None, key: SinkKey, slot: Slot) -> str | None:
-    """Why the slot can never be committed to this table; None when it can be."""
+def unfit(table: DeltaSnapshot | None, slot: Slot) -> str | None:
+    """Why the slot can never be committed to this table; None when it can be, as far as its own rows are concerned."""
     if table is None:
         return "it was dropped after the rows were staged" if slot.table is not None else None
     if slot.table is not None and slot.table != table.identity:
@@ -69,10 +69,7 @@ async def unfit(objects: TableObjects, table: DeltaSnapshot | None, key: SinkKey
     if why := unwritable(table):
         return why
     fits = _slot_fit(table, slot)
-    if isinstance(fits, str):
-        return fits
-    replaced = await _replaced(objects, table, key, slot)
-    return replaced if isinstance(replaced, str) else None
+    return fits if isinstance(fits, str) else None
 
 
 async def staged(objects: TableObjects, slot: Slot) -> tuple[DataFile, ...] | str:
@@ -90,6 +87,82 @@ async def staged(objects: TableObjects, slot: Slot) -> tuple[DataFile, ...] | st
     return files
 
 
+def unreplaceable(table: DeltaSnapshot) -> str | None:
+    """Why no file of this table can be replaced; None when they can."""
+    if table.configuration.get("delta.appendOnly", "false").lower() == "true":
+        return "it is append-only (delta.appendOnly), so nothing in it is replaced"
+    if "deletionVectors" in table.features:
+        return "it may mark single rows as deleted (deletionVectors), so its files are not replaced whole"
+    return None
+
+
+def unable(table: DeltaSnapshot | None, mode: WriteMode, asked: Sequence[str]) -> str | None:
+    """Why a table cannot be written in a mode; None when it can. asked: columns to partition a new table by."""
+    if mode is WriteMode.APPEND:
+        return None
+    if table is not None and (why := unreplaceable(table)):
+        return f"{why}; only mode Append fits it"
+    new = table is None or delta_fit.is_blank(table.schema)
+    if mode is WriteMode.OVERWRITE_PARTITIONS and not (asked if new or table is None else table.partition_by):
+        return "it has no partition columns; pass partition_by where the table is new, or use mode Overwrite"
+    return None
+
+
+async def replaced(
+    objects: TableObjects, table: DeltaSnapshot, key: SinkKey, slot: Slot, files: Sequence[DataFile]
+) -> list[str] | str:
+    """Paths of the live files that a commit removes, or why it cannot. files: those that it adds."""
+    if is_opening(slot):
+        return []
+    if slot.mode is None:
+        found = await older(objects, table, key, slot.on_rerun)
+        return found if isinstance(found, str) else [file.path for file in found]
+    if why := unable(table, slot.mode, slot.partition_by or ()):
+        return why
+    if slot.mode is WriteMode.OVERWRITE:
+        return list(table.live)
+    return await _of_partitions(objects, table, key, slot, files)
+
+
+async def _of_partitions(
+    objects: TableObjects, table: DeltaSnapshot, key: SinkKey, slot: Slot, files: Sequence[DataFile]
+) -> list[str] | str:
+    columns = tuple(zip(table.partition_by, _kinds(table), strict=True))
+
+    def written(file: DataFile) -> tuple[object, ...]:
+        values = delta_log.partition_values(file.path, table.partition_by)
+        return tuple(delta_log.typed(values[name], kind) for name, kind in columns)
+
+    partitions = {written(file) for file in files if file.rows}
+    removed = [
+        path
+        for path, live in table.live.items()
+        if tuple(delta_log.typed(delta_log.value_text(live.values.get(name)), kind) for name, kind in columns)
+        in partitions
+    ]
+    if slot.on_rerun is OnRerun.REPLACE and key.generation > 1:
+        rest = [
+            file for file in await older_files(objects, table, key) if file.rows and written(file) not in partitions
+        ]
+        if lost := [file.path for file in rest if file.path not in table.live]:
+            return _lost(lost)
+        removed += [file.path for file in rest]
+    return removed
+
+
+def _kinds(table: DeltaSnapshot) -> tuple[str, ...]:
+    """Types of the partition columns."""
+    types = {field["name"]: field["type"] for field in table.schema["fields"]}
+    return tuple(str(types.get(name)) for name in table.partition_by)
+
+
+def _lost(paths: Sequence[str]) -> str:
+    return (
+        f"another writer rewrote or deleted {len(paths)} file(s) of the generation before, the first is {paths[0]}, so its rows can "
+        "no longer be identified; delete them yourself and declare onRerun: Append"
+    )
+
+
 async def older(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, on_rerun: OnRerun) -> list[DataFile] | str:
     """Files of the generations that a commit of this key replaces, or why they cannot be removed."""
     if on_rerun is not OnRerun.REPLACE or key.generation == 1:
@@ -100,36 +173,35 @@ async def older(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, on_re
     files = await older_files(objects, table, key)
     if not files:
         return []
-    if table.configuration.get("delta.appendOnly", "false").lower() == "true":
-        return "it is append-only (delta.appendOnly), so nothing in it is replaced; declare onRerun: Append"
-    if "deletionVectors" in table.features:
-        return "it may mark single rows as deleted (deletionVectors), so its files are not replaced whole; declare onRerun: Append"
+    if why := unreplaceable(table):
+        return f"{why}; declare onRerun: Append"
     if lost := [file.path for file in files if file.path not in table.live]:
-        return (
-            f"another writer rewrote or deleted {len(lost)} file(s) of the generation before, the first is {lost[0]}, so its rows can "
-            "no longer be identified; delete them yourself and declare onRerun: Append"
-        )
+        return _lost(lost)
     return files
 
 
-async def commit_entry(
-    objects: TableObjects,
+def commit_entry(
     table: DeltaSnapshot,
     key: SinkKey,
     slot: Slot,
     files: Sequence[DataFile],
     *,
+    removed: Sequence[str],
     stats: Mapping[str, str],
 ) -> bytes:
-    """The entry that commits a fitting slot as the next version of the table. stats: by path, of the files whose statistics are known."""
-    replaced, fits = await _replaced(objects, table, key, slot), _slot_fit(table, slot)
-    if isinstance(replaced, str) or isinstance(fits, str):
-        raise TypeError(f"slot {slot.token} of {key} does not fit: {replaced} {fits}")
+    """The entry that commits a fitting slot as the next version of the table. removed: paths of the files that it replaces (`replaced`).
+    stats: by path, of the files whose statistics are known."""
+    fits = _slot_fit(table, slot)
+    if isinstance(fits, str):
+        raise TypeError(f"slot {slot.token} of {key} does not fit: {fits}")
     now = _now()
     notes = {"sinkKey": str(key), "token": slot.token, "nonce": slot.nonce, "fingerprint": slot.fingerprint}
-    parameters = {"mode": "Append", "partitionBy": json.dumps(list(fits.partition_by))}
+    parameters = {
+        "mode": "Append" if slot.mode is None else "Overwrite",
+        "partitionBy": json.dumps(list(fits.partition_by)),
+    }
     actions = [
-        delta_log.commit_info("WRITE", parameters, now=now, blind=not replaced, notes=notes),
+        delta_log.commit_info("WRITE", parameters, now=now, blind=not removed and slot.mode is None, notes=notes),
         delta_log.txn(delta_log.idem(key), delta_log.slot_number(slot), now=now),
         delta_log.txn(delta_log.fence(key), max(slot.token, table.fenced(key)), now=now),
     ]
@@ -154,9 +226,7 @@ async def commit_entry(
                 description=table.description,
             )
         )
-    for file in replaced:
-        values = delta_log.partition_values(file.path, table.partition_by)
-        actions.append(delta_log.remove(table.live[file.path], values, now=now))
+    actions += (delta_log.remove(table.live[path], _values(table, path), now=now) for path in removed)
     modified = int(slot.committed_at * 1000)
     actions += (
         delta_log.add(file, partition_by=fits.partition_by, stats=stats.get(file.path), modified=modified)
@@ -187,8 +257,12 @@ def table_entry(slot: Slot) -> bytes | str:
     )
 
 
-async def _replaced(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, slot: Slot) -> list[DataFile] | str:
-    return [] if is_opening(slot) else await older(objects, table, key, slot.on_rerun)
+def _values(table: DeltaSnapshot, path: str) -> dict[str, str | None]:
+    """Partition values of a live file, as texts."""
+    if path.startswith(STAGING):
+        return delta_log.partition_values(path, table.partition_by)
+    values = table.live[path].values
+    return {name: delta_log.value_text(values.get(name)) for name in table.partition_by}
 
 
 def _slot_fit(table: DeltaSnapshot, slot: Slot) -> delta_fit.RowLayout | str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -19,7 +19,17 @@ from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta.log import IDEM, LOG, slot_number
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import Listed, TableObjects
-from sparkonce.sink.protocol import CommittedFile, DataFile, Effect, Inventory, SinkKey, Slot, StagedFolder, StreamPart
+from sparkonce.sink.protocol import (
+    CommittedFile,
+    DataFile,
+    Effect,
+    Inventory,
+    SinkKey,
+    Slot,
+    StagedFolder,
+    StreamPart,
+    shown,
+)
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of
 
@@ -113,7 +123,7 @@ async def inventory(objects: TableObjects, table: DeltaSnapshot | None, kind: st
     return Inventory(
         kind=kind,
         uri=objects.uri,
-        effects=_effects(found),
+        effects=_effects(found, frozenset() if table is None else table.live.keys()),
         staged=tuple(_staged(table, found, folder, inside) for folder, inside in folders.items()),
         live=() if table is None else tuple(sorted(table.live)),
         unreadable=tuple(found.unreadable),
@@ -125,7 +135,7 @@ async def inventory(objects: TableObjects, table: DeltaSnapshot | None, kind: st
     )
 
 
-def _effects(found: _Collected) -> tuple[Effect, ...]:
+def _effects(found: _Collected, live: Collection[str]) -> tuple[Effect, ...]:
     newest: dict[str, int] = {}
     for _, slot, _ in found.committed:
         lineage, generation = _lineage(slot.sink_key)
@@ -135,8 +145,14 @@ def _effects(found: _Collected) -> tuple[Effect, ...]:
     for path, slot, files in found.committed:
         lineage, generation = _lineage(slot.sink_key)
         visible = generation >= newest.get(lineage, 0)
-        effects.append(Effect(slot=slot, files=files, commit=path, visible=visible))
-    return tuple(effects)
+        effects.append((_order(found, slot), Effect(slot=slot, files=files, commit=path, visible=visible)))
+    return shown(effects, live)
+
+
+def _order(found: _Collected, slot: Slot) -> float:
+    """The version that committed a slot; for one whose entry was cleaned up, something between -1 and 0 by the writer's clock."""
+    version = found.commits.get(slot.sink_key, {}).get(slot_number(slot))
+    return -1 / (1 + max(0.0, slot.committed_at)) if version is None else version
 
 
 def _staged(table: DeltaSnapshot | None, found: _Collected, folder: str, inside: list[Listed]) -> StagedFolder:

@@ -27,7 +27,8 @@ import json
 import unicodedata
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
@@ -58,6 +59,8 @@ class Live:
     raw: str
     """Its path as spelled in the log: a `remove` must use the same spelling."""
     bytes: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Its partition values by column, as Python's types; null is None."""
 
 
 def entry_path(version: int) -> str:
@@ -171,6 +174,45 @@ def partition_values(path: str, partition_by: Sequence[str]) -> dict[str, str | 
     parts = (part.partition("=") for part in path.split("/")[:-1] if "=" in part)
     found = {unquote(column): None if value == groups.NULL else unquote(value) for column, _, value in parts}
     return {column: found.get(column) for column in partition_by}
+
+
+def value_text(value: Any) -> str | None:
+    """A partition value as the log spells it."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case float():
+            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(repr(value), repr(value))
+        case dt.datetime():
+            return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+        case dt.date():
+            return value.isoformat()
+        case bytes():
+            return value.decode("utf-8", "replace")
+        case _:
+            return str(value)
+
+
+def typed(text: str | None, kind: str) -> Any:
+    """A partition value of the log in a form that is equal for equal values, however they are spelled. kind: Spark's name of the type."""
+    if text is None or text == "":
+        return None  # the protocol's null
+    try:
+        if kind in ("byte", "short", "integer", "long"):
+            return int(text)
+        if kind == "boolean":
+            return text.lower()
+        if kind in ("float", "double"):
+            return "NaN" if text == "NaN" else float(text)
+        if kind.startswith("decimal"):
+            return Decimal(text)
+        if kind.startswith("timestamp"):
+            return dt.datetime.fromisoformat(text).replace(tzinfo=None)
+    except (ValueError, InvalidOperation):
+        return text
+    return text
 
 
 def log_path(path: str) -> str:

@@ -36,7 +36,7 @@ import deltalake
 from sparkonce import blocking
 from sparkonce.errors import InvalidInput, OutputUnavailable, OutputUnsupported, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
-from sparkonce.model.spec import OnRerun
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink.delta import commit as plan
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta import log as delta_log
@@ -67,6 +67,7 @@ from sparkonce.sink.protocol import (
     Swept,
     WriteOptions,
     abort_of,
+    replacing,
     slot_digest,
 )
 from sparkonce.sink.slotlog import layout
@@ -88,14 +89,19 @@ PAUSE = 0.2
 
 
 def open_delta(
-    objects: TableObjects, *, name: str, on_rerun: OnRerun = OnRerun.REPLACE, stage: Stager | None = None
+    objects: TableObjects,
+    *,
+    name: str,
+    on_rerun: OnRerun = OnRerun.REPLACE,
+    mode: WriteMode | None = None,
+    stage: Stager | None = None,
 ) -> DeltaTableSink:
     """The sink of a table. Raises: InvalidInput when delta-rs cannot read tables at such a path."""
     if "%25" in objects.uri:
         raise InvalidInput(
             f"spec.outputs[{name}].delta.path: delta-rs cannot read tables at paths with a percent sign, as {objects.uri} is; rename it"
         )
-    return DeltaTableSink(objects, name=name, on_rerun=on_rerun, stage=stage)
+    return DeltaTableSink(objects, name=name, on_rerun=on_rerun, mode=mode, stage=stage)
 
 
 class DeltaTableSink:
@@ -104,9 +110,15 @@ class DeltaTableSink:
     kind = "delta"
 
     def __init__(
-        self, objects: TableObjects, *, name: str, on_rerun: OnRerun = OnRerun.REPLACE, stage: Stager | None = None
+        self,
+        objects: TableObjects,
+        *,
+        name: str,
+        on_rerun: OnRerun = OnRerun.REPLACE,
+        mode: WriteMode | None = None,
+        stage: Stager | None = None,
     ) -> None:
-        self.name, self.uri = name, objects.uri
+        self.name, self.uri, self.mode = name, objects.uri, mode
         self._objects, self._log = objects, Log(objects)
         self.on_rerun, self._stage = on_rerun, stage or stage_with_spark
         self._stats: dict[str, str] = {}  # of the files staged last, by path
@@ -175,6 +187,7 @@ class DeltaTableSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
+                mode=replacing(options, self.mode),
                 data_schema=json.dumps(delta_widths.recorded(_schema_of(frame), limits)) if limits else data_schema,
                 table=table,
                 partition_by=partition_by,
@@ -224,10 +237,14 @@ class DeltaTableSink:
                 await self._bar(key, noted)  # its author may have crashed between note and log: write the entry
                 continue
             looked = table is not None  # notes put after the table exists are followed by an entry
-            why = await plan.unfit(self._objects, table, key, slot)
+            why = plan.unfit(table, slot)
             if why is None and files is None:
                 found = await plan.staged(self._objects, slot)
                 files, why = (None, found) if isinstance(found, str) else (found, None)
+            removed: Sequence[str] = ()
+            if why is None and files is not None and table is not None:
+                replaced = await plan.replaced(self._objects, table, key, slot, files)
+                removed, why = ((), replaced) if isinstance(replaced, str) else (replaced, None)
             if why is not None or files is None:
                 if why == suspect:
                     return Stuck(slot, f"the Delta table {self.uri} cannot take it: {why}")
@@ -241,7 +258,7 @@ class DeltaTableSink:
             if not await evidence.put_slot(self._objects, slot):
                 tries.conflict()
                 continue
-            entry = await plan.commit_entry(self._objects, table, key, slot, files, stats=self._stats)
+            entry = plan.commit_entry(table, key, slot, files, removed=removed, stats=self._stats)
             await self._append(table, entry, "sink.delta.commit", tries)
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:
@@ -293,7 +310,12 @@ class DeltaTableSink:
         """The table's identity, the columns to partition by, and the widths of texts. Raises: InvalidInput, OutputUnsupported; nothing was
         run or written."""
         rows = _schema_of(frame)
+        mode = replacing(options, self.mode)
         table = await self._log.load()
+        if mode is not None and (why := plan.unable(table, mode, options.partition_by)):
+            raise InvalidInput(
+                f"output {self.name} cannot be written to the Delta table {self.uri} in mode {mode}: {why}"
+            )
         if table is None:
             schema = delta_fit.new_schema(rows, options.partition_by)
             if isinstance(schema, str):
@@ -304,7 +326,7 @@ class DeltaTableSink:
         fit = plan.fit(table, rows, options.partition_by, merge=options.merge_schema)
         if isinstance(fit, str):
             raise InvalidInput(f"output {self.name} does not fit the Delta table {self.uri}: {fit}")
-        older = await plan.older(self._objects, table, key, self.on_rerun)
+        older = await plan.older(self._objects, table, key, self.on_rerun) if mode is None else ()
         if isinstance(older, str):
             raise InvalidInput(f"output {self.name} cannot replace its rows in the Delta table {self.uri}: {older}")
         return table.identity, fit.staged_by, _limits(fit.schema or table.schema, rows)

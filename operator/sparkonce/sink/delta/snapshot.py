@@ -65,7 +65,12 @@ class DeltaSnapshot:
 
         adds = pa.table(self._table.get_add_actions(flatten=False))
         paths, sizes = cast("list[str]", adds["path"].to_pylist()), cast("list[int]", adds["size_bytes"].to_pylist())
-        return {plain_path(raw): Live(raw, size) for raw, size in zip(paths, sizes, strict=True)}
+        partitions = cast(
+            "list[dict[str, Any]]", adds["partition"].to_pylist() if self.partition_by else [{}] * len(paths)
+        )
+        return {
+            plain_path(raw): Live(raw, size, values) for raw, size, values in zip(paths, sizes, partitions, strict=True)
+        }
 
     @property
     def checkpoint_interval(self) -> int:

@@ -11,6 +11,7 @@ changes this.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,19 +92,33 @@ def append(
     summary: Mapping[str, str],
     paths: Sequence[str],
     removed: Iterable[DataFile],
+    same_partitions: Iterable[DataFile] = (),
+    must_write: Iterable[tuple[object, ...]] = (),
     fitting: SchemaChange,
     partition_by: Sequence[str],
 ) -> TableChange:
-    """Adds rows with their evidence and new columns, and removes the files that they replace, as one change."""
+    """Adds rows with their evidence and new columns, and removes the files that they replace, as one change.
+
+    same_partitions: files that are removed, too, if a file that is added belongs to the same partition.
+    must_write: partitions to which the files that are added must belong.
+
+    Raises: ValueError: there is none in one of those."""
     files = staged(table, paths)
     transaction = with_columns(table, fitting, partition_by, mapped=any(not file.has_ids for file in files))
     metadata = transaction.table_metadata
     entries = data_files(metadata, files)
-    removed_files = list(removed)
+    written = {_partition(entry) for entry in entries}
+    removed_files = {file.file_path: file for file in removed}
+    if lost := [values for values in must_write if _comparable(values) not in written]:
+        raise ValueError(
+            f"an earlier generation wrote to the partition {', '.join(map(str, lost[0]))}, to which this one does not write, and its file "
+            "there was compacted or changed; delete those rows and declare `onRerun: Append`"
+        )
+    removed_files |= {file.file_path: file for file in same_partitions if _partition(file) in written}
     if entries or removed_files:
-        snapshot_id, written = _rows(transaction, summary, entries, removed_files)
+        snapshot_id, manifests = _rows(transaction, summary, entries, list(removed_files.values()))
     else:  # nothing changes for readers: `main` stays where it is
-        snapshot_id, written = (head.snapshot_id if (head := metadata.current_snapshot()) else 0), ()
+        snapshot_id, manifests = (head.snapshot_id if (head := metadata.current_snapshot()) else 0), ()
     path, updates = tagged(table, transaction.table_metadata, f"{COMMITTED}{key}", with_snapshot(summary, snapshot_id))
     before = table.metadata
     requirements = (
@@ -111,7 +126,17 @@ def append(
         AssertLastAssignedFieldId(last_assigned_field_id=before.last_column_id),
         AssertLastAssignedPartitionId(last_assigned_partition_id=before.last_partition_id),
     )
-    return TableChange((*transaction._updates, *updates), requirements, (*written, path))  # noqa: SLF001 - see the module
+    return TableChange((*transaction._updates, *updates), requirements, (*manifests, path))  # noqa: SLF001 - see the module
+
+
+def _partition(file: DataFile) -> tuple[object, ...]:
+    """Its values; comparable among files of one partitioning."""
+    return _comparable(file.partition[number] for number in range(len(file.partition)))
+
+
+def _comparable(values: Iterable[object]) -> tuple[object, ...]:
+    """Values in which NaNs are equal."""
+    return tuple("NaN" if isinstance(value, float) and math.isnan(value) else value for value in values)
 
 
 def _rows(

@@ -26,7 +26,7 @@ from sparkonce.sink.iceberg.evidence import (
 from sparkonce.sink.iceberg.files import live
 from sparkonce.sink.iceberg.snapshot import TableView
 from sparkonce.sink.objects.protocol import Listed
-from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, Slot, StagedFolder
+from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, Slot, StagedFolder, shown
 from sparkonce.sink.slotlog.layout import files_of
 
 THREADS = 8
@@ -47,10 +47,10 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
         OutputUnavailable: the catalog or the store did not answer.
     """
     table, objects = view.table, view.objects
-    effects, unreadable = _effects(view)
     folders = _folders(await objects.list(DATA))
     own = f"{table.location()}/"
-    seen = (file.file_path.removeprefix(own) for file in live(table))
+    seen = [file.file_path.removeprefix(own) for file in live(table)]
+    effects, unreadable = _effects(view, frozenset(seen))
     evidence: dict[str, KeyEvidence | None] = {}
     staged = []
     for path, folder in folders.items():
@@ -73,7 +73,7 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
     return Inventory(
         kind=kind,
         uri=view.uri,
-        effects=tuple(effects),
+        effects=effects,
         staged=tuple(staged),
         live=tuple(path for path in seen if path.startswith(f"{DATA}/{MARK}")),
         unreadable=tuple(unreadable),
@@ -86,7 +86,7 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
     )
 
 
-def _effects(view: TableView) -> tuple[list[Effect], list[str]]:
+def _effects(view: TableView, seen: frozenset[str]) -> tuple[tuple[Effect, ...], list[str]]:
     found: list[Mark] = []
     unreadable: list[str] = []
     for each in marks(view.table.metadata):
@@ -99,7 +99,8 @@ def _effects(view: TableView) -> tuple[list[Effect], list[str]]:
         lineage, generation = lineage_of(mark.sink_key)
         if mark.replaces:
             newest[lineage] = max(generation, newest.get(lineage, 0))
-    effects = []
+    sequence = {each.snapshot_id: each.sequence_number or 0 for each in view.table.metadata.snapshots}
+    effects: list[tuple[float, Effect]] = []
     with ThreadPoolExecutor(THREADS) as pool:
         for mark, read in zip(found, pool.map(lambda mark: _read(view, mark), found), strict=True):
             if isinstance(read, str):
@@ -107,8 +108,9 @@ def _effects(view: TableView) -> tuple[list[Effect], list[str]]:
                 continue
             lineage, generation = lineage_of(mark.sink_key)
             visible = generation >= newest.get(lineage, 0)
-            effects.append(Effect(slot=read[0], files=read[1], commit=f"snapshot {mark.snapshot}", visible=visible))
-    return effects, unreadable
+            effect = Effect(slot=read[0], files=read[1], commit=f"snapshot {mark.snapshot}", visible=visible)
+            effects.append((sequence[mark.at], effect))
+    return shown(effects, seen), unreadable
 
 
 def _read(view: TableView, mark: Mark) -> tuple[Slot, tuple[CommittedFile, ...]] | str:

@@ -30,7 +30,7 @@ from sparkonce.errors import (
     SparkonceError,
 )
 from sparkonce.failpoints import hit
-from sparkonce.model.spec import OnRerun
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink.groups import as_grouped
 from sparkonce.sink.iceberg import commit as table_commit
 from sparkonce.sink.iceberg import stream as table_stream
@@ -68,6 +68,7 @@ from sparkonce.sink.protocol import (
     Swept,
     WriteOptions,
     abort_of,
+    replacing,
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import with_files
@@ -97,6 +98,7 @@ def open_iceberg(
     name: str,
     field: str,
     on_rerun: OnRerun = OnRerun.REPLACE,
+    mode: WriteMode | None = None,
     stage: Stager | None = None,
     durable: bool = True,
 ) -> IcebergTableSink:
@@ -111,7 +113,7 @@ def open_iceberg(
             f"{field}: {location} is not a catalog and a table in a namespace, as `lake` and `sales.orders`"
         )
     place = CatalogTable(catalog, tuple(identifier))
-    return IcebergTableSink(place, name=name, on_rerun=on_rerun, stage=stage, durable=durable)
+    return IcebergTableSink(place, name=name, on_rerun=on_rerun, mode=mode, stage=stage, durable=durable)
 
 
 class IcebergTableSink:
@@ -127,10 +129,11 @@ class IcebergTableSink:
         *,
         name: str,
         on_rerun: OnRerun = OnRerun.REPLACE,
+        mode: WriteMode | None = None,
         stage: Stager | None = None,
         durable: bool = True,
     ) -> None:
-        self.name, self.uri = name, place.uri
+        self.name, self.uri, self.mode = name, place.uri, mode
         self.on_rerun, self._stage = on_rerun, stage or stage_with_spark
         self._place, self._durable = place, durable
 
@@ -210,6 +213,7 @@ class IcebergTableSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
+                mode=replacing(options, self.mode),
                 data_schema=data_schema,
                 table=str(view.table.metadata.table_uuid),
                 partition_by=options.partition_by or None,
@@ -358,6 +362,8 @@ class IcebergTableSink:
             summary=summary,
             paths=ready.files,
             removed=ready.removed,
+            same_partitions=ready.same_partitions,
+            must_write=ready.must_write,
             fitting=ready.fitting,
             partition_by=slot.partition_by or (),
         )
@@ -409,8 +415,13 @@ class IcebergTableSink:
                 f"the property {table_commit.NAME_MAPPING} of {self.uri} lacks {', '.join(missing)}, so readers would see nulls there; "
                 "unset it"
             )
-        if self.on_rerun is OnRerun.REPLACE and isinstance(why := view.removed(key), str):
-            raise InvalidInput(why)
+        mode = replacing(options, self.mode)
+        if mode is WriteMode.OVERWRITE_PARTITIONS:
+            new = not table.schema().fields
+            if (why := None if new and options.partition_by else view.unpartitioned()) is not None:
+                raise InvalidInput(why)
+        elif mode is None and self.on_rerun is OnRerun.REPLACE and isinstance(older := view.removed(key), str):
+            raise InvalidInput(older)
 
     def _wider(self, table: Table, data_schema: str, options: WriteOptions) -> TableMetadata:
         """The table as it will be with the rows' columns.

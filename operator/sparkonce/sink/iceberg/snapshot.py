@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt, OutputUnavailable, SparkonceError
-from sparkonce.model.spec import OnRerun
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink.iceberg.evidence import KeyEvidence, Mark, sha256, sink_key_of, slot_path, staging_folder
 from sparkonce.sink.iceberg.files import live, replaced_by, superseded
 from sparkonce.sink.iceberg.objects import objects_at
 from sparkonce.sink.iceberg.schema import SchemaChange, fit, identity_columns, schema_of, unwritable
+from sparkonce.sink.iceberg.staging import partition_of
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
     CommitOutcome,
@@ -47,7 +48,12 @@ class PreparedCommit:
     files: list[str]
     """Locations of the staged files with rows; a file without rows belongs to no partition."""
     removed: list[IcebergFile]
-    """Files of earlier generations that the commit replaces."""
+    """Files that the commit replaces: those of earlier generations, or all."""
+    same_partitions: list[IcebergFile]
+    """Files that it replaces if it writes to their partition."""
+    must_write: list[tuple[object, ...]]
+    """Partitions of files of earlier generations that are no longer in the table: only a commit that writes to them replaces their rows,
+    wherever those are now."""
     fitting: SchemaChange
     replaces: bool
     """Whether this commit replaces the earlier generations for readers."""
@@ -126,11 +132,59 @@ class TableView:
         if lost := [path for path, file in named.items() if listed.get(path) != file.bytes]:
             return f"{len(lost)} staged file(s) in {objects.where(folder)} are missing or changed; rerun the job"
         replaces = slot.on_rerun is OnRerun.REPLACE and not is_opening(slot)
-        removed = self.removed(key) if replaces else []
+        removed: list[IcebergFile] | str = []
+        same_partitions: list[IcebergFile] = []
+        must_write: list[tuple[object, ...]] = []
+        if slot.mode is WriteMode.OVERWRITE:
+            removed = live(self.table)
+        elif slot.mode is WriteMode.OVERWRITE_PARTITIONS and self.table.schema().fields:
+            if (why := self.unpartitioned()) is not None:
+                return why
+            same_partitions = live(self.table)
+            removed, must_write = self._earlier(key, same_partitions) if replaces else ([], [])
+        elif replaces:
+            removed = self.removed(key)
         if isinstance(removed, str):
             return removed
         files = [f"{self.table.location()}/{path}" for path, file in named.items() if file.rows]
-        return PreparedCommit(files, removed, self._fit(slot), replaces)
+        return PreparedCommit(files, removed, same_partitions, must_write, self._fit(slot), replaces)
+
+    def _earlier(
+        self, key: SinkKey, seen: list[IcebergFile]
+    ) -> tuple[list[IcebergFile] | str, list[tuple[object, ...]]]:
+        """Files of the earlier generations that are in the table, and the partitions of the others; or why those are not known.
+
+        Raises: as `removed`.
+        """
+        found = {file.file_path: file for file in seen}
+        named = {
+            f"{mark.location}/{file.path}": file.path
+            for mark in superseded(self.table.metadata, key)
+            for file in self.files_of(mark)
+        }
+        try:
+            gone = [
+                partition_of(path, self.table.spec(), self.table.schema())
+                for at, path in named.items()
+                if at not in found
+            ]
+        except ValueError:
+            gone = [None]
+        if None in gone:
+            return self._gone(len(gone)), []
+        return [found[at] for at in named if at in found], [tuple(values) for values in gone if values is not None]
+
+    def unpartitioned(self) -> str | None:
+        """Why partitions of this table cannot be overwritten; None when they can."""
+        spec = self.table.spec()
+        if not spec.fields:
+            return f"{self.uri} has no partition columns; use mode Overwrite, or partition the table first"
+        if earlier := sum(file.spec_id != spec.spec_id for file in live(self.table)):
+            return (
+                f"{earlier} file(s) of {self.uri} are partitioned as the table was earlier, so which of their rows belong to a partition "
+                "is not known; rewrite them (Spark's rewrite_data_files), or use mode Overwrite"
+            )
+        return None
 
     def removed(self, key: SinkKey) -> list[IcebergFile] | str:
         """The earlier generations' files; or, in one sentence, why they cannot be replaced.
@@ -145,11 +199,14 @@ class TableView:
         named = {f"{mark.location}/{file.path}" for mark in marks for file in self.files_of(mark)}
         seen = {file.file_path: file for file in live(self.table)}
         if gone := named - set(seen):
-            return (
-                f"{len(gone)} file(s) of an earlier generation of this job are no longer in {self.uri} as it wrote them (compacted, or "
-                "changed row by row), so a rerun cannot replace them; delete those rows and declare `onRerun: Append`"
-            )
+            return self._gone(len(gone))
         return [seen[path] for path in named]
+
+    def _gone(self, count: int) -> str:
+        return (
+            f"{count} file(s) of an earlier generation of this job are no longer in {self.uri} as it wrote them (compacted, or "
+            "changed row by row), so a rerun cannot replace them; delete those rows and declare `onRerun: Append`"
+        )
 
     def put(self, key: SinkKey, slot: Slot) -> tuple[str, str]:
         """Writes the slot's JSON beside its data; returns path and digest. A roll-forward writes the same bytes.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from sparkonce import blocking
 from sparkonce.errors import OutputUnavailable, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
-from sparkonce.model.spec import OnRerun
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink import stream
 from sparkonce.sink.groups import split, texts_of
 from sparkonce.sink.objects.protocol import TableObjects, refuse_unless_absent
@@ -66,6 +66,7 @@ class SlotLogSink:
     stage: writes the rows; Spark, unless a test injects something lighter."""
 
     kind = "slotLog"
+    mode: WriteMode | None = None
 
     def __init__(
         self, objects: TableObjects, *, name: str, on_rerun: OnRerun = OnRerun.REPLACE, stage: Stager | None = None

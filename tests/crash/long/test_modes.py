@@ -1,0 +1,117 @@
+"""A job that overwrites two tables, killed at every step of its commits: the next run ends with its rows once."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
+
+from crash.scene import HERE, PATIENCE, ROWS, Scene
+from crash.test_kinds import DELTA, ICEBERG, dies, properties
+from harness import effort
+from harness.eventually import assert_eventually
+from harness.patience import until_ended
+
+FOREIGN, LATER = 1000, 2000
+"""Numbers that another writer adds: before the job, and after its driver was killed."""
+NTH = effort.size("steps of three kinds")
+STEPS = (
+    ("sink.delta.commit.before", "tx"),
+    ("sink.delta.commit.after", "tx"),
+    ("driver.tx.between", "tx"),
+    ("sink.iceberg.commit.before", "tx"),
+    ("sink.iceberg.commit.after", "tx"),
+    ("driver.stage.after", "plain"),
+    ("sink.delta.commit.before", "plain"),
+    ("sink.delta.commit.after", "plain"),
+    ("sink.iceberg.commit.before", "plain"),
+    ("sink.iceberg.commit.after", "plain"),
+    ("driver.write.done", "plain"),
+)
+
+
+class Overwriting(Scene):
+    """A scene whose job overwrites a Delta and an Iceberg table, with rows of another writer in both."""
+
+    def add(self, number: int) -> None:
+        """Another writer appends a row to both tables."""
+        rows = pa.table({"n": pa.array([number], pa.int64())})
+        write_deltalake(str(self.folder / "lake" / DELTA), rows, mode="append")
+        catalog = load_catalog("lake", **properties(self.folder))
+        catalog.create_namespace_if_not_exists("sales")
+        catalog.create_table_if_not_exists(f"sales.{ICEBERG}", rows.schema).append(rows)
+
+    def rows_of(self) -> dict[str, list[int]]:
+        delta = DeltaTable(str(self.folder / "lake" / DELTA)).to_pyarrow_table()
+        iceberg = load_catalog("lake", **properties(self.folder)).load_table(f"sales.{ICEBERG}").scan().to_arrow()
+        read: dict[str, list[Any]] = {DELTA: delta["n"].to_pylist(), ICEBERG: iceberg["n"].to_pylist()}
+        return {name: sorted(numbers) for name, numbers in read.items()}
+
+
+WRITTEN = {DELTA: list(range(ROWS)), ICEBERG: list(range(ROWS, 2 * ROWS))}
+
+
+def scene_of(folder: Path, shape: str) -> Overwriting:
+    outputs = [
+        {"name": DELTA, "delta": {"path": f"lake/{DELTA}"}, "mode": "Overwrite"},
+        {"name": ICEBERG, "iceberg": {"catalog": "lake", "table": f"sales.{ICEBERG}"}, "mode": "Overwrite"},
+    ]
+    environment = {f"PYICEBERG_CATALOG__LAKE__{name.upper()}": value for name, value in properties(folder).items()}
+    spec: dict[str, Any] = {"outputs": outputs}
+    made = Overwriting(folder, script=HERE / "kinds_job.py", environment=environment, spec=spec, options=(shape,))
+    made.add(FOREIGN)
+    return made
+
+
+@pytest.mark.parametrize(("point", "shape"), STEPS[::NTH])
+def test_a_driver_killed_at_a_step_of_an_overwrite(tmpfs_path: Path, point: str, shape: str) -> None:
+    """Driver and runner die at the step, another writer adds a row, the job is sent again. The row stays where the overwrite had been
+    committed before, and is replaced where it was committed afterwards; the job's own rows are there once."""
+    scene = scene_of(tmpfs_path, shape)
+    try:
+        dies(scene, point, 0, alone=False)
+        landed = {name: FOREIGN not in numbers for name, numbers in scene.rows_of().items()}
+        scene.add(LATER)
+        assert scene.finish()["phase"] == "Succeeded"
+        assert scene.rows_of() == {name: [*WRITTEN[name], *([LATER] if landed[name] else [])] for name in WRITTEN}
+    finally:
+        scene.clear()
+
+
+@pytest.mark.parametrize("point", ["sink.delta.commit.before", "sink.iceberg.commit.before"][:: 2 if NTH > 1 else 1])
+def test_a_frozen_driver_that_wakes_after_its_successor_overwrites_nothing(tmpfs_path: Path, point: str) -> None:
+    """Its successor has overwritten the table and another writer has added a row since: both stay."""
+    scene = scene_of(tmpfs_path, "plain")
+    try:
+        runner = scene.run(f"{point}=1*stop")
+        assert_eventually(lambda: f"{point}=stop" in scene.hits() or runner.poll() is not None, PATIENCE)
+        runner.kill()
+        runner.wait()
+        assert scene.finish()["phase"] == "Succeeded"
+        scene.add(LATER)
+        scene.signal_attempts(signal.SIGCONT)
+        scene.signal_attempts(signal.SIGKILL)
+        assert scene.rows_of() == {name: [*numbers, LATER] for name, numbers in WRITTEN.items()}
+    finally:
+        scene.clear()
+
+
+def test_three_senders_of_one_overwrite_get_one_effect(tmpfs_path: Path) -> None:
+    """Three identical commands at once, then a row of another writer, then a fourth: one overwrite and four equal answers."""
+    scene = scene_of(tmpfs_path, "tx")
+    try:
+        senders = [scene.run() for _ in range(3)]
+        assert [until_ended(sender, PATIENCE) for sender in senders] == [0, 0, 0]
+        scene.add(LATER)
+        assert scene.finish()["phase"] == "Succeeded"
+        assert scene.rows_of() == {name: [*numbers, LATER] for name, numbers in WRITTEN.items()}
+        assert (
+            DeltaTable(str(scene.folder / "lake" / DELTA)).version() == 2
+        )  # the foreign row, the overwrite, the later row
+    finally:
+        scene.clear()

@@ -1,0 +1,388 @@
+"""Modes that replace rows, on Delta and Iceberg tables: what one commit removes, whoever wrote it, and that it does so once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyarrow import parquet
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
+
+from harness import iceberg_tables
+from harness.delta_stage import delta_stage, numbers_in, transactions
+from sparkonce.audit.tables import of_table
+from sparkonce.blocking import run
+from sparkonce.errors import InvalidInput
+from sparkonce.model.spec import OnRerun, WriteMode
+from sparkonce.sink.delta.sink import DeltaTableSink, open_delta
+from sparkonce.sink.iceberg.sink import IcebergTableSink
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.protocol import (
+    REPLACING_SCHEMA,
+    Committed,
+    FencedOff,
+    SinkKey,
+    Slot,
+    Stuck,
+    WriteOptions,
+)
+from sparkonce.sink.staging import StagedRows
+
+A, B = (SinkKey(key_hash=name * 4, output="orders", generation=1) for name in "ab")
+DAYS = Schema(NestedField(1, "day", StringType()), NestedField(2, "n", LongType()))
+BY_DAY = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "day"))
+OVERWRITE, PARTITIONS = WriteMode.OVERWRITE, WriteMode.OVERWRITE_PARTITIONS
+
+
+def days(**numbers: int | None) -> pa.Table:
+    """Rows (day, n); a day named `none` is null."""
+    names = [None if name == "none" else name for name in numbers]
+    return pa.table({"day": pa.array(names, pa.string()), "n": pa.array(list(numbers.values()), pa.int64())})
+
+
+def by_day(frame: pa.Table, folder: str, partition_by: Sequence[str]) -> StagedRows:
+    """As Spark stages rows of an Iceberg table: a file per partition, in a folder with the partition's name."""
+    at = Path(folder.removeprefix("file://"))
+    for number, row in enumerate(frame.to_pylist()):
+        part = at / f"so-group-0={row['day'] or '__HIVE_DEFAULT_PARTITION__'}" if partition_by else at
+        part.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(frame.slice(number, 1), part / f"part-{number:05d}.parquet")
+    at.mkdir(parents=True, exist_ok=True)
+    return StagedRows(rows=frame.num_rows, data_schema=arrow_schema(frame), application="arrow")
+
+
+def arrow_schema(frame: pa.Table) -> str:
+    from deltalake import Schema as DeltaSchema
+
+    return DeltaSchema.from_arrow(frame.schema).to_json()
+
+
+class Lake(ABC):
+    """One table with the columns `day` and `n`, partitioned by day if it is asked to be."""
+
+    partition_by: tuple[str, ...] = ()
+
+    @abstractmethod
+    def sink(self, mode: WriteMode | None = None, on_rerun: OnRerun = OnRerun.REPLACE) -> Any: ...
+
+    @abstractmethod
+    def rows(self) -> dict[str | None, list[int]]:
+        """Sorted numbers by day, as a reader that is not ours sees them."""
+
+    @abstractmethod
+    def add(self, frame: pa.Table) -> None:
+        """Another writer appends."""
+
+    @abstractmethod
+    def commits(self) -> int:
+        """Number of versions or snapshots of the table."""
+
+    def write(self, key: SinkKey, mode: WriteMode | None, frame: pa.Table, *, token: int = 1) -> Slot:
+        sink = self.sink(mode)
+        slot = self.stage(sink, key, frame, token=token)
+        assert run(sink.commit(key, slot)) == Committed(slot)
+        return slot
+
+    def stage(self, sink: Any, key: SinkKey, frame: pa.Table, *, token: int = 1) -> Slot:
+        options = WriteOptions(partition_by=self.partition_by)
+        return cast("Slot", sink.stage(frame, key, token, fingerprint="f", options=options))
+
+
+class DeltaLake(Lake):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "orders"
+
+    def sink(self, mode: WriteMode | None = None, on_rerun: OnRerun = OnRerun.REPLACE) -> DeltaTableSink:
+        objects = FolderObjects(self.folder, durable=False)
+        return open_delta(objects, name="orders", on_rerun=on_rerun, mode=mode, stage=delta_stage)
+
+    def rows(self) -> dict[str | None, list[int]]:
+        return _by_day(DeltaTable(str(self.folder)).to_pyarrow_table())
+
+    def add(self, frame: pa.Table) -> None:
+        write_deltalake(str(self.folder), frame, mode="append", partition_by=list(self.partition_by) or None)
+
+    def commits(self) -> int:
+        return DeltaTable(str(self.folder)).version()
+
+
+class IcebergLake(Lake):
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in iceberg_tables.sql_catalog(folder).items():
+            monkeypatch.setenv(name, value)
+
+    def sink(self, mode: WriteMode | None = None, on_rerun: OnRerun = OnRerun.REPLACE) -> IcebergTableSink:
+        from sparkonce.sink.iceberg.sink import open_iceberg
+
+        location = f"{iceberg_tables.CATALOG}.{iceberg_tables.TABLE}"
+        return open_iceberg(
+            location, name="orders", field="orders", on_rerun=on_rerun, mode=mode, stage=self._staged, durable=False
+        )
+
+    def _staged(self, frame: pa.Table, folder: str, _partition_by: Sequence[str] = ()) -> StagedRows:
+        return by_day(frame, folder, self.partition_by)
+
+    def rows(self) -> dict[str | None, list[int]]:
+        return _by_day(iceberg_tables.table().scan().to_arrow())
+
+    def add(self, frame: pa.Table) -> None:
+        catalog = iceberg_tables.catalog()
+        catalog.create_namespace_if_not_exists(iceberg_tables.TABLE.partition(".")[0])
+        spec = BY_DAY if self.partition_by else PartitionSpec()
+        catalog.create_table_if_not_exists(iceberg_tables.TABLE, DAYS, partition_spec=spec).append(frame)
+
+    def commits(self) -> int:
+        return len(iceberg_tables.table().metadata.snapshots)
+
+
+def _by_day(table: pa.Table) -> dict[str | None, list[int]]:
+    found: dict[str | None, list[int]] = {}
+    for row in table.to_pylist():
+        found.setdefault(row["day"], []).append(row["n"])
+    return {day: sorted(numbers) for day, numbers in found.items()}
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    return DeltaLake(tmp_path) if request.param == "delta" else IcebergLake(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def partitioned(lake: Lake) -> Lake:
+    lake.partition_by = ("day",)
+    return lake
+
+
+# --- Overwrite -----------------------------------------------------------------------------------------------------------------
+
+
+def test_overwrite_replaces_the_rows_of_every_writer(lake: Lake) -> None:
+    """Rows of other writers, of other keys and of the table before: none is left, and no version shows both or neither."""
+    lake.add(days(mon=1))
+    lake.write(A, None, days(tue=2))
+    lake.write(B, OVERWRITE, days(wed=3))
+    assert lake.rows() == {"wed": [3]}
+
+
+def test_overwrite_replaces_what_came_in_after_the_rows_were_staged(lake: Lake) -> None:
+    """The rows that it replaces are those of the version it commits on, as with Spark's own overwrite."""
+    lake.add(days(mon=1))
+    sink = lake.sink(OVERWRITE)
+    slot = lake.stage(sink, A, days(wed=3))
+    lake.add(days(tue=2))
+    run(sink.commit(A, slot))
+    assert lake.rows() == {"wed": [3]}
+
+
+def test_a_repeated_overwrite_removes_nothing(lake: Lake) -> None:
+    """Its commit exists once: rows that others added later stay, whoever rolls the slot forward again."""
+    slot = lake.write(A, OVERWRITE, days(mon=1))
+    lake.add(days(tue=2))
+    before = lake.commits()
+    assert run(lake.sink(OVERWRITE).commit(A, slot)) == Committed(slot)
+    assert (lake.rows(), lake.commits()) == ({"mon": [1], "tue": [2]}, before)
+
+
+def test_an_overwrite_that_was_taken_over_removes_nothing(lake: Lake) -> None:
+    """A frozen attempt wakes after its successor has committed, or after it was fenced."""
+    lake.add(days(mon=1))
+    sink = lake.sink(OVERWRITE)
+    frozen = lake.stage(sink, A, days(tue=2))
+    assert run(sink.fence(A, 2, fingerprint="f", by="attempt 2")) is None
+    assert isinstance(run(sink.commit(A, frozen)), FencedOff)
+    assert lake.rows() == {"mon": [1]}
+    lake.write(A, OVERWRITE, days(wed=3), token=2)
+    lake.add(days(thu=4))
+    assert not isinstance(run(sink.commit(A, frozen)), Committed)
+    assert lake.rows() == {"wed": [3], "thu": [4]}
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["reply lost", "request lost"])
+def test_a_lost_reply_overwrites_once(lake: Lake, failpoint: Callable[[str], None], landed: bool) -> None:
+    """Whether the request or its reply was lost: one commit, and what others add in between is not removed a second time."""
+    lake.add(days(mon=1))
+    sink = lake.sink(OVERWRITE)
+    slot = lake.stage(sink, A, days(tue=2))
+    point = f"sink.{sink.kind}.commit.{'after' if landed else 'before'}"
+    failpoint(f"{point}=1*raise->off")
+    assert run(sink.commit(A, slot)) == Committed(slot)
+    assert lake.rows() == {"tue": [2]}
+
+
+def test_an_overwrite_without_rows_empties_the_table(lake: Lake) -> None:
+    """As Spark's own overwrite does."""
+    lake.add(days(mon=1))
+    lake.write(A, OVERWRITE, days())
+    assert lake.rows() == {}
+
+
+def test_a_rerun_overwrites_the_run_before_and_what_came_after_it(lake: Lake) -> None:
+    """Also when others have rewritten the files of the run before, which a rerun that appends cannot replace."""
+    lake.write(A, OVERWRITE, days(mon=1))
+    lake.write(B, OVERWRITE, days(tue=2))
+    lake.write(A.model_copy(update={"generation": 2}), OVERWRITE, days(wed=3))
+    assert lake.rows() == {"wed": [3]}
+
+
+def test_a_slot_that_overwrites_is_refused_by_releases_without_modes(lake: Lake) -> None:
+    """They would append its rows: its schema is one that they do not read. A slot that appends is as it was."""
+    assert lake.write(A, OVERWRITE, days(mon=1)).schema_ == REPLACING_SCHEMA
+    appended = lake.write(B, WriteMode.APPEND, days(tue=2))
+    assert (appended.schema_, appended.mode) == (1, None)
+
+
+def test_an_audit_finds_nothing_wrong_in_an_overwritten_table(lake: Lake) -> None:
+    """Rows of A were replaced by B, which is recorded in the table; both commits are still there."""
+    lake.write(A, None, days(mon=1))
+    lake.write(B, OVERWRITE, days(tue=2))
+    table = run(lake.sink().inventory())
+    assert {effect.slot.sink_key: effect.visible for effect in table.effects} == {str(A): False, str(B): True}
+    assert [str(each.kind) for each in of_table(table, now=0.0)] == []
+
+
+def test_rows_that_are_lost_after_an_overwrite_are_found(lake: Lake) -> None:
+    """Only commits before the overwrite are excused."""
+    lake.write(B, OVERWRITE, days(tue=2))
+    lake.write(A, None, days(mon=1))
+    if isinstance(lake, DeltaLake):
+        DeltaTable(str(lake.folder)).delete("n = 1")
+    else:
+        iceberg_tables.table().delete("n = 1")
+    table = run(lake.sink().inventory())
+    assert [(str(each.kind), each.subject) for each in of_table(table, now=0.0)] == [("rewritten", str(A))]
+
+
+# --- OverwritePartitions -------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_partitions_with_new_rows_are_replaced(partitioned: Lake) -> None:
+    """By the value, whoever wrote the files: the null partition is one, and a day without new rows keeps its rows."""
+    partitioned.add(days(mon=1, tue=2, none=3))
+    partitioned.write(A, None, days(mon=4, wed=5))
+    partitioned.write(B, PARTITIONS, days(mon=6, none=7))
+    assert partitioned.rows() == {"mon": [6], "tue": [2], "wed": [5], None: [7]}
+
+
+def test_no_rows_replace_no_partition(partitioned: Lake) -> None:
+    """Not even the null partition, to which a file without rows might be taken to belong."""
+    partitioned.add(days(mon=1, none=2))
+    partitioned.write(A, PARTITIONS, days())
+    assert partitioned.rows() == {"mon": [1], None: [2]}
+
+
+def test_a_new_table_is_created_with_its_partitions(tmp_path: Path) -> None:
+    """Of Iceberg's: driver/jvm/test_modes_spark.py, since only Spark's rows create a partitioned table there."""
+    partitioned = DeltaLake(tmp_path)
+    partitioned.partition_by = ("day",)
+    partitioned.write(A, PARTITIONS, days(mon=1, tue=2))
+    partitioned.write(B, PARTITIONS, days(tue=3))
+    assert partitioned.rows() == {"mon": [1], "tue": [3]}
+
+
+def test_a_table_without_partitions_is_refused_before_anything_is_staged(lake: Lake) -> None:
+    """The sentence names the mode that fits such a table."""
+    lake.add(days(mon=1))
+    with pytest.raises(InvalidInput, match=r"no partition columns; .*use mode Overwrite"):
+        lake.stage(lake.sink(PARTITIONS), A, days(mon=2))
+
+
+def test_a_rerun_replaces_its_partitions_and_those_of_the_run_before(partitioned: Lake) -> None:
+    """A backfill of another key has replaced one of them meanwhile, which the rerun replaces again, as it writes to it."""
+    partitioned.add(days(sun=0))
+    partitioned.write(A, PARTITIONS, days(mon=1, tue=2))
+    partitioned.write(B, PARTITIONS, days(mon=3))
+    partitioned.write(A.model_copy(update={"generation": 2}), PARTITIONS, days(mon=4, wed=5))
+    assert partitioned.rows() == {"sun": [0], "mon": [4], "wed": [5]}
+
+
+def test_a_rerun_that_cannot_find_the_rows_of_the_run_before_changes_nothing(partitioned: Lake) -> None:
+    """Monday's file is gone (another key replaced it), and the rerun does not write to Monday: whether rows of the run before are still
+    there cannot be told from files."""
+    partitioned.add(days(sun=0))
+    partitioned.write(A, PARTITIONS, days(mon=1))
+    partitioned.write(B, PARTITIONS, days(mon=3))
+    again = A.model_copy(update={"generation": 2})
+    sink = partitioned.sink(PARTITIONS)
+    slot = partitioned.stage(sink, again, days(wed=5))
+    decided = run(sink.commit(again, slot))
+    assert isinstance(decided, Stuck)
+    assert "declare" in decided.why
+    assert partitioned.rows() == {"sun": [0], "mon": [3]}
+
+
+# --- what a table refuses ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [OVERWRITE, PARTITIONS])
+def test_an_append_only_delta_table_is_refused_before_anything_is_staged(tmp_path: Path, mode: WriteMode) -> None:
+    """Delta's own writers refuse to remove its files, too."""
+    lake = DeltaLake(tmp_path)
+    lake.partition_by = ("day",)
+    configuration: dict[str, str | None] = {"delta.appendOnly": "true"}
+    write_deltalake(str(lake.folder), days(mon=1), partition_by=["day"], configuration=configuration)
+    with pytest.raises(InvalidInput, match=r"append-only .*; only mode Append fits it$"):
+        lake.stage(lake.sink(mode), A, days(mon=2))
+    assert list(lake.folder.glob("so-*")) == []
+
+
+def test_a_delta_table_that_becomes_append_only_makes_the_slot_stuck(tmp_path: Path) -> None:
+    """Between staging and commit: nothing is removed, nothing is added."""
+    lake = DeltaLake(tmp_path)
+    lake.add(days(mon=1))
+    sink = lake.sink(OVERWRITE)
+    slot = lake.stage(sink, A, days(tue=2))
+    DeltaTable(str(lake.folder)).alter.set_table_properties({"delta.appendOnly": "true"})
+    assert isinstance(run(sink.commit(A, slot)), Stuck)
+    assert lake.rows() == {"mon": [1]}
+
+
+def test_files_of_an_earlier_partitioning_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows may belong to the partitions that are written, and their files to several: nothing is staged."""
+    lake = IcebergLake(tmp_path, monkeypatch)
+    lake.add(days(mon=1))
+    with iceberg_tables.table().update_spec() as spec:
+        spec.add_identity("day")
+    with pytest.raises(InvalidInput, match=r"1 file\(s\) of .* are partitioned as the table was earlier"):
+        lake.stage(lake.sink(PARTITIONS), A, days(mon=2))
+
+
+def test_history_shows_an_overwrite(tmp_path: Path) -> None:
+    """`DESCRIBE HISTORY` and tools that look for appends do not take it for one."""
+    lake = DeltaLake(tmp_path)
+    lake.add(days(mon=1))
+    lake.write(A, OVERWRITE, days(tue=2))
+    newest = DeltaTable(str(lake.folder)).history(1)[0]
+    assert (newest["operationParameters"]["mode"], newest["isBlindAppend"]) == ("Overwrite", False)
+    assert sum(each["appId"] == f"idem:{A}" for each in transactions(lake.folder)) == 1
+
+
+def test_partition_values_of_other_writers_are_compared_by_type(tmp_path: Path) -> None:
+    """Another writer spells the same values in its own way, in the log and in the names of folders."""
+    import datetime as dt
+    from decimal import Decimal
+
+    columns: dict[str, Any] = {
+        "date": pa.array([dt.date(2024, 5, 1), dt.date(2024, 5, 2)]),
+        "flag": pa.array([True, False]),
+        "size": pa.array([1, 2], pa.int32()),
+        "price": pa.array([Decimal("1.50"), Decimal("2.00")], pa.decimal128(10, 2)),
+        "name": pa.array(["a/b=ü %", "x"]),
+        "n": pa.array([1, 2], pa.int64()),
+    }
+    folder = tmp_path / "orders"
+    by = [name for name in columns if name != "n"]
+    write_deltalake(str(folder), pa.table(columns), partition_by=by)
+    sink = open_delta(FolderObjects(folder, durable=False), name="orders", mode=PARTITIONS, stage=delta_stage)
+    frame = pa.table({**{name: values[:1] for name, values in columns.items()}, "n": pa.array([3], pa.int64())})
+    staged: Any = frame
+    slot = sink.stage(staged, A, 1, fingerprint="f", options=WriteOptions(partition_by=tuple(by)))
+    run(sink.commit(A, slot))
+    assert numbers_in(folder) == [2, 3]
