@@ -109,6 +109,10 @@ class OutputChanged(SparkonceError):
     """The table was dropped, recreated or altered, so that the staged files do not fit; nothing was committed."""
 
 
+class LateInSeries(SparkonceError):
+    """A key of a later position of `spec.series` has committed to the table; nothing of this one was committed."""
+
+
 class StreamBroken(SparkonceError):
     """A stream's checkpoint contradicts its committed batches: it was deleted, restored or used elsewhere. Nothing was committed."""
 

@@ -97,6 +97,14 @@ REFUSED: list[tuple[Changes, str]] = [
     ({("spec", "outputs"): [{"name": "Upper", "slotLog": PLAIN["slotLog"]}]}, "should match"),
     ({("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"]}] * 2}, "Duplicate value"),
     ({("spec", "outputs", 0, "onRerun"): "Merge"}, "Unsupported value"),
+    ({("spec", "series"): {"name": "daily", "position": "1"}}, "each output must be a delta or iceberg output"),
+    (
+        {
+            ("spec", "outputs"): [{"name": "a", "delta": PLAIN["delta"]}],
+            ("spec", "series"): {"name": "a", "position": "May"},
+        },
+        "should match",
+    ),
     ({("spec", "outputs", 0, "mode"): "Merge"}, "Unsupported value"),
     (
         {("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"], "mode": "Overwrite"}]},

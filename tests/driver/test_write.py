@@ -10,11 +10,19 @@ from deltalake import write_deltalake
 
 from harness.arrow_stage import table_of
 from harness.delta_stage import numbers_in
-from harness.granted import granted, silent
+from harness.granted import Granted, granted, silent
 from sparkonce.blocking import run
 from sparkonce.driver.context import Job
 from sparkonce.driver.stream_output import StreamOutput
-from sparkonce.errors import AttemptEnded, Fenced, InvalidInput, KeyConflict, OutputUnavailable, UndeclaredOutput
+from sparkonce.errors import (
+    AttemptEnded,
+    Fenced,
+    InvalidInput,
+    KeyConflict,
+    LateInSeries,
+    OutputUnavailable,
+    UndeclaredOutput,
+)
 from sparkonce.sink.protocol import Slot
 
 TRIES = 4
@@ -287,3 +295,52 @@ def test_a_stream_of_an_output_that_overwrites_is_refused(tmp_path: Path) -> Non
     """Each batch would replace the one before."""
     with pytest.raises(InvalidInput, match=r"mode is Overwrite, and a stream adds its batches"):
         StreamOutput(delta_job(tmp_path, mode="Overwrite"), "orders", NEVER, restart=False)
+
+
+# --- series --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before the rows run", "at the commit", "in a transaction"])
+def test_a_late_job_ends_without_another_attempt(tmp_path: Path, when: str) -> None:
+    """Nothing is committed, and the reported error is permanent, because no later attempt comes earlier."""
+    outputs = [{"name": "orders", "delta": {"path": "orders"}, "mode": "Overwrite"}]
+
+    def at(position: str, name: str) -> Granted:
+        series = {"name": "daily", "position": position}
+        return granted(tmp_path, outputs=outputs, series=series, idempotencyKey=name)
+
+    today, yesterday = at("2024-05-02", "today"), at("2024-05-01", "yesterday")
+    job = yesterday.job()
+    if when == "at the commit":
+        sink: Any = job._sinks["orders"]
+        commit = sink.commit
+
+        async def slow(*given: Any) -> Any:
+            today.job().write(table_of(2), "orders")
+            return await commit(*given)
+
+        sink.commit = slow
+    else:
+        today.job().write(table_of(2), "orders")
+
+    def write() -> None:
+        if when == "in a transaction":
+            with job.transaction() as tx:
+                tx.write(table_of(1), "orders")
+        else:
+            job.write(table_of(1), "orders")
+
+    late = "position 2024-05-01 of the series daily is late: 2024-05-02 has been committed"
+    with pytest.raises(LateInSeries, match=late):
+        write()
+    assert numbers_in(tmp_path / "orders") == [2]
+    reports = run(yesterday.store.reports(yesterday.record.address, 1))
+    assert [(each.kind, late in each.body["message"]) for each in reports] == [("permanent-error", True)]
+
+
+def test_a_stream_has_no_place_in_a_series(tmp_path: Path) -> None:
+    """Its batches would ignore the order."""
+    outputs = [{"name": "orders", "delta": {"path": "orders"}}]
+    job = granted(tmp_path, outputs=outputs, series={"name": "daily", "position": "1"}).job()
+    with pytest.raises(InvalidInput, match=r"spec\.series orders jobs .*; leave it out"):
+        StreamOutput(job, "orders", NEVER, restart=False)

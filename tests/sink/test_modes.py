@@ -2,157 +2,34 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyarrow import parquet
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType
 
 from harness import iceberg_tables
 from harness.delta_stage import delta_stage, numbers_in, transactions
+from harness.lakes import DeltaLake, IcebergLake, Lake, days, lake_of
 from sparkonce.audit.tables import of_table
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
-from sparkonce.model.spec import OnRerun, WriteMode
-from sparkonce.sink.delta.sink import DeltaTableSink, open_delta
-from sparkonce.sink.iceberg.sink import IcebergTableSink
+from sparkonce.model.spec import WriteMode
+from sparkonce.sink.delta.sink import open_delta
 from sparkonce.sink.objects.local import FolderObjects
-from sparkonce.sink.protocol import (
-    REPLACING_SCHEMA,
-    Committed,
-    FencedOff,
-    SinkKey,
-    Slot,
-    Stuck,
-    WriteOptions,
-)
-from sparkonce.sink.staging import StagedRows
+from sparkonce.sink.protocol import REPLACING_SCHEMA, Committed, FencedOff, SinkKey, Stuck, WriteOptions
 
 A, B = (SinkKey(key_hash=name * 4, output="orders", generation=1) for name in "ab")
-DAYS = Schema(NestedField(1, "day", StringType()), NestedField(2, "n", LongType()))
-BY_DAY = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "day"))
 OVERWRITE, PARTITIONS = WriteMode.OVERWRITE, WriteMode.OVERWRITE_PARTITIONS
-
-
-def days(**numbers: int | None) -> pa.Table:
-    """Rows (day, n); a day named `none` is null."""
-    names = [None if name == "none" else name for name in numbers]
-    return pa.table({"day": pa.array(names, pa.string()), "n": pa.array(list(numbers.values()), pa.int64())})
-
-
-def by_day(frame: pa.Table, folder: str, partition_by: Sequence[str]) -> StagedRows:
-    """As Spark stages rows of an Iceberg table: a file per partition, in a folder with the partition's name."""
-    at = Path(folder.removeprefix("file://"))
-    for number, row in enumerate(frame.to_pylist()):
-        part = at / f"so-group-0={row['day'] or '__HIVE_DEFAULT_PARTITION__'}" if partition_by else at
-        part.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(frame.slice(number, 1), part / f"part-{number:05d}.parquet")
-    at.mkdir(parents=True, exist_ok=True)
-    return StagedRows(rows=frame.num_rows, data_schema=arrow_schema(frame), application="arrow")
-
-
-def arrow_schema(frame: pa.Table) -> str:
-    from deltalake import Schema as DeltaSchema
-
-    return DeltaSchema.from_arrow(frame.schema).to_json()
-
-
-class Lake(ABC):
-    """One table with the columns `day` and `n`, partitioned by day if it is asked to be."""
-
-    partition_by: tuple[str, ...] = ()
-
-    @abstractmethod
-    def sink(self, mode: WriteMode | None = None, on_rerun: OnRerun = OnRerun.REPLACE) -> Any: ...
-
-    @abstractmethod
-    def rows(self) -> dict[str | None, list[int]]:
-        """Sorted numbers by day, as a reader that is not ours sees them."""
-
-    @abstractmethod
-    def add(self, frame: pa.Table) -> None:
-        """Another writer appends."""
-
-    @abstractmethod
-    def commits(self) -> int:
-        """Number of versions or snapshots of the table."""
-
-    def write(self, key: SinkKey, mode: WriteMode | None, frame: pa.Table, *, token: int = 1) -> Slot:
-        sink = self.sink(mode)
-        slot = self.stage(sink, key, frame, token=token)
-        assert run(sink.commit(key, slot)) == Committed(slot)
-        return slot
-
-    def stage(self, sink: Any, key: SinkKey, frame: pa.Table, *, token: int = 1) -> Slot:
-        options = WriteOptions(partition_by=self.partition_by)
-        return cast("Slot", sink.stage(frame, key, token, fingerprint="f", options=options))
-
-
-class DeltaLake(Lake):
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "orders"
-
-    def sink(self, mode: WriteMode | None = None, on_rerun: OnRerun = OnRerun.REPLACE) -> DeltaTableSink:
-        objects = FolderObjects(self.folder, durable=False)
-        return open_delta(objects, name="orders", on_rerun=on_rerun, mode=mode, stage=delta_stage)
-
-    def rows(self) -> dict[str | None, list[int]]:
-        return _by_day(DeltaTable(str(self.folder)).to_pyarrow_table())
-
-    def add(self, frame: pa.Table) -> None:
-        write_deltalake(str(self.folder), frame, mode="append", partition_by=list(self.partition_by) or None)
-
-    def commits(self) -> int:
-        return DeltaTable(str(self.folder)).version()
-
-
-class IcebergLake(Lake):
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, value in iceberg_tables.sql_catalog(folder).items():
-            monkeypatch.setenv(name, value)
-
-    def sink(self, mode: WriteMode | None = None, on_rerun: OnRerun = OnRerun.REPLACE) -> IcebergTableSink:
-        from sparkonce.sink.iceberg.sink import open_iceberg
-
-        location = f"{iceberg_tables.CATALOG}.{iceberg_tables.TABLE}"
-        return open_iceberg(
-            location, name="orders", field="orders", on_rerun=on_rerun, mode=mode, stage=self._staged, durable=False
-        )
-
-    def _staged(self, frame: pa.Table, folder: str, _partition_by: Sequence[str] = ()) -> StagedRows:
-        return by_day(frame, folder, self.partition_by)
-
-    def rows(self) -> dict[str | None, list[int]]:
-        return _by_day(iceberg_tables.table().scan().to_arrow())
-
-    def add(self, frame: pa.Table) -> None:
-        catalog = iceberg_tables.catalog()
-        catalog.create_namespace_if_not_exists(iceberg_tables.TABLE.partition(".")[0])
-        spec = BY_DAY if self.partition_by else PartitionSpec()
-        catalog.create_table_if_not_exists(iceberg_tables.TABLE, DAYS, partition_spec=spec).append(frame)
-
-    def commits(self) -> int:
-        return len(iceberg_tables.table().metadata.snapshots)
-
-
-def _by_day(table: pa.Table) -> dict[str | None, list[int]]:
-    found: dict[str | None, list[int]] = {}
-    for row in table.to_pylist():
-        found.setdefault(row["day"], []).append(row["n"])
-    return {day: sorted(numbers) for day, numbers in found.items()}
 
 
 @pytest.fixture(params=["delta", "iceberg"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    return DeltaLake(tmp_path) if request.param == "delta" else IcebergLake(tmp_path, monkeypatch)
+    return lake_of(request.param, tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -366,9 +243,6 @@ def test_history_shows_an_overwrite(tmp_path: Path) -> None:
 
 def test_partition_values_of_other_writers_are_compared_by_type(tmp_path: Path) -> None:
     """Another writer spells the same values in its own way, in the log and in the names of folders."""
-    import datetime as dt
-    from decimal import Decimal
-
     columns: dict[str, Any] = {
         "date": pa.array([dt.date(2024, 5, 1), dt.date(2024, 5, 2)]),
         "flag": pa.array([True, False]),

@@ -187,6 +187,18 @@ def test_a_sealed_mode_needs_its_schema(mode: str | None, schema: int) -> None:
         parsed(Intent(token=1, slots={"orders": slot}), "delta")
 
 
+@pytest.mark.parametrize("position", ["2024-05-01", "", "9" * 16, "tomorrow", "\uff11"])
+def test_a_sealed_place_has_a_position_that_a_job_could_have(position: str) -> None:
+    """A table stores it as a number of 15 digits."""
+    place = {"series": "daily", "position": position, "allowLate": False}
+    intent = Intent(token=1, slots={"orders": {**sound("delta"), "schema": REPLACING_SCHEMA, "place": place}})
+    if position == "2024-05-01":
+        assert parsed(intent, "delta")["orders"].dump() == intent.slots["orders"]
+        return
+    with pytest.raises(InvalidInput, match=r"slots\.orders\.place: "):
+        parsed(intent, "delta")
+
+
 def test_the_outputs_of_a_spec_are_read_without_trusting_it() -> None:
     """Another release may have recorded the spec: entries that are not valid outputs are left out."""
     for spec, expected in (

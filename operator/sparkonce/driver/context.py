@@ -34,6 +34,7 @@ from sparkonce.errors import (
     Fenced,
     InvalidInput,
     KeyConflict,
+    LateInSeries,
     OutputChanged,
     OutputUnavailable,
     ReportTooLarge,
@@ -49,6 +50,7 @@ from sparkonce.sink.protocol import (
     Committed,
     Conflicting,
     FencedOff,
+    Late,
     Sink,
     SinkKey,
     Slot,
@@ -145,6 +147,7 @@ class Job:
             InvalidInput: this job has written the output already, or the columns do not fit.
             ExpectationUnmet: the rows violate `expect`; nothing of them is visible.
             OutputChanged: the table was changed during the write; nothing of it is visible.
+            LateInSeries: a key of a later position of `spec.series` has committed to the table; nothing of this one is visible.
             Fenced: another attempt took over; nothing of this one is or will be visible.
             KeyConflict: another job has committed this key.
             RowsLost: the files contain another number of rows than were written; nothing was committed.
@@ -314,7 +317,10 @@ class Job:
         expected = self._expected.get(sink.name, Expect())
         self._expect(sink, missing_columns(expected, frame.columns) if expected.columns else None)
         failpoints.hit("driver.stage.before")
-        slot = sink.stage(frame, key, self.attempt, fingerprint=self.assignment.fingerprint, options=options)
+        try:
+            slot = sink.stage(frame, key, self.attempt, fingerprint=self.assignment.fingerprint, options=options)
+        except LateInSeries as late:
+            raise self._late(str(late)) from None
         failpoints.hit("driver.stage.after")
         try:
             self._expect(sink, too_few_rows(expected, slot.rows))
@@ -332,6 +338,11 @@ class Job:
         self.report("permanent-error", message=message[:MESSAGE_LIMIT], failure=Why.EXPECTATION)
         raise ExpectationUnmet(message)
 
+    def _late(self, message: str) -> LateInSeries:
+        """Reports a permanent error, because no later attempt comes earlier in the series; returns it."""
+        self.report("permanent-error", message=message[:MESSAGE_LIMIT])
+        return LateInSeries(message)
+
     def _written(self, sink: Sink, decision: CommitOutcome) -> Written:
         match decision:
             case FencedOff(slot):
@@ -339,6 +350,8 @@ class Job:
                     f"attempt {slot.token} of {self.key} can never commit to {sink.name}: its slot was closed by {slot.closed_by}; "
                     "nothing of it is visible there"
                 )
+            case Late(_, why):
+                raise self._late(f"output {sink.name}: {why}")
             case Stuck(_, why):
                 raise OutputChanged(f"attempt {self.attempt} of {self.key} cannot commit to {sink.name}: {why}")
             case Conflicting():

@@ -75,6 +75,10 @@ class StreamOutput:
             raise InvalidInput(
                 f"spec.outputs[{name}].mode is {sink.mode}, and a stream adds its batches one after the other; leave it out"
             )
+        if sink.place is not None:
+            raise InvalidInput(
+                "spec.series orders jobs that write a table once, and a stream has many batches; leave it out"
+            )
         if job._expected and job._expected[name].min_rows:
             raise InvalidInput(
                 f"spec.outputs[{name}].expect.minRows counts the rows of one commit, and a stream has one per batch; leave it out"

@@ -196,6 +196,10 @@ def _spec_rules() -> list[Schema]:
             "message": "each output's location must contain {revision}, because revision is given",
         },
         {
+            "rule": "!has(self.series) || (has(self.outputs) && self.outputs.size() > 0 && self.outputs.all(o, !has(o.slotLog)))",
+            "message": "each output must be a delta or iceberg output, because series is given: a slotLog keeps no order",
+        },
+        {
             "rule": "!has(self.bind) || !has(self.outputs) || self.outputs.size() == 0",
             "message": "outputs must be absent beside bind: that application does not write through sparkonce",
         },

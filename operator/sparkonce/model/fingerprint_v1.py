@@ -5,8 +5,8 @@ absent, null or empty; `3` and `"3"` where the value is text anyway; any order o
 fields, identity, and the spec's policies are left out.
 
 Operation and resource are identity where the key is derived from them. Beside an `idempotencyKey` they must match: no job had them there
-when this version was made, so no earlier fingerprint depends on it. The same holds for `stream`, and for an output's `mode`, whose default
-is left out.
+when this version was made, so no earlier fingerprint depends on it. The same holds for `stream` and `series`, and for
+an output's `mode`, whose default is left out.
 
 An empty map or list *inside an entry of a list* is kept: entries are often unions (`emptyDir: {}`), where the empty member is the choice.
 Environment entries whose values refer to one another (`$(NAME)`) keep their order, which matters then.
@@ -29,7 +29,7 @@ from sparkonce.model.fields import (
     field_classes,
     tunable_positions,
 )
-from sparkonce.model.spec import IdempotentJob, JobSpec, Output, WriteMode
+from sparkonce.model.spec import IdempotentJob, JobSpec, Output, Series, WriteMode
 from sparkonce.model.validation import Loc, path_text
 
 VERSION = 1
@@ -43,6 +43,7 @@ SPEC_CLASSES: Mapping[str, FieldClass] = {
     "template": FieldClass.MUST_MATCH,
     "outputs": FieldClass.MUST_MATCH,
     "stream": FieldClass.MUST_MATCH,
+    "series": FieldClass.MUST_MATCH,
     "bind": FieldClass.IGNORED,
     "onDuplicate": FieldClass.IGNORED,
     "onMismatch": FieldClass.IGNORED,
@@ -116,6 +117,7 @@ def canonical(job: IdempotentJob, contents: Mapping[str, str]) -> Canonical:
         **_unnamed(job.spec),
         **_beside_key(job.spec),
         **_stream(job.spec),
+        **(_series(job.spec.series) if job.spec.series else {}),
         "template": {"apiVersion": template.api_version, "kind": template.kind, "spec": spec},
         "outputs": {output.name: _output(output) for output in job.resolved_outputs},
     }
@@ -145,6 +147,11 @@ def _beside_key(spec: JobSpec) -> dict[str, JsonValue]:
 def _stream(spec: JobSpec) -> dict[str, JsonValue]:
     """What streams may do, if that is not the default."""
     return {"stream": {"restart": True}} if spec.restarts_streams else {}
+
+
+def _series(series: Series) -> dict[str, JsonValue]:
+    """The place among other keys; what the job does if it is late is a policy."""
+    return {"series": {"name": series.name, "position": series.position}}
 
 
 def _output(output: Output) -> dict[str, JsonValue]:

@@ -387,6 +387,52 @@ class Template(ResourceModel):
         return self
 
 
+class OnLate(StrEnum):
+    FAIL = "Fail"
+    ALLOW = "Allow"
+
+
+POSITION_PATTERN = r"^([0-9]{1,15}|[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2})?)?Z?)?)?)$"
+
+
+class Series(ResourceModel):
+    """Orders the keys that write one table, so that a late run of yesterday does not replace today."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63, json_schema_extra={"pattern": NAME_PATTERN})]
+    """Keys of the same name, in the same table, are one series."""
+    position: Annotated[str, Field(min_length=1, max_length=20, json_schema_extra={"pattern": POSITION_PATTERN})]
+    """Place of this key: a whole number, or a month, day or time in UTC (`2024-05`, `2024-05-01`, `2024-05-01T06:00Z`). Keys of one series
+    use one of these forms."""
+    on_late: OnLate = OnLate.FAIL
+    """If a key of a later position has committed: commit nothing and fail, or commit nevertheless (a backfill)."""
+
+    @model_validator(mode="after")
+    def _written_as_it_is_read(self) -> Self:
+        if not re.fullmatch(NAME_PATTERN.strip("^$"), self.name):
+            refuse("Series", [(("name",), "must be lower-case letters, digits and '-', as in a DNS label")])
+        if not re.fullmatch(POSITION_PATTERN.strip("^$"), self.position, re.ASCII):
+            refuse(
+                "Series",
+                [(("position",), "must be a whole number, a month, a day or a time in UTC (2024-05-01T06:00Z)")],
+            )
+        return self
+
+
+def order_of(position: str) -> int:
+    """The place of a position among those of its series: greater is later. At most 15 digits."""
+    digits = re.sub("[^0-9]", "", position)
+    return int(digits if digits == position else digits.ljust(14, "0"))
+
+
+def position_of(order: int) -> str:
+    """A position of this order, for messages."""
+    digits = str(order)
+    if len(digits) < 14:
+        return digits
+    day = "-".join(part for part in (digits[:4], digits[4:6], digits[6:8]) if part != "00")
+    return day if digits[8:14] == "000000" else f"{day}T{digits[8:10]}:{digits[10:12]}:{digits[12:14]}Z"
+
+
 class Bind(ResourceModel):
     """An application that runs, or has run, without sparkonce."""
 
@@ -418,6 +464,8 @@ class JobSpec(ResourceModel):
     # Without a default in the CRD: the API server would add it to every object, and operators of earlier releases refuse unknown fields.
     stream: Streaming | None = None
     """What its streams may do. Part of what the job is: another value is another job."""
+    series: Series | None = None
+    """The order in which keys may write its tables: a key that is late commits nothing."""
     on_duplicate: OnDuplicate = OnDuplicate.ATTACH
     """A duplicate of a running job waits for its result, or is refused."""
     on_mismatch: OnMismatch = OnMismatch.REJECT
@@ -463,6 +511,8 @@ class JobSpec(ResourceModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems = [*_identity(self), *_outputs(self)]
+        if self.series is not None:
+            problems += _unordered(self)
         if self.tunable_arguments:
             problems += _tunable(self)
         if self.ignored_conf:
@@ -608,6 +658,20 @@ def _outputs(spec: JobSpec) -> list[tuple[Loc, str]]:
         if spec.idempotency_key is not None and REVISION in output.location:
             problems.append((place, f"contains {REVISION}, but a job with an idempotencyKey has no revision"))
     return problems
+
+
+def _unordered(spec: JobSpec) -> list[tuple[Loc, str]]:
+    """Outputs that keep no order of keys."""
+    if not spec.outputs:
+        return [(("series",), "orders commits to outputs, and the job declares none")]
+    return [
+        (
+            ("outputs", index),
+            "must be a delta or iceberg output, because spec.series is given: a slotLog keeps no order",
+        )
+        for index, output in enumerate(spec.outputs)
+        if output.slot_log is not None
+    ]
 
 
 def _bound(spec: JobSpec, bind: Bind) -> list[tuple[Loc, str]]:

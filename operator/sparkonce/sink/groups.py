@@ -117,8 +117,8 @@ def named(path: str) -> dict[str, str]:
 
 def as_grouped(slot: Slot, files: Iterable[DataFile]) -> Slot:
     """The slot of a Delta or Iceberg table, marked for releases that do not know these names if its files lie in such folders, or that do
-    not know its mode."""
-    if slot.mode is not None:
+    not know its mode or place."""
+    if slot.mode is not None or slot.place is not None:
         return slot.model_copy(update={"schema_": REPLACING_SCHEMA})
     if any(named(file.path) for file in files):
         return slot.model_copy(update={"schema_": GROUPED_SCHEMA})

@@ -15,11 +15,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from sparkonce.errors import InvalidInput, LibraryMissing, OutputUnavailable, OutputUnsupported
-from sparkonce.model.spec import IdempotentJob, OnRerun, WriteMode
+from sparkonce.model.spec import IdempotentJob, OnRerun, Series, WriteMode
 from sparkonce.sink.objects.cloud import parse
 from sparkonce.sink.objects.location import objects_at, on_store
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import PLAIN, CommitOutcome, Evidence, Inventory, Sink, SinkKey, Slot, Swept, WriteOptions
+from sparkonce.sink.protocol import (
+    PLAIN,
+    CommitOutcome,
+    Evidence,
+    Inventory,
+    SeriesPlace,
+    Sink,
+    SinkKey,
+    Slot,
+    Swept,
+    WriteOptions,
+)
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.sink.staging import Stager
 
@@ -46,6 +57,7 @@ class Declared:
     `<catalog>.<namespace>.<table>`."""
     on_rerun: OnRerun = OnRerun.REPLACE
     mode: WriteMode | None = None
+    series: Series | None = None
 
     @property
     def field(self) -> str:
@@ -94,6 +106,7 @@ def _iceberg(output: Declared, *, stage: Stager | None, durable: bool) -> Sink:
         field=output.field,
         on_rerun=output.on_rerun,
         mode=output.mode,
+        series=output.series,
         stage=stage,
         durable=durable,
     )
@@ -106,13 +119,16 @@ def _delta(output: Declared, objects: TableObjects, *, stage: Stager | None) -> 
         raise LibraryMissing(
             f"{output.field}: the package deltalake is not installed; run `pip install sparkonce[delta]`"
         ) from None
-    return open_delta(objects, name=output.name, on_rerun=output.on_rerun, mode=output.mode, stage=stage)
+    return open_delta(
+        objects, name=output.name, on_rerun=output.on_rerun, mode=output.mode, series=output.series, stage=stage
+    )
 
 
 class Absent:
     """A `Sink` that cannot, or must not, be used here: `probe` answers "not checked", every other method raises OutputUnsupported."""
 
     mode: WriteMode | None = None
+    place: SeriesPlace | None = None
 
     def __init__(self, *, name: str, kind: str, uri: str, why: str, remedy: str = "") -> None:
         """`remedy`: what lets this process use it, as part of a sentence; empty: what any output out of reach needs."""
@@ -196,7 +212,8 @@ def sinks_or_absent(job: IdempotentJob, base: str | None) -> dict[str, Sink]:
 
 
 def declared_of(job: IdempotentJob) -> list[Declared]:
+    series = job.spec.series
     return [
-        Declared(name=each.name, kind=each.kind, location=each.location, on_rerun=each.on_rerun, mode=each.mode)
-        for each in job.resolved_outputs
+        Declared(name=o.name, kind=o.kind, location=o.location, on_rerun=o.on_rerun, mode=o.mode, series=series)
+        for o in job.resolved_outputs
     ]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from pydantic import Field
 
 from sparkonce.model.record import Value
-from sparkonce.model.spec import OnRerun, WriteMode
+from sparkonce.model.spec import OnLate, OnRerun, Series, WriteMode, order_of, position_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,8 +37,8 @@ GROUPED_SCHEMA = 4
 """Schema of a slot whose commit to a Delta or Iceberg table takes partition values from the names of `sink.groups`: a release that does not
 know them would roll it forward with nulls. Its files may be in a separate list."""
 REPLACING_SCHEMA = 5
-"""Schema of a slot whose commit replaces rows of other keys and writers (`Slot.mode`): a release that does not know modes would append. Its
-files may be in a separate list, and in folders of `sink.groups`."""
+"""Schema of a slot whose commit replaces rows of other keys and writers (`Slot.mode`), or is made in its order only (`Slot.place`): a
+release that knows neither would append, or overwrite what is newer. Its files may be listed, and in folders of `sink.groups`."""
 NEWEST_SCHEMA = REPLACING_SCHEMA
 FILES_IN_SLOT = 32
 """Maximum number of files named in the slot itself: the ledger, whose values are small, and a table's commit hold whole slots."""
@@ -162,6 +162,19 @@ class StreamMark(Value):
         return () if self.origin is None else self.origin.sources
 
 
+class SeriesPlace(Value):
+    """The place of a slot's key in its series (`spec.series`)."""
+
+    series: str
+    position: str
+    allow_late: bool = False
+    """Whether it may be committed after a later one."""
+
+    @property
+    def order(self) -> int:
+        return order_of(self.position)
+
+
 class Slot(Value):
     """One decision, as stored in the output: canonical JSON, so that a roll-forward writes the same bytes."""
 
@@ -179,6 +192,8 @@ class Slot(Value):
     on_rerun: OnRerun = OnRerun.REPLACE
     mode: WriteMode | None = None
     """What its commit replaces besides the generations before; None: nothing (Append)."""
+    place: SeriesPlace | None = None
+    """Set if the key is part of a series."""
     data_schema: str = ""
     """Spark's JSON schema; the only source of columns for an empty table."""
     table: str | None = None
@@ -249,6 +264,11 @@ class Stuck:
     """One sentence: what is wrong, where, what to do."""
 
 
+@dataclass(frozen=True)
+class Late(Stuck):
+    """A key of a later position of its series has committed to the table."""
+
+
 CommitOutcome = Committed | AlreadyCommitted | FencedOff | Conflicting | Stuck
 
 
@@ -265,6 +285,23 @@ class WriteOptions:
 
 
 PLAIN = WriteOptions()
+
+
+def place_of(series: Series | None) -> SeriesPlace | None:
+    """The place of a job's slots."""
+    if series is None:
+        return None
+    return SeriesPlace(series=series.name, position=series.position, allow_late=series.on_late is OnLate.ALLOW)
+
+
+def lateness(place: SeriesPlace | None, committed: int | None) -> str | None:
+    """Why a slot of this place comes too late; None if it does not. committed: the latest order that its series has committed."""
+    if place is None or place.allow_late or committed is None or committed <= place.order:
+        return None
+    return (
+        f"position {place.position} of the series {place.series} is late: {position_of(committed)} has been committed; nothing was "
+        "committed here. A backfill on purpose declares `series.onLate: Allow`"
+    )
 
 
 def replacing(options: WriteOptions, declared: WriteMode | None) -> WriteMode | None:
@@ -380,6 +417,8 @@ class Sink(Protocol):
     uri: str
     mode: WriteMode | None
     """As `Output.mode` declares it."""
+    place: SeriesPlace | None
+    """Of its slots, if the job is part of a series."""
 
     async def check(self) -> None:
         """Start-up probe.

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, SpecBody
-from sparkonce.model.spec import WriteMode
+from sparkonce.model.spec import Series, WriteMode
 from sparkonce.sink import groups
 from sparkonce.sink.protocol import (
     FILES_IN_SLOT,
@@ -99,6 +99,7 @@ def sealed_slots(
         if declared.kind not in FOLDERS:
             raise _invalid(where, f"an output of kind {declared.kind} takes no sealed slot")
         _check_mode(slot, where, declared)
+        _check_place(slot, where)
         _check_files(slot, where, f"{FOLDERS[declared.kind]}{key}/{slot.token:010d}-{slot.nonce}")
         slots[name] = slot
     return slots
@@ -126,12 +127,21 @@ def _check_identity(slot: Slot, where: str, key: SinkKey, *, token: int, fingerp
         if found != expected:
             raise _invalid(f"{where}.{name}", f"it is {_shown(str(found))} and must be {_shown(str(expected))}")
     schemas = (SLOT_SCHEMA if slot.listing is None else LISTED_SCHEMA, GROUPED_SCHEMA)
-    if slot.schema_ not in (schemas if slot.mode is None else (REPLACING_SCHEMA,)):
+    if slot.schema_ not in (schemas if slot.mode is None and slot.place is None else (REPLACING_SCHEMA,)):
         raise _invalid(f"{where}.schema", f"{slot.schema_} is not the schema of such a slot")
     if slot.stream is not None:
         raise _invalid(f"{where}.stream", "a transaction contains no stream")
     if not _NONCE.fullmatch(slot.nonce):
         raise _invalid(f"{where}.nonce", "it is not the nonce of a write")
+
+
+def _check_place(slot: Slot, where: str) -> None:
+    if slot.place is None:
+        return
+    try:
+        Series(name=slot.place.series, position=slot.place.position)
+    except ValidationError as invalid:
+        raise _invalid(f"{where}.place", invalid.errors()[0]["msg"]) from None
 
 
 def _check_mode(slot: Slot, where: str, declared: Declares) -> None:

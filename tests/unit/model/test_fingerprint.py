@@ -348,6 +348,18 @@ def test_what_a_job_does_to_the_rows_that_are_there_must_match() -> None:
     assert told(job({("spec", "outputs"): outputs}), overwrites) == ["spec.outputs.flights.mode"]
 
 
+def test_the_place_in_a_series_must_match_and_its_lateness_does_not() -> None:
+    """Whether a late key commits nevertheless is a policy: a backfill of the same job is the same job."""
+    outputs = [{"name": "flights", "delta": {"path": "lake/flights"}}]
+
+    def at(**series: str) -> IdempotentJob:
+        return job({("spec", "outputs"): outputs, ("spec", "series"): {"name": "daily", "position": "1", **series}})
+
+    assert fingerprint(at(onLate="Allow")) == fingerprint(at())
+    assert told(at(), at(position="2")) == ["spec.series.position"]
+    assert told(at(), at(name="weekly")) == ["spec.series.name"]
+
+
 def test_an_argument_declared_tunable_no_longer_must_match() -> None:
     """Declaring `--month` tunable changes the job, because the argument is no longer part of it."""
     declared = job({("spec", "tunableArguments"): ["--threads", "--month"]})

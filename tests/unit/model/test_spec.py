@@ -82,6 +82,20 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
         },
         "spec.outputs[0].onRerun: must be Replace, or absent, beside mode OverwritePartitions",
     ),
+    (
+        {("spec", "series"): {"name": "daily", "position": "2024-05-01"}},
+        "spec.outputs[0]: must be a delta or iceberg output, because spec.series is given: a slotLog keeps no order",
+    ),
+    (
+        {("spec", "series"): {"name": "daily", "position": "May"}},
+        "spec.series.position: must be a whole number, a month, a",
+    ),
+    ({("spec", "series"): {"name": "daily"}}, "spec.series.position: is required"),
+    ({("spec", "series"): {"name": "Daily", "position": "1"}}, "spec.series.name: must be lower-case letters"),
+    (
+        {("spec", "series"): {"name": "daily", "position": "1"}, ("spec", "outputs"): []},
+        "spec.series: orders commits to outputs, and the job declares none",
+    ),
     ({("spec", "outputs", 1, "name"): "flights"}, "spec.outputs[1].name: is also the name of outputs[0]"),
     ({("spec", "outputs", 0, "name"): "Flights"}, "spec.outputs[0].name: must be lower-case letters"),
     ({("spec", "outputs", 0, "name"): "x" * 41}, "spec.outputs[0].name: must have at most 40 characters"),

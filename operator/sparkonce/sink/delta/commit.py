@@ -205,6 +205,9 @@ def commit_entry(
         delta_log.txn(delta_log.idem(key), delta_log.slot_number(slot), now=now),
         delta_log.txn(delta_log.fence(key), max(slot.token, table.fenced(key)), now=now),
     ]
+    if slot.place is not None:
+        latest = max(slot.place.order, table.latest(slot.place) or 0)
+        actions.append(delta_log.txn(delta_log.series(slot.place), latest, now=now))
     if fits.enables:
         upgraded = delta_fit.raised_protocol(
             reader=table.min_reader,

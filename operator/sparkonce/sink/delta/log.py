@@ -6,7 +6,11 @@ Ours carry two transaction identifiers per sink key:
     idem:<sink key>    63 bits of the digest of the committed slot, by which a writer recognises its own commit from the table alone
     fence:<sink key>   the lowest token that may still commit
 
-Checkpoints keep the newest version of each identifier, so both outlive the entries.
+and, for a key of a series, one that all keys of the series share:
+
+    series:<name>      the latest order (`model.spec.order_of`) that was committed; it never decreases
+
+Checkpoints keep the newest version of each identifier, so they outlive the entries.
 
 Source: the Delta transaction log protocol (actions, partition value serialization, paths as RFC 2396 URIs).
 
@@ -33,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from sparkonce.sink import groups
-from sparkonce.sink.protocol import DataFile, SinkKey, Slot
+from sparkonce.sink.protocol import DataFile, SeriesPlace, SinkKey, Slot
 from sparkonce.sink.slotlog import layout
 
 if TYPE_CHECKING:
@@ -75,6 +79,11 @@ def idem(key: SinkKey | str) -> str:
 def fence(key: SinkKey | str) -> str:
     """Identifier of the lowest token that may commit."""
     return f"fence:{key}"
+
+
+def series(place: SeriesPlace) -> str:
+    """Identifier of the latest order of a series."""
+    return f"series:{place.series}"
 
 
 def slot_number(slot: Slot) -> int:

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 
 from sparkonce import blocking
-from sparkonce.errors import InvalidInput, OutputUnavailable, OutputUnsupported, SparkonceError
+from sparkonce.errors import InvalidInput, LateInSeries, OutputUnavailable, OutputUnsupported, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
-from sparkonce.model.spec import OnRerun, WriteMode
+from sparkonce.model.spec import OnRerun, Series, WriteMode
 from sparkonce.sink.delta import commit as plan
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta import log as delta_log
@@ -59,6 +59,7 @@ from sparkonce.sink.protocol import (
     Evidence,
     FencedOff,
     Inventory,
+    Late,
     SinkKey,
     Slot,
     SlotState,
@@ -67,6 +68,8 @@ from sparkonce.sink.protocol import (
     Swept,
     WriteOptions,
     abort_of,
+    lateness,
+    place_of,
     replacing,
     slot_digest,
 )
@@ -94,6 +97,7 @@ def open_delta(
     name: str,
     on_rerun: OnRerun = OnRerun.REPLACE,
     mode: WriteMode | None = None,
+    series: Series | None = None,
     stage: Stager | None = None,
 ) -> DeltaTableSink:
     """The sink of a table. Raises: InvalidInput when delta-rs cannot read tables at such a path."""
@@ -101,7 +105,7 @@ def open_delta(
         raise InvalidInput(
             f"spec.outputs[{name}].delta.path: delta-rs cannot read tables at paths with a percent sign, as {objects.uri} is; rename it"
         )
-    return DeltaTableSink(objects, name=name, on_rerun=on_rerun, mode=mode, stage=stage)
+    return DeltaTableSink(objects, name=name, on_rerun=on_rerun, mode=mode, series=series, stage=stage)
 
 
 class DeltaTableSink:
@@ -116,10 +120,11 @@ class DeltaTableSink:
         name: str,
         on_rerun: OnRerun = OnRerun.REPLACE,
         mode: WriteMode | None = None,
+        series: Series | None = None,
         stage: Stager | None = None,
     ) -> None:
         self.name, self.uri, self.mode = name, objects.uri, mode
-        self._objects, self._log = objects, Log(objects)
+        self._objects, self._log, self.place = objects, Log(objects), place_of(series)
         self.on_rerun, self._stage = on_rerun, stage or stage_with_spark
         self._stats: dict[str, str] = {}  # of the files staged last, by path
 
@@ -188,6 +193,7 @@ class DeltaTableSink:
                 rows=written.rows,
                 on_rerun=self.on_rerun,
                 mode=replacing(options, self.mode),
+                place=self.place,
                 data_schema=json.dumps(delta_widths.recorded(_schema_of(frame), limits)) if limits else data_schema,
                 table=table,
                 partition_by=partition_by,
@@ -236,6 +242,8 @@ class DeltaTableSink:
                     return FencedOff(await self._closed(None, key, slot))
                 await self._bar(key, noted)  # its author may have crashed between note and log: write the entry
                 continue
+            if table is not None and (why := lateness(slot.place, table.latest(slot.place))) is not None:
+                return Late(slot, f"the Delta table {self.uri} takes no rows: {why}")
             looked = table is not None  # notes put after the table exists are followed by an entry
             why = plan.unfit(table, slot)
             if why is None and files is None:
@@ -309,9 +317,11 @@ class DeltaTableSink:
     ) -> tuple[str | None, tuple[str, ...], tuple[delta_widths.Width, ...]]:
         """The table's identity, the columns to partition by, and the widths of texts. Raises: InvalidInput, OutputUnsupported; nothing was
         run or written."""
-        rows = _schema_of(frame)
         mode = replacing(options, self.mode)
         table = await self._log.load()
+        if table is not None and (why := lateness(self.place, table.latest(self.place))) is not None:
+            raise LateInSeries(f"output {self.name}, the Delta table {self.uri}: {why}")
+        rows = _schema_of(frame)
         if mode is not None and (why := plan.unable(table, mode, options.partition_by)):
             raise InvalidInput(
                 f"output {self.name} cannot be written to the Delta table {self.uri} in mode {mode}: {why}"

@@ -19,9 +19,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sparkonce.errors import OutputUnavailable
-from sparkonce.sink.delta.log import LOG, Live, entry_path, fence, idem, plain_path
+from sparkonce.sink.delta.log import LOG, Live, entry_path, fence, idem, plain_path, series
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import SinkKey
+from sparkonce.sink.protocol import SeriesPlace, SinkKey
 
 CHECKPOINT_INTERVAL = 10
 """Versions between checkpoints unless the table sets it: the default of Delta's own writer."""
@@ -57,6 +57,10 @@ class DeltaSnapshot:
     def fenced(self, key: SinkKey | str) -> int:
         """The lowest token that may still commit; 0 when the key was never fenced."""
         return self._table.transaction_version(fence(key)) or 0
+
+    def latest(self, place: SeriesPlace | None) -> int | None:
+        """The latest order that the series of a place has committed; None when none, or without a place."""
+        return None if place is None else self._table.transaction_version(series(place))
 
     @cached_property
     def live(self) -> dict[str, Live]:

@@ -35,9 +35,9 @@ from sparkonce.errors import OutputUnavailable, OutputUnsupported
 from sparkonce.failpoints import hit
 from sparkonce.sink.iceberg.catalog import CatalogTable, first_line
 from sparkonce.sink.iceberg.entries import data_files, staged
-from sparkonce.sink.iceberg.evidence import COMMITTED, FENCED, KeyEvidence, tagged, with_snapshot
+from sparkonce.sink.iceberg.evidence import COMMITTED, FENCED, SERIES, KeyEvidence, latest, tagged, with_snapshot
 from sparkonce.sink.iceberg.schema import SchemaChange
-from sparkonce.sink.protocol import SinkKey, Slot, Stuck
+from sparkonce.sink.protocol import SeriesPlace, SinkKey, Slot, Stuck
 from sparkonce.sink.slotlog.sink import RESEND_AFTER
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def append(
     must_write: Iterable[tuple[object, ...]] = (),
     fitting: SchemaChange,
     partition_by: Sequence[str],
+    place: SeriesPlace | None = None,
 ) -> TableChange:
     """Adds rows with their evidence and new columns, and removes the files that they replace, as one change.
 
@@ -119,10 +120,20 @@ def append(
         snapshot_id, manifests = _rows(transaction, summary, entries, list(removed_files.values()))
     else:  # nothing changes for readers: `main` stays where it is
         snapshot_id, manifests = (head.snapshot_id if (head := metadata.current_snapshot()) else 0), ()
-    path, updates = tagged(table, transaction.table_metadata, f"{COMMITTED}{key}", with_snapshot(summary, snapshot_id))
     before = table.metadata
+    order, series_at = latest(before, place)
+    moves = place is not None and (order is None or order <= place.order)
+    path, updates = tagged(
+        table,
+        transaction.table_metadata,
+        f"{COMMITTED}{key}",
+        with_snapshot(summary, snapshot_id),
+        also=[f"{SERIES}{place.series}"] if place is not None and moves else [],
+    )
+    series = [] if place is None else [AssertRefSnapshotId(ref=f"{SERIES}{place.series}", snapshot_id=series_at)]
     requirements = (
         *_requirements(before, key, at),
+        *series,
         AssertLastAssignedFieldId(last_assigned_field_id=before.last_column_id),
         AssertLastAssignedPartitionId(last_assigned_partition_id=before.last_partition_id),
     )

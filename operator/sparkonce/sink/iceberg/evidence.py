@@ -9,6 +9,9 @@ Tagging the snapshot with the rows, the obvious way, was rejected: the tag would
 ever, and neither compaction nor a replaced generation would free space. So was a fence on `main`: readers would see a change where there is
 none.
 
+A key of a series (`spec.series`) also moves the tag `idem-series.<name>` to its evidence, unless a later position has it: the position of
+that snapshot is the latest one that was committed.
+
 Paths below the table's location:
 
     <location>/data/so-<sink key>/<token>-<nonce>/*.parquet             the files of one write
@@ -24,7 +27,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,7 +37,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
 from sparkonce.errors import OutputCorrupt
-from sparkonce.sink.protocol import SinkKey, Slot
+from sparkonce.model.spec import order_of
+from sparkonce.sink.protocol import SeriesPlace, SinkKey, Slot
 from sparkonce.sink.slotlog import layout
 
 if TYPE_CHECKING:
@@ -47,6 +51,7 @@ MARK = "so-"
 """Prefix of our folders among those of other writers."""
 COMMITTED = "idem."
 FENCED = "idem-fence."
+SERIES = "idem-series."
 FOREVER = 2**63 - 1
 """Milliseconds; the maximum in Iceberg."""
 
@@ -110,6 +115,21 @@ def evidence_of(metadata: TableMetadata, key: SinkKey | str) -> KeyEvidence:
     return KeyEvidence(_mark(metadata, str(key)), _fence(metadata, str(key)))
 
 
+def latest(metadata: TableMetadata, place: SeriesPlace | None) -> tuple[int | None, int | None]:
+    """The latest order that the series of a place has committed, and the snapshot with the evidence; (None, None) if there is none.
+
+    Raises:
+        OutputCorrupt: the tag of the series cannot be read.
+    """
+    if place is None or (found := _summary(metadata, f"{SERIES}{place.series}")) is None:
+        return None, None
+    at, fields = found
+    try:
+        return order_of(fields["position"]), at
+    except (KeyError, ValueError):
+        raise _corrupt(metadata, f"{SERIES}{place.series}") from None
+
+
 def marks(metadata: TableMetadata, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[Mark | OutputCorrupt]:
     """Commits of the sink keys that `wanted` selects, ordered by name; an error in the place of one that cannot be read."""
     names = [name.removeprefix(COMMITTED) for name in sorted(metadata.refs) if name.startswith(COMMITTED)]
@@ -150,7 +170,7 @@ def expiring(metadata: TableMetadata) -> str | None:
     """A tag of ours that would expire, or None."""
     default = metadata.properties.get("history.expire.max-ref-age-ms")
     for name, ref in metadata.refs.items():
-        if name.startswith((COMMITTED, FENCED)):
+        if name.startswith((COMMITTED, FENCED, SERIES)):
             age = ref.max_ref_age_ms
             if (age is not None and age < FOREVER) or (age is None and default is not None):
                 return name
@@ -170,6 +190,7 @@ def summary_of(slot: Slot, *, location: str, path: str, digest: str, replaces: b
         "slot-digest": digest,
         "replaces": str(replaces).lower(),
         **({"query-id": slot.stream.query_id} if slot.stream is not None else {}),
+        **({"series": slot.place.series, "position": slot.place.position} if slot.place is not None else {}),
         **({"sources": " ".join(source.digest for source in read)} if read else {}),
     }
     return {f"{_PREFIX}{name}": value for name, value in fields.items()}
@@ -181,9 +202,11 @@ def fence_summary(key: SinkKey, token: int, *, fingerprint: str, by: str) -> dic
 
 
 def tagged(
-    table: Table, metadata: TableMetadata, name: str, summary: Mapping[str, str]
+    table: Table, metadata: TableMetadata, name: str, summary: Mapping[str, str], *, also: Sequence[str] = ()
 ) -> tuple[str, tuple[TableUpdate, ...]]:
-    """Writes an empty manifest list. Returns its path, and the updates that add a snapshot without files after `metadata` under a tag."""
+    """Writes an empty manifest list. Returns its path, and the updates that add a snapshot without files after `metadata` under a tag.
+
+    also: further tags of that snapshot."""
     head = metadata.current_snapshot()
     number, snapshot_id = metadata.next_sequence_number(), metadata.new_snapshot_id()
     path = table.location_provider().new_metadata_location(f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro")
@@ -205,16 +228,17 @@ def tagged(
         summary=Summary(operation=Operation.APPEND, **summary),
         schema_id=metadata.current_schema_id,
     )
-    return path, (
-        AddSnapshotUpdate(snapshot=snapshot),
-        SetSnapshotRefUpdate(
-            ref_name=name,
-            type=SnapshotRefType.TAG,
-            snapshot_id=snapshot_id,
-            max_ref_age_ms=FOREVER,
-            max_snapshot_age_ms=None,
-            min_snapshots_to_keep=None,
-        ),
+    return path, (AddSnapshotUpdate(snapshot=snapshot), *(_tag(each, snapshot_id) for each in (name, *also)))
+
+
+def _tag(name: str, snapshot_id: int) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate(
+        ref_name=name,
+        type=SnapshotRefType.TAG,
+        snapshot_id=snapshot_id,
+        max_ref_age_ms=FOREVER,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
     )
 
 

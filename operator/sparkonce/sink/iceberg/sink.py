@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from sparkonce import blocking
 from sparkonce.errors import (
     InvalidInput,
+    LateInSeries,
     OutputCorrupt,
     OutputUnavailable,
     OutputUnsafe,
@@ -30,7 +31,7 @@ from sparkonce.errors import (
     SparkonceError,
 )
 from sparkonce.failpoints import hit
-from sparkonce.model.spec import OnRerun, WriteMode
+from sparkonce.model.spec import OnRerun, Series, WriteMode
 from sparkonce.sink.groups import as_grouped
 from sparkonce.sink.iceberg import commit as table_commit
 from sparkonce.sink.iceberg import stream as table_stream
@@ -44,6 +45,7 @@ from sparkonce.sink.iceberg.evidence import (
     evidence_of,
     expiring,
     fence_summary,
+    latest,
     staging,
     staging_folder,
     summary_of,
@@ -60,6 +62,7 @@ from sparkonce.sink.protocol import (
     Committed,
     Evidence,
     Inventory,
+    Late,
     SinkKey,
     Slot,
     SlotState,
@@ -68,6 +71,8 @@ from sparkonce.sink.protocol import (
     Swept,
     WriteOptions,
     abort_of,
+    lateness,
+    place_of,
     replacing,
 )
 from sparkonce.sink.slotlog import layout
@@ -99,6 +104,7 @@ def open_iceberg(
     field: str,
     on_rerun: OnRerun = OnRerun.REPLACE,
     mode: WriteMode | None = None,
+    series: Series | None = None,
     stage: Stager | None = None,
     durable: bool = True,
 ) -> IcebergTableSink:
@@ -113,7 +119,7 @@ def open_iceberg(
             f"{field}: {location} is not a catalog and a table in a namespace, as `lake` and `sales.orders`"
         )
     place = CatalogTable(catalog, tuple(identifier))
-    return IcebergTableSink(place, name=name, on_rerun=on_rerun, mode=mode, stage=stage, durable=durable)
+    return IcebergTableSink(place, name=name, on_rerun=on_rerun, mode=mode, series=series, stage=stage, durable=durable)
 
 
 class IcebergTableSink:
@@ -130,12 +136,14 @@ class IcebergTableSink:
         name: str,
         on_rerun: OnRerun = OnRerun.REPLACE,
         mode: WriteMode | None = None,
+        series: Series | None = None,
         stage: Stager | None = None,
         durable: bool = True,
     ) -> None:
         self.name, self.uri, self.mode = name, place.uri, mode
         self.on_rerun, self._stage = on_rerun, stage or stage_with_spark
         self._place, self._durable = place, durable
+        self.place = place_of(series)
 
     async def check(self) -> None:
         table = self._place.load()
@@ -189,6 +197,8 @@ class IcebergTableSink:
     ) -> Slot:
         view = self._rooted(Sending(self._place, "the first snapshot"))
         self._check_writable(view.table)
+        if (why := lateness(self.place, latest(view.table.metadata, self.place)[0])) is not None:
+            raise LateInSeries(f"output {self.name}, the table {self.uri}: {why}")
         self._check_layout(view, key, options, named=not is_spark(frame))
         wider = self._wider(view.table, frame.schema.json(), options) if is_spark(frame) else None
         write = self._writer(frame, view, wider)
@@ -214,6 +224,7 @@ class IcebergTableSink:
                 rows=written.rows,
                 on_rerun=self.on_rerun,
                 mode=replacing(options, self.mode),
+                place=self.place,
                 data_schema=data_schema,
                 table=str(view.table.metadata.table_uuid),
                 partition_by=options.partition_by or None,
@@ -267,6 +278,9 @@ class IcebergTableSink:
             at = evidence_of(view.table.metadata, key)
             if (decided := view.decided(at, slot)) is not None:
                 return decided
+            if (why := lateness(slot.place, latest(view.table.metadata, slot.place)[0])) is not None:
+                sending.never(slot, why)
+                return Late(slot, f"the table {self.uri} takes no rows: {why}")
             ready = view.ready(key, slot)
             if isinstance(ready, str):
                 if ready == suspect:
@@ -366,6 +380,7 @@ class IcebergTableSink:
             must_write=ready.must_write,
             fitting=ready.fitting,
             partition_by=slot.partition_by or (),
+            place=slot.place,
         )
 
     # --- before the rows are written ---------------------------------------------------------------------------------

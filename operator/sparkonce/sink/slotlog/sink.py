@@ -34,6 +34,7 @@ from sparkonce.sink.protocol import (
     Evidence,
     FencedOff,
     Inventory,
+    SeriesPlace,
     SinkKey,
     Slot,
     SlotState,
@@ -67,6 +68,7 @@ class SlotLogSink:
 
     kind = "slotLog"
     mode: WriteMode | None = None
+    place: SeriesPlace | None = None
 
     def __init__(
         self, objects: TableObjects, *, name: str, on_rerun: OnRerun = OnRerun.REPLACE, stage: Stager | None = None
