@@ -10,6 +10,7 @@ import pytest
 
 from attempt.test_settle import scene
 from harness.jobs import job
+from harness.slots import committing
 from sparkonce.attempt.decide import Policy
 from sparkonce.attempt.drive import DrivenJob, Ended
 from sparkonce.attempt.limits import FRESH, SEVERAL, OutputLimits
@@ -91,9 +92,22 @@ def test_what_is_out_of_bounds_is_refused_and_never_touched(settles: Settles, tm
     assert (sink.name, sink.kind, sink.uri) == ("rows", "slotLog", (tmp_path / "team-b" / "t").as_uri())
     assert out_of_reach([sink], settles)
     assert run(sink.probe(KEY, None)) is Evidence.NOT_CHECKED
-    for call in (sink.fence(KEY, 2, fingerprint="f", by="me"), sink.sweep(KEY), sink.find(KEY), sink.inventory()):
+    slot = committing(KEY, 1)
+    for call in (
+        sink.check(),
+        sink.fence(KEY, 2, fingerprint="f", by="me"),
+        sink.commit(KEY, slot),
+        sink.abort(KEY, slot),
+        sink.discard(KEY, slot),
+        sink.sweep(KEY),
+        sink.find(KEY),
+        sink.inventory(),
+    ):
         with pytest.raises(OutputUnsupported):
             run(call)
+    frame: Any = None
+    with pytest.raises(OutputUnsupported):
+        sink.stage(frame, KEY, 1, fingerprint="f")
     assert list(tmp_path.iterdir()) == []
 
 

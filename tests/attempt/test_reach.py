@@ -98,8 +98,8 @@ def test_no_outcome_is_said_where_the_outputs_cannot_be_seen(tmp_path: Path, how
     before: Record = made.granted.now()
     with pytest.raises(InvalidInput, match=r"this process sees no table.*--retry"):
         asyncio.run(operate.resolve(embedded, before, how, by="ann", reason="so"))
-    after = made.granted.now()
-    assert (after.state, after.held, after.outcome) == (State.HELD, HeldReason.PARTIAL, None)
+    assert made.granted.now() == before
+    assert (before.state, before.held, before.outcome) == (State.HELD, HeldReason.PARTIAL, None)
     assert not (tmp_path / "orders").exists()
 
 

@@ -252,8 +252,7 @@ def _stopping(desk: Desk) -> bool:
 
 
 def test_cancel_from_another_terminal(desk: Desk) -> None:
-    """`sparkonce cancel` sends the request to the owner, waits for the end and exits with 0; the leader exits with 8 and says who
-    cancelled."""
+    """`sparkonce cancel` sends the request to the owner, waits for the end and exits with 0; the leader exits with 8 and says why."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     driver_runs(desk)

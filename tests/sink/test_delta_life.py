@@ -187,9 +187,11 @@ def test_probe_sees_what_is_there(delta: DeltaTableSink, key: SinkKey, table: Pa
     slot = staged(delta, key, 1, 1, 2, 3)
     assert run(delta.probe(key, None)) is Evidence.GONE
     run(delta.commit(key, slot))
+    before = {path: path.read_bytes() for path in table.rglob("*") if path.is_file()}
     assert run(delta.probe(key, digest_of(slot))) is Evidence.PRESENT
     assert run(delta.probe(key, None)) is Evidence.PRESENT
     assert run(delta.probe(key, "0" * 64)) is Evidence.GONE
+    assert {path: path.read_bytes() for path in table.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("damage", ["delete", "shorten", "slot"])

@@ -20,6 +20,7 @@ from sparkonce.model.spec import OnRerun
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.objects.protocol import StoreObjects, TableObjects
 from sparkonce.sink.protocol import (
+    NEWEST_SCHEMA,
     AlreadyCommitted,
     Committed,
     Conflicting,
@@ -207,15 +208,23 @@ def test_a_step_that_fails_once_is_repeated(
     assert states(objects, key) == {1: "closed", 2: "committed"}
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_probe_sees_what_is_there(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
     """Present means that the slot has the recorded digest and each of its files the recorded size; the probe reads no data and writes
     nothing."""
     slot = sink.stage(table_of(1, 2, 3), key, 1, fingerprint="f")
     assert run(sink.probe(key, None)) is Evidence.GONE
     run(sink.commit(key, slot))
+    for file in table.glob("_data/**/*.parquet"):  # the same size, and no longer Parquet
+        file.write_bytes(b"\0" * file.stat().st_size)
+    before = contents(table)
     assert run(sink.probe(key, digest_of(slot))) is Evidence.PRESENT
     assert run(sink.probe(key, None)) is Evidence.PRESENT
     assert run(sink.probe(key, "0" * 64)) is Evidence.GONE
+    assert contents(table) == before
 
 
 def test_probe_of_a_table_that_does_not_exist_makes_none(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
@@ -336,9 +345,12 @@ def test_a_slot_that_does_not_parse_is_not_empty(objects: TableObjects, key: Sin
 
 def test_a_slot_of_a_later_version_asks_for_an_upgrade(objects: TableObjects, key: SinkKey) -> None:
     """A slot with a later schema is refused, whatever its other fields contain."""
-    body = committing(key, 1).dump() | {"schema": 5, "state": "delegated"}
+    later = NEWEST_SCHEMA + 1
+    body = committing(key, 1).dump() | {"schema": later, "state": "delegated"}
     run(objects.create(layout.slot_path(key, 1), json.dumps(body).encode()))
-    with pytest.raises(OutputCorrupt, match="has schema 5 and this version reads up to 4; upgrade sparkonce"):
+    with pytest.raises(
+        OutputCorrupt, match=f"has schema {later} and this version reads up to {NEWEST_SCHEMA}; upgrade sparkonce"
+    ):
         run(log_on(objects).fence(key, 2, fingerprint="f", by="settle"))
 
 
@@ -347,6 +359,10 @@ def test_a_slot_in_the_wrong_place_is_corrupt(objects: TableObjects, key: SinkKe
     run(objects.create(layout.slot_path(key, 1), layout.encode(committing(key, 7))))
     with pytest.raises(OutputCorrupt, match="it is the slot of a1b2-orders-g1, token 7"):
         run(log_on(objects).find(key))
+    other = key.model_copy(update={"key_hash": "c3d4"})
+    run(objects.create(layout.slot_path(other, 1), layout.encode(committing(key, 1))))
+    with pytest.raises(OutputCorrupt, match="it is the slot of a1b2-orders-g1, token 1"):
+        run(log_on(objects).find(other))
 
 
 def test_unknown_fields_of_a_slot_survive_a_roll_forward(objects: TableObjects, key: SinkKey) -> None:

@@ -414,7 +414,7 @@ def use(store: SqliteStore, key: Key) -> None:
 
 
 def test_a_replay_needs_no_sqlalchemy(tmp_path: Path) -> None:
-    """Opening a ledger, reserving and reading import neither SQLAlchemy nor asyncio, which would slow down every replay."""
+    """Opening a ledger and a lease, and reading a record, import neither SQLAlchemy nor asyncio, which would slow down every replay."""
     script = f"""
 import sys
 from sparkonce.blocking import run
