@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import LongType, NestedField
 
 from harness.arrow_stage import arrow_stage, table_of
@@ -97,3 +99,33 @@ def digest_of(slot: Slot) -> str:
 
 def folders() -> list[Path]:
     return sorted(folder_of().glob("data/so-*/*"))
+
+
+def compact(name: str = TABLE) -> None:
+    """Rewrites all files of a table into one per partition, as Iceberg's `rewrite_data_files` does: a snapshot that says `replace`.
+    pyiceberg has no such verb."""
+    found = table(name)
+    rows = found.scan().to_arrow()
+    files = [task.file for task in found.scan().plan_files()]
+    transaction = found.transaction()
+    with transaction.update_snapshot().overwrite() as change:
+        summary_of = change._summary
+
+        def replaced(properties: dict[str, str] | None = None) -> Summary:
+            said = summary_of(properties or {})
+            return Summary(operation=Operation.REPLACE, **said.additional_properties)
+
+        change._summary = replaced  # type: ignore[method-assign, assignment]
+        for file in files:
+            change.delete_data_file(file)
+        for file in _dataframe_to_data_files(transaction.table_metadata, rows, found.io):
+            change.append_data_file(file)
+    transaction.commit_transaction()
+
+
+def expire(*, but: Collection[int] = (), name: str = TABLE) -> None:
+    """Expires all snapshots that no branch or tag refers to."""
+    found = table(name)
+    kept = {*but, *(ref.snapshot_id for ref in found.metadata.refs.values())}
+    gone = [each.snapshot_id for each in found.metadata.snapshots if each.snapshot_id not in kept]
+    found.maintenance.expire_snapshots().by_ids(gone).commit()

@@ -6,6 +6,7 @@ in files that this list does not contain.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,11 +24,12 @@ from sparkonce.sink.iceberg.evidence import (
     sink_key_of,
     token_and_nonce,
 )
-from sparkonce.sink.iceberg.files import live
+from sparkonce.sink.iceberg.files import live, moved_main, rolled_back, traced
 from sparkonce.sink.iceberg.snapshot import TableView
 from sparkonce.sink.objects.protocol import Listed
-from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, Slot, StagedFolder
+from sparkonce.sink.protocol import CommittedFile, Effect, Evidence, Found, Inventory, Probed, Slot, StagedFolder
 from sparkonce.sink.slotlog.layout import files_of
+from sparkonce.sink.trace import AUDIT_BACK
 
 THREADS = 8
 """Concurrent reads of slots: one round trip after the other would take as long as everything else together."""
@@ -50,7 +52,8 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
     effects, unreadable = _effects(view)
     folders = _folders(await objects.list(DATA))
     own = f"{table.location()}/"
-    seen = (file.file_path.removeprefix(own) for file in live(table))
+    files = [file.file_path for file in live(table)]
+    seen = [path.removeprefix(own) for path in files]
     evidence: dict[str, KeyEvidence | None] = {}
     staged = []
     for path, folder in folders.items():
@@ -77,6 +80,7 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
         staged=tuple(staged),
         live=tuple(path for path in seen if path.startswith(f"{DATA}/{MARK}")),
         unreadable=tuple(unreadable),
+        hidden=_hidden(view, effects, set(files)),
         commits={
             sink_key: tuple(f"snapshot {snapshot}" for snapshot in snapshots.values())
             for sink_key, snapshots in history(table.metadata).items()
@@ -109,6 +113,25 @@ def _effects(view: TableView) -> tuple[list[Effect], list[str]]:
             visible = generation >= newest.get(lineage, 0)
             effects.append(Effect(slot=read[0], files=read[1], commit=f"snapshot {mark.snapshot}", visible=visible))
     return effects, unreadable
+
+
+def _hidden(view: TableView, effects: Iterable[Effect], seen: set[str]) -> dict[str, Found]:
+    """As `Inventory.hidden`."""
+    table, found, unseen = view.table, dict[str, Found](), dict[str, set[str]]()
+    for effect in effects:
+        sink_key = effect.slot.sink_key
+        mark = evidence_of(table.metadata, sink_key).committed
+        if mark is None or not effect.visible:
+            continue
+        lost = {f"{mark.location}/{file.path}" for file in effect.files if file.rows} - seen
+        if (lost or moved_main(table.metadata, mark)) and (why := rolled_back(table.metadata, mark)):
+            found[sink_key] = Probed(verdict=Evidence.GONE, why=why)
+        elif lost:
+            unseen[sink_key] = lost
+    if unseen:
+        trace = traced(table, set().union(*unseen.values()), seen, back=AUDIT_BACK)
+        found |= {sink_key: trace.probed(lost) or Evidence.PRESENT for sink_key, lost in unseen.items()}
+    return found
 
 
 def _read(view: TableView, mark: Mark) -> tuple[Slot, tuple[CommittedFile, ...]] | str:
