@@ -12,12 +12,13 @@ from pyiceberg.table.snapshots import Snapshot
 
 from harness import iceberg_tables
 from harness.arrow_stage import table_of
-from harness.iceberg_tables import compact, digest_of, expire, generation, opened, rows, staged, written
+from harness.iceberg_tables import compact, digest_of, expire, generation, hide, opened, rows, staged, written
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputCorrupt
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.iceberg import files
 from sparkonce.sink.iceberg.files import history_of, traced
+from sparkonce.sink.iceberg.masks import READ, Masks
 from sparkonce.sink.iceberg.sink import IcebergTableSink
 from sparkonce.sink.protocol import APPEND_INSTEAD, Evidence, Found, SinkKey, Slot, WriteOptions
 from sparkonce.sink.trace import Step
@@ -149,6 +150,41 @@ def test_expiry_proves_nothing(iceberg_sink: IcebergTableSink, key: SinkKey, wha
         assert [each.commit for each in probed(iceberg_sink, key, slot).changes] == [f"snapshot {removal}"]
 
 
+def paths(slot: Slot) -> list[str]:
+    """The slot's files, as the table names them."""
+    return [f"{iceberg_tables.table().location()}/{file.path}" for file in slot.files]
+
+
+@pytest.mark.parametrize("bounds", ["of one file", "of several", "none"])
+def test_rows_hidden_by_delete_files(sql_sink: IcebergTableSink, key: SinkKey, bounds: str) -> None:
+    """A position delete hides a row of a file that stays in the table: changed, by the snapshot that added it; a commit whose files it does
+    not name stays present. Once a compaction has dropped the row for good, the snapshot is still named."""
+    slot, other = written(sql_sink, key, 1, 1, 2, 3), written(sql_sink, OTHER, 1, 7, 8)
+    both = written(sql_sink, OTHER.model_copy(update={"key_hash": "00" * 20}), 1, 50)
+    named = {paths(slot)[0]: 0, **({paths(both)[0]: 0} if bounds == "of several" else {})}
+    hidden = hide(named, bounds=bounds != "none")
+    assert rows() == sorted({2, 3, 7, 8, 50} - ({50} if bounds == "of several" else set())), "pyiceberg reads it so"
+    for _ in range(2):
+        found = probed(sql_sink, key, slot)
+        assert found.verdict is Evidence.CHANGED
+        assert [(each.commit, each.operation) for each in found.changes] == [(f"snapshot {hidden}", "delete")]
+        assert probed(sql_sink, OTHER, other) is Evidence.PRESENT
+        compact()
+
+
+def test_delete_files_that_cannot_be_read_are_not_checked(sql_sink: IcebergTableSink, key: SinkKey) -> None:
+    """Deletes by value, and more delete files than a probe may read: nothing is claimed, by the probe or by the audit's inventory."""
+    slot = written(sql_sink, key, 1, 1, 2)
+    for _ in range(READ + 1):
+        hide({paths(slot)[1] + "x": 0}, bounds=False)
+    found = probed(sql_sink, key, slot)
+    assert (found.verdict, found.why) == (Evidence.NOT_CHECKED, f"more than {READ} delete files may hide rows of it")
+    hide({paths(slot)[0]: 0}, equality=True)
+    found = probed(sql_sink, key, slot)
+    assert (found.verdict, found.why) == (Evidence.NOT_CHECKED, "delete files of the table hide rows by their values")
+    assert run(sql_sink.inventory()).hidden == {}
+
+
 def test_the_work_of_a_probe_is_bounded(
     sql_sink: IcebergTableSink, key: SinkKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +193,7 @@ def test_the_work_of_a_probe_is_bounded(
     read: list[int] = []
     step = files._step
 
-    def counted(table: Table, snapshot: Snapshot) -> Step:
+    def counted(table: Table, snapshot: Snapshot) -> tuple[Step, Masks]:
         read.append(snapshot.snapshot_id)
         return step(table, snapshot)
 
@@ -170,7 +206,7 @@ def test_the_work_of_a_probe_is_bounded(
     iceberg_tables.table().append(table_of(50))
     assert probed(sql_sink, key, slot).verdict is Evidence.CHANGED
     assert len(read) == 2
-    traced(iceberg_tables.table(), {"never there"}, (), back=3)
+    traced(iceberg_tables.table(), {"never there"}, (), Masks(), back=3)
     assert len(read) == 5
     assert len(list(history_of(iceberg_tables.table().metadata))) > 3
 

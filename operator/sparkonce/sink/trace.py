@@ -76,7 +76,7 @@ class RowTrace:
 
     def step(self, step: Step) -> None:
         """Takes the next older commit."""
-        self._order[step.change.commit] = len(self._order)
+        self._order.setdefault(step.change.commit, len(self._order))
         own = RowFate(frozenset({step.change}))
         for path in step.marks:
             if path in self._marked:

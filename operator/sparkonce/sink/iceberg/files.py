@@ -12,9 +12,10 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from sparkonce.sink.iceberg.catalog import asking
 from sparkonce.sink.iceberg.evidence import COMMITTED, Mark, lineage_of, marks, sink_key_in
-from sparkonce.sink.protocol import Change, SinkKey
+from sparkonce.sink.iceberg.masks import Masks, change_of, masks
+from sparkonce.sink.protocol import SinkKey
 from sparkonce.sink.stream import place
-from sparkonce.sink.trace import LOOK_BACK, Group, RowTrace, Step, operation_name
+from sparkonce.sink.trace import LOOK_BACK, Group, RowTrace, Step
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -39,19 +40,32 @@ def live(table: Table) -> list[DataFile]:
         ]
 
 
-def traced(table: Table, lost: Iterable[str], seen: Collection[str], *, back: int = LOOK_BACK) -> RowTrace:
-    """Follows files that readers do not see through the history of `main`: `back` snapshots at most (the list of manifests of each, and
-    those of its manifests that remove files), and no further than they are kept. seen: the files that readers see.
+def traced(
+    table: Table, lost: Iterable[str], seen: Collection[str], masked: Masks, *, back: int = LOOK_BACK
+) -> RowTrace:
+    """Follows files that readers do not see, or not whole, through the history of `main`: `back` snapshots at most (the list of manifests
+    of each, and those of its manifests that remove files), and no further than they are kept. seen: the files that readers see, `masked` of
+    them not whole.
 
     Raises:
-        OutputUnavailable: a manifest cannot be read.
+        OutputUnavailable: a manifest or a delete file cannot be read.
     """
-    trace = RowTrace(lost, seen)
+    trace = RowTrace(lost, set(seen) - masked.by.keys())
+    for step in _hiding(masked):
+        trace.step(step)
     for snapshot in islice(history_of(table.metadata), back):
         if trace.done:
             break
-        trace.step(_step(table, snapshot))
+        step, hidden = _step(table, snapshot)
+        trace.step(step)
+        for each in _hiding(hidden):
+            trace.step(each)
     return trace
+
+
+def _hiding(masked: Masks) -> Iterator[Step]:
+    for change in dict.fromkeys(masked.by.values()):
+        yield Step(change=change, marks=[path for path, by in masked.by.items() if by == change])
 
 
 def history_of(metadata: TableMetadata) -> Iterator[Snapshot]:
@@ -140,8 +154,8 @@ def of_lineage(metadata: TableMetadata, key: SinkKey, wanted: Callable[[int], bo
         yield mark
 
 
-def _step(table: Table, snapshot: Snapshot) -> Step:
-    """What a snapshot did to data files."""
+def _step(table: Table, snapshot: Snapshot) -> tuple[Step, Masks]:
+    """What a snapshot did to data files, and what had been hidden in those whose rows it moved."""
     summary = snapshot.summary
     moves = summary is not None and summary.operation == Operation.REPLACE
     removed: dict[str, Group] = {}
@@ -156,9 +170,11 @@ def _step(table: Table, snapshot: Snapshot) -> Step:
                 file, of = entry.data_file, {ManifestEntryStatus.DELETED: removed, ManifestEntryStatus.ADDED: added}
                 if entry.status in of:
                     of[entry.status][file.file_path] = (manifest.partition_spec_id, file.partition)
-    change = Change(
-        commit=f"snapshot {snapshot.snapshot_id}",
-        operation=operation_name(summary.operation.value) if summary is not None else "",
-        key=sink_key_in(summary) if summary is not None else "",
-    )
-    return Step(change=change, moved=removed, added=added) if moves else Step(change=change, removed=removed)
+    change = change_of(snapshot)
+    if not moves:
+        return Step(change=change, removed=removed), Masks()
+    parent = snapshot.parent_snapshot_id
+    before = table.metadata.snapshot_by_id(parent) if parent is not None else None
+    hidden = masks(table, before, of=removed)
+    marked = removed if hidden.unknown else hidden.by.keys()
+    return Step(change=change, moved=removed, added=added, marked=marked), hidden

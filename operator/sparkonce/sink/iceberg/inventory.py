@@ -25,6 +25,7 @@ from sparkonce.sink.iceberg.evidence import (
     token_and_nonce,
 )
 from sparkonce.sink.iceberg.files import live, moved_main, rolled_back, traced
+from sparkonce.sink.iceberg.masks import masks
 from sparkonce.sink.iceberg.snapshot import TableView
 from sparkonce.sink.objects.protocol import Listed
 from sparkonce.sink.protocol import CommittedFile, Effect, Evidence, Found, Inventory, Probed, Slot, StagedFolder
@@ -116,21 +117,23 @@ def _effects(view: TableView) -> tuple[list[Effect], list[str]]:
 
 
 def _hidden(view: TableView, effects: Iterable[Effect], seen: set[str]) -> dict[str, Found]:
-    """As `Inventory.hidden`."""
-    table, found, unseen = view.table, dict[str, Found](), dict[str, set[str]]()
+    """As `Inventory.hidden`. Where delete files may hide more than can be told, what is known of it."""
+    table, found, lost = view.table, dict[str, Found](), dict[str, set[str]]()
+    hidden = masks(table, table.current_snapshot())
     for effect in effects:
         sink_key = effect.slot.sink_key
         mark = evidence_of(table.metadata, sink_key).committed
         if mark is None or not effect.visible:
             continue
-        lost = {f"{mark.location}/{file.path}" for file in effect.files if file.rows} - seen
-        if (lost or moved_main(table.metadata, mark)) and (why := rolled_back(table.metadata, mark)):
+        files = {f"{mark.location}/{file.path}" for file in effect.files if file.rows}
+        unseen = files - seen
+        if (unseen or moved_main(table.metadata, mark)) and (why := rolled_back(table.metadata, mark)):
             found[sink_key] = Probed(verdict=Evidence.GONE, why=why)
-        elif lost:
-            unseen[sink_key] = lost
-    if unseen:
-        trace = traced(table, set().union(*unseen.values()), seen, back=AUDIT_BACK)
-        found |= {sink_key: trace.probed(lost) or Evidence.PRESENT for sink_key, lost in unseen.items()}
+        elif unseen or files & hidden.by.keys():
+            lost[sink_key] = unseen | (files & hidden.by.keys())
+    if lost:
+        trace = traced(table, set().union(*lost.values()), seen, hidden, back=AUDIT_BACK)
+        found |= {sink_key: trace.probed(paths) or Evidence.PRESENT for sink_key, paths in lost.items()}
     return found
 
 

@@ -51,6 +51,7 @@ from sparkonce.sink.iceberg.evidence import (
 )
 from sparkonce.sink.iceberg.files import live, moved_main, replaced_by, rolled_back, traced
 from sparkonce.sink.iceberg.inventory import inventory
+from sparkonce.sink.iceberg.masks import masks
 from sparkonce.sink.iceberg.schema import fit, identity_columns, reused, schema_of, unmapped, unwritable
 from sparkonce.sink.iceberg.snapshot import PreparedCommit, TableView, closed
 from sparkonce.sink.iceberg.staging import identified, laid_out
@@ -349,7 +350,17 @@ class IcebergTableSink:
             if gone := [file.path for file in there if sizes.get(file.path) != file.bytes]:
                 why = f"{len(gone)} file(s) that the table names are missing, the first is {gone[0]}"
                 return Probed(verdict=Evidence.GONE, why=why)
-        return (traced(table, unseen, seen).probed(unseen) if unseen else None) or Evidence.PRESENT
+        own = {path for files in named.values() for path in files}
+        hidden = masks(table, table.current_snapshot(), of=None if unseen else own)
+        if lost := unseen | (hidden.by.keys() & own):
+            found = traced(table, lost, seen, hidden).probed(lost)
+            if found is not None and found.verdict is Evidence.CHANGED:
+                return found
+        else:
+            found = None
+        if hidden.unknown:
+            return Probed(verdict=Evidence.NOT_CHECKED, why=hidden.unknown)
+        return found or Evidence.PRESENT
 
     def _explained(self, view: TableView, key: SinkKey, found: Found) -> Probed:
         """A verdict with what to do where the table would refuse to replace the rows."""
