@@ -154,5 +154,9 @@ class ResultGone(SparkonceError):
     """The key has a result whose output is gone or was replaced; nothing runs until a rerun."""
 
 
+class ResultChanged(UserWarning):
+    """The key has a result, and later commits, which the warning names, removed or rewrote rows of its output."""
+
+
 class JobFailed(SparkonceError):
     """The key's recorded outcome is a failure, or this attempt took no effect."""

@@ -130,6 +130,7 @@ REFUSED: list[tuple[Changes, str]] = [
     ({("spec", "onDuplicate"): "Explode"}, "Unsupported value"),
     ({("spec", "onMismatch"): "Explode"}, "Unsupported value"),
     ({("spec", "onFinalized"): "Explode"}, "Unsupported value"),
+    ({("spec", "onResultChanged"): "Explode"}, "Unsupported value"),
     ({("spec", "onUnknown"): "Explode"}, "Unsupported value"),
     ({("spec", "onDelete"): "Explode"}, "Unsupported value"),
     ({("spec", "retry", "maxAttempts"): 0}, "greater than or equal to 1"),

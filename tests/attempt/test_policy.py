@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkonce.attempt.decide import Policy
-from sparkonce.model.spec import IdempotentJob, JobSpec, OnDelete, OnDuplicate, OnFinalized, OnMismatch, OnUnknown
+from sparkonce.model.spec import (
+    IdempotentJob,
+    JobSpec,
+    OnDelete,
+    OnDuplicate,
+    OnFinalized,
+    OnMismatch,
+    OnResultChanged,
+    OnUnknown,
+)
 
 POLICY = Policy(declared=True, backoff_initial=10.0, backoff_max=300.0)
 JITTER = 0.1
@@ -101,6 +110,7 @@ def test_of_a_job_that_says_everything() -> None:
         onDuplicate="Reject",
         onMismatch="Supersede",
         onFinalized="RerunIfFailed",
+        onResultChanged="Gone",
         onUnknown="Retry",
         startTimeoutSeconds=5,
         activeDeadlineSeconds=6,
@@ -122,6 +132,7 @@ def test_of_a_job_that_says_everything() -> None:
         on_duplicate=OnDuplicate.REJECT,
         on_mismatch=OnMismatch.SUPERSEDE,
         on_finalized=OnFinalized.RERUN_IF_FAILED,
+        on_result_changed=OnResultChanged.GONE,
         on_unknown=OnUnknown.RETRY,
         start_timeout=5,
         active_deadline=6,

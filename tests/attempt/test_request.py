@@ -14,8 +14,8 @@ from sparkonce.attempt import request as module
 from sparkonce.attempt.decide import Policy
 from sparkonce.attempt.request import Answer, Answered, answer
 from sparkonce.model.record import Address, HeldReason, NoEffect, Outcome, Record, State
-from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch
-from sparkonce.sink.protocol import Evidence
+from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch, OnResultChanged
+from sparkonce.sink.protocol import Change, Evidence, Found, Probed
 from sparkonce.store.protocol import Claim, View
 
 ADDRESS = Address(realm="local", key_hash="ab" * 32)
@@ -74,9 +74,7 @@ TABLE: list[tuple[str, Answer, Record | None, set[str], Policy]] = [
 ]
 
 
-def ask(
-    record: Record | None, facts: set[str], policy: Policy, found: Mapping[str, Evidence] | None = None
-) -> Answered:
+def ask(record: Record | None, facts: set[str], policy: Policy, found: Mapping[str, Found] | None = None) -> Answered:
     view = View(record=record, claim=CLAIM if OWNED in facts else None, floor=0, revision=9, epoch=1)
     return answer(view, same=SAME in facts, policy=policy, outputs=found, key="load-may", opened=OPENED in facts)
 
@@ -97,6 +95,37 @@ def test_a_result_whose_output_is_not_there_any_more_says_which(found: Evidence)
     assert (said.answer, said.row) == (Answer.RESULT_GONE, "result gone")
     assert "totals" in said.evidence and "orders" not in said.evidence
     assert said.unblock == "sparkonce rerun load-may"
+
+
+CHANGE = Change(commit="version 7", operation="DELETE")
+CHANGED = Probed(verdict=Evidence.CHANGED, why="rows of it were removed by version 7 (DELETE)", changes=(CHANGE,))
+WITHHOLDING = Policy(declared=True, on_result_changed=OnResultChanged.GONE)
+
+
+def test_a_changed_result_is_replayed_and_says_who_changed_it() -> None:
+    """Rows that others removed are no reason to withhold the result: it is replayed, with the commits that did it; a rerun is advised."""
+    said = ask(SUCCEEDED, {SAME}, DEFAULT, {"orders": Evidence.PRESENT, "totals": CHANGED})
+    assert (said.answer, said.row) == (Answer.REPLAY, "result changed")
+    assert said.evidence == (
+        "generation 3 succeeded, and its output totals is changed (rows of it were removed by version 7 (DELETE))"
+    )
+    assert said.unblock == "sparkonce rerun load-may"
+
+
+def test_a_changed_result_is_withheld_where_the_job_asks_for_it() -> None:
+    """`onResultChanged: Gone` answers a changed result as one that is gone; it makes nothing of a present one."""
+    said = ask(SUCCEEDED, {SAME}, WITHHOLDING, {"totals": CHANGED})
+    assert (said.answer, said.row) == (Answer.RESULT_GONE, "result changed, and onResultChanged is Gone")
+    assert "version 7 (DELETE)" in said.evidence
+    assert ask(SUCCEEDED, {SAME}, WITHHOLDING, {"totals": Evidence.PRESENT}).row == "finalized"
+
+
+@pytest.mark.parametrize("verdict", [Evidence.GONE, Evidence.CHANGED])
+def test_a_rerun_that_the_output_would_refuse_is_not_advised(verdict: Evidence) -> None:
+    """The output's own remedy takes the place of the advice to rerun, under the output's name."""
+    found = Probed(verdict=verdict, why="it is so", remedy="restore it from a backup")
+    said = ask(SUCCEEDED, {SAME}, DEFAULT, {"orders": found, "totals": CHANGED})
+    assert said.unblock == "orders: restore it from a backup"
 
 
 def test_a_forgotten_key_says_that_it_is_not_its_first_generation() -> None:
@@ -138,7 +167,10 @@ class Asked:
 
     @property
     def missing(self) -> bool:
-        return bool({Evidence.GONE, Evidence.REPLACED} & set((self.outputs or {}).values()))
+        withheld = {Evidence.GONE, Evidence.REPLACED}
+        if Evidence.CHANGED in (self.outputs or {}).values() and self.policy.on_result_changed is OnResultChanged.GONE:
+            return True
+        return bool(withheld & set((self.outputs or {}).values()))
 
 
 def asked() -> Iterator[Asked]:
@@ -149,7 +181,8 @@ def test_every_row_is_reached_and_has_its_line_above() -> None:
     """Every row of the code is reached by some case, and the table above has a line for it."""
     reached = {case.said.row for case in asked()}
     assert reached == row_literals(module)
-    assert {row for row, *_ in TABLE} == reached - {"result gone"}
+    of_outputs = {"result gone", "result changed", "result changed, and onResultChanged is Gone"}
+    assert {row for row, *_ in TABLE} == reached - of_outputs
 
 
 def test_every_request_gets_one_answer_that_explains_itself() -> None:

@@ -6,6 +6,7 @@ is committed.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -246,8 +247,74 @@ def test_rows_that_somebody_put_back(full: Kinds) -> None:
     assert kinds(audit.run()) == []
     undo()
     report = audit.run()
-    assert kinds(report) == [Kind.UNKNOWN_ROWS, Kind.REWRITTEN]
+    hidden = Kind.REMOVED_ROWS if full.kind == "delta" else Kind.HIDDEN_ROWS
+    assert kinds(report) == [Kind.UNKNOWN_ROWS, hidden]
     assert report.findings[0].subject == str(job.key("orders"))
+    assert ("(RESTORE)" if full.kind == "delta" else "is not in the history of main") in report.findings[1].what
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_rows_that_somebody_removed(full: Kinds, compacted: bool) -> None:
+    """A table without one of our rows is not clean, also where the rows had been compacted before; the finding names the commit. Jobs that
+    the commit did not touch have a note at most."""
+    if full.kind == "slotLog":
+        return  # its readers see exactly what the slots say
+    if full.kind == "delta":
+        from deltalake import DeltaTable
+
+        if compacted:
+            DeltaTable(str(full.folder)).optimize.compact()
+        assert full.store.audit().clean
+        DeltaTable(str(full.folder)).delete("n = 2")
+        named = f"version {DeltaTable(str(full.folder)).version()} (DELETE)"
+    else:
+        from harness.iceberg_tables import compact, table
+
+        if compacted:
+            compact()
+        assert full.store.audit().clean
+        table().delete("n = 2")
+        named = f"snapshot {table().metadata.current_snapshot_id} (overwrite)"
+    report = full.store.audit()
+    assert not report.clean
+    removed = [each for each in report.findings if each.kind is Kind.REMOVED_ROWS]
+    assert all(named in each.what for each in removed)
+    assert {each.severity for each in removed} == {Severity.DEFECT}
+    own = str(full.store.written[0].key("orders"))
+    assert own in {each.subject for each in removed}
+    assert compacted or [each.subject for each in removed] == [own], "after a compaction the rows cannot be told apart"
+
+
+def test_rows_that_another_job_replaced_are_a_note(full: Kinds) -> None:
+    """Where every commit that removed the rows is one of sparkonce's, that is what those jobs are for: the table is clean, and a note has
+    the key."""
+    if full.kind != "delta":
+        return  # a Delta entry can be written by hand; the verdict is the same code for both kinds
+    from deltalake import DeltaTable
+
+    own, other = (job.key("orders") for job in full.store.written[:2])
+    version = DeltaTable(str(full.folder)).version() + 1
+    [effect] = [each for each in full.inventory().effects if each.slot.sink_key == str(own)]
+    actions = [
+        {"commitInfo": {"operation": "WRITE"}},
+        {"txn": {"appId": f"idem:{other}", "version": committed(full.folder, other)}},
+        *({"remove": {"path": each.path, "dataChange": True, "deletionTimestamp": 1}} for each in effect.files),
+    ]
+    text = "".join(json.dumps(each) + "\n" for each in actions)
+    (full.folder / "_delta_log" / f"{version:020d}.json").write_text(text)
+    report = full.store.audit()
+    assert report.clean
+    [found] = [each for each in report.findings if each.kind is Kind.REWRITTEN]
+    assert found.subject == str(own)
+    assert f"version {version} (WRITE, key {other.key_hash[:12]})" in found.what
+
+
+def committed(folder: Path, key: SinkKey) -> int:
+    from deltalake import DeltaTable
+
+    number = DeltaTable(str(folder)).transaction_version(f"idem:{key}")
+    assert number is not None
+    return number
 
 
 def _delta_undo(folder: Path) -> Callable[[], object]:

@@ -11,7 +11,7 @@ from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.status import Trouble
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import Application, HeldReason, Opener, Outcome, Record, Settling, State, StopWanted, Why
-from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch
+from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch, OnResultChanged
 from sparkonce.sink.protocol import Evidence
 from sparkonce.store.protocol import Claim, View
 
@@ -79,6 +79,7 @@ policies = st.builds(
     on_duplicate=st.sampled_from(OnDuplicate),
     on_mismatch=st.sampled_from(OnMismatch),
     on_finalized=st.sampled_from(OnFinalized),
+    on_result_changed=st.sampled_from(OnResultChanged),
     suspend=st.booleans(),
 )
 numbers = st.integers() | st.floats() | st.booleans() | texts | st.none()

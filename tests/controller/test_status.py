@@ -28,13 +28,15 @@ from controller.key_objects import (
     told,
     view,
 )
+from sparkonce.attempt.decide import Policy
 from sparkonce.attempt.rerun import digest
 from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.plan import asked
 from sparkonce.controller.status import STATUS_VERSION, Trouble, project
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import HeldReason, Opener, Outcome, Record, Settling, StopWanted, Why
-from sparkonce.sink.protocol import Evidence
+from sparkonce.model.spec import OnResultChanged
+from sparkonce.sink.protocol import Change, Evidence, Found, Probed
 from sparkonce.store.protocol import View
 
 BOTH = (entry("X"), entry("Y"))
@@ -316,6 +318,62 @@ def test_a_result_that_goes_later_was_complete() -> None:
     assert holds(status, "Complete") and condition(status, "ResultGone")["reason"] == "Replaced"
     unchecked = said(view(ended()), done, result=result(), evidence={"orders": Evidence.NOT_CHECKED})
     assert not condition(unchecked, "ResultGone")
+
+
+CHANGED: dict[str, Found] = {
+    "orders": Probed(
+        verdict=Evidence.CHANGED,
+        why="rows of it were removed or rewritten by version 7 (DELETE)",
+        changes=(Change(commit="version 7", operation="DELETE"),),
+    )
+}
+WITHHOLDS = Policy(declared=True, on_result_changed=OnResultChanged.GONE)
+
+
+def test_a_result_that_others_changed_is_told_with_their_commits() -> None:
+    """A new object gets the result: it is Complete and Ready, and a condition and the message name the commits. Without another look they
+    stay; a look that finds every row takes them back."""
+    late = told(obj("Z"), view(ended()), result=result(), evidence=CHANGED)
+    status = late.status
+    assert (status["phase"], holds(status, "Complete"), holds(status, "Ready")) == ("Succeeded", True, True)
+    assert condition(status, "ResultChanged")["reason"] == "Changed"
+    assert "version 7 (DELETE)" in condition(status, "ResultChanged")["message"]
+    assert status["message"] == condition(status, "ResultChanged")["message"]
+    assert status["message"].endswith("; its rows are written anew by `sparkonce rerun load/may@1`")
+    assert not condition(status, "ResultGone")
+    unprobed = told(late, view(ended()))
+    assert holds(unprobed.status, "ResultChanged"), "not looked at: as found last"
+    restored = told(unprobed, view(ended()), result=result(), evidence=PRESENT)
+    assert condition(restored.status, "ResultChanged")["status"] == "False"
+    assert "version 7" not in restored.status["message"]
+
+
+def test_a_result_that_others_changed_is_withheld_where_the_object_says_so() -> None:
+    """`onResultChanged: Gone`: not Complete, and ResultGone names the commits."""
+    status = told(obj("Z", policy=WITHHOLDS), view(ended()), result=result(), evidence=CHANGED).status
+    assert (holds(status, "Complete"), holds(status, "Stalled")) == (False, True)
+    assert condition(status, "ResultGone")["reason"] == "Changed"
+    assert "version 7 (DELETE)" in condition(status, "ResultGone")["message"]
+    assert not condition(status, "ResultChanged")
+
+
+def test_a_rerun_that_the_output_would_refuse_is_not_advised() -> None:
+    """The output's remedy takes the place of the command."""
+    found: dict[str, Found] = {
+        "orders": Probed(verdict=Evidence.GONE, why="its slot is gone", remedy="restore it from a backup")
+    }
+    status = told(obj("Z"), view(ended()), result=result(), evidence=found).status
+    assert status["message"].endswith(
+        "orders is gone (its slot is gone); nothing runs until a person acts (orders: restore it from a backup)"
+    )
+
+
+def test_the_condition_of_a_changed_result_waits_for_every_operator() -> None:
+    """An operator of an earlier version would remove it at each sweep, so it is written only once there is none."""
+    for version, listed in ((2, False), (STATUS_VERSION, True)):
+        status = project(view(ended()), obj("Z"), now_text=NOW, version=version, result=result(), evidence=CHANGED)
+        assert bool(condition(status, "ResultChanged")) == listed
+        assert holds(status, "Complete")
 
 
 def test_a_rerun_takes_complete_back() -> None:

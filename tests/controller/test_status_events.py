@@ -24,7 +24,7 @@ from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.status import StatusEvent, Trouble, transitions
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import Outcome, Settling, Why
-from sparkonce.sink.protocol import Evidence
+from sparkonce.sink.protocol import Evidence, Probed
 
 STARTING = told(obj(), view(record(phase=Phase.STARTING)))
 RUNNING = told(STARTING, view(record()))
@@ -36,6 +36,7 @@ B_RUNS = record(
     generation=2, fingerprint="B", openers=(opened("X"), opened("Y", 1, "B")), objects=(entry("Y"),), revision=30
 )
 INVALID = Trouble("InvalidSpec", "spec.outputs is wrong", final=True)
+CHANGED = {"orders": Probed(verdict=Evidence.CHANGED, why="by version 7")}
 FULL = Trouble("StoreFull", "realm etl is full")
 
 CASES: list[tuple[str, ObjectView, ObjectView, list[tuple[str, str]]]] = [
@@ -60,6 +61,7 @@ CASES: list[tuple[str, ObjectView, ObjectView, list[tuple[str, str]]]] = [
     ("superseded while it ran", RUNNING, told(RUNNING, view(B_RUNS)), [("Warning", "Mismatch")]),
     ("superseded when done", DONE, told(DONE, view(B_RUNS)), [("Normal", "Superseded")]),
     ("expired", DONE, told(DONE, view(None, floor=1)), [("Normal", "Expired")]),
+    ("others changed its rows", DONE, told(DONE, view(ended()), evidence=CHANGED), [("Normal", "ResultChanged")]),
     ("the output is gone", DONE, told(DONE, view(ended()), evidence={"orders": Evidence.GONE}), [("Warning", "ResultGone")]),
     ("rerun unseen", DONE, told(DONE, view(ended(generation=2)), result=result()), [("Normal", "Succeeded")]),
 ]  # fmt: skip

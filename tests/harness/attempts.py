@@ -18,7 +18,7 @@ from harness.exhaust import Case, Drawn, Fields, every
 from sparkonce.attempt.decide import LINGERING, Decision, Observation, Policy, conclude, decide
 from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model.record import HeldReason, Outcome, Record, State, Verdict, Why
-from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch, OnUnknown
+from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch, OnResultChanged, OnUnknown
 
 NOW = 1000.0
 ATTEMPT = 4
@@ -82,6 +82,7 @@ POLICY: Fields = {
     "on_duplicate": list(OnDuplicate),
     "on_mismatch": list(OnMismatch),
     "on_finalized": list(OnFinalized),
+    "on_result_changed": list(OnResultChanged),
     "on_unknown": list(OnUnknown),
     "start_timeout": [1800.0],
     "active_deadline": [None, NOW - 1, NOW + 1],

@@ -28,6 +28,7 @@ from sparkonce.errors import (
     InvalidInput,
     JobFailed,
     JobMismatch,
+    ResultChanged,
     ResultGone,
     StoreUnavailable,
     UndeclaredOutput,
@@ -36,6 +37,8 @@ from sparkonce.launch.local import locked
 from sparkonce.local import notebook
 from sparkonce.local.runner import LocalRunner, attempts_folder
 from sparkonce.model.record import Record, State
+from sparkonce.sink.protocol import Evidence, Probed
+from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.store.open import open_store
 
 PATIENCE = 30  # seconds to start another interpreter
@@ -308,13 +311,45 @@ def test_a_result_whose_output_is_gone_says_how_to_run_it_anew() -> None:
     write(1)
     shutil.rmtree("lake")
     with pytest.raises(ResultGone, match="orders is gone; `sparkonce keys forget load"):
-        write(2)
+        write(1)
 
     store = open_store("ledger.db")
     embedded = LocalRunner(store=store, attempts=Path("attempts"))
     with pytest.raises(InvalidInput, match=r"load is a block of code .* no command can run"):
         run(operate.stored(embedded, run(operate.find(store, "load"))))
     run(store.close())
+    forget()
+    assert write(1).generation == 2
+    assert rows() == [1]
+
+
+@pytest.mark.parametrize("lost", ["_idem/*-g1/*.json", "_data/**/*.parquet"])
+def test_the_remedy_works_where_only_a_part_is_gone(lost: str) -> None:
+    """A slot, or a file of rows, was deleted: once the key is forgotten, its block writes the rows anew, and they are read once."""
+    write(1, 2)
+    next(Path("lake/orders").glob(lost)).unlink()
+    with pytest.raises(ResultGone, match="orders is gone"):
+        write(1, 2)
+    forget()
+    assert write(1, 2).generation == 2
+    shown: list[Any] = [parquet.read_table(file)["n"].to_pylist() for file in sparkonce.files("lake/orders")]
+    assert sorted(number for column in shown for number in column) == [1, 2]
+
+
+def test_a_result_that_others_changed_is_replayed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block replays, `job.changed` has the sentence of each such output, and a warning at the `with` statement shows it."""
+    write(1)
+
+    async def probe(*_: object) -> Probed:
+        return Probed(verdict=Evidence.CHANGED, why="rows of it were removed or rewritten by version 7 (DELETE)")
+
+    monkeypatch.setattr(SlotLogSink, "probe", probe)  # nobody else writes to a slot log: its own probe never says so
+    with pytest.warns(ResultChanged, match=r"load: generation 1 succeeded, .* version 7 \(DELETE\)") as warned:
+        held = write(1)
+    assert isinstance(held, notebook.Replayed)
+    assert held.changed == {"orders": "rows of it were removed or rewritten by version 7 (DELETE)"}
+    assert held.written["orders"].rows == 1
+    assert warned[0].filename == __file__
 
 
 def test_a_block_that_cannot_begin_holds_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:

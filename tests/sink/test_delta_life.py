@@ -204,11 +204,11 @@ def test_probe_misses_what_is_lost(delta: DeltaTableSink, key: SinkKey, table: P
         file.write_bytes(file.read_bytes()[:-1])
     else:
         file.unlink()
-    assert run(delta.probe(key, digest_of(slot))) is Evidence.GONE
+    assert run(delta.probe(key, digest_of(slot))).verdict is Evidence.GONE
 
 
 def test_probe_tells_rewritten_rows_from_deleted_ones(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
-    """OPTIMIZE moves rows and the result stays present; a DELETE or an overwrite removes them; once the log no longer shows which, the
+    """OPTIMIZE moves rows and the result stays present; a DELETE or an overwrite changes it; once the log no longer shows which, the
     answer is "not checked"."""
     slot = staged(delta, key, 1, 1, 2, 3)
     run(delta.commit(key, slot))
@@ -218,13 +218,13 @@ def test_probe_tells_rewritten_rows_from_deleted_ones(delta: DeltaTableSink, key
     newest = max((table / "_delta_log").glob("*.json"))
     aside = newest.with_name("aside")
     newest.rename(aside)
-    assert run(delta.probe(key, digest_of(slot))) is Evidence.NOT_CHECKED
+    assert run(delta.probe(key, digest_of(slot))).verdict is Evidence.NOT_CHECKED
     aside.rename(newest)
     other = later(SinkKey(key_hash="ffff", output="orders", generation=1), 1)
     gone = staged(delta, other, 1, 9)
     run(delta.commit(other, gone))
     DeltaTable(str(table)).delete("n = 9")
-    assert run(delta.probe(other, digest_of(gone))) is Evidence.GONE
+    assert run(delta.probe(other, digest_of(gone))).verdict is Evidence.CHANGED
 
 
 def test_sweep_deletes_only_what_can_never_be_committed(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:

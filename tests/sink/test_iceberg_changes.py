@@ -102,7 +102,7 @@ def test_what_was_rewritten_cannot_be_replaced(sql_sink: IcebergTableSink, key: 
     iceberg_tables.table().delete("n = 1")
     with pytest.raises(InvalidInput, match=r"no longer in lake\.sales\.orders as it wrote them"):
         staged(sql_sink, generation(key, 2), 1, 3)
-    assert run(sql_sink.probe(key, digest_of(slot))) is Evidence.GONE
+    assert run(sql_sink.probe(key, digest_of(slot))).verdict is Evidence.CHANGED
     written(opened(on_rerun=OnRerun.APPEND), generation(key, 2), 1, 3)
     assert rows() == [2, 3]
 
@@ -190,7 +190,7 @@ def test_a_slot_that_is_gone_is_not_an_empty_one(sql_sink: IcebergTableSink, key
     for verb in (sql_sink.find(key), sql_sink.fence(key, 2, fingerprint="f", by="x"), sql_sink.commit(key, slot)):
         with pytest.raises(OutputCorrupt, match="restore it from a backup"):
             run(verb)
-    assert run(sql_sink.probe(key, digest_of(slot))) is Evidence.GONE
+    assert run(sql_sink.probe(key, digest_of(slot))).verdict is Evidence.GONE
     assert len(run(sql_sink.inventory()).unreadable) == 1
 
 
@@ -219,7 +219,7 @@ def test_probe_misses_a_file(sql_sink: IcebergTableSink, key: SinkKey, damage: s
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:-1])
-    assert run(sql_sink.probe(key, digest_of(slot))) is Evidence.GONE
+    assert run(sql_sink.probe(key, digest_of(slot))).verdict is Evidence.GONE
 
 
 def test_probe_of_a_table_that_does_not_exist_makes_none(iceberg_sink: IcebergTableSink, key: SinkKey) -> None:

@@ -134,7 +134,7 @@ def test_rows_that_are_lost_after_an_overwrite_are_found(lake: Lake) -> None:
     else:
         iceberg_tables.table().delete("n = 1")
     table = run(lake.sink().inventory())
-    assert [(str(each.kind), each.subject) for each in of_table(table, now=0.0)] == [("rewritten", str(A))]
+    assert [(str(each.kind), each.subject) for each in of_table(table, now=0.0)] == [("removed rows", str(A))]
 
 
 # --- OverwritePartitions -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model.record import HeldReason, Outcome, Record, State, StopWanted, Verdict, Why
-from sparkonce.model.spec import HEARTBEAT_TIMEOUT, JobSpec, OnDelete, OnDuplicate, OnFinalized, OnMismatch, OnUnknown
+from sparkonce.model.spec import (
+    HEARTBEAT_TIMEOUT,
+    JobSpec,
+    OnDelete,
+    OnDuplicate,
+    OnFinalized,
+    OnMismatch,
+    OnResultChanged,
+    OnUnknown,
+)
 
 if TYPE_CHECKING:
     from sparkonce.sink.transaction import Settlement
@@ -42,6 +51,7 @@ class Policy:
     on_duplicate: OnDuplicate = OnDuplicate.ATTACH
     on_mismatch: OnMismatch = OnMismatch.REJECT
     on_finalized: OnFinalized = OnFinalized.REPLAY
+    on_result_changed: OnResultChanged = OnResultChanged.REPLAY
     on_unknown: OnUnknown = OnUnknown.HOLD
     start_timeout: float = 1800.0
     """Seconds until the driver's first heartbeat."""
@@ -73,6 +83,7 @@ class Policy:
             on_duplicate=spec.on_duplicate,
             on_mismatch=spec.on_mismatch,
             on_finalized=spec.on_finalized,
+            on_result_changed=spec.on_result_changed or cls.on_result_changed,
             on_unknown=spec.on_unknown,
             start_timeout=spec.start_timeout_seconds,
             active_deadline=spec.active_deadline_seconds,

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 
 from sparkonce.errors import InvalidInput, OutputUnavailable, OutputUnsupported
 from sparkonce.model.record import Record, Result
-from sparkonce.sink.protocol import Evidence, Sink
+from sparkonce.sink.protocol import Evidence, Found, Sink
 from sparkonce.sink.transaction import sink_key
 
 
 async def probe(
     record: Record, result: Result | None, sinks: Sequence[Sink], *, reaches: Callable[[Sink], bool] = lambda _: True
-) -> dict[str, Evidence]:
+) -> dict[str, Found]:
     """Whether each output still holds what the recorded result names. An output that cannot be reached is NOT_CHECKED."""
     digests = {output.name: output.digest for output in result.outputs} if result else {}
-    found: dict[str, Evidence] = {}
+    found: dict[str, Found] = {}
     for sink in sinks:
         if not reaches(sink):
             found[sink.name] = Evidence.NOT_CHECKED

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from sparkonce.attempt.decide import Policy
 from sparkonce.model.record import Outcome, Record, State
-from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch
-from sparkonce.sink.protocol import Evidence
+from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch, OnResultChanged
+from sparkonce.sink.protocol import Evidence, Found
 from sparkonce.store.protocol import View
 
 
@@ -26,7 +26,8 @@ class Answer(StrEnum):
     REPLAY = "Replay"
     """Finalized: return the recorded result."""
     RESULT_GONE = "ResultGone"
-    """Finalized, but its output is gone or was replaced: nothing runs until a rerun."""
+    """Finalized, but its output is gone or was replaced (with onResultChanged: Gone also if it was changed): nothing runs until a person
+    acts."""
     FOLLOW = "Follow"
     """Another process runs it: wait for the result."""
     TAKE_OVER = "TakeOver"
@@ -62,7 +63,7 @@ def answer(
     *,
     same: bool,
     policy: Policy,
-    outputs: Mapping[str, Evidence] | None = None,
+    outputs: Mapping[str, Found] | None = None,
     key: str = "KEY",
     opened: bool = False,
 ) -> Answered:
@@ -123,7 +124,7 @@ def replaces(record: Record, policy: Policy) -> str:
     return f"takes the place of generation {record.generation} ({why})"
 
 
-def _finalized(record: Record, policy: Policy, outputs: Mapping[str, Evidence], key: str, *, opened: bool) -> Answered:
+def _finalized(record: Record, policy: Policy, outputs: Mapping[str, Found], key: str, *, opened: bool) -> Answered:
     said = f"generation {record.generation}: {record.outcome}"
     rerun = f"sparkonce rerun {key}"
     match record.outcome:
@@ -136,13 +137,33 @@ def _finalized(record: Record, policy: Policy, outputs: Mapping[str, Evidence], 
                 Answer.REOPEN, "failed, and onFinalized is RerunIfFailed", f"{said}, {record.note}".rstrip(", ")
             )
         case Outcome.SUCCEEDED:
-            missing = [
-                f"{name} is {found}" for name, found in outputs.items() if found in (Evidence.GONE, Evidence.REPLACED)
-            ]
-            if missing:
-                said = f"generation {record.generation} succeeded, and its output {', '.join(missing)}"
-                return Answered(Answer.RESULT_GONE, "result gone", said, rerun)
+            return _succeeded(record, policy, outputs, rerun)
     return Answered(Answer.REPLAY, "finalized", said, rerun)
+
+
+def _succeeded(record: Record, policy: Policy, outputs: Mapping[str, Found], rerun: str) -> Answered:
+    lost = {name: found for name, found in outputs.items() if found.verdict in (Evidence.GONE, Evidence.REPLACED)}
+    changed = {name: found for name, found in outputs.items() if found.verdict is Evidence.CHANGED}
+    said = f"generation {record.generation} succeeded, and its output "
+    if lost:
+        return Answered(Answer.RESULT_GONE, "result gone", said + _named(lost), _remedy({**lost, **changed}, rerun))
+    if not changed:
+        return Answered(Answer.REPLAY, "finalized", f"generation {record.generation}: {record.outcome}", rerun)
+    said, remedy = said + _named(changed), _remedy(changed, rerun)
+    if policy.on_result_changed is OnResultChanged.GONE:
+        return Answered(Answer.RESULT_GONE, "result changed, and onResultChanged is Gone", said, remedy)
+    return Answered(Answer.REPLAY, "result changed", said, remedy)
+
+
+def _named(outputs: Mapping[str, Found]) -> str:
+    return ", ".join(
+        f"{name} is {found.verdict}" + (f" ({found.why})" if found.why else "") for name, found in outputs.items()
+    )
+
+
+def _remedy(outputs: Mapping[str, Found], rerun: str) -> str:
+    """How the rows are written anew: a rerun, except where an output would refuse it."""
+    return "; ".join(f"{name}: {found.remedy}" for name, found in outputs.items() if found.remedy) or rerun
 
 
 def _in_progress(view: View, record: Record, policy: Policy, key: str) -> Answered:

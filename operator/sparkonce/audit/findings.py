@@ -26,6 +26,7 @@ class Kind(StrEnum):
     DUPLICATE_ROWS = "duplicate rows"
     UNKNOWN_ROWS = "unknown rows"
     HIDDEN_ROWS = "hidden rows"
+    REMOVED_ROWS = "removed rows"
     MISSING_FILE = "missing file"
     CHANGED_FILE = "changed file"
     WRONG_ROW_COUNT = "wrong row count"

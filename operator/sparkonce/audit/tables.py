@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sparkonce.audit.files import Wrong
 from sparkonce.audit.findings import Finding, Kind, sink_key_of
-from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, StagedFolder
+from sparkonce.sink.protocol import CommittedFile, Effect, Evidence, Found, Inventory, StagedFolder
 
 OWN = "slotLog"
 """The kind of table that only sparkonce writes."""
@@ -246,16 +246,35 @@ def _hidden(table: Inventory) -> Iterator[Finding]:
     for effect in table.effects:
         # Other formats omit files without rows from a commit.
         hidden = [file.path for file in effect.files if file.path not in live and (file.rows or table.kind == OWN)]
-        if not effect.visible or not hidden:
+        found = table.hidden.get(effect.slot.sink_key)
+        if not effect.visible or not (hidden or found):
             continue
         if table.kind == OWN:
             said = f"{_name(effect)}: readers do not see {_some(hidden)}"
             todo = "delete the newest snapshot in _idem/_snapshot: it contradicts the slots"
             yield _finding(table, Kind.HIDDEN_ROWS, effect.slot.sink_key, said, todo=todo, effect=effect)
         else:
-            said = f"{_name(effect)}: other writers replaced {len(hidden)} of its {len(effect.files)} file(s): {_some(hidden)}"
+            yield _of_others(table, effect, hidden, found or Evidence.NOT_CHECKED)
+
+
+def _of_others(table: Inventory, effect: Effect, hidden: Sequence[str], found: Found) -> Finding:
+    """The finding about rows of a commit that are not in the files that it wrote, by what became of them."""
+    subject, replaced = effect.slot.sink_key, f"other writers replaced {len(hidden)} of its {len(effect.files)} file(s)"
+    match found.verdict:
+        case Evidence.CHANGED if all(each.key for each in found.changes):
+            kind, said, todo = Kind.REWRITTEN, found.why, "nothing: other jobs of sparkonce replaced rows here"
+        case Evidence.CHANGED:
+            kind, said = Kind.REMOVED_ROWS, found.why
+            todo = "if that was not meant, restore the table to the commit before, by its own history"
+        case Evidence.GONE:
+            kind, said = Kind.HIDDEN_ROWS, found.why
+            todo = "if that was not meant, move main back to that snapshot"
+        case Evidence.PRESENT:
+            kind, said, todo = Kind.REWRITTEN, f"{replaced} and kept the rows: {_some(hidden)}", "nothing"
+        case _:
+            kind, said = Kind.REWRITTEN, f"{replaced}: {_some(hidden)}" + (f"; {found.why}" if found.why else "")
             todo = "nothing if the table was compacted; otherwise find in its history who deleted rows"
-            yield _finding(table, Kind.REWRITTEN, effect.slot.sink_key, said, todo=todo, effect=effect)
+    return _finding(table, kind, subject, f"{_name(effect)}: {said}", todo=todo, effect=effect)
 
 
 def orphans(table: Inventory) -> Iterator[StagedFolder]:

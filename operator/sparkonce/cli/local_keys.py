@@ -21,7 +21,7 @@ from sparkonce.errors import InvalidInput, SparkonceError
 from sparkonce.local import prepare
 from sparkonce.model.identity import explicit
 from sparkonce.model.record import Address, Outcome, Record, Result, SpecBody, State
-from sparkonce.sink.protocol import Evidence
+from sparkonce.sink.protocol import Found
 from sparkonce.store.protocol import IdempotencyStore, Query
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def show_record(opened: Session, text: str, *, as_json: bool) -> None:
     view.print_key(exact, _source(opened), now=run(store.now()))
 
 
-def _found(record: Record, result: Result | None, spec: SpecBody | None) -> Mapping[str, Evidence]:
+def _found(record: Record, result: Result | None, spec: SpecBody | None) -> Mapping[str, Found]:
     if result is None or spec is None or record.outcome is not Outcome.SUCCEEDED:
         return {}
     return run(probe(record, result, prepare.describe(record, spec).sinks))

@@ -10,7 +10,7 @@ from sparkonce.attempt.request import Answer
 from sparkonce.local.runner import Ending
 from sparkonce.model import masking
 from sparkonce.model.record import Event, Record, Result, SpecBody, State
-from sparkonce.sink.protocol import Evidence
+from sparkonce.sink.protocol import Found
 
 if TYPE_CHECKING:
     from sparkonce.commands.operate import Explanation
@@ -57,12 +57,12 @@ def times(record: Record) -> dict[str, Any]:
     }
 
 
-def result_object(result: Result, evidence: Mapping[str, Evidence] | None = None) -> dict[str, Any]:
+def result_object(result: Result, evidence: Mapping[str, Found] | None = None) -> dict[str, Any]:
     found = evidence or {}
     outputs = []
     for output in result.outputs:
         shown = {"name": output.name, "uri": output.uri, "rows": output.rows, "bytes": output.bytes}
-        outputs.append({**shown, "found": str(found[output.name])} if output.name in found else shown)
+        outputs.append({**shown, **found_object(found[output.name])} if output.name in found else shown)
     failure = result.failure
     return {
         "outcome": str(result.outcome),
@@ -75,6 +75,13 @@ def result_object(result: Result, evidence: Mapping[str, Evidence] | None = None
         if failure
         else None,
     }
+
+
+def found_object(found: Found) -> dict[str, Any]:
+    """What a probe found, as fields of the output; without details only `found`."""
+    changes = [{"commit": each.commit, "operation": each.operation, "key": each.key} for each in found.changes]
+    said = {"foundWhy": found.why, "changedBy": changes}
+    return {"found": str(found.verdict), **{name: value for name, value in said.items() if value}}
 
 
 def attempts(record: Record, events: Sequence[Event]) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from sparkonce.attempt.request import Answer, Answered, answer, held_remedy
 from sparkonce.controller.objects import ObjectView, uids
 from sparkonce.model.record import Opener, Record, State, Why
 from sparkonce.model.spec import OnDelete, OnDuplicate
-from sparkonce.sink.protocol import Evidence
+from sparkonce.sink.protocol import Found
 from sparkonce.store.protocol import View
 
 DUPLICATE_REJECTED = "DuplicateRejected"
@@ -187,7 +187,7 @@ def plan(
     objects: Sequence[ObjectView],
     *,
     leader: Policy | None = None,
-    evidence: Mapping[str, Evidence] | None = None,
+    evidence: Mapping[str, Found] | None = None,
     gone: Collection[str] = (),
     on_delete: OnDelete = OnDelete.STOP,
 ) -> Plan:
@@ -252,7 +252,7 @@ def place(
     obj: ObjectView,
     *,
     leader: Policy | None = None,
-    evidence: Mapping[str, Evidence] | None = None,
+    evidence: Mapping[str, Found] | None = None,
 ) -> Placed:
     """Places one object by itself; of several that get OPENS, `plan` keeps one."""
     record = view.record

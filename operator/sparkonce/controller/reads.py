@@ -19,7 +19,7 @@ from sparkonce.controller.plan import leader_of
 from sparkonce.errors import OutputUnavailable
 from sparkonce.model.record import Outcome, Record, Result, SpecBody, State
 from sparkonce.model.spec import OnDelete
-from sparkonce.sink.protocol import Evidence, Sink
+from sparkonce.sink.protocol import Evidence, Found, Sink
 from sparkonce.store.protocol import IdempotencyStore
 
 
@@ -31,7 +31,7 @@ class RecordedJob:
     """None: nothing depends on it, or a live object has the same."""
     policy: Policy | None = None
     """None: unknown."""
-    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    evidence: Mapping[str, Found] = field(default_factory=dict)
     """Of its outputs, where they were probed."""
     gone: frozenset[str] = frozenset()
     """UIDs of objects that the record names and that are proved to be gone."""
@@ -113,7 +113,7 @@ class KeyReader:
 
     async def evidence(
         self, record: Record, result: Result | None, spec: SpecBody | None, views: Sequence[ObjectView]
-    ) -> dict[str, Evidence]:
+    ) -> dict[str, Found]:
         """Probes the outputs of a recorded result, if some object is about to get that result for the first time."""
         if result is None or record.outcome is not Outcome.SUCCEEDED or spec is None or not result.outputs:
             return {}

@@ -47,7 +47,7 @@ from typing import Any, NamedTuple
 
 from sparkonce.attempt import rerun
 from sparkonce.attempt.decide import LINGERING, Policy, stop_request_text
-from sparkonce.attempt.request import Answer
+from sparkonce.attempt.request import Answer, Answered
 from sparkonce.controller.objects import Json, ObjectView
 from sparkonce.controller.plan import (
     DUPLICATE_REJECTED,
@@ -61,7 +61,7 @@ from sparkonce.controller.plan import (
 )
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import Outcome, Record, Result, Settling, State, Why
-from sparkonce.sink.protocol import Evidence
+from sparkonce.sink.protocol import Evidence, Found
 from sparkonce.store.protocol import View
 
 _LOSSES = frozenset({Why.LOST, Why.PREEMPTED, Why.STALE, Why.NAME_TAKEN})
@@ -160,25 +160,26 @@ def iso(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-COMPLETE, FAILED, RESERVED, HELD, MISMATCH, RESULT_GONE = (
+COMPLETE, FAILED, RESERVED, HELD, MISMATCH, RESULT_GONE, RESULT_CHANGED = (
     "Complete",
     "Failed",
     "Reserved",
     "Held",
     "Mismatch",
     "ResultGone",
+    "ResultChanged",
 )
 READY, RECONCILING, STALLED = "Ready", "Reconciling", "Stalled"
 STANDARD = (READY, RECONCILING, STALLED)
 """Types that other tools know; see `standard_condition`."""
-TYPES = (COMPLETE, FAILED, RESERVED, HELD, MISMATCH, RESULT_GONE, *STANDARD)
+TYPES = (COMPLETE, FAILED, RESERVED, HELD, MISMATCH, RESULT_GONE, RESULT_CHANGED, *STANDARD)
 """Condition types, in the order of the list."""
 SUSPENDED, INVALID_SPEC = "Suspended", "InvalidSpec"
 """Reasons of standard conditions that are not phases."""
-STATUS_VERSION = 2
+STATUS_VERSION = 3
 """Version of the statuses that this process writes. 1: with the standard conditions, and a message of every phase. 2: with `rerun` and
-`onMismatch`, which a process of an earlier version would remove."""
-_WITH_STANDARD, _WITH_REQUESTS = 1, 2
+`onMismatch`, which a process of an earlier version would remove. 3: with the condition ResultChanged, which it would remove, too."""
+_WITH_STANDARD, _WITH_REQUESTS, _WITH_CHANGED = 1, 2, 3
 FINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
 """Phases of a generation that ended."""
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -349,7 +350,7 @@ def project(
     now_text: str,
     leader: Policy | None = None,
     result: Result | None = None,
-    evidence: Mapping[str, Evidence] | None = None,
+    evidence: Mapping[str, Found] | None = None,
     mismatch_paths: Sequence[str] | None = None,
     progress: Mapping[str, Any] | None = None,
     progress_digits: int = PROGRESS_DIGITS,
@@ -408,6 +409,7 @@ class _StatusDraft:
     def __init__(self, obj: ObjectView, now_text: str, version: int) -> None:
         self.obj, self.stored, self.now_text = obj, dict(obj.status), now_text
         self.standard, self.requests = version >= _WITH_STANDARD, version >= _WITH_REQUESTS
+        self.shows_changed = version >= _WITH_CHANGED
         self.waits = ""
         self.body: Json = {"observedGeneration": obj.generation}
         self.facts: dict[str, Fact] = {}
@@ -587,7 +589,7 @@ class _StatusDraft:
         return self.done("Held", said)
 
     def finalized(
-        self, record: Record, placed: Placed, result: Result | None, evidence: Mapping[str, Evidence] | None
+        self, record: Record, placed: Placed, result: Result | None, evidence: Mapping[str, Found] | None
     ) -> Json:
         self.served(record, placed)
         self.body["replayed"] = placed.relation is not Relation.LEADS
@@ -609,25 +611,46 @@ class _StatusDraft:
             self.ends(COMPLETE, fact(reason, said), known=result is not None)
         else:
             self.facts[COMPLETE] = fact(RESULT_GONE, gone[RESULT_GONE].message, holds=FALSE)
+        changed = {} if gone else self._changed(placed, evidence)
+        self.facts |= changed
         succeeded = self.facts[COMPLETE].message if self.standard else ""
-        return self.done("Succeeded", gone[RESULT_GONE].message if gone else succeeded)
+        return self.done("Succeeded", next((each.message for each in (gone | changed).values()), succeeded))
 
     def ends(self, kind: str, said: Fact, *, known: bool) -> None:
         """Sets the final condition. `known`: the result was read; without it, a condition written with the result is kept."""
         before = kept(self.stored, kind) if self.same_generation and not known else {}
         self.facts[kind] = before.get(kind, said)
 
-    def _gone(self, placed: Placed, evidence: Mapping[str, Evidence] | None) -> dict[str, Fact]:
+    def _gone(self, placed: Placed, evidence: Mapping[str, Found] | None) -> dict[str, Fact]:
         """The ResultGone condition, if it holds; without a probe, as stored."""
-        looked = [found for found in (evidence or {}).values() if found is not Evidence.NOT_CHECKED]
+        looked = [each.verdict for each in (evidence or {}).values() if each.verdict is not Evidence.NOT_CHECKED]
         if not looked:
             return kept(self.stored, RESULT_GONE) if self.same_generation else {}
         assert placed.said is not None  # set with a record
         if placed.said.answer is not Answer.RESULT_GONE:
             return {}
-        reason = "Gone" if Evidence.GONE in looked else "Replaced"
-        said = f"{placed.said.evidence}; nothing runs until `{placed.said.unblock}`"
-        return {RESULT_GONE: fact(reason, said)}
+        reason = next((each for each in (Evidence.GONE, Evidence.REPLACED) if each in looked), Evidence.CHANGED)
+        return {
+            RESULT_GONE: fact(reason.capitalize(), f"{placed.said.evidence}; nothing runs until {_until(placed.said)}")
+        }
+
+    def _changed(self, placed: Placed, evidence: Mapping[str, Found] | None) -> dict[str, Fact]:
+        """The ResultChanged condition, if it holds; without a probe, as stored."""
+        if not self.shows_changed:
+            return {}
+        looked = [found for found in (evidence or {}).values() if found.verdict is not Evidence.NOT_CHECKED]
+        if not looked:
+            return kept(self.stored, RESULT_CHANGED) if self.same_generation else {}
+        if all(found.verdict is not Evidence.CHANGED for found in looked):
+            return {}
+        assert placed.said is not None  # set with a record
+        said = f"{placed.said.evidence}; its rows are written anew by {_until(placed.said)}"
+        return {RESULT_CHANGED: fact("Changed", said)}
+
+
+def _until(said: Answered) -> str:
+    """What a person can do, as the end of a sentence: a command, or several steps."""
+    return f"`{said.unblock}`" if said.unblock.startswith("sparkonce ") else f"a person acts ({said.unblock})"
 
 
 def _result(result: Result) -> Json:
@@ -678,6 +701,9 @@ def transitions(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> list[S
     gone = by_type(new).get(RESULT_GONE, {})
     if gone.get("status") == TRUE and _differs(old, gone, RESULT_GONE):
         events.append(StatusEvent(WARNING, RESULT_GONE, str(gone.get("message", ""))))
+    changed = by_type(new).get(RESULT_CHANGED, {})
+    if changed.get("status") == TRUE and _differs(old, changed, RESULT_CHANGED):
+        events.append(StatusEvent(NORMAL, RESULT_CHANGED, str(changed.get("message", ""))))
     if phase != "Mismatch" and _became(old, new, MISMATCH, SUPERSEDED):
         events.append(StatusEvent(NORMAL, SUPERSEDED, str(by_type(new)[MISMATCH].get("message", ""))))
     return events

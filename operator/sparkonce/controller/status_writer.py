@@ -21,7 +21,7 @@ from sparkonce.errors import QuotaUsed, RecordUnreadable, StoreFull, StoreUnavai
 from sparkonce.model.record import Address, Record, Result, SpecBody, State
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.observe.meter import Meter
-from sparkonce.sink.protocol import Evidence
+from sparkonce.sink.protocol import Found
 from sparkonce.store.protocol import View
 
 _SILENT = frozenset({Relation.IGNORED})
@@ -45,7 +45,7 @@ class KeyReading:
     view: View
     plan: Plan
     result: Result | None = None
-    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    evidence: Mapping[str, Found] = field(default_factory=dict)
     spec: SpecBody | None = None
     """As recorded; None: not read."""
     policy: Policy | None = None

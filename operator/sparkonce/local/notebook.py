@@ -16,6 +16,7 @@ import contextlib
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from sparkonce.errors import (
     JobFailed,
     JobMismatch,
     LaunchUnavailable,
+    ResultChanged,
     ResultGone,
     SparkonceError,
     UndeclaredOutput,
@@ -48,6 +50,7 @@ from sparkonce.model import entrance
 from sparkonce.model.record import Assignment, Outcome, Record, Result, State
 from sparkonce.model.spec import API_VERSION, KIND
 from sparkonce.sink.open import sinks_of
+from sparkonce.sink.protocol import Evidence, Found
 from sparkonce.store.open import open_store
 from sparkonce.store.protocol import Claim, Lease, Owned
 
@@ -57,10 +60,12 @@ class Replayed:
 
     replayed = True
 
-    def __init__(self, record: Record, result: Result) -> None:
+    def __init__(self, record: Record, result: Result, found: Mapping[str, Found] | None = None) -> None:
         self.key, self.generation, self.attempt = record.key, record.generation, record.attempt
         self.recorded = result
         self.outputs = tuple(output.name for output in result.outputs)
+        self.changed = {name: each.why for name, each in (found or {}).items() if each.verdict is Evidence.CHANGED}
+        """Output name -> which commits removed or rewrote rows of it since; the results of `write` are as recorded."""
         self.written: dict[str, Written] = {}
         """Output name -> what `write` returned, as on a job after a transaction."""
 
@@ -222,7 +227,7 @@ def _begin(runner: LocalRunner, prepared: Prepared, lease: Lease) -> Replayed | 
     """Requests the key until this process holds an attempt, or the key has a result."""
     nonce = os.urandom(16).hex()
     while True:
-        view, said, _ = run(runner.look(prepared))
+        view, said, found = run(runner.look(prepared))
         record, owned = view.record, None
         if said.answer is Answer.NEW:
             run(prepared.check())
@@ -232,19 +237,24 @@ def _begin(runner: LocalRunner, prepared: Prepared, lease: Lease) -> Replayed | 
         elif record is not None and said.answer is Answer.REOPEN:
             owned = run(runner.reopen(prepared, record, lease, nonce))
         else:
-            return _recorded(runner, prepared, said, record)
+            return _recorded(runner, prepared, said, record, found)
         if owned is not None and (begun := _to_launch(runner, owned)) is not None:
             return begun
 
 
-def _recorded(runner: LocalRunner, prepared: Prepared, said: Answered, record: Record | None) -> Replayed:
+def _recorded(
+    runner: LocalRunner, prepared: Prepared, said: Answered, record: Record | None, found: Mapping[str, Found]
+) -> Replayed:
     assert record is not None  # an unknown key is New
     key, unblock = prepared.key.text, said.unblock
     if said.answer is Answer.REPLAY:
         result = run(runner.store.result(record.address, record.generation))
         if result is None or result.outcome is not Outcome.SUCCEEDED:
             raise JobFailed(_ended_badly(record, result))
-        return Replayed(record, result)
+        replayed = Replayed(record, result, found)
+        if replayed.changed:
+            warnings.warn(f"{key}: {said.evidence}", ResultChanged, stacklevel=5)  # names the caller's `with` statement
+        return replayed
     if said.answer is Answer.RESULT_GONE:
         unblock = again(key)  # there is no file that `sparkonce rerun` could run
     errors = {Answer.MISMATCH: JobMismatch, Answer.HELD: HeldForPerson, Answer.RESULT_GONE: ResultGone}

@@ -37,7 +37,7 @@ from sparkonce.local.prepare import Prepared, describe
 from sparkonce.local.waiting import ReadPace, WaitingList
 from sparkonce.model.record import Assignment, Outcome, Record, Result, State, StopWanted, Why
 from sparkonce.model.spec import IdempotentJob
-from sparkonce.sink.protocol import Evidence
+from sparkonce.sink.protocol import Found
 from sparkonce.store.protocol import Claim, IdempotencyStore, Lease, Owned, View
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Ending:
     """Whether the request ended before its generation did."""
     reason: str = ""
     unblock: str = ""
-    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    evidence: Mapping[str, Found] = field(default_factory=dict)
     """Evidence per output, from a probe of the recorded result."""
     paths: tuple[str, ...] = ()
     """Fields and files that differ, in a mismatch."""
@@ -154,14 +154,14 @@ class LocalRunner:
     # reading
     async def look(
         self, prepared: Prepared, nonce: str | None = None, *, opened: bool = False
-    ) -> tuple[View, Answered, dict[str, Evidence]]:
+    ) -> tuple[View, Answered, dict[str, Found]]:
         """Returns what the request would get now; writes nothing. `nonce`: with which it was sent before, if it was; `opened`: it is known
         to have opened a generation, even if the record no longer names it."""
         view = await self.patiently(lambda: self.store.load(prepared.address))
         record = view.record
         if record is None:
             return view, unknown(view), {}
-        evidence: dict[str, Evidence] = {}
+        evidence: dict[str, Found] = {}
         if record.outcome is Outcome.SUCCEEDED:
             result = await self.store.result(record.address, record.generation)
             spec = await self.store.spec(record.address, record.generation)
@@ -192,7 +192,7 @@ class LocalRunner:
                     return ending
 
     async def without_owning(
-        self, sent: Submission, view: View, said: Answered, evidence: Mapping[str, Evidence]
+        self, sent: Submission, view: View, said: Answered, evidence: Mapping[str, Found]
     ) -> Ending | None:
         """The request's end, if it may end now. None: it has to own the key, or to wait for its owner."""
         record, mine = view.record, sent.mine
@@ -277,7 +277,7 @@ class LocalRunner:
         prepared: Prepared,
         said: Answered,
         record: Record | None,
-        evidence: Mapping[str, Evidence],
+        evidence: Mapping[str, Found],
         *,
         replayed: bool,
     ) -> Ending:

@@ -60,7 +60,9 @@ def _conditions() -> Schema:
         "type": "object",
         "required": ["type", "status"],
         "properties": {
-            "type": _text("Complete, Failed, Reserved, Held, Mismatch, ResultGone, Ready, Reconciling or Stalled."),
+            "type": _text(
+                "Complete, Failed, Reserved, Held, Mismatch, ResultGone, ResultChanged, Ready, Reconciling or Stalled."
+            ),
             "status": _text("", enum=["True", "False", "Unknown"]),
             "reason": _text("One word for programs."),
             "message": _text("One sentence for people."),

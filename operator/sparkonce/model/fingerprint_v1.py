@@ -48,6 +48,7 @@ SPEC_CLASSES: Mapping[str, FieldClass] = {
     "onDuplicate": FieldClass.IGNORED,
     "onMismatch": FieldClass.IGNORED,
     "onFinalized": FieldClass.IGNORED,
+    "onResultChanged": FieldClass.IGNORED,
     "onUnknown": FieldClass.IGNORED,
     "onDelete": FieldClass.IGNORED,
     "retry": FieldClass.IGNORED,

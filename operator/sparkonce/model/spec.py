@@ -269,6 +269,11 @@ class OnFinalized(StrEnum):
     RERUN_IF_FAILED = "RerunIfFailed"
 
 
+class OnResultChanged(StrEnum):
+    REPLAY = "Replay"
+    GONE = "Gone"
+
+
 class OnUnknown(StrEnum):
     HOLD = "Hold"
     RETRY = "Retry"
@@ -473,6 +478,9 @@ class JobSpec(ResourceModel):
     its place is taken in any case, unless this is RejectAlways."""
     on_finalized: OnFinalized = OnFinalized.REPLAY
     """A duplicate of a finished job gets its result; RerunIfFailed runs a failed one again."""
+    # Without a default in the CRD, as `stream`: operators of earlier releases refuse a field that they do not know.
+    on_result_changed: OnResultChanged | None = None
+    """A duplicate of a job whose rows others changed gets its result (Replay, if absent), or ResultGone."""
     on_unknown: OnUnknown = OnUnknown.HOLD
     """Opaque jobs only: what to do when it is unknown whether an attempt took effect."""
     on_delete: OnDelete = OnDelete.STOP

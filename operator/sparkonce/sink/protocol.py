@@ -310,13 +310,82 @@ def replacing(options: WriteOptions, declared: WriteMode | None) -> WriteMode | 
     return None if mode is WriteMode.APPEND else mode
 
 
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A commit that removed or rewrote rows of an earlier one."""
+
+    commit: str
+    """`version 7` of a Delta table, `snapshot 123` of an Iceberg table."""
+    operation: str = ""
+    """As its writer named it (`DELETE`, `overwrite`), at most `OPERATION` characters; empty if it did not."""
+    key: str = ""
+    """The sink key, where it is a commit of sparkonce."""
+    shared: bool = False
+    """The rows had been compacted into files with other rows, and this commit changed such a file: perhaps only the others."""
+
+    def __str__(self) -> str:
+        by = f"key {self.key.partition('-')[0][:12]}" if self.key else ""
+        said = ", ".join(filter(None, (self.operation, by)))
+        return f"{self.commit} ({said})" if said else self.commit
+
+
+OPERATION = 40
+"""Characters of an operation's name: other writers choose it."""
+CHANGES_NAMED = 5
+"""Commits that a probe names at most: status, JSON and terminals show all of them."""
+
+
 class Evidence(StrEnum):
+    """What a probe found of a recorded result. It has the fields of `Probed`, which a verdict without details is, too."""
+
     PRESENT = "present"
     REPLACED = "replaced"
     """A later generation replaced the rows."""
+    CHANGED = "changed"
+    """The table records the commit, and later commits, which are named, removed or rewrote some of its rows or all."""
     GONE = "gone"
-    """The slot, or a file that it names, is missing."""
+    """The table, the slot, or a file that the table or the slot log still names is missing, or the table no longer records the commit."""
     NOT_CHECKED = "not checked"
+
+    @property
+    def verdict(self) -> Evidence:
+        return self
+
+    @property
+    def why(self) -> str:
+        return ""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return ()
+
+    @property
+    def remedy(self) -> str:
+        return ""
+
+
+APPEND_INSTEAD = "delete what is left of its rows, declare onRerun: Append for it and run `sparkonce rerun -f FILE`"
+"""Remedy where an output cannot find the rows that a rerun would replace: it knows them by their files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """A verdict with what it rests on."""
+
+    verdict: Evidence
+    why: str
+    """Why it is so: the predicate of a sentence about the output, one line."""
+    changes: tuple[Change, ...] = ()
+    """The newest ones, at most `CHANGES_NAMED`."""
+    remedy: str = ""
+    """What to do before the rows can be written anew, where the output would refuse a plain rerun; empty: a rerun works."""
+
+    def __str__(self) -> str:
+        return str(self.verdict)
+
+
+Found = Evidence | Probed
+"""Answer of a probe."""
 
 
 @dataclass(frozen=True)
@@ -398,6 +467,8 @@ class Inventory:
     """Paths of the files that readers see; a file that they read twice is here twice."""
     unreadable: tuple[str, ...] = ()
     """A sentence for each piece of evidence that does not parse."""
+    hidden: Mapping[str, Found] = field(default_factory=dict)
+    """Sink key -> what became of its rows, for visible effects with files that readers do not see (Delta, Iceberg)."""
     commits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Sink key -> its commits, human-readable, for keys with more than one write in the table's own history."""
     location: str = ""
@@ -433,8 +504,9 @@ class Sink(Protocol):
         """The committed slot, whatever its token; None is only a hint."""
         ...
 
-    async def probe(self, key: SinkKey, slot_digest: str | None) -> Evidence:
-        """Whether a recorded result still exists: a hint for replays. Lists, never writes."""
+    async def probe(self, key: SinkKey, slot_digest: str | None) -> Found:
+        """Whether a recorded result still exists: a hint for replays. Lists, never writes. Where every file of the commit is visible it
+        reads no history; the work for others is bounded (`sink.trace.LOOK_BACK`)."""
         ...
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:

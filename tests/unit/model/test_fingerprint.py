@@ -89,6 +89,7 @@ POLICIES: list[tuple[Loc, Any]] = [
     (("spec", "onDuplicate"), "Reject"),
     (("spec", "onMismatch"), "Supersede"),
     (("spec", "onFinalized"), "RerunIfFailed"),
+    (("spec", "onResultChanged"), "Gone"),
     (("spec", "onUnknown"), "Retry"),
     (("spec", "onDelete"), "Detach"),
     (("spec", "retry", "maxAttempts"), 7),

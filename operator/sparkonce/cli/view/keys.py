@@ -82,6 +82,9 @@ def print_key(described: Described, source: Source, *, now: float) -> None:
             for each in outputs
         ]
         print_table(("OUTPUT", "ROWS", "SIZE", *found, "PLACE"), rows)
+        for each in outputs:
+            if why := each.get("foundWhy"):
+                tell(f"{each['name']} is {each['found']}: {why}")
     if values := result.get("values"):
         tell("")
         print_table(("VALUE", ""), [(name, outcome.as_json(value)) for name, value in values.items()])

@@ -19,7 +19,7 @@ from sparkonce.commands.describe import phase_of
 from sparkonce.local.runner import NOWHERE, Ending
 from sparkonce.model.identity import Key
 from sparkonce.model.record import Outcome, Record, Result, State, application_name
-from sparkonce.sink.protocol import Evidence
+from sparkonce.sink.protocol import Evidence, Found
 
 LOG_LINES = 25
 """Lines shown of a failed attempt's log; the path of the whole log is printed with them."""
@@ -131,12 +131,23 @@ def _success(ending: Ending, result: Result | None) -> Iterator[str]:
     if result is None:
         return
     for output in result.outputs:
-        unchecked = (
-            " (not reachable now, so not checked)" if ending.evidence.get(output.name) is Evidence.NOT_CHECKED else ""
-        )
-        yield f"  {output.name}: {output.uri}, {words.size(output.bytes)}{unchecked}"
+        found = _found(ending.evidence.get(output.name, Evidence.PRESENT))
+        yield f"  {output.name}: {output.uri}, {words.size(output.bytes)}{found}"
     if result.values:
         yield "  values: " + ", ".join(f"{name}={as_json(value)}" for name, value in result.values.items())
+    if any(found.verdict is Evidence.CHANGED for found in ending.evidence.values()):
+        yield f"  to write the rows anew: {ending.unblock}"
+
+
+def _found(found: Found) -> str:
+    """What a probe found of an output, where it is more than that it is there."""
+    match found.verdict:
+        case Evidence.CHANGED:
+            return f" (changed: {found.why})"
+        case Evidence.NOT_CHECKED:
+            return f" (not checked: {found.why})" if found.why else " (not reachable now, so not checked)"
+        case _:
+            return ""
 
 
 def _failure(record: Record, result: Result | None, attempts: Path) -> Iterator[str]:

@@ -17,12 +17,15 @@ from sparkonce.errors import OutputCorrupt
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta.log import IDEM, LOG, slot_number
+from sparkonce.sink.delta.removals import traced
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import Listed, TableObjects
 from sparkonce.sink.protocol import (
     CommittedFile,
     DataFile,
     Effect,
+    Evidence,
+    Found,
     Inventory,
     SinkKey,
     Slot,
@@ -32,6 +35,7 @@ from sparkonce.sink.protocol import (
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of
+from sparkonce.sink.trace import AUDIT_BACK
 
 STAGING = "so-"
 """Prefix of folders with staged rows. Not an underscore: VACUUM must see files there that no version names any more."""
@@ -120,19 +124,34 @@ async def inventory(objects: TableObjects, table: DeltaSnapshot | None, kind: st
             folders.setdefault(folder, []).append(each)
     commits = _commits(objects, table, everything)
     found = _evidence(objects, table, listed, {_key_of(folder) for folder in folders}, commits)
+    effects = _effects(found, frozenset() if table is None else table.live.keys())
     return Inventory(
         kind=kind,
         uri=objects.uri,
-        effects=_effects(found, frozenset() if table is None else table.live.keys()),
+        effects=effects,
         staged=tuple(_staged(table, found, folder, inside) for folder, inside in folders.items()),
         live=() if table is None else tuple(sorted(table.live)),
         unreadable=tuple(found.unreadable),
+        hidden={} if table is None else await _hidden(objects, table, effects),
         commits={
             sink_key: tuple(f"version {version}" for version in versions.values())
             for sink_key, versions in found.commits.items()
             if len(versions) > 1
         },
     )
+
+
+async def _hidden(objects: TableObjects, table: DeltaSnapshot, effects: Iterable[Effect]) -> dict[str, Found]:
+    """As `Inventory.hidden`."""
+    unseen: dict[str, set[str]] = {}
+    for effect in effects:
+        paths = {file.path for file in effect.files}
+        if effect.visible and (lost := (paths - table.live.keys()) | (paths & table.masked)):
+            unseen.setdefault(effect.slot.sink_key, set()).update(lost)
+    if not unseen:
+        return {}
+    trace = await traced(objects, table, set().union(*unseen.values()), back=AUDIT_BACK)
+    return {sink_key: trace.probed(lost) or Evidence.PRESENT for sink_key, lost in unseen.items()}
 
 
 def _effects(found: _Collected, live: Collection[str]) -> tuple[Effect, ...]:

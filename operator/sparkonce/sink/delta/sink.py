@@ -34,7 +34,14 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 
 from sparkonce import blocking
-from sparkonce.errors import InvalidInput, LateInSeries, OutputUnavailable, OutputUnsupported, SparkonceError
+from sparkonce.errors import (
+    InvalidInput,
+    LateInSeries,
+    OutputCorrupt,
+    OutputUnavailable,
+    OutputUnsupported,
+    SparkonceError,
+)
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.model.spec import OnRerun, Series, WriteMode
 from sparkonce.sink.delta import commit as plan
@@ -46,20 +53,25 @@ from sparkonce.sink.delta import stream as delta_stream
 from sparkonce.sink.delta import widths as delta_widths
 from sparkonce.sink.delta.inventory import inventory, is_opening, is_replaced, missing, staging_folder
 from sparkonce.sink.delta.partitions import laid_out
+from sparkonce.sink.delta.removals import traced
 from sparkonce.sink.delta.snapshot import DeltaSnapshot, Log
 from sparkonce.sink.groups import as_grouped
 from sparkonce.sink.objects.protocol import TableObjects, refuse_unless_absent
 from sparkonce.sink.protocol import (
+    APPEND_INSTEAD,
     PLAIN,
     AlreadyCommitted,
+    Change,
     CommitOutcome,
     Committed,
     Conflicting,
     DataFile,
     Evidence,
     FencedOff,
+    Found,
     Inventory,
     Late,
+    Probed,
     SinkKey,
     Slot,
     SlotState,
@@ -137,7 +149,7 @@ class DeltaTableSink:
         table = await self._log.load()
         return None if table is None else await self._standing(table, key)
 
-    async def probe(self, key: SinkKey, slot_digest: str | None) -> Evidence:
+    async def probe(self, key: SinkKey, slot_digest: str | None) -> Found:
         table = await self._log.load()
         if table is None:
             return Evidence.GONE
@@ -146,16 +158,38 @@ class DeltaTableSink:
         number = table.committed(key)
         slot = None if number is None else await evidence.numbered(self._objects, key, number)
         slots = () if slot is None else await delta_stream.recorded(self._objects, table, key, slot)
+        if number is not None and slot is None:
+            # A rerun would not see what it has to replace, and add the rows a second time.
+            backup = (
+                f"restore {evidence.folder_of(key)} in {self.uri} from a backup"
+                if self.on_rerun is OnRerun.REPLACE
+                else ""
+            )
+            return Probed(verdict=Evidence.GONE, why="its slot is gone", remedy=backup)
         if not slots or (slot_digest is not None and digest_of(slots[-1]) != slot_digest):
             return Evidence.GONE
         files = [file for each in slots for file in await files_of(self._objects, each)]
-        lost = frozenset(file.path for file in files if file.path not in table.live)
-        if lost:
-            rewritten = await self._log.rewritten(table, lost)
-            if rewritten is not True:
-                return Evidence.NOT_CHECKED if rewritten is None else Evidence.GONE
-        left = [file for file in files if file.path not in lost]
-        return Evidence.GONE if await missing(self._objects, left) else Evidence.PRESENT
+        unseen = {file.path for file in files if file.path not in table.live}
+        if gone := await missing(self._objects, [file for file in files if file.path not in unseen]):
+            why = f"{len(gone)} file(s) that the table names are missing, the first is {gone[0]}"
+            return Evidence.GONE if not unseen else await self._explained(table, key, Evidence.GONE, why)
+        if lost := unseen | (table.masked & {file.path for file in files}):
+            found = (await traced(self._objects, table, lost)).probed(lost)
+            if found is not None:
+                return await self._explained(table, key, found.verdict, found.why, found.changes)
+        return Evidence.PRESENT
+
+    async def _explained(
+        self, table: DeltaSnapshot, key: SinkKey, verdict: Evidence, why: str, changes: tuple[Change, ...] = ()
+    ) -> Probed:
+        """A verdict with what to do where the table would refuse to replace the rows."""
+        again = key.model_copy(update={"generation": key.generation + 1, "batch": None})
+        try:
+            refused = isinstance(await plan.older(self._objects, table, again, self.on_rerun), str)
+            remedy = APPEND_INSTEAD if refused else ""
+        except OutputCorrupt:
+            remedy = f"restore {evidence.folder_of(key)} in {self.uri} from a backup"
+        return Probed(verdict=verdict, why=why, changes=changes, remedy=remedy)
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
         if token <= 1:  # no token is below: nothing to bar, nothing is written

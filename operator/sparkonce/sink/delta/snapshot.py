@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, cast
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -25,8 +26,6 @@ from sparkonce.sink.protocol import SeriesPlace, SinkKey
 
 CHECKPOINT_INTERVAL = 10
 """Versions between checkpoints unless the table sets it: the default of Delta's own writer."""
-LOOK_BACK = 200
-"""Log entries read at most to find who removed a file; each is one request to the store."""
 
 LIBRARY_ERRORS = (DeltaError, OSError, ValueError, RuntimeError)
 """Errors that delta-rs raises for a failing store and for an invalid log alike."""
@@ -76,6 +75,20 @@ class DeltaSnapshot:
             plain_path(raw): Live(raw, size, values) for raw, size, values in zip(paths, sizes, partitions, strict=True)
         }
 
+    @cached_property
+    def masked(self) -> frozenset[str]:
+        """Those of the live files of which a deletion vector hides rows. Raises: OutputUnavailable."""
+        if "deletionVectors" not in self.features:
+            return frozenset()
+        try:
+            root = unquote(self._table.table_uri).rstrip("/") + "/"
+            uris = (unquote(uri) for batch in self._table.deletion_vectors() for uri in batch["filepath"].to_pylist())
+            return frozenset(uri.removeprefix(root) for uri in uris)
+        except LIBRARY_ERRORS as error:
+            raise OutputUnavailable(
+                f"cannot read the deletion vectors of the Delta table {self._table.table_uri}"
+            ) from error
+
     @property
     def checkpoint_interval(self) -> int:
         text = self.configuration.get("delta.checkpointInterval", "")
@@ -122,25 +135,6 @@ class Log:
                 table.cleanup_metadata()
         except LIBRARY_ERRORS:
             return
-
-    async def rewritten(self, snapshot: DeltaSnapshot, paths: frozenset[str]) -> bool | None:
-        """Whether all these files, which are not live, were removed by writers that only moved their rows (OPTIMIZE).
-        None: the log does not reach back that far."""
-        left = set(paths)
-        for version in range(snapshot.version, max(-1, snapshot.version - LOOK_BACK), -1):
-            data = await self.objects.get(entry_path(version))
-            if data is None:
-                break
-            for line in data.splitlines():
-                removed = json.loads(line).get("remove") if b'"remove"' in line else None
-                if removed is None or (path := plain_path(removed["path"])) not in left:
-                    continue
-                if removed.get("dataChange", True):
-                    return False
-                left.discard(path)
-            if not left:
-                return True
-        return None
 
     def _unreadable(self, error: Exception) -> OutputUnavailable:
         said = (str(error).splitlines() or [type(error).__name__])[0]

@@ -160,6 +160,11 @@ def history(metadata: TableMetadata) -> dict[str, dict[str, int]]:
     return found
 
 
+def sink_key_in(summary: Summary) -> str:
+    """The sink key that a snapshot was committed for; empty for another writer's."""
+    return str(summary.additional_properties.get(f"{_PREFIX}sink-key", ""))
+
+
 def lineage_of(sink_key: str) -> tuple[str, int]:
     """Lineage and generation of a sink key, ignoring its batch; the text itself and 0 if it is not a sink key."""
     match = _SINK_KEY.match(sink_key)

@@ -1,17 +1,21 @@
-"""Data files of an Iceberg table: which ones readers see, which ones compactions rewrote and later generations replaced."""
+"""Data files of an Iceberg table: which ones readers see, what became of the others (see `sink.trace`), and which ones later generations
+replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
-from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from sparkonce.sink.iceberg.catalog import asking
-from sparkonce.sink.iceberg.evidence import COMMITTED, Mark, lineage_of, marks
+from sparkonce.sink.iceberg.evidence import COMMITTED, Mark, lineage_of, marks, sink_key_in
+from sparkonce.sink.iceberg.masks import Masks, change_of, masks
 from sparkonce.sink.protocol import SinkKey
 from sparkonce.sink.stream import place
+from sparkonce.sink.trace import LOOK_BACK, Group, RowTrace, Step
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -36,23 +40,68 @@ def live(table: Table) -> list[DataFile]:
         ]
 
 
-def rewritten(table: Table, paths: Iterable[str]) -> set[str] | None:
-    """Those of the paths whose rows a compaction moved to other files; None if the snapshots needed to decide have expired.
+def traced(
+    table: Table, lost: Iterable[str], seen: Collection[str], masked: Masks, *, back: int = LOOK_BACK
+) -> RowTrace:
+    """Follows files that readers do not see, or not whole, through the history of `main`: `back` snapshots at most (the list of manifests
+    of each, and those of its manifests that remove files), and no further than they are kept. seen: the files that readers see, `masked` of
+    them not whole.
 
     Raises:
-        OutputUnavailable: a manifest cannot be read.
+        OutputUnavailable: a manifest or a delete file cannot be read.
     """
-    left = set(paths)
-    moved: set[str] = set()
-    head = table.metadata.current_snapshot()
-    for snapshot in ancestors_of(head, table.metadata):
-        if not left:
-            return moved
-        gone = _removed_by(table, snapshot) & left
-        left -= gone
-        if snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE:
-            moved |= gone
-    return None if left else moved
+    trace = RowTrace(lost, set(seen) - masked.by.keys())
+    for step in _hiding(masked):
+        trace.step(step)
+    for snapshot in islice(history_of(table.metadata), back):
+        if trace.done:
+            break
+        step, hidden = _step(table, snapshot)
+        trace.step(step)
+        for each in _hiding(hidden):
+            trace.step(each)
+    return trace
+
+
+def _hiding(masked: Masks) -> Iterator[Step]:
+    for change in dict.fromkeys(masked.by.values()):
+        yield Step(change=change, marks=[path for path, by in masked.by.items() if by == change])
+
+
+def history_of(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """The snapshots of `main`, from its newest back to the first, or to one that has expired."""
+    kept = {each.snapshot_id: each for each in metadata.snapshots}  # pyiceberg searches all of them for each lookup
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        snapshot = kept.get(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
+
+
+def rolled_back(metadata: TableMetadata, mark: Mark) -> str | None:
+    """One clause, if the snapshot of a commit is provably not in the history of `main`; None: it is, or the snapshots that would show it
+    have expired.
+
+    Sequence numbers rise along a history, and the evidence of a commit got the one after its rows: the first older snapshot that is met
+    must be the commit's. A history that ends before proves nothing: expiry by pyiceberg makes a snapshot whose parent it removed look like
+    the first one."""
+    evidence = metadata.snapshot_by_id(mark.at)
+    if evidence is None or evidence.sequence_number is None:
+        return None
+    if metadata.current_snapshot() is None:
+        return f"snapshot {mark.snapshot}, its commit, is not in the history of main, which has no snapshot"
+    for snapshot in history_of(metadata):
+        if snapshot.snapshot_id == mark.snapshot:
+            return None
+        if snapshot.sequence_number is not None and snapshot.sequence_number < evidence.sequence_number:
+            went = f"which went back to snapshot {snapshot.snapshot_id}"
+            return f"snapshot {mark.snapshot}, its commit, is not in the history of main, {went}"
+    return None
+
+
+def moved_main(metadata: TableMetadata, mark: Mark) -> bool:
+    """Whether a commit without files has a snapshot of its own, as one that removes other rows does; False if that has expired."""
+    snapshot = metadata.snapshot_by_id(mark.snapshot)
+    return snapshot is not None and snapshot.summary is not None and sink_key_in(snapshot.summary) == mark.sink_key
 
 
 def superseded(metadata: TableMetadata, key: SinkKey) -> list[Mark]:
@@ -105,12 +154,27 @@ def of_lineage(metadata: TableMetadata, key: SinkKey, wanted: Callable[[int], bo
         yield mark
 
 
-def _removed_by(table: Table, snapshot: Snapshot) -> set[str]:
+def _step(table: Table, snapshot: Snapshot) -> tuple[Step, Masks]:
+    """What a snapshot did to data files, and what had been hidden in those whose rows it moved."""
+    summary = snapshot.summary
+    moves = summary is not None and summary.operation == Operation.REPLACE
+    removed: dict[str, Group] = {}
+    added: dict[str, Group] = {}
     with asking(f"cannot read the manifests of {table.location()}"):
-        return {
-            entry.data_file.file_path
-            for manifest in snapshot.manifests(table.io)
-            if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.deleted_files_count != 0
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
-            if entry.status == ManifestEntryStatus.DELETED
-        }
+        for manifest in snapshot.manifests(table.io):
+            if manifest.added_snapshot_id != snapshot.snapshot_id or manifest.content != ManifestContent.DATA:
+                continue
+            if manifest.deleted_files_count == 0 and not (moves and manifest.added_files_count != 0):
+                continue
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                file, of = entry.data_file, {ManifestEntryStatus.DELETED: removed, ManifestEntryStatus.ADDED: added}
+                if entry.status in of:
+                    of[entry.status][file.file_path] = (manifest.partition_spec_id, file.partition)
+    change = change_of(snapshot)
+    if not moves:
+        return Step(change=change, removed=removed), Masks()
+    parent = snapshot.parent_snapshot_id
+    before = table.metadata.snapshot_by_id(parent) if parent is not None else None
+    hidden = masks(table, before, of=removed)
+    marked = removed if hidden.unknown else hidden.by.keys()
+    return Step(change=change, moved=removed, added=added, marked=marked), hidden

@@ -6,6 +6,7 @@ in files that this list does not contain.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,11 +24,13 @@ from sparkonce.sink.iceberg.evidence import (
     sink_key_of,
     token_and_nonce,
 )
-from sparkonce.sink.iceberg.files import live
+from sparkonce.sink.iceberg.files import live, moved_main, rolled_back, traced
+from sparkonce.sink.iceberg.masks import masks
 from sparkonce.sink.iceberg.snapshot import TableView
 from sparkonce.sink.objects.protocol import Listed
-from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, Slot, StagedFolder, shown
+from sparkonce.sink.protocol import CommittedFile, Effect, Evidence, Found, Inventory, Probed, Slot, StagedFolder, shown
 from sparkonce.sink.slotlog.layout import files_of
+from sparkonce.sink.trace import AUDIT_BACK
 
 THREADS = 8
 """Concurrent reads of slots: one round trip after the other would take as long as everything else together."""
@@ -49,7 +52,8 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
     table, objects = view.table, view.objects
     folders = _folders(await objects.list(DATA))
     own = f"{table.location()}/"
-    seen = [file.file_path.removeprefix(own) for file in live(table)]
+    files = [file.file_path for file in live(table)]
+    seen = [path.removeprefix(own) for path in files]
     effects, unreadable = _effects(view, frozenset(seen))
     evidence: dict[str, KeyEvidence | None] = {}
     staged = []
@@ -77,6 +81,7 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
         staged=tuple(staged),
         live=tuple(path for path in seen if path.startswith(f"{DATA}/{MARK}")),
         unreadable=tuple(unreadable),
+        hidden=_hidden(view, effects, set(files)),
         commits={
             sink_key: tuple(f"snapshot {snapshot}" for snapshot in snapshots.values())
             for sink_key, snapshots in history(table.metadata).items()
@@ -111,6 +116,27 @@ def _effects(view: TableView, seen: frozenset[str]) -> tuple[tuple[Effect, ...],
             effect = Effect(slot=read[0], files=read[1], commit=f"snapshot {mark.snapshot}", visible=visible)
             effects.append((sequence[mark.at], effect))
     return shown(effects, seen), unreadable
+
+
+def _hidden(view: TableView, effects: Iterable[Effect], seen: set[str]) -> dict[str, Found]:
+    """As `Inventory.hidden`. Where delete files may hide more than can be told, what is known of it."""
+    table, found, lost = view.table, dict[str, Found](), dict[str, set[str]]()
+    hidden = masks(table, table.current_snapshot())
+    for effect in effects:
+        sink_key = effect.slot.sink_key
+        mark = evidence_of(table.metadata, sink_key).committed
+        if mark is None or not effect.visible:
+            continue
+        files = {f"{mark.location}/{file.path}" for file in effect.files if file.rows}
+        unseen = files - seen
+        if (unseen or moved_main(table.metadata, mark)) and (why := rolled_back(table.metadata, mark)):
+            found[sink_key] = Probed(verdict=Evidence.GONE, why=why)
+        elif unseen or files & hidden.by.keys():
+            lost[sink_key] = unseen | (files & hidden.by.keys())
+    if lost:
+        trace = traced(table, set().union(*lost.values()), seen, hidden, back=AUDIT_BACK)
+        found |= {sink_key: trace.probed(paths) or Evidence.PRESENT for sink_key, paths in lost.items()}
+    return found
 
 
 def _read(view: TableView, mark: Mark) -> tuple[Slot, tuple[CommittedFile, ...]] | str:

@@ -51,18 +51,22 @@ from sparkonce.sink.iceberg.evidence import (
     summary_of,
     token_and_nonce,
 )
-from sparkonce.sink.iceberg.files import live, replaced_by, rewritten
+from sparkonce.sink.iceberg.files import live, moved_main, replaced_by, rolled_back, traced
 from sparkonce.sink.iceberg.inventory import inventory
+from sparkonce.sink.iceberg.masks import masks
 from sparkonce.sink.iceberg.schema import fit, identity_columns, reused, schema_of, unmapped, unwritable
 from sparkonce.sink.iceberg.snapshot import PreparedCommit, TableView, closed
 from sparkonce.sink.iceberg.staging import identified, laid_out
 from sparkonce.sink.protocol import (
+    APPEND_INSTEAD,
     PLAIN,
     CommitOutcome,
     Committed,
     Evidence,
+    Found,
     Inventory,
     Late,
+    Probed,
     SinkKey,
     Slot,
     SlotState,
@@ -163,7 +167,7 @@ class IcebergTableSink:
         view = self._view()
         return None if view is None else view.committed(evidence_of(view.table.metadata, key))
 
-    async def probe(self, key: SinkKey, slot_digest: str | None) -> Evidence:
+    async def probe(self, key: SinkKey, slot_digest: str | None) -> Found:
         view = self._view()
         if view is None:
             return Evidence.GONE
@@ -173,9 +177,10 @@ class IcebergTableSink:
             marks = table_stream.recorded(view, key)
             if not marks or (slot_digest is not None and marks[-1].digest != slot_digest):
                 return Evidence.GONE
-            return self._visible(view, marks)
-        except OutputCorrupt:
-            return Evidence.GONE
+            found = self._visible(view, marks)
+        except OutputCorrupt as error:
+            found = Probed(verdict=Evidence.GONE, why=str(error))
+        return found if found.verdict is Evidence.PRESENT else self._explained(view, key, found)
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
         if token <= 1:
@@ -347,24 +352,43 @@ class IcebergTableSink:
         table = sending.load()
         return None if table is None else TableView(table, self.uri, self._durable)
 
-    def _visible(self, view: TableView, marks: Sequence[Mark]) -> Evidence:
+    def _visible(self, view: TableView, marks: Sequence[Mark]) -> Found:
         """Whether readers see the rows of these commits, in the original files or in compacted ones."""
-        named = [(mark, file) for mark in marks for file in view.files_of(mark)]
-        unseen = {f"{mark.location}/{file.path}" for mark, file in named} - {f.file_path for f in live(view.table)}
-        if unseen:
-            moved = rewritten(view.table, unseen)
-            if moved is None:
-                return Evidence.NOT_CHECKED
-            if len(moved) < len(unseen):
-                return Evidence.GONE
-        there = [(mark, file) for mark, file in named if f"{mark.location}/{file.path}" not in unseen]
-        listed = {
-            (mark.at, each.path): each.bytes
-            for mark in dict.fromkeys(mark for mark, _ in there)
-            for each in blocking.run(view.at(mark).list(mark.slot.rpartition("/")[0]))
-        }
-        kept = all(listed.get((mark.at, file.path)) == file.bytes for mark, file in there)
-        return Evidence.PRESENT if kept else Evidence.GONE
+        table, seen = view.table, {file.file_path for file in live(view.table)}
+        named = {mark: {f"{mark.location}/{file.path}": file for file in view.files_of(mark)} for mark in marks}
+        unseen = {path for files in named.values() for path in files} - seen
+        for mark, files in named.items():
+            doubtful = not unseen.isdisjoint(files) if files else moved_main(table.metadata, mark)
+            if doubtful and (why := rolled_back(table.metadata, mark)) is not None:
+                return Probed(verdict=Evidence.GONE, why=why)
+        for mark, files in named.items():
+            there = [file for path, file in files.items() if path in seen]
+            listed = blocking.run(view.at(mark).list(mark.slot.rpartition("/")[0])) if there else ()
+            sizes = {each.path: each.bytes for each in listed}
+            if gone := [file.path for file in there if sizes.get(file.path) != file.bytes]:
+                why = f"{len(gone)} file(s) that the table names are missing, the first is {gone[0]}"
+                return Probed(verdict=Evidence.GONE, why=why)
+        own = {path for files in named.values() for path in files}
+        hidden = masks(table, table.current_snapshot(), of=None if unseen else own)
+        if lost := unseen | (hidden.by.keys() & own):
+            found = traced(table, lost, seen, hidden).probed(lost)
+            if found is not None and found.verdict is Evidence.CHANGED:
+                return found
+        else:
+            found = None
+        if hidden.unknown:
+            return Probed(verdict=Evidence.NOT_CHECKED, why=hidden.unknown)
+        return found or Evidence.PRESENT
+
+    def _explained(self, view: TableView, key: SinkKey, found: Found) -> Probed:
+        """A verdict with what to do where the table would refuse to replace the rows."""
+        again, remedy = key.model_copy(update={"generation": key.generation + 1, "batch": None}), ""
+        if self.on_rerun is OnRerun.REPLACE:
+            try:
+                remedy = APPEND_INSTEAD if isinstance(view.removed(again), str) else ""
+            except OutputCorrupt as error:
+                remedy = str(error)
+        return Probed(verdict=found.verdict, why=found.why, changes=found.changes, remedy=remedy)
 
     def _change(self, view: TableView, key: SinkKey, at: KeyEvidence, slot: Slot, ready: PreparedCommit) -> TableChange:
         path, digest = view.put(key, slot)

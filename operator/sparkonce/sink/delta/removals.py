@@ -1,0 +1,62 @@
+"""What became of files of a Delta table that readers do not see any more, from the entries of its log (see `sink.trace`).
+
+`dataChange: false` is Delta's word for a commit that only moves rows. A deletion vector leaves a file in the table and hides rows of it:
+delta-rs lists the files that have one (`DeltaSnapshot.masked`), and the log has the commit that added it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkonce.sink.delta.log import IDEM, entry_path, plain_path
+from sparkonce.sink.delta.snapshot import DeltaSnapshot
+from sparkonce.sink.objects.protocol import TableObjects
+from sparkonce.sink.protocol import Change
+from sparkonce.sink.trace import LOOK_BACK, Group, RowTrace, Step, operation_name
+
+
+async def traced(
+    objects: TableObjects, table: DeltaSnapshot, lost: Iterable[str], *, back: int = LOOK_BACK
+) -> RowTrace:
+    """Follows files through the log: `back` entries at most, one request each, and no further than the log goes back."""
+    trace = RowTrace(lost, table.live.keys() - table.masked)
+    for version in range(table.version, max(-1, table.version - back), -1):
+        if trace.done or (entry := await objects.get(entry_path(version))) is None:
+            break
+        trace.step(step_of(version, entry))
+    return trace
+
+
+def step_of(version: int, entry: bytes) -> Step:
+    """What an entry of the log did to files."""
+    lines = (json.loads(line) for line in entry.splitlines() if line.strip())
+    actions = [next(iter(line.items())) for line in lines if line]
+    adds = [body for name, body in actions if name == "add"]
+    removes = [body for name, body in actions if name == "remove"]
+    moves = [body for body in removes if not body.get("dataChange", True)]
+    return Step(
+        change=Change(commit=f"version {version}", operation=_operation(actions), key=_sink_key(actions)),
+        removed=[plain_path(body["path"]) for body in removes if body.get("dataChange", True)],
+        moved={plain_path(body["path"]): _partition(body) for body in moves},
+        added={plain_path(body["path"]): _partition(body) for body in adds} if moves else {},
+        marks=[
+            plain_path(body["path"]) for body in adds if body.get("deletionVector") and body.get("dataChange", True)
+        ],
+        marked={plain_path(body["path"]) for body in moves if body.get("deletionVector")},
+    )
+
+
+def _partition(body: Mapping[str, Any]) -> Group:
+    values = body.get("partitionValues")
+    return None if values is None else frozenset(values.items())
+
+
+def _operation(actions: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    return next((operation_name(body.get("operation")) for name, body in actions if name == "commitInfo"), "")
+
+
+def _sink_key(actions: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    identifiers = (str(body.get("appId", "")) for name, body in actions if name == "txn")
+    return next((each.removeprefix(IDEM) for each in identifiers if each.startswith(IDEM)), "")

@@ -1,0 +1,108 @@
+"""Rows of an Iceberg table that delete files hide while their data file stays in it (merge-on-read).
+
+pyiceberg matches position deletes with data files, by their bounds of paths; where these are no single path, the paths are read from the
+delete file. Equality deletes hide rows by value, and pyiceberg does not read them: nothing is claimed of a table that has some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from pyiceberg.manifest import DataFile, ManifestContent
+
+from sparkonce.sink.iceberg.catalog import asking
+from sparkonce.sink.iceberg.evidence import sink_key_in
+from sparkonce.sink.protocol import Change
+from sparkonce.sink.trace import operation_name
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+READ = 20
+"""Delete files read at most for one answer, each one request: it is on the path of every replay."""
+FILE_PATH = 2147483546
+"""Iceberg's field id of `file_path` in a position delete file."""
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Data files of which rows are hidden."""
+
+    by: Mapping[str, Change] = field(default_factory=dict)
+    """Location of the file -> the newest snapshot that hides rows of it."""
+    unknown: str = ""
+    """Why this is not all, as a clause; empty: it is."""
+
+
+def masks(table: Table, snapshot: Snapshot | None, *, of: Collection[str] | None = None) -> Masks:
+    """What delete files hide in a snapshot. of: the files to look at; None: all. Where the snapshot has no delete files nothing is read but
+    its list of manifests.
+
+    Raises:
+        OutputUnavailable: a manifest or a delete file cannot be read.
+    """
+    if snapshot is None:
+        return Masks()
+    with asking(f"cannot read the delete files of {table.location()}"):
+        manifests = [each for each in snapshot.manifests(table.io) if each.content == ManifestContent.DELETES]
+        entries = [
+            each for manifest in manifests for each in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        ]
+        if not entries:
+            return Masks()
+        try:
+            tasks = list(table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
+        except (ValueError, NotImplementedError):
+            return Masks(unknown="delete files of the table hide rows by their values")
+        added = {entry.data_file.file_path: entry.snapshot_id or 0 for entry in entries}
+        kept = {each.snapshot_id: each for each in table.metadata.snapshots}
+        found: dict[str, Change] = {}
+        named: dict[str, Collection[str]] = {}
+        for task in tasks:
+            path = task.file.file_path
+            if of is not None and path not in of:
+                continue
+            hiding = []
+            for delete in task.delete_files:
+                if delete.file_path not in named and len(named) >= READ:
+                    return Masks(found, f"more than {READ} delete files may hide rows of it")
+                if delete.file_path not in named:
+                    named[delete.file_path] = _paths_in(table, delete)
+                if path in named[delete.file_path]:
+                    hiding.append(added[delete.file_path])
+            if hiding:
+                found[path] = _change(kept, max(hiding, key=lambda number: _sequence(kept, number)))
+        return Masks(found)
+
+
+def change_of(snapshot: Snapshot) -> Change:
+    """A snapshot, as a change is named."""
+    summary = snapshot.summary
+    return Change(
+        commit=f"snapshot {snapshot.snapshot_id}",
+        operation=operation_name(summary.operation.value) if summary is not None else "",
+        key=sink_key_in(summary) if summary is not None else "",
+    )
+
+
+def _change(kept: Mapping[int, Snapshot], number: int) -> Change:
+    return change_of(kept[number]) if number in kept else Change(commit=f"snapshot {number}")
+
+
+def _sequence(kept: Mapping[int, Snapshot], number: int) -> int:
+    return (kept[number].sequence_number or 0) if number in kept else 0
+
+
+def _paths_in(table: Table, delete: DataFile) -> Collection[str]:
+    """The data files that a position delete file names."""
+    lower, upper = ((bounds or {}).get(FILE_PATH) for bounds in (delete.lower_bounds, delete.upper_bounds))
+    if lower is not None and lower == upper:
+        return {lower.decode()}
+    from pyarrow import parquet
+
+    with table.io.new_input(delete.file_path).open() as stream:
+        rows = parquet.read_table(cast("IO[Any]", stream), columns=["file_path"])
+    return {str(path) for path in rows["file_path"].to_pylist()}

@@ -1,0 +1,291 @@
+"""What a probe says of a Delta output on which others work: compaction, DELETE, overwrite, VACUUM, RESTORE, deletion vectors."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from harness.arrow_stage import table_of
+from harness.delta_stage import delta_stage, numbers_in
+from harness.delta_tables import later, sink_on, staged
+from sparkonce.blocking import run
+from sparkonce.errors import InvalidInput
+from sparkonce.model.spec import OnRerun
+from sparkonce.sink.delta import evidence
+from sparkonce.sink.delta.removals import traced
+from sparkonce.sink.delta.sink import DeltaTableSink, digest_of, open_delta
+from sparkonce.sink.delta.snapshot import Log
+from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.protocol import APPEND_INSTEAD, Committed, Evidence, Found, SinkKey, Slot, WriteOptions
+from sparkonce.sink.trace import LOOK_BACK
+
+OTHER = SinkKey(key_hash="ffff" * 5, output="orders", generation=1)
+
+
+@pytest.fixture
+def delta(table: Path) -> DeltaTableSink:
+    return sink_on(table)
+
+
+@pytest.fixture
+def slot(delta: DeltaTableSink, key: SinkKey) -> Slot:
+    """The committed rows 1, 2, 3 in two files, as version 1 of the table."""
+    slot = staged(delta, key, 1, 1, 2, 3)
+    assert isinstance(run(delta.commit(key, slot)), Committed)
+    return slot
+
+
+def compact(table: Path) -> None:
+    DeltaTable(str(table)).optimize.compact()
+
+
+def delete(table: Path, predicate: str | None) -> None:
+    DeltaTable(str(table)).delete(predicate)
+
+
+def overwrite(table: Path) -> None:
+    write_deltalake(str(table), table_of(100), mode="overwrite")
+
+
+def vacuum(table: Path) -> None:
+    DeltaTable(str(table)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+def commits(found: Found) -> list[tuple[str, str]]:
+    return [(each.commit, each.operation) for each in found.changes]
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a row": (lambda table: delete(table, "n = 1"), "DELETE"),
+    "all rows": (lambda table: delete(table, None), "DELETE"),
+    "an overwrite": (overwrite, "WRITE"),
+    "an update": (
+        lambda table: DeltaTable(str(table)).update(predicate="n = 2", updates={"n": "7"}),
+        "UPDATE",
+    ),
+    "a restore": (lambda table: DeltaTable(str(table)).restore(0), "RESTORE"),
+}
+
+
+@pytest.mark.parametrize("after", ["nothing", "one compaction", "two compactions"])
+@pytest.mark.parametrize("how", list(CHANGES))
+def test_rows_that_others_changed(key: SinkKey, slot: Slot, table: Path, how: str, after: str) -> None:
+    """The result is `changed`, and the commit is named, also where the rows had been compacted before, and after VACUUM."""
+    delta = sink_on(table)
+    if after != "nothing":
+        compact(table)
+    if after == "two compactions":
+        write_deltalake(str(table), table_of(50), mode="append")
+        compact(table)
+    assert run(delta.probe(key, digest_of(slot))) is Evidence.PRESENT
+    version = DeltaTable(str(table)).version() + 1
+    act, operation = CHANGES[how]
+    act(table)
+    for _ in range(2):
+        found = run(delta.probe(key, digest_of(slot)))
+        assert found.verdict is Evidence.CHANGED
+        assert commits(found) == [(f"version {version}", operation)]
+        assert f"version {version} ({operation})" in found.why
+        assert ("compacted into files with others" in found.why) == (after != "nothing")
+        vacuum(table)
+
+
+def test_what_is_restored_is_there_again(delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path) -> None:
+    """RESTORE to the commit puts its files back: the result is present."""
+    delete(table, "n = 1")
+    assert run(delta.probe(key, digest_of(slot))).verdict is Evidence.CHANGED
+    DeltaTable(str(table)).restore(1)
+    assert run(delta.probe(key, digest_of(slot))) is Evidence.PRESENT
+
+
+def test_a_delete_in_another_partition_changes_nothing(key: SinkKey, table: Path) -> None:
+    """Two partitions are compacted together, and rows of one are deleted: the commit whose rows are in the other is present."""
+    sink = open_delta(FolderObjects(table, durable=False), name="orders", stage=delta_stage)
+    slots = {}
+    for of, day in ((key, "a"), (OTHER, "b")):
+        frame: Any = pa.table({"n": [1, 2], "day": [day, day]})
+        slots[of] = sink.stage(frame, of, 1, fingerprint="f", options=WriteOptions(partition_by=("day",)))
+        run(sink.commit(of, slots[of]))
+    compact(table)
+    delete(table, "day = 'b' and n = 1")
+    assert run(sink.probe(key, digest_of(slots[key]))) is Evidence.PRESENT
+    assert run(sink.probe(OTHER, digest_of(slots[OTHER]))).verdict is Evidence.CHANGED
+
+
+def test_another_key_of_sparkonce_is_named(delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path) -> None:
+    """A commit of another key that removed the rows is named with the start of that key's hash, by which `sparkonce keys` finds it."""
+    removes = [
+        {"remove": {"path": file.path, "dataChange": True, "deletionTimestamp": 1, "size": file.bytes}}
+        for file in slot.files
+    ]
+    add_entry(
+        table, {"commitInfo": {"operation": "WRITE"}}, {"txn": {"appId": f"idem:{OTHER}", "version": 5}}, *removes
+    )
+    found = run(delta.probe(key, digest_of(slot)))
+    assert found.verdict is Evidence.CHANGED
+    assert found.changes[0].key == str(OTHER)
+    assert found.why == f"rows of it were removed or rewritten by version 2 (WRITE, key {OTHER.key_hash[:12]})"
+
+
+def test_a_log_that_was_cleaned_names_nothing(delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path) -> None:
+    """Once the entry that removed the rows is gone, nothing is claimed: not checked. A change that can still be named is named."""
+    delete(table, "n = 3")
+    delete(table, "n = 1")
+    DeltaTable(str(table)).create_checkpoint()
+    (table / "_delta_log" / f"{2:020d}.json").unlink()
+    assert commits(run(delta.probe(key, digest_of(slot)))) == [("version 3", "DELETE")]
+    (table / "_delta_log" / f"{3:020d}.json").unlink()
+    found = run(delta.probe(key, digest_of(slot)))
+    assert found.verdict is Evidence.NOT_CHECKED
+    assert "does not show any more what became of 2 of its file(s)" in found.why
+
+
+def test_the_work_of_a_probe_is_bounded(delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path) -> None:
+    """While every file is visible no entry of the log is read, however many there are; else one for each version back to the removal, and
+    `LOOK_BACK` at most."""
+    objects = Counting(table)
+    sink = open_delta(objects, name="orders", stage=delta_stage)
+    for _ in range(3):
+        write_deltalake(str(table), table_of(50), mode="append")
+    assert run(sink.probe(key, digest_of(slot))) is Evidence.PRESENT
+    assert objects.entries == 0
+    delete(table, "n = 1")
+    write_deltalake(str(table), table_of(51), mode="append")
+    assert run(sink.probe(key, digest_of(slot))).verdict is Evidence.CHANGED
+    assert objects.entries == 2
+    snapshot = run(Log(objects).load())
+    assert snapshot is not None
+    objects.entries = 0
+    run(traced(objects, snapshot, {"never there"}, back=3))
+    assert objects.entries == 3
+    assert LOOK_BACK <= 200, "each entry is one request before a replay"
+
+
+def test_rows_hidden_by_deletion_vectors(delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path) -> None:
+    """A deletion vector hides a row of a file that stays in the table: changed, by the commit that added it, also once a compaction has
+    removed file and vector. A vector on another writer's file changes nothing."""
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    add_entry(table, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
+    write_deltalake(str(table), table_of(50, 51), mode="append")
+    foreign = next(each["path"] for each in added(table, 3))
+    hide_first_row(table, foreign)
+    assert run(delta.probe(key, digest_of(slot))) is Evidence.PRESENT
+    hide_first_row(table, slot.files[0].path)
+    masks = pa.table(DeltaTable(str(table)).deletion_vectors().read_all()).to_pylist()
+    assert sorted(each["selection_vector"][0] for each in masks) == [False, False], "delta-rs reads these vectors"
+    found = run(delta.probe(key, digest_of(slot)))
+    assert (found.verdict, commits(found)) == (Evidence.CHANGED, [("version 5", "DELETE")])
+    vector = vector_of_first_row()
+    moved = {"path": slot.files[0].path, "dataChange": False, "deletionTimestamp": 1, "partitionValues": {}}
+    add_entry(
+        table,
+        {"commitInfo": {"operation": "OPTIMIZE"}},
+        {"remove": {**moved, "deletionVector": vector, "size": slot.files[0].bytes}},
+        {"add": {**added(table, 3)[0], "path": "compacted.parquet", "dataChange": False}},
+    )
+    found = run(delta.probe(key, digest_of(slot)))
+    assert (found.verdict, commits(found)) == (Evidence.CHANGED, [("version 5", "DELETE")])
+
+
+# --- what to do
+
+
+def test_the_remedy_where_rows_were_changed(delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path) -> None:
+    """A plain rerun is refused, so it is not advised; deleting the rest and appending works, and the new result is present."""
+    write_deltalake(str(table), table_of(50), mode="append")
+    delete(table, "n = 1")
+    found = run(delta.probe(key, digest_of(slot)))
+    assert found.remedy == APPEND_INSTEAD
+    with pytest.raises(InvalidInput, match="another writer rewrote or deleted"):
+        staged(delta, later(key, 2), 1, 1, 2, 3)
+    delete(table, "n = 2 or n = 3")
+    appending = sink_on(table, OnRerun.APPEND)
+    assert run(appending.probe(key, digest_of(slot))).remedy == "", "a rerun that appends is not refused"
+    again = staged(appending, later(key, 2), 1, 1, 2, 3)
+    assert isinstance(run(appending.commit(later(key, 2), again)), Committed)
+    assert run(appending.probe(later(key, 2), digest_of(again))) is Evidence.PRESENT
+    assert numbers_in(table) == [1, 2, 3, 50]
+
+
+def test_the_remedy_where_the_slot_is_gone(delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path) -> None:
+    """Without its evidence a rerun cannot tell what it replaces, and would add the rows a second time: the folder to restore is named, and
+    once it is back the result is present."""
+    folder = table / evidence.folder_of(key)
+    shutil.move(folder, table.parent / "backup")
+    found = run(delta.probe(key, digest_of(slot)))
+    assert (found.verdict, found.why) == (Evidence.GONE, "its slot is gone")
+    assert found.remedy == f"restore {evidence.folder_of(key)} in {delta.uri} from a backup"
+    shutil.move(table.parent / "backup", folder)
+    assert run(delta.probe(key, digest_of(slot))) is Evidence.PRESENT
+
+
+@pytest.mark.parametrize("lost", ["a file", "the table"])
+def test_a_rerun_where_it_is_advised_works(
+    delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path, lost: str
+) -> None:
+    """Where a file that the table names, or the whole table, is missing, a plain rerun replaces the rows."""
+    if lost == "a file":
+        (table / slot.files[0].path).unlink()
+    else:
+        shutil.rmtree(table)
+    found = run(delta.probe(key, digest_of(slot)))
+    assert (found.verdict, found.remedy) == (Evidence.GONE, "")
+    again = staged(delta, later(key, 2), 1, 1, 2, 3)
+    assert isinstance(run(delta.commit(later(key, 2), again)), Committed)
+    assert numbers_in(table) == [1, 2, 3]
+
+
+# --- entries that other engines write and delta-rs does not
+
+
+class Counting(FolderObjects):
+    """Counts the entries of the log that are read."""
+
+    def __init__(self, table: Path) -> None:
+        super().__init__(table, durable=False)
+        self.entries = 0
+
+    async def get(self, path: str) -> bytes | None:
+        self.entries += path.startswith("_delta_log/")
+        return await super().get(path)
+
+
+def add_entry(table: Path, *actions: dict[str, Any]) -> None:
+    """Writes the next version of the log."""
+    version = DeltaTable(str(table)).version() + 1
+    path = table / "_delta_log" / f"{version:020d}.json"
+    path.write_text("".join(json.dumps(each) + "\n" for each in actions))
+
+
+def added(table: Path, version: int) -> list[dict[str, Any]]:
+    lines = (table / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+    return [action["add"] for action in map(json.loads, lines) if "add" in action]
+
+
+def hide_first_row(table: Path, path: str) -> None:
+    """Deletes a file's first row as an engine with deletion vectors does: the file is removed, and added with a vector."""
+    entries = range(DeltaTable(str(table)).version() + 1)
+    [add] = [each for version in entries for each in added(table, version) if each["path"] == path]
+    removed = {"path": path, "dataChange": True, "deletionTimestamp": 1, "size": add["size"], "partitionValues": {}}
+    masked = {**add, "dataChange": True, "deletionVector": vector_of_first_row()}
+    add_entry(table, {"commitInfo": {"operation": "DELETE"}}, {"remove": removed}, {"add": masked})
+
+
+def vector_of_first_row() -> dict[str, Any]:
+    """An inline deletion vector: a 64-bit roaring bitmap that holds 0, after Delta's magic number, in Z85."""
+    data = struct.pack("<IQIIIHHIH", 1681511377, 1, 0, 12346, 1, 0, 0, 16, 0)
+    letters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    theirs = letters + ".-:+=^!/*?&<>()[]{}@%$#"
+    ours = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+    padded = data + bytes(-len(data) % 4)
+    text = base64.b85encode(padded).decode().translate(str.maketrans(ours, theirs))
+    return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(data), "cardinality": 1}
