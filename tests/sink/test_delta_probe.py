@@ -149,6 +149,18 @@ def test_a_log_that_was_cleaned_names_nothing(delta: DeltaTableSink, key: SinkKe
     assert "does not show any more what became of 2 of its file(s)" in found.why
 
 
+@pytest.mark.parametrize("damage", ["{", "[]", '{"remove": {}}', '{"remove": 5}', '{"add": null}', "\\xff"])
+def test_an_entry_that_does_not_parse_ends_the_history(
+    delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path, damage: str
+) -> None:
+    """Readers do not read entries before a checkpoint, so a damaged one harms nobody; the probe claims nothing beyond it."""
+    delete(table, "n = 1")
+    write_deltalake(str(table), table_of(50), mode="append")
+    DeltaTable(str(table)).create_checkpoint()
+    (table / "_delta_log" / f"{2:020d}.json").write_text(damage)
+    assert run(delta.probe(key, digest_of(slot))).verdict is Evidence.NOT_CHECKED
+
+
 def test_the_work_of_a_probe_is_bounded(delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path) -> None:
     """While every file is visible no entry of the log is read, however many there are; else one for each version back to the removal, and
     `LOOK_BACK` at most."""

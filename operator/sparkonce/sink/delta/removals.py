@@ -25,7 +25,11 @@ async def traced(
     for version in range(table.version, max(-1, table.version - back), -1):
         if trace.done or (entry := await objects.get(entry_path(version))) is None:
             break
-        trace.step(step_of(version, entry))
+        try:
+            step = step_of(version, entry)
+        except (ValueError, TypeError, AttributeError, LookupError):
+            break  # delta-rs reads no entries before a checkpoint, so one that does not parse may be met here: the history ends with it
+        trace.step(step)
     return trace
 
 
