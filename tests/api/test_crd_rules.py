@@ -135,6 +135,8 @@ REFUSED: list[tuple[Changes, str]] = [
     ({("spec", "onDelete"): "Explode"}, "Unsupported value"),
     ({("spec", "retry", "maxAttempts"): 0}, "greater than or equal to 1"),
     ({("spec", "retry", "backoff"): {"initial": "soon"}}, "should match"),
+    ({("spec", "retry", "retryOn"): ["no such name"]}, "should match"),
+    ({("spec", "retry", "retryOn"): ["A"] * 33}, "at most 32 items"),
     ({("spec", "startTimeoutSeconds"): 0}, "greater than or equal to 1"),
     ({("spec", "lingerSeconds"): 0}, "greater than or equal to 1"),
     ({("spec", "tunableArguments"): [""]}, "at least 1 chars"),

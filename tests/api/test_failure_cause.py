@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from harness.apiserver import Cluster
 from harness.eventually import assert_eventually
 from harness.jobs import job
 from harness.kube_api import Json
 from harness.kubeflow import Driver, FakeKubeflow, Script
-from harness.kubeflow.drivers import writes_outputs
+from harness.kubeflow.drivers import assignment_in, job_of, writes_outputs
 from harness.kubelet_logs import Logs, served_logs
 from harness.operators import OperatorProcess
+from sparkonce.blocking import run
+from sparkonce.driver.channel import DirectChannel
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
+from sparkonce.store.open import open_blocking
 
 EVENTS = Resource("", "v1", "events", "Event")
 LOGS = Path(__file__).parents[1] / "launch" / "driver_logs"
@@ -109,6 +113,48 @@ def test_an_error_of_the_script_ends_the_job_after_its_first_attempt(place: Plac
     place.send("mounts", template=mounting)
     assert place.ended("mounts", "Failed")["failure"]["class"] == "Exited"
     assert len(place.kubeflow.runs) == 1 + 3 + 3
+
+
+@pytest.mark.operator
+def test_a_query_that_spark_refuses_ends_the_job_after_its_first_attempt(place: Place, logs: Logs) -> None:
+    """Also where the driver mounts something; `retryOn` repeats it by its name, with all attempts."""
+    place.kubeflow.scripts.usual = Script(exit_code=1)
+    logs.text = (LOGS / "path.txt").read_text() + 100 * SHUTDOWN
+    mounting = job("path", key="path")["spec"]["template"]
+    mounting["spec"]["driver"]["configMaps"] = [{"name": "code", "path": "/opt/code"}]
+    place.send("path", template=mounting)
+    failure = place.ended("path", "Failed")["failure"]
+    assert (failure["class"], len(place.kubeflow.runs)) == ("Permanent", 1)
+    assert (
+        "(correct it, or add PATH_NOT_FOUND to spec.retry.retryOn, and run it again with `kubectl "
+        in failure["message"]
+    )
+    assert failure["message"].endswith("[PATH_NOT_FOUND] Path does not exist: file:/no/such/place. SQLSTATE: 42K03")
+
+    retry = {"maxAttempts": 3, "backoff": {"initial": "0s", "max": "0s"}, "retryOn": ["PATH_NOT_FOUND"]}
+    place.send("repeated", retry=retry)
+    assert place.ended("repeated", "Failed")["failure"]["class"] == "Exited"
+    assert len(place.kubeflow.runs) == 1 + 3
+
+
+def test_what_the_driver_reports_is_known_without_its_log(place: Place, ledger: str, install: str) -> None:
+    """No kubelet serves logs here: the driver's own report ends the job after one attempt, with its exception in message and excerpt."""
+
+    def refused(driver: Driver) -> int:
+        store = open_blocking(f"etcd://{ledger.partition('://')[2]}", install=install)
+        try:
+            raise AnalysisException("[TABLE_OR_VIEW_NOT_FOUND] No table `t`. SQLSTATE: 42P01")
+        except AnalysisException as error:
+            job_of(driver, DirectChannel(store, assignment_in(driver))).report_uncaught(error)
+        run(store.close())
+        return 1
+
+    place.kubeflow.scripts.usual = Script(code=refused)
+    place.send("reported")
+    failure = place.ended("reported", "Failed")["failure"]
+    assert (failure["class"], len(place.kubeflow.runs)) == ("Permanent", 1)
+    assert failure["message"].endswith("AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] No table `t`. SQLSTATE: 42P01")
+    assert failure["logTail"].startswith("Traceback (most recent call last):")
 
 
 @pytest.mark.operator

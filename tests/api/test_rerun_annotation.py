@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,14 @@ from harness.binaries import find
 from harness.child import frozen
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
+from harness.fleet import rows_of
 from harness.kubeflow import Script
+from harness.kubeflow.drivers import writes_outputs
+from harness.kubelet_logs import served_logs
 from harness.operators import OperatorProcess
 from harness.patience import completed
 from harness.previous_version import previous
-from harness.stage import IN_TIME, Stage, held, staged
+from harness.stage import IN_TIME, Json, Stage, held, rows, staged
 from sparkonce.attempt.rerun import ANNOTATION
 from sparkonce.cli.app import main as command_line
 from sparkonce.cli.exits import ExitCode
@@ -30,6 +34,7 @@ from sparkonce.cli.kubectl.app import NAME, app, hoisted
 from sparkonce.launch.kubernetes import JOBS, PODS, SPARK_APPLICATIONS
 
 SWEEP = 1.0
+LOGS = Path(__file__).parents[1] / "launch" / "driver_logs"
 
 
 @pytest.fixture(scope="module")
@@ -355,6 +360,38 @@ def test_the_plugin_runs_what_the_file_says(
     assert ['the \\"b\\" was forgotten' in why or "and once more" in why for why in history(stage, "from-file")] == [
         True
     ] * 2
+
+
+def test_the_command_in_the_message_on_an_error_of_the_script(
+    stage: Stage, tmp_path: Path, plugin: Callable[..., tuple[int, str]]
+) -> None:
+    """The error ends each generation after one attempt. The command in its message runs the same file again, once what it misses may exist,
+    then with the error in `retryOn`, and the changed one: one generation each."""
+
+    def rerun(key: str, generation: int, phase: str, *arguments: str, **retry: Any) -> Json:
+        message = stage.status(key)["result"]["failure"]["message"]
+        assert message.split("`")[1] == "kubectl sparkonce rerun -f FILE --reason TEXT"
+        file = tmp_path / f"{key}.json"
+        file.write_text(json.dumps(stage.job(key, key, *arguments, outputs=rows(tmp_path / key), retry=retry)))
+        words = {"FILE": str(file), "TEXT": f"for generation {generation}"}
+        code, said = plugin(*(words.get(word, word) for word in message.split("`")[1].split()[3:]))
+        assert code == ExitCode.SUCCEEDED, said
+        return stage.until(key, phase, generation=generation)
+
+    with served_logs(stage.cluster) as logs:
+        logs.text = (LOGS / "path.txt").read_text()
+        for key in ("corrected", "repeated"):
+            stage.play(key, Script(exit_code=1))
+            stage.send(key, key, "a", outputs=rows(tmp_path / key))
+            stage.until(key, "Failed", generation=1)
+        rerun("corrected", 2, "Failed", "a")
+        stage.play("corrected", Script(code=writes_outputs(7)))
+        rerun("corrected", 3, "Succeeded", "b")
+        assert stage.attempts("corrected") == ["g1-a1", "g2-a1", "g3-a1"]
+        assert rows_of(tmp_path / "corrected") == {7: 1}
+        status = rerun("repeated", 2, "Failed", "a", retryOn=["PATH_NOT_FOUND"])
+        assert status["result"]["failure"]["class"] == "Exited"
+        assert stage.attempts("repeated") == ["g1-a1", "g2-a1", "g2-a2", "g2-a3"]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,12 @@ OPAQUE = Policy(declared=False, max_attempts=1)
 SETTLING = Settling(attempt=ATTEMPT, why=Why.STALE, note="no heartbeat for 90 s")
 WAITS = "no node takes its driver pod (Unschedulable): 0/3 nodes"
 LATE = replace(POLICY, active_deadline=NOW - 1)
+NO_PATH = ("PATH_NOT_FOUND", "AnalysisException")
+
+
+def retrying(*names: str) -> Policy:
+    """The policy of a job whose `retryOn` has these names."""
+    return replace(POLICY, retry_on=frozenset(names))
 
 
 def seen(**change: Any) -> Observation:
@@ -93,8 +99,12 @@ TABLE: list[tuple[str, type, Record, Observation, Policy]] = [
     ("completed, opaque", Finalize, running(), seen(phase=Phase.SUCCEEDED), OPAQUE),
     ("completed", Settle, running(), seen(phase=Phase.SUCCEEDED), POLICY),
     ("exited", Settle, running(), seen(phase=Phase.FAILED_KNOWN), POLICY),
-    ("exited", Settle, running(), seen(phase=Phase.FAILED_KNOWN, script_error=True), OPAQUE),
-    ("script error", Settle, running(), seen(phase=Phase.FAILED_KNOWN, script_error=True), POLICY),
+    ("exited", Settle, running(), seen(phase=Phase.FAILED_KNOWN, script_error=NO_PATH), OPAQUE),
+    ("exited", Settle, running(), seen(phase=Phase.FAILED_KNOWN, script_error=NO_PATH), retrying("PATH_NOT_FOUND")),
+    ("exited", Settle, running(), seen(phase=Phase.FAILED_KNOWN, script_error=NO_PATH), retrying("AnalysisException")),
+    ("script error", Settle, running(), seen(phase=Phase.FAILED_KNOWN, script_error=NO_PATH), retrying("ImportError")),
+    ("script error", Settle, running(), seen(phase=Phase.FAILED_KNOWN, script_error=NO_PATH), POLICY),
+    ("lost", Settle, running(), seen(phase=Phase.UNKNOWN, script_error=NO_PATH), POLICY),
     ("lost with its platform", Settle, running(), seen(phase=Phase.FAILED_INFRA), POLICY),
     ("lost", Settle, running(), seen(phase=Phase.UNKNOWN), POLICY),
     ("phase changed", Note, running(phase="Starting"), RUNNING, POLICY),
@@ -243,6 +253,32 @@ def test_settle_is_of_the_records_attempt() -> None:
     for attempt in attempts():
         if isinstance(attempt.decision.action, Settle):
             assert attempt.decision.action.attempt == attempt.record.attempt
+
+
+def test_only_an_error_of_the_script_that_ended_the_driver_is_not_repeated() -> None:
+    """A log ends the retries of a job with outputs alone, only once its driver is known to have failed, and never against `retryOn`.
+    Whatever it says, the attempt is settled: the outputs decide what took effect."""
+    for attempt in attempts():
+        if attempt.decision.row == "script error":
+            there, action = attempt.observation.seen, attempt.decision.action
+            assert there is not None and there.phase is Phase.FAILED_KNOWN and there.script_error
+            assert attempt.policy.declared and attempt.policy.retry_on.isdisjoint(there.script_error)
+            assert isinstance(action, Settle) and action.why is Why.PERMANENT
+
+
+@pytest.mark.parametrize(
+    ("objects", "command"),
+    [((), "`sparkonce rerun -f FILE`"), (("u1/ns/load/1",), "`kubectl sparkonce rerun -f FILE --reason TEXT`")],
+)
+def test_the_note_on_an_error_of_the_script_says_what_to_do(objects: tuple[str, ...], command: str) -> None:
+    """It names the error's most specific name for `retryOn`, the command of where the job runs, and ends with the exception."""
+    failed = seen(phase=Phase.FAILED_KNOWN, script_error=NO_PATH, message="exit code 1: no path")
+    action = decide(running(objects=objects), failed, POLICY, NOW).action
+    assert isinstance(action, Settle)
+    assert action.note == (
+        "not repeated, because every attempt of this script would fail the same way "
+        f"(correct it, or add PATH_NOT_FOUND to spec.retry.retryOn, and run it again with {command}): exit code 1: no path"
+    )
 
 
 def test_what_was_begun_is_finished_for_its_own_reason() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from attempt.owned import Lossy, Owner, owner
 from harness.arrow_stage import table_of
@@ -347,6 +348,62 @@ def test_an_unmet_expectation_fails_for_good_under_its_own_name(tmp_path: Path) 
         assert result.failure is not None
         assert (result.outcome, made.applications.launched) == (Outcome.FAILED, [1])
         assert (result.failure.class_, result.failure.message) == (failure, "too few rows")
+
+
+def refused(made: Owner, *writes: str) -> Callable[[Assignment], Phase]:
+    """Writes these outputs and ends by an exception of Spark, which the driver reports."""
+
+    def play(assignment: Assignment) -> Phase:
+        job = made.job(assignment)
+        for output in writes:
+            job.write(table_of(1), output)
+        try:
+            raise AnalysisException("[PATH_NOT_FOUND] Path does not exist: s3a://lake/may. SQLSTATE: 42K03")
+        except AnalysisException as error:
+            job.report_uncaught(error)
+        return Phase.FAILED_KNOWN
+
+    return play
+
+
+def test_an_error_of_the_script_is_known_without_a_log(tmp_path: Path) -> None:
+    """The launcher read no log, and the driver's report ends the job after one attempt: its message ends with the exception."""
+    made = owner(tmp_path, "orders")
+    made.applications.plays = [refused(made)]
+
+    result = made.result()
+
+    assert result.failure is not None
+    assert (result.outcome, result.failure.class_, made.applications.launched) == (Outcome.FAILED, "Permanent", [1])
+    assert result.failure.message.startswith(
+        "not repeated, because every attempt of this script would fail the same way"
+    )
+    assert result.failure.message.endswith("[PATH_NOT_FOUND] Path does not exist: s3a://lake/may. SQLSTATE: 42K03")
+
+
+def test_what_retry_on_names_is_repeated(tmp_path: Path) -> None:
+    """Every attempt is made, by the name of the condition or of the class; another name changes nothing."""
+    for names, launched in (
+        (["PATH_NOT_FOUND"], [1, 2, 3]),
+        (["AnalysisException"], [1, 2, 3]),
+        (["ImportError"], [1]),
+    ):
+        backoff = {"initial": "0s", "max": "0s"}
+        made = owner(tmp_path / names[0], "orders", retry={"maxAttempts": 3, "backoff": backoff, "retryOn": names})
+        made.applications.plays = [refused(made)]
+        failure = made.result().failure
+        assert failure is not None
+        assert (failure.class_, made.applications.launched) == ("Exited" if launched[1:] else "Permanent", launched)
+
+
+def test_an_error_of_the_script_says_nothing_of_its_effect(tmp_path: Path) -> None:
+    """A driver that committed every output and then raised has Succeeded; after half of them its key is for a person."""
+    made = owner(tmp_path / "all", "a", "b")
+    made.applications.plays = [refused(made, "a", "b")]
+    assert (made.result().outcome, made.applications.launched) == (Outcome.SUCCEEDED, [1])
+    made = owner(tmp_path / "half", "a", "b")
+    made.applications.plays = [refused(made, "a")]
+    assert (made.held().held, made.applications.launched) == (HeldReason.PARTIAL, [1])
 
 
 def test_a_permanent_error_after_half_of_the_outputs_is_for_a_person(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sparkonce.blocking import run
 from sparkonce.controller.drive_tasks import EVERY, ShownProgress
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.launch.protocol import ApplicationState, Phase
-from sparkonce.model.record import Report, Why
+from sparkonce.model.record import UNCAUGHT, Report, Why
 from sparkonce.store.roster import SILENT
 
 
@@ -137,6 +137,71 @@ def test_a_driver_with_nothing_left_to_do_says_since_when(
     found = run(observe_heartbeats(one.store, one.now(), there, receivable=serving))
     assert found.seen is not None
     assert (found.seen.lingers, found.progress) == (lingers, {"rows": 3})
+
+
+REFUSED = """\
+Traceback (most recent call last):
+  File "/opt/job.py", line 9, in load
+    spark.read.parquet("s3a://lake/may")
+pyspark.errors.exceptions.captured.AnalysisException: [PATH_NOT_FOUND] Path does not exist: s3a://lake/may. SQLSTATE: 42K03
+"""
+FAILED = ApplicationState(
+    name="so-1", uid="u1", nonce="nonce-1", phase=Phase.FAILED_KNOWN, exit_code=1, message="exit code 1"
+)
+NAMES = ("PATH_NOT_FOUND", "AnalysisException")
+
+
+@pytest.mark.parametrize(
+    ("trace", "seen", "names"),
+    [
+        (REFUSED, FAILED, NAMES),
+        (REFUSED, replace(FAILED, log_tail="the last lines of a log"), NAMES),
+        (REFUSED, replace(FAILED, exit_code=137), ()),
+        (REFUSED, replace(FAILED, phase=Phase.UNKNOWN, exit_code=None), ()),
+        (REFUSED, replace(FAILED, phase=Phase.RUNNING, exit_code=None), ()),
+        ("no traceback", FAILED, ()),
+        *((wrong, FAILED, ()) for wrong in (None, 7, ["x"], "")),
+    ],
+)
+def test_the_exception_that_a_driver_reported_explains_its_failure(
+    tmp_path: Path, trace: object, seen: ApplicationState, names: tuple[str, ...]
+) -> None:
+    """It is read like a log, once the driver is known to have failed; without a log it is also the message's end and the excerpt. What is
+    no traceback changes nothing."""
+    one = attempt(tmp_path, Clock())
+    DirectChannel(one.store, one.assignment).report("driver-1", UNCAUGHT, {"trace": trace})
+    found = run(observe_heartbeats(one.store, one.now(), seen)).seen
+    assert found is not None and found.script_error == names
+    if trace != REFUSED or seen.log_tail or seen.phase is not Phase.FAILED_KNOWN:
+        assert (found.message, found.log_tail) == (seen.message, seen.log_tail)
+    elif names:
+        assert found.message.startswith(
+            "exit code 1: pyspark.errors.exceptions.captured.AnalysisException: [PATH_NOT_FOUND]"
+        )
+        assert found.log_tail == REFUSED.strip()
+
+
+def test_a_report_never_takes_back_what_a_log_shows(tmp_path: Path) -> None:
+    """A log that shows an error of the script is believed also where the driver reported another exception."""
+    one = attempt(tmp_path, Clock())
+    DirectChannel(one.store, one.assignment).report("driver-1", UNCAUGHT, {"trace": REFUSED.replace("42", "08")})
+    seen = replace(FAILED, log_tail="a log", script_error=("SyntaxError",))
+    found = run(observe_heartbeats(one.store, one.now(), seen)).seen
+    assert found is not None and found.script_error == ("SyntaxError",)
+
+
+def test_only_a_first_attempt_reports_an_error_of_the_script(tmp_path: Path) -> None:
+    """The report of attempt 1 is not of attempt 2, and of attempt 2 it is an explanation alone: an earlier one may have got further."""
+    one = attempt(tmp_path, Clock())
+    channel = DirectChannel(one.store, one.assignment)
+    channel.report("driver-1", UNCAUGHT, {"trace": REFUSED})
+    one.settling(Why.LOST)
+    one.next_attempt()
+    found = run(observe_heartbeats(one.store, one.now(), FAILED)).seen
+    assert found == FAILED
+    DirectChannel(one.store, one.assignment).report("driver-2", UNCAUGHT, {"trace": REFUSED})
+    found = run(observe_heartbeats(one.store, one.now(), FAILED)).seen
+    assert found is not None and (found.script_error, found.log_tail) == ((), REFUSED.strip())
 
 
 STARTING = ApplicationState(name="so-1", uid="u1", nonce="nonce-1", phase=Phase.STARTING, unplaced=True)

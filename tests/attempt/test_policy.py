@@ -106,7 +106,12 @@ def test_of_an_opaque_job_that_says_nothing() -> None:
 def test_of_a_job_that_says_everything() -> None:
     """Every field of the spec that affects a decision is in the policy, in seconds where it is a time."""
     policy = job(
-        retry={"maxAttempts": 7, "submissionRetries": 1, "backoff": {"initial": "1m", "max": "1h"}},
+        retry={
+            "maxAttempts": 7,
+            "submissionRetries": 1,
+            "backoff": {"initial": "1m", "max": "1h"},
+            "retryOn": ["ImportError"],
+        },
         onDuplicate="Reject",
         onMismatch="Supersede",
         onFinalized="RerunIfFailed",
@@ -129,6 +134,7 @@ def test_of_a_job_that_says_everything() -> None:
         submission_retries=1,
         backoff_initial=60.0,
         backoff_max=3600.0,
+        retry_on=frozenset({"ImportError"}),
         on_duplicate=OnDuplicate.REJECT,
         on_mismatch=OnMismatch.SUPERSEDE,
         on_finalized=OnFinalized.RERUN_IF_FAILED,

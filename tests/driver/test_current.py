@@ -14,12 +14,13 @@ import pytest
 import sparkonce
 from harness.arrow_stage import arrow_stage, table_of
 from harness.granted import Granted, granted
+from sparkonce.blocking import run
 from sparkonce.driver import current as module
 from sparkonce.driver.context import Job
 from sparkonce.driver.current import from_environment
 from sparkonce.errors import AttemptEnded, InvalidInput, NotInJob, StoreUnavailable
 from sparkonce.launch.local import locked, place
-from sparkonce.model.record import ENVIRONMENT, FOLDER_ENVIRONMENT
+from sparkonce.model.record import ENVIRONMENT, FOLDER_ENVIRONMENT, UNCAUGHT
 from sparkonce.store.open import open_store
 
 
@@ -32,6 +33,7 @@ def attempt(tmp_path: Path) -> Granted:
 def _one_process_per_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For `current()` each test counts as a new process; jobs that it began are stopped."""
     monkeypatch.setattr(module, "_current", None)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # `current()` replaces it
     begun: list[Job] = []
     start = Job.__init__
 
@@ -159,3 +161,38 @@ def test_a_silent_ledger_does_not_end_the_driver(attempt: Granted, monkeypatch: 
     job = from_environment(environment(attempt), stager=arrow_stage)
 
     assert job.write(table_of(1), "orders").fresh
+
+
+UNCAUGHT_SCRIPT = """
+import sys
+
+import sparkonce
+from pyspark.errors import AnalysisException
+
+
+def mine(kind, error, trace):
+    print("my own hook:", kind.__name__)
+    before(kind, error, trace)
+
+
+before, sys.excepthook = sys.excepthook, mine
+job = sparkonce.current()
+{broken}
+raise AnalysisException("[PATH_NOT_FOUND] Path does not exist: file:/nope. SQLSTATE: 42K03")
+"""
+
+
+@pytest.mark.parametrize(("broken", "reported"), [("", 1), ("job.channel = None", 0)])
+def test_the_exception_that_ends_the_program_is_reported_and_printed(
+    attempt: Granted, broken: str, reported: int
+) -> None:
+    """A real process reports it once and then prints it as it would without us, through the hook that it had; also if the report itself
+    fails."""
+    script = UNCAUGHT_SCRIPT.format(broken=broken)
+    env = {**os.environ, **environment(attempt)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (1, "my own hook: AnalysisException\n")
+    assert "AnalysisException: [PATH_NOT_FOUND] Path does not exist: file:/nope. SQLSTATE: 42K03\n" in done.stderr
+    found = run(attempt.store.reports(attempt.record.address, 1))
+    assert [(each.kind, each.attempt) for each in found] == [(UNCAUGHT, 1)] * reported

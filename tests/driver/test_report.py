@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException, ParseException
 
 from harness.granted import Granted, granted
 from sparkonce.attempt.outcome import values_of
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
+from sparkonce.driver.context import COURTESY, TRACE_LIMIT
 from sparkonce.errors import InvalidInput, StoreUnavailable
-from sparkonce.model.record import VALUES_LIMIT, Report
+from sparkonce.model.record import UNCAUGHT, VALUES_LIMIT, Report
 
 
 def reports(attempt: Granted) -> list[Report]:
@@ -119,6 +121,50 @@ def test_a_report_whose_answer_was_lost_is_there_once(tmp_path: Path) -> None:
     attempt = granted(tmp_path)
     attempt.job(channel=Lossy(attempt, times=3)).result(rows=1)
     assert len(reports(attempt)) == 1
+
+
+def raised(error: Exception) -> Exception:
+    """The error as it ends a program: with a traceback."""
+    with pytest.raises(type(error)) as caught:
+        raise error
+    return caught.value
+
+
+def test_the_exception_by_which_spark_refuses_a_query_is_reported(tmp_path: Path) -> None:
+    """With its traceback, under the name that Python prints; secrets of the job are hidden before it is cut to the limit."""
+    secret = "correct horse battery staple " * 20
+    attempt = granted(tmp_path, template={"driver": {"envVars": {"PASSWORD": secret}}})
+    job = attempt.job()
+    job.report_uncaught(raised(ParseException(f"[PARSE_SYNTAX_ERROR] SQLSTATE: 42601 {'x' * 5400} {secret}")))
+
+    (report,) = reports(attempt)
+    assert (report.kind, report.attempt) == (UNCAUGHT, 1)
+    trace = report.body["trace"]
+    assert trace.startswith("Traceback (most recent call last):\n")
+    assert "\npyspark.errors.exceptions.base.ParseException: [PARSE_SYNTAX_ERROR] " in trace
+    assert "correct" not in trace and len(trace) <= TRACE_LIMIT
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no rows"), ImportError("cannot import name 'x'"), KeyError("AnalysisException")]
+)
+def test_no_other_exception_is_reported(tmp_path: Path, error: Exception) -> None:
+    """They end no job, or are in its log before `current()` is called: no process writes to the ledger for them."""
+    attempt = granted(tmp_path)
+    attempt.job().report_uncaught(raised(error))
+    assert reports(attempt) == []
+
+
+def test_a_report_of_the_last_exception_that_is_not_answered_raises_nothing(tmp_path: Path) -> None:
+    """It is sent once, with little patience, and the exception reaches its author in any case. It may arrive without an answer."""
+    attempt = granted(tmp_path)
+    lossy = Lossy(attempt, times=999)
+    attempt.job(channel=lossy).report_uncaught(raised(AnalysisException("[A] b. SQLSTATE: 42K03")))
+    assert (lossy.patience, len(reports(attempt))) == ([COURTESY], 1)
+
+    attempt = granted(tmp_path / "text")
+    attempt.job().report_uncaught(raised(AnalysisException("\N{FIRE}" * TRACE_LIMIT)))
+    assert len(reports(attempt)) <= 1
 
 
 def test_fail_reports_a_permanent_error_and_exits_with_the_message(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ RECORD: Fields = {
     "uncounted": [0, 1, 2, 3],
     "no_effect": [None, {"generation": [2, 3], "attempt": [ATTEMPT - 1, ATTEMPT]}],
     "not_before": [None, NOW - 10, NOW + 10],
+    "objects": [(), ("u1",)],
     "created_at": [0.0],
 }
 SEEN: Fields = {
@@ -53,7 +54,7 @@ SEEN: Fields = {
     "phase": list(Phase),
     "driver": [None, "d1"],
     "exit_code": [None, 3],
-    "script_error": [False, True],
+    "script_error": [(), ("PATH_NOT_FOUND", "AnalysisException")],
     "stopping": [False, True],
     "repeated": [False, True],
     "half_made": [None, NOW - 5, NOW - 500],
@@ -79,6 +80,7 @@ POLICY: Fields = {
     "submission_retries": [0, 1, 3],
     "backoff_initial": [10.0, 0.0],
     "backoff_max": [300.0, 15.0],
+    "retry_on": [frozenset(), frozenset({"AnalysisException"}), frozenset({"ImportError"})],
     "on_duplicate": list(OnDuplicate),
     "on_mismatch": list(OnMismatch),
     "on_finalized": list(OnFinalized),

@@ -65,7 +65,7 @@ def test_what_is_found_in_a_real_log(name: str) -> None:
     """In a mixed log the exception's own line and the user's frames are found, and whether the script itself is wrong."""
     expected = EXPECTED[name]
     found = find((LOGS / f"{name}.txt").read_text(), exit_code=expected["exitCode"])
-    assert (found.cause, found.repeats) == (expected["cause"], expected["repeats"])
+    assert (found.cause, list(found.script_error)) == (expected["cause"], expected["scriptError"])
     assert found.excerpt == expected["excerpt"]
     assert "INFO SparkContext: " not in found.excerpt
 
@@ -133,8 +133,81 @@ def test_a_cut_keeps_the_exception_and_the_users_frames() -> None:
 
 def test_an_error_of_the_script() -> None:
     """A failed import in a module's own code ends the script wherever it runs, so another attempt would fail, too."""
-    assert find(IMPORT + SHUTDOWN, exit_code=1).repeats
-    assert find(saying("ImportError: cannot import name 'this' from 'gone' (x)"), exit_code=1).repeats
+    assert find(IMPORT + SHUTDOWN, exit_code=1).script_error == ("ModuleNotFoundError", "ImportError")
+    assert find(saying("ImportError: cannot import name 'this' from 'gone' (x)"), exit_code=1).script_error == (
+        "ImportError",
+    )
+
+
+PYTHON = "pyspark.errors.exceptions.captured."
+JAVA = "org.apache.spark.sql."
+NO_INPUT = "org.apache.hadoop.mapred.InvalidInputException: Input path does not exist: s3a://lake/may"
+DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+NOT_FOUND = "[PATH_NOT_FOUND] Path does not exist: s3a://lake/may. SQLSTATE: 42K03"
+
+
+def refused(said: str) -> str:
+    """The log of a Python driver that ended by this exception of Spark, raised in a function."""
+    return CAUGHT.replace("in <module>", "in load").replace("ZeroDivisionError: division by zero", said) + SHUTDOWN
+
+
+def bridged(*causes: str) -> str:
+    """Py4J's exception around that of an RDD without its input."""
+    lines = ["py4j.protocol.Py4JJavaError: An error occurred while calling o1.count.", f": {NO_INPUT}", *causes]
+    return "\n\tat a.B.c(D.java:1)\n".join(["\n".join(lines[:2]), *lines[2:]]) + "\n\t... 9 more"
+
+
+def refused_java(said: str, *more: str) -> str:
+    """The same of a driver in Java or Scala."""
+    frame = "\tat org.example.Main.main(Main.java:9)\n"
+    return f'Exception in thread "main" {said}\n{frame}' + "".join(f"{each}\n{frame}" for each in more) + SHUTDOWN
+
+
+@pytest.mark.parametrize(
+    ("log", "names"),
+    [
+        (refused(f"{PYTHON}AnalysisException: {NOT_FOUND}"), ("PATH_NOT_FOUND", "AnalysisException")),
+        (refused(f"pyspark.errors.exceptions.connect.AnalysisException: {NOT_FOUND}"), ("PATH_NOT_FOUND", "AnalysisException")),
+        (
+            refused(
+                f"{PYTHON}AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] The table or view `x` cannot be found.\n"
+                "To tolerate the error use DROP VIEW IF EXISTS. SQLSTATE: 42P01; line 1 pos 14;\n'Project [*]\n+- 'UnresolvedRelation [x]"
+            ),
+            ("TABLE_OR_VIEW_NOT_FOUND", "AnalysisException"),
+        ),
+        (
+            refused(f"{PYTHON}ParseException: \n[PARSE_SYNTAX_ERROR] Syntax error. SQLSTATE: 42601 (line 1, pos 9)\n\n== SQL =="),
+            ("PARSE_SYNTAX_ERROR", "ParseException", "AnalysisException"),
+        ),
+        (
+            refused_java(f"{JAVA}AnalysisException: {NOT_FOUND}", "\tSuppressed: org.apache.spark.util.Original: Full stacktrace"),
+            ("PATH_NOT_FOUND", "AnalysisException"),
+        ),
+        (
+            refused_java(f"{JAVA}catalyst.ExtendedAnalysisException: [UNRESOLVED_COLUMN.WITHOUT_SUGGESTION] No `x`. SQLSTATE: 42703;"),
+            ("UNRESOLVED_COLUMN.WITHOUT_SUGGESTION", "UNRESOLVED_COLUMN", "AnalysisException"),
+        ),
+        (
+            refused_java(f"{JAVA}catalyst.analysis.NoSuchTableException: [TABLE_OR_VIEW_NOT_FOUND] No x. SQLSTATE: 42P01"),
+            ("TABLE_OR_VIEW_NOT_FOUND", "AnalysisException"),
+        ),
+        (refused(bridged()), ("PATH_NOT_FOUND",)),
+        (refused(bridged("Caused by: java.io.IOException: Input path does not exist: x")), ("PATH_NOT_FOUND",)),
+        (refused(bridged().replace("path does not exist: s3a://lake/may", "Pattern s3a://*/a matches 0 files")), ("PATH_NOT_FOUND",)),
+        (refused_java(NO_INPUT, "Caused by: java.io.IOException: Input path does not exist: x"), ("PATH_NOT_FOUND",)),
+        (
+            refused_java(f"{JAVA}catalyst.parser.ParseException:", "[PARSE_SYNTAX_ERROR] Syntax error. SQLSTATE: 42601 (line 1, pos 9)"),
+            (),  # not as Spark prints it: frames are between the exception and its message
+        ),
+        (
+            refused_java(f"{JAVA}catalyst.parser.ParseException: \n[PARSE_SYNTAX_ERROR] Syntax error. SQLSTATE: 42601 (line 1, pos 9)"),
+            ("PARSE_SYNTAX_ERROR", "ParseException", "AnalysisException"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_query_that_spark_refuses(log: str, names: tuple[str, ...]) -> None:
+    """What Spark cannot analyse or parse is an error of the script wherever it is raised, under the name of its class and its condition."""
+    assert find(log, exit_code=1).script_error == names
 
 
 @pytest.mark.parametrize(
@@ -158,12 +231,31 @@ def test_an_error_of_the_script() -> None:
         ("python3: can't open file '/opt/job.py': [Errno 2] No such file or directory\n", 1),
         ("python3: can't open file '/opt/job.py': [Errno 13] Permission denied\n", 2),
         ("Error: Failed to load class org.example.Gone.\n", 1),
+        (refused(f"{PYTHON}AnalysisException: {NOT_FOUND}"), 143),
+        (refused(f"{PYTHON}AnalysisException: {NOT_FOUND}") + "no input yet\n", 1),
+        (refused(f"{PYTHON}AnalysisException: Path does not exist: s3a://lake/may"), 1),
+        (refused(f"{PYTHON}AnalysisException: {NOT_FOUND[:-6]}"), 1),
+        (refused(f"{PYTHON}AnalysisException: [_LEGACY_ERROR_TEMP_3065] HiveException: no metastore SQLSTATE: 42K03"), 1),
+        (refused(f"{PYTHON}AnalysisException: [FAILED_JDBC.LOAD_TABLE] Failed: no table, SQLSTATE: 42P01 SQLSTATE: HV000"), 1),
+        (refused(f"{PYTHON}AnalysisException: [INTERNAL_ERROR] A fault of Spark. SQLSTATE: XX000"), 1),
+        (refused(f"{PYTHON}AnalysisException: {NOT_FOUND}\n\nJVM stacktrace:\na.B: c\n\tat a.B.c(D.java:1)\nCaused by: a.C: no answer"), 1),
+        (refused(f"{PYTHON}NumberFormatException: [CAST_INVALID_INPUT] No number. SQLSTATE: 42000"), 1),
+        (refused(f"example.AnalysisException: {NOT_FOUND}"), 1),
+        (refused(f"ValueError: {PYTHON}AnalysisException: {NOT_FOUND}"), 1),
+        (CAUGHT + DURING + refused(f"{PYTHON}AnalysisException: {NOT_FOUND}"), 1),
+        (refused_java(f"{JAVA}AnalysisException: {NOT_FOUND}", "Caused by: java.net.ConnectException: Connection refused"), 1),
+        (refused(bridged("Caused by: java.net.ConnectException: Connection refused")), 1),
+        (refused(bridged("Caused by: java.io.IOException: Input path does not exist: x", "Caused by: a.B: c")), 1),
+        (refused(bridged().replace("InvalidInputException", "FileAlreadyExistsException")), 1),
+        (refused_java(f"{JAVA}streaming.StreamingQueryException: {NOT_FOUND}"), 1),
+        ("26/11/24 20:53:42 ERROR Job: it failed\n" + refused_java(f"{JAVA}AnalysisException: {NOT_FOUND}").partition('"main" ')[2], 1),
     ],
 )  # fmt: skip
 def test_what_another_attempt_may_not_meet_again(log: str, code: int | None) -> None:
     """Not errors of the script: another exit code, a chain whose first exception may not recur, code that another run may not reach, text
-    that was passed to the program, a fault of the machine, and an exception that the job survived."""
-    assert not find(log, exit_code=code).repeats
+    that was passed to the program, a fault of the machine, an exception that the job survived, and a refusal of Spark that has another
+    cause, no SQLSTATE, or one that does not mean a wrong statement."""
+    assert not find(log, exit_code=code).script_error
 
 
 FRAGMENTS = [
@@ -192,6 +284,8 @@ FRAGMENTS = [
     "Exception ignored in: f\n",
     "Driver stacktrace:\n",
     "E:\n",
+    "pyspark.errors.exceptions.captured.AnalysisException: [PATH_NOT_FOUND] x. SQLSTATE: 42K03\n",
+    'Exception in thread "main" org.apache.spark.sql.AnalysisException: [A] b. SQLSTATE: 42K03\n',
 ]
 logs = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=20), max_size=40).map("".join)
 
@@ -205,7 +299,7 @@ def test_any_log_is_bounded(log: str, code: int | None) -> None:
     assert "\n" not in found.cause
     assert found.excerpt or not found.cause
     assert bool(found.excerpt) == bool(log.strip()) or "\n" not in found.excerpt
-    assert not found.repeats or (found.cause and code in (1, 2, 101))
+    assert not found.script_error or (found.cause and code in (1, 2, 101))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,8 @@ from sparkonce.launch.kubeflow import log as kubeflow_log
 from sparkonce.launch.kubeflow.log import LogTails
 from sparkonce.launch.kubernetes import ApiRefused, ApiUnavailable
 from sparkonce.launch.protocol import ApplicationState, Phase
+
+LOGS = Path(__file__).parent / "driver_logs"
 
 
 class Log:
@@ -166,4 +169,18 @@ def test_an_error_of_the_script_is_one_of_its_image(attempt: int, template: dict
     """Only in a first attempt whose driver mounts nothing: a module missing from a volume may be there later, and an earlier attempt that
     got further shows that the script is not the cause."""
     assignment = assignment_of(job_of("orders", template=template), attempt=attempt)
-    assert run(LogTails(Log(lines)).with_tail(failed(), assignment, namespace="ns")).script_error is said
+    names = ("ModuleNotFoundError", "ImportError") if said else ()
+    assert run(LogTails(Log(lines)).with_tail(failed(), assignment, namespace="ns")).script_error == names
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_query_that_spark_refuses_is_no_matter_of_mounts(attempt: int) -> None:
+    """Whether Spark can analyse a query does not depend on the driver's volumes; later attempts are repeated here, too."""
+    template = {"driver": {"configMaps": [{"name": "code", "path": "/opt"}]}}
+    assignment = assignment_of(job_of("orders", template=template), attempt=attempt)
+
+    async def log() -> str:
+        return (LOGS / "path.txt").read_text()
+
+    seen = run(LogTails(Log(log)).with_tail(failed(), assignment, namespace="ns"))
+    assert seen.script_error == (("PATH_NOT_FOUND", "AnalysisException") if attempt == 1 else ())

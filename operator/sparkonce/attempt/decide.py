@@ -48,6 +48,8 @@ class Policy:
     """Attempts of an opaque job that never ran and are repeated beside `max_attempts`."""
     backoff_initial: float = 10.0
     backoff_max: float = 300.0
+    retry_on: frozenset[str] = frozenset()
+    """Names of errors of the script that are repeated like any other (`model.application.script_errors`)."""
     on_duplicate: OnDuplicate = OnDuplicate.ATTACH
     on_mismatch: OnMismatch = OnMismatch.REJECT
     on_finalized: OnFinalized = OnFinalized.REPLAY
@@ -80,6 +82,7 @@ class Policy:
             submission_retries=spec.submission_retries,
             backoff_initial=spec.retry.backoff.initial,
             backoff_max=spec.retry.backoff.max,
+            retry_on=frozenset(spec.retry.retry_on),
             on_duplicate=spec.on_duplicate,
             on_mismatch=spec.on_mismatch,
             on_finalized=spec.on_finalized,
@@ -347,11 +350,9 @@ def _said(record: Record, observation: Observation, seen: ApplicationState, poli
         return _settle(record, Why.COMPLETED, "completed", completed)
     if seen.phase is Phase.FAILED_KNOWN:
         said = seen.message or f"the driver ended with exit code {seen.exit_code}"
-        if seen.script_error and policy.declared:
+        if seen.script_error and policy.declared and policy.retry_on.isdisjoint(seen.script_error):
             # An opaque job's retries are what its author asked for; a log is no reason to take them back.
-            return _settle(
-                record, Why.PERMANENT, "script error", f"every attempt of this script would fail the same way: {said}"
-            )
+            return _settle(record, Why.PERMANENT, "script error", _not_repeated(record, seen.script_error[0], said))
         return _settle(record, Why.EXITED, "exited", said)
     if seen.phase is Phase.FAILED_INFRA:
         return _settle(record, Why.PREEMPTED, "lost with its platform", seen.message or "the platform ended it")
@@ -365,6 +366,13 @@ def _said(record: Record, observation: Observation, seen: ApplicationState, poli
     if seen.phase is not Phase.FINISHING and _cause(note := waiting_note(record, seen)) != _cause(record.note):
         return Decision(Note(seen), "it waits", note or f"application {seen.name} no longer waits")
     return _timed(record, observation, policy, now)
+
+
+def _not_repeated(record: Record, name: str, said: str) -> str:
+    """The note on an attempt that ends its job by an error of the script. It ends with the error, as all notes on failures do."""
+    again = "kubectl sparkonce rerun -f FILE --reason TEXT" if record.objects else "sparkonce rerun -f FILE"
+    remedy = f"correct it, or add {name} to spec.retry.retryOn, and run it again with `{again}`"
+    return f"not repeated, because every attempt of this script would fail the same way ({remedy}): {said}"
 
 
 LINGERING = "every output is committed and its program has ended, but a thread keeps its process, which is stopped after lingerSeconds"

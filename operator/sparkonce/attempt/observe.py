@@ -12,9 +12,10 @@ from math import inf
 from typing import Any
 
 from sparkonce.attempt.decide import Observation
+from sparkonce.launch.driver_log import LoggedFailure, explained, find
 from sparkonce.launch.protocol import ApplicationState, Phase, StillThere, Stopped
 from sparkonce.model import masking
-from sparkonce.model.record import LINGERS, Record, Report, Verdict, Why
+from sparkonce.model.record import LINGERS, UNCAUGHT, Record, Report, Verdict, Why
 from sparkonce.store.protocol import IdempotencyStore
 from sparkonce.store.roster import SILENT
 
@@ -46,6 +47,8 @@ async def observe_heartbeats(
         receivable_for = None if served is None else max(0.0, min(served, driver.age) - SILENT)
     if seen is not None and driver is not None:
         seen = replace(seen, lingers=_lingers(driver.progress, silence=min(driver.age, receivable_for or 0.0)))
+    if seen is not None and seen.phase is Phase.FAILED_KNOWN:
+        seen = _with_trace(seen, reports, attempt=record.attempt)
     return Observation(
         seen=seen,
         rewound=seen is not None and seen.rewound,
@@ -56,6 +59,17 @@ async def observe_heartbeats(
         owner_age=owner.age if owner else None,
         progress={name: value for name, value in driver.progress.items() if name != LINGERS} if driver else {},
     )
+
+
+def _with_trace(seen: ApplicationState, reports: Sequence[Report], *, attempt: int) -> ApplicationState:
+    """The state with what the driver reported of the exception that ended its program. It is read like a log, and is better evidence than
+    one: nothing was printed after it, and no right to read logs is needed. A log that was read keeps its place in the message."""
+    traces = [each.body.get("trace") for each in reports if each.kind == UNCAUGHT and each.attempt == attempt]
+    found = find(traces[-1], exit_code=seen.exit_code) if traces and isinstance(traces[-1], str) else LoggedFailure()
+    if not found.cause:  # no traceback
+        return seen
+    said = explained(seen, found, attempt=attempt)
+    return replace(seen, script_error=said.script_error or seen.script_error) if seen.log_tail else said
 
 
 def _lingers(progress: Mapping[str, Any], *, silence: float) -> float | None:

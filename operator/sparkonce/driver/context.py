@@ -18,6 +18,7 @@ import math
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
@@ -42,7 +43,9 @@ from sparkonce.errors import (
     StoreUnusable,
     UndeclaredOutput,
 )
-from sparkonce.model.record import COMMITTED, LINGERS, VALUES_LIMIT, Assignment, Why
+from sparkonce.model import masking
+from sparkonce.model.application.script_errors import ANALYSIS
+from sparkonce.model.record import COMMITTED, LINGERS, UNCAUGHT, VALUES_LIMIT, Assignment, Why
 from sparkonce.model.spec import Expect, WriteMode, missing_columns, too_few_rows
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
@@ -74,6 +77,9 @@ COURTESY = 10.0
 """Seconds for which a driver tries to report that all is committed: the report is optional and must not delay the job."""
 MESSAGE_LIMIT = 1024
 """Characters of a `job.fail()` message that are kept: records are small."""
+TRACE_LIMIT = 6000
+"""Characters of a reported traceback, from its beginning: of a longer one the end of Spark's plan is missing, or the exception itself, and
+then it is read as no exception."""
 
 
 class Job:
@@ -253,6 +259,16 @@ class Job:
         """Ends the job without a retry: it becomes Failed, unless something of it is committed."""
         self.report("permanent-error", message=message[:MESSAGE_LIMIT])
         sys.exit(f"sparkonce: {message}")
+
+    def report_uncaught(self, error: BaseException) -> None:
+        """Reports the exception that ends the program, if Spark refused a query by it: an operator may have no right to read the log, or
+        find it cut. For all others the log is enough. Best effort, once: the log may say the same."""
+        if not any(each.__name__ == ANALYSIS for each in type(error).__mro__):
+            return
+        with contextlib.suppress(Exception):  # whatever fails here, the author must see what ended the program
+            trace = "".join(traceback.format_exception(error))
+            trace = masking.redacted(trace, masking.values_of(self.assignment.spec.job))  # before it is cut
+            self.channel.report(self._reporter(UNCAUGHT), UNCAUGHT, {"trace": trace[:TRACE_LIMIT]}, patience=COURTESY)
 
     @property
     def complete(self) -> bool:

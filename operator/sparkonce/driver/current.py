@@ -6,8 +6,10 @@ import atexit
 import contextlib
 import fcntl
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -44,7 +46,21 @@ def current(*, stager: Stager | None = None) -> Job:
     global _current  # noqa: PLW0603 - one process is one attempt: a second Job would beat and lock twice
     if _current is None:
         _current = from_environment(os.environ, stager=stager)
+        _report_uncaught(_current)
     return _current
+
+
+def _report_uncaught(job: Job) -> None:
+    """Reports the exception that ends this program, before it is printed."""
+    printed = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            job.report_uncaught(error)
+        finally:
+            printed(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def from_environment(environment: Mapping[str, str], *, stager: Stager | None = None) -> Job:

@@ -7,8 +7,8 @@ own frames; frames of Spark, py4j, Java and installed packages are cut first. Wi
 not Spark's shutdown.
 
 A log is the tenant's own input and may be forged, mixed (both streams of a pod are one log) or cut. So a finding is a hint: it explains a
-failure, and it may end that tenant's own retries (`repeats`); it never proves that no effect exists. Every text is bounded before it is
-searched, each line is read a bounded number of times, and no regular expression here can backtrack beyond its line.
+failure, and it may end that tenant's own retries (`script_error`); it never proves that no effect exists. Every text is bounded before it
+is searched, each line is read a bounded number of times, and no regular expression here can backtrack beyond its line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from sparkonce.launch.protocol import ApplicationState
-from sparkonce.model.record import Assignment
+from sparkonce.model.application.script_errors import (
+    ANALYSIS,
+    CONDITION,
+    MISSING_CLASS,
+    MISSING_FILE,
+    MISSING_INPUT,
+    names_of,
+)
 
 LOG_TAIL = 1024
 """Bytes of a log that a failure keeps: results are replayed to every duplicate."""
@@ -73,12 +80,30 @@ _LIBRARY = re.compile(
     r"[/\\](?:site-packages|dist-packages|pyspark|pyspark\.zip|py4j[\w.-]*)[/\\]|<frozen |[/\\]lib[/\\]python\d"
 )
 _JAVA_LIBRARY = re.compile(r"\s+at (?:java|javax|jdk|sun|scala|py4j|org\.apache\.(?:spark|hadoop|parquet|iceberg))[./]")
-_SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError)(?::|\Z)")
-_ABSENT = re.compile(r"ModuleNotFoundError: No module named '|ImportError: cannot import name '")
+_SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError)(?::|\Z)")
+_ABSENT = re.compile(r"(ModuleNotFoundError): No module named '|(ImportError): cannot import name '")
 _IMPORT = re.compile(r"\s+(?:import|from)\s")
 _NO_FILE = ": can't open file '", "': [Errno 2] No such file or directory"
 """Python, of its main file."""
 _NO_CLASS = re.compile(r"Error: Failed to load class \S+\Z")
+_ANALYSIS = re.compile(
+    r"pyspark\.errors\.exceptions\.(?:base|captured|connect)\.(AnalysisException|ParseException):(.*)"
+    rf"|{_MAIN}org\.apache\.spark\.sql\.(?:catalyst\.)?(?:(?:parser\.)?(ParseException)|(?:Extended)?AnalysisException|analysis\.\w+Exception):(.*)",
+    re.ASCII,
+)
+"""Spark's refusal of a query: in Python under one of two names, in Java under that of a subclass."""
+_BRIDGED = "py4j.protocol.Py4JJavaError: "
+"""Python's exception around one of Java that PySpark does not convert."""
+_NO_INPUT = re.compile(
+    rf"(?:{_MAIN}|: |Caused by: )(?:org\.apache\.hadoop\.mapred(?:uce\.lib\.input)?\.InvalidInputException|java\.io\.IOException): "
+    r"Input (?:path does not exist: |Pattern \S+ matches 0 files)"
+)
+"""Hadoop's exception and its cause, of an RDD's input."""
+_CONDITION = re.compile(rf"\[({CONDITION})\] ", re.ASCII)
+_SQLSTATE = re.compile(r"\bSQLSTATE: ([0-9A-Z]{5})\b", re.ASCII)
+_WRONG_STATEMENT = "42"
+"""Class of SQLSTATE: syntax error or access rule violation. The others may pass: a catalog or database that does not answer, a failure of
+the system, a conflict. So may a refusal without a SQLSTATE: Spark wraps what a metastore says in one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +114,9 @@ class LoggedFailure:
     """At most `LOG_TAIL` bytes."""
     cause: str = ""
     """The exception's own line, at most `CAUSE` bytes; empty without an exception."""
-    repeats: bool = False
-    """Whether every run of the script would fail the same way: it cannot be compiled, imports what does not exist,
-    or is itself missing."""
+    script_error: tuple[str, ...] = ()
+    """Names of an error that every run of the script would meet: it cannot be compiled, imports what does not exist, is itself missing, or
+    Spark refuses to analyse what it asks for. Empty: no such error ended the driver."""
 
 
 def is_log(text: str) -> bool:
@@ -114,14 +139,14 @@ def find(*streams: str, exit_code: int | None = None) -> LoggedFailure:
     return LoggedFailure(excerpt=next(filter(None, (_last_lines(each.lines) for each in logs)), ""))
 
 
-def explained(seen: ApplicationState, found: LoggedFailure, assignment: Assignment) -> ApplicationState:
+def explained(seen: ApplicationState, found: LoggedFailure, *, attempt: int) -> ApplicationState:
     """The state of a driver that failed, with the cause at the end of its message. Only a first attempt can show an error of the script:
     if an earlier attempt may have got further, the script itself is not at fault."""
     return replace(
         seen,
         message=f"{seen.message}: {found.cause}" if found.cause else seen.message,
         log_tail=found.excerpt,
-        script_error=found.repeats and assignment.attempt == 1,
+        script_error=found.script_error if attempt == 1 else (),
     )
 
 
@@ -268,7 +293,7 @@ def _parts(lines: Sequence[str]) -> Iterator[_Part]:
             marks = not line.strip().strip("^~ ")
             yield _Part.FRAME if users and not marks and not _level(line) else _Part.LIBRARY
         elif frames:
-            frames, wrapper = False, line.startswith("py4j.protocol.Py4JJavaError")
+            frames, wrapper = False, line.startswith(_BRIDGED)
             yield _Part.EXCEPTION
             continue
         elif line.endswith(_HEADER):
@@ -286,7 +311,7 @@ def _parts(lines: Sequence[str]) -> Iterator[_Part]:
             yield _Part.CAUSED
         elif line.startswith("\tat "):
             yield _Part.LIBRARY if _JAVA_LIBRARY.match(line) else _Part.CALL
-        elif not line or line.startswith(("\t... ", "Driver stacktrace:", "JVM stacktrace:")):
+        elif not line or line.startswith(("\t... ", "\tSuppressed: ", "\t\t", "Driver stacktrace:", "JVM stacktrace:")):
             yield _Part.LIBRARY
         else:
             yield _Part.MESSAGE
@@ -296,22 +321,26 @@ def _parts(lines: Sequence[str]) -> Iterator[_Part]:
 def _finding(log: _DriverLog, block: _Block, exit_code: int | None) -> LoggedFailure:
     lines = log.lines[block.begin : block.end]
     if block.kind is _Trace.START:
-        repeats = exit_code == (2 if _no_file(lines[0]) else 101)
-        return LoggedFailure(excerpt=_last_lines(log.lines), cause=_cut(lines[0], CAUSE), repeats=repeats)
+        missing, code = (MISSING_FILE, 2) if _no_file(lines[0]) else (MISSING_CLASS, 101)
+        names = names_of(missing) if exit_code == code else ()
+        return LoggedFailure(excerpt=_last_lines(log.lines), cause=_cut(lines[0], CAUSE), script_error=names)
     if block.kind is _Trace.UNCOMPILED:
-        repeats = exit_code == 1 and not _FILE.match(lines[0])[1].startswith("<")  # type: ignore[index] # it matched in `_block`
-        return LoggedFailure(excerpt=_whole(lines) or _last_lines(lines), cause=_cut(lines[-1], CAUSE), repeats=repeats)
+        at, said = _FILE.match(lines[0]), _SYNTAX.match(lines[-1])
+        assert at is not None  # it matched in `_block`
+        assert said is not None  # the same
+        names = names_of(said[1]) if exit_code == 1 and not at[1].startswith("<") else ()
+        excerpt = _whole(lines) or _last_lines(lines)
+        return LoggedFailure(excerpt=excerpt, cause=_cut(lines[-1], CAUSE), script_error=names)
     last = max((number for number, each in enumerate(lines) if each in _CHAINS), default=-1)
     link = lines[last + 1 :]
     while link and not link[0]:
         del link[0]
     parts = list(_parts(link))
     root = max((number for number, each in enumerate(parts) if each in (_Part.EXCEPTION, _Part.CAUSED)), default=0)
-    repeats = (
-        exit_code == 1 and block.kind is _Trace.PYTHON and not block.chained and last < 0 and _repeats(link, parts)
-    )
+    alone = exit_code == 1 and not block.chained and last < 0  # in a chain the first fault may be a passing one
+    names = _script_error(link, parts) if alone else ()
     return LoggedFailure(
-        excerpt=_whole(lines) or _excerpt(link, parts, root), cause=_cause(link, root), repeats=repeats
+        excerpt=_whole(lines) or _excerpt(link, parts, root), cause=_cause(link, root), script_error=names
     )
 
 
@@ -322,24 +351,48 @@ def _cause(lines: Sequence[str], root: int) -> str:
     return _cut(" ".join(said.split()), CAUSE)
 
 
-def _repeats(lines: Sequence[str], parts: Sequence[_Part]) -> bool:
-    """Whether an import statement of a module's own code failed, for a reason that lies in the code.
-
-    Refused: a chain (its first link may be a passing fault), an import inside a function (another run may not get there), whatever is
-    imported by its name (`import_module`), more text after the exception, and an ImportError with a message of the dynamic linker."""
+def _script_error(lines: Sequence[str], parts: Sequence[_Part]) -> tuple[str, ...]:
+    """Names of the error of the script that this one exception is; empty: another run may not meet it."""
     ends = [number for number, each in enumerate(parts) if each is _Part.EXCEPTION]
-    if len(ends) != 1 or any(lines[ends[0] + 1 :]):
-        return False
-    frames = [found for each in lines[: ends[0]] if (found := _FILE.match(each))]
-    at = [number for number, each in enumerate(lines[: ends[0]]) if _FILE.match(each)]
-    said = lines[ends[0]]
-    if _SYNTAX.match(said) and frames and frames[-1][2] is None and not frames[-1][1].startswith("<"):
-        frames, at = frames[:-1], at[:-1]
-    elif not _ABSENT.match(said):
-        return False
-    return (
-        bool(frames) and all(each[3] == "<module>" for each in frames) and _IMPORT.match(lines[at[-1] + 1]) is not None
-    )
+    if len(ends) != 1:
+        return ()
+    causes = [line for line, part in zip(lines, parts, strict=True) if part is _Part.CAUSED]
+    if causes:
+        said = lines[ends[0]]
+        chain = causes if said.startswith(_BRIDGED) else [said, *causes]
+        return (MISSING_INPUT,) if all(_NO_INPUT.match(each) for each in chain) else ()
+    return _refused_query(lines[ends[0] :]) or _failed_import(lines, ends[0])
+
+
+def _refused_query(lines: Sequence[str]) -> tuple[str, ...]:
+    """Names of the exception by which Spark refused a query, for a reason that lies in the query or in what it names. lines: from the
+    exception's own line on. Every SQLSTATE in them counts, because a message may quote that of another system."""
+    said = _ANALYSIS.match(lines[0])
+    if said is None:
+        return ()
+    message = (said[2] or said[4] or "").strip() or next((each for each in lines[1:] if each), "")
+    condition = _CONDITION.match(message)
+    states = [state for each in lines for state in _SQLSTATE.findall(each)]
+    if condition is None or not states or any(not state.startswith(_WRONG_STATEMENT) for state in states):
+        return ()
+    return names_of(said[1] or said[3] or ANALYSIS, condition=condition[1])
+
+
+def _failed_import(lines: Sequence[str], end: int) -> tuple[str, ...]:
+    """Names of the exception if an import statement of a module's own code failed, for a reason that lies in the code. end: the line of
+    the exception.
+
+    Refused: an import inside a function (another run may not get there), whatever is imported by its name (`import_module`), more text
+    after the exception, and an ImportError with a message of the dynamic linker."""
+    frames = [(number, found) for number, each in enumerate(lines[:end]) if (found := _FILE.match(each))]
+    said = _SYNTAX.match(lines[end])
+    if said and frames and frames[-1][1][2] is None and not frames[-1][1][1].startswith("<"):
+        frames = frames[:-1]
+    else:
+        said = _ABSENT.match(lines[end])
+    if said is None or any(lines[end + 1 :]) or not frames or any(each[3] != "<module>" for _, each in frames):
+        return ()
+    return names_of(said[said.lastindex or 0]) if _IMPORT.match(lines[frames[-1][0] + 1]) else ()
 
 
 # cutting

@@ -210,7 +210,7 @@ class LocalLauncher:
         found = find(*streams, exit_code=code)
         if phase is Phase.UNKNOWN:  # how it ended is not known, so an exception in its log may not be why
             return replace(state, log_tail=found.excerpt)
-        return explained(state, found, assignment)
+        return explained(state, found, attempt=assignment.attempt)
 
 
 def _utf8(text: str) -> bytes:

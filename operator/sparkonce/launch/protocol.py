@@ -70,8 +70,9 @@ class ApplicationState:
     message: str = ""
     log_tail: str = ""
     """Of a driver that failed: its exception, or the last lines of its log (`driver_log`)."""
-    script_error: bool = False
-    """Whether the first attempt's log shows an error that lies in the script or its image. A hint, which may only end retries."""
+    script_error: tuple[str, ...] = ()
+    """Names of the error that ended a first attempt and lies in the script or its image, the most specific one first
+    (`model.application.script_errors`); empty: none was found. A hint, which may only end retries."""
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -295,6 +295,8 @@ LINGERS = "lingers"
 and a thread keeps the process."""
 COMMITTED = "committed"
 """Kind of the report in which a driver names the committed slot of every declared output."""
+UNCAUGHT = "uncaught"
+"""Kind of the report of the exception that ends a driver's program: `trace` is its traceback, as Python prints it."""
 
 
 class Report(Value):
@@ -304,7 +306,7 @@ class Report(Value):
     reporter: str
     """Unique per process and entry; authenticated by the channel."""
     kind: str
-    """permanent-error, values, verdict."""
+    """permanent-error, values, committed, uncaught, verdict."""
     body: dict[str, Any] = Field(default_factory=dict)
 
 

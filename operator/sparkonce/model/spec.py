@@ -41,6 +41,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from sparkonce.model.application import script_errors
 from sparkonce.model.fields import UnknownTemplateKind, field_classes
 from sparkonce.model.validation import Loc, invalid_job, refuse
 
@@ -299,6 +300,7 @@ class Backoff(ResourceModel):
 
 
 SUBMISSION_RETRIES_LIMIT = 1000
+ErrorName = Annotated[str, Field(min_length=1, max_length=128, json_schema_extra={"pattern": script_errors.PATTERN})]
 
 
 class Retry(ResourceModel):
@@ -309,6 +311,16 @@ class Retry(ResourceModel):
     started), in a job without outputs: 3. With outputs such an attempt counts like any other."""
     backoff: Backoff = Backoff()
     """How long to wait between attempts."""
+    retry_on: Annotated[tuple[ErrorName, ...], Field(max_length=32)] = ()
+    """Errors of the script that are repeated although they end a job with outputs after its first attempt: classes (`ImportError`,
+    `AnalysisException`) and Spark's error conditions (`PATH_NOT_FOUND`). All other errors are repeated without being named."""
+
+    @model_validator(mode="after")
+    def _ends_a_job(self) -> Retry:
+        named = [(("retryOn", index), script_errors.problem_of(name)) for index, name in enumerate(self.retry_on)]
+        if problems := [(loc, problem) for loc, problem in named if problem]:
+            refuse("Retry", problems)
+        return self
 
 
 class Streaming(ResourceModel):

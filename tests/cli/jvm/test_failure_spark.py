@@ -9,6 +9,9 @@ import pytest
 
 from harness.desk import Desk
 from harness.spark import SHORT_LIVED, needed_java
+from sparkonce.blocking import run
+from sparkonce.launch.driver_log import find
+from sparkonce.model.record import UNCAUGHT
 
 UDF = """
     from pyspark.sql import SparkSession
@@ -27,6 +30,18 @@ COLUMN = """
 
     SparkSession.builder.getOrCreate().range(3).select("ident").show()
 """
+PATH = """
+    from pyspark.sql import SparkSession
+    import sparkonce
+
+    job = sparkonce.current()
+    job.write(SparkSession.builder.getOrCreate().read.parquet("/no/such/place"), "numbers")
+"""
+WORDS = """
+    from pyspark.sql import SparkSession
+
+    print(SparkSession.builder.getOrCreate().sparkContext.textFile("/no/such/words").count())
+"""
 SYNTAX = """
     from pyspark.sql import SparkSession
     spark = SparkSession.builder.getOrCreate(
@@ -38,14 +53,22 @@ SYNTAX = """
     ("script", "kind", "cause", "line"),
     [
         (UDF, "Exited", "ValueError: bad row 0", 'raise ValueError(f"bad row {number}")'),
-        (COLUMN, "Exited", "AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION]", 'select("ident")'),
+        (
+            PATH,
+            "Permanent",
+            "AnalysisException: [PATH_NOT_FOUND] Path does not exist",
+            'read.parquet("/no/such/place")',
+        ),
+        (WORDS, "Permanent", "Input path does not exist: file:/no/such/words", 'textFile("/no/such/words")'),
+        (COLUMN, "Permanent", "AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION]", 'select("ident")'),
         (SYNTAX, "Permanent", "SyntaxError: '(' was never closed", "getOrCreate("),
     ],
 )
 def test_the_exception_of_a_real_driver(  # noqa: PLR0917 - a row of the table
     desk: Desk, monkeypatch: pytest.MonkeyPatch, script: str, kind: str, cause: str, line: str
 ) -> None:
-    """The sentence ends with the exception, found in either output stream of spark-submit; the excerpt has the script's own line."""
+    """The sentence ends with the exception, found in either output stream of spark-submit; the excerpt has the script's own line. An error
+    of the script is not repeated."""
     needed_java()
     monkeypatch.delenv("SPARKONCE_SPARK_SUBMIT")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
@@ -58,3 +81,17 @@ def test_the_exception_of_a_real_driver(  # noqa: PLR0917 - a row of the table
     assert cause in failure["message"]
     assert line in failure["logTail"]
     assert "INFO" not in failure["logTail"]
+
+
+@pytest.mark.spark
+def test_a_real_driver_reports_why_spark_refused_its_query(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside its log, which says the same: the traceback of Spark's own exception is in the ledger, once."""
+    needed_java()
+    monkeypatch.delenv("SPARKONCE_SPARK_SUBMIT")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    desk.job(PATH, template={"sparkConf": {"spark.driver.extraJavaOptions": SHORT_LIVED}}, retry={"maxAttempts": 2})
+    failure = desk.here("run", "job.yaml", "--json").told["result"]["failure"]
+    with desk.store() as store:
+        [report] = run(store.reports(desk.prepared().address, 1))
+    assert (report.kind, report.attempt, failure["class"]) == (UNCAUGHT, 1, "Permanent")
+    assert find(report.body["trace"], exit_code=1).script_error == ("PATH_NOT_FOUND", "AnalysisException")

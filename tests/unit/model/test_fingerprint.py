@@ -93,6 +93,7 @@ POLICIES: list[tuple[Loc, Any]] = [
     (("spec", "onUnknown"), "Retry"),
     (("spec", "onDelete"), "Detach"),
     (("spec", "retry", "maxAttempts"), 7),
+    (("spec", "retry", "retryOn"), ["PATH_NOT_FOUND"]),
     (("spec", "retention", "succeeded"), "3d"),
     (("spec", "applicationTTL", "failed"), "3d"),
     (("spec", "startTimeoutSeconds"), 7),

@@ -33,6 +33,18 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
     ({("spec", "retention", "failed"): 7}, "spec.retention.failed: must be a duration such as 90s, 5m or 30d"),
     ({("spec", "retention", "failed"): "7 d"}, "spec.retention.failed: '7 d' is not a duration; write it as"),
     ({("spec", "retry", "backoff", "initial"): "1h"}, "spec.retry.backoff.initial: must not be longer than"),
+    (
+        {("spec", "retry", "retryOn"): ["PATH_NOT_FOUND", "RuntimeError"]},
+        "spec.retry.retryOn[1]: is repeated without being named",
+    ),
+    (
+        {("spec", "retry", "retryOn"): ["AnalysisExeption"]},
+        "spec.retry.retryOn[0]: is not an error that ends a job; did you mean AnalysisException?",
+    ),
+    ({("spec", "retry", "retryOn"): ["path_not_found"]}, "spec.retry.retryOn[0]: is repeated without being named"),
+    ({("spec", "retry", "retryOn"): "ImportError"}, "spec.retry.retryOn: must be a list"),
+    ({("spec", "retry", "retryOn"): [""]}, "spec.retry.retryOn[0]: must not be empty"),
+    ({("spec", "retry", "retryOn"): ["A"] * 33}, "spec.retry.retryOn: must have at most 32"),
     ({("metadata", "name"): None}, "metadata.name: is required"),
     ({("metadata", "name"): "Flights_1"}, "metadata.name: must be lower-case letters"),
     # identity
@@ -209,7 +221,7 @@ def test_static_defaults_are_those_of_the_design() -> None:
     spec = job({("spec", "outputs"): None, ("spec", "tunableArguments"): None}).spec
     policies = (spec.on_duplicate, spec.on_mismatch, spec.on_finalized, spec.on_unknown, spec.on_delete)
     assert policies == ("Attach", "Reject", "Replay", "Hold", "Stop")
-    assert (spec.retry.backoff.initial, spec.retry.backoff.max) == (10, 300)
+    assert (spec.retry.backoff.initial, spec.retry.backoff.max, spec.retry.retry_on) == (10, 300, ())
     assert (spec.start_timeout_seconds, spec.active_deadline_seconds, spec.stop_timeout_seconds) == (1800, None, 120)
     assert (spec.retention.succeeded, spec.retention.failed) == (30 * 86400, 7 * 86400)
     assert (spec.application_ttl.succeeded, spec.application_ttl.failed) == (3600, 86400)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkonce.errors import SparkonceError
@@ -22,6 +23,7 @@ from sparkonce.launch.driver_log import LoggedFailure, explained, find, is_log
 from sparkonce.launch.kubeflow.labels import DRIVER_CONTAINER, as_map, driver_pod_name
 from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.model import masking
+from sparkonce.model.application.script_errors import ANALYSIS, MISSING_INPUT
 from sparkonce.model.record import Assignment
 
 PATIENCE = 3.0
@@ -60,7 +62,7 @@ class LogTails:
                 while len(self._known) > REMEMBERED:
                     self._known.popitem(last=False)
             found = self._known[seen.driver]
-        return explained(seen, found if found.excerpt else _found(own, seen, job), assignment)
+        return explained(seen, found if found.excerpt else _found(own, seen, job), attempt=assignment.attempt)
 
     async def _log(self, read: ReadLog, namespace: str, pod: str) -> str:
         try:
@@ -74,11 +76,13 @@ def _found(log: str, seen: ApplicationState, job: Mapping[str, Any]) -> LoggedFa
     if not log.strip():
         return LoggedFailure()
     found = find(masking.redacted(log, masking.values_of(job)), exit_code=seen.exit_code)
-    return LoggedFailure(excerpt=found.excerpt, cause=found.cause, repeats=found.repeats and not _mounts(job))
+    of_data = not {ANALYSIS, MISSING_INPUT}.isdisjoint(found.script_error)
+    return found if of_data or not _mounts(job) else replace(found, script_error=())
 
 
 def _mounts(job: Mapping[str, Any]) -> bool:
-    """Whether the driver's files come from more than its image: a module may be missing now and be there in the next attempt."""
+    """Whether the driver's files come from more than its image: a module may be missing now and be there in the next attempt. Which
+    data Spark finds is no matter of these files."""
     spec = as_map(as_map(as_map(job.get("spec")).get("template")).get("spec"))
     driver, conf = as_map(spec.get("driver")), as_map(spec.get("sparkConf"))
     return bool(
