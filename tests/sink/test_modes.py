@@ -21,7 +21,7 @@ from sparkonce.errors import InvalidInput
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.delta.sink import open_delta
 from sparkonce.sink.objects.local import FolderObjects
-from sparkonce.sink.protocol import REPLACING_SCHEMA, Committed, FencedOff, SinkKey, Stuck, WriteOptions
+from sparkonce.sink.protocol import REPLACING_SCHEMA, Committed, Evidence, FencedOff, SinkKey, Stuck, WriteOptions
 
 A, B = (SinkKey(key_hash=name * 4, output="orders", generation=1) for name in "ab")
 OVERWRITE, PARTITIONS = WriteMode.OVERWRITE, WriteMode.OVERWRITE_PARTITIONS
@@ -123,6 +123,28 @@ def test_an_audit_finds_nothing_wrong_in_an_overwritten_table(lake: Lake) -> Non
     table = run(lake.sink().inventory())
     assert {effect.slot.sink_key: effect.visible for effect in table.effects} == {str(A): False, str(B): True}
     assert [str(each.kind) for each in of_table(table, now=0.0)] == []
+
+
+def test_a_result_that_another_key_has_overwritten_is_changed_by_that_key(lake: Lake) -> None:
+    """Its duplicates are still replayed; the answer names the commit, and a rerun would replace whatever is there then."""
+    lake.write(A, OVERWRITE, days(mon=1))
+    lake.write(B, OVERWRITE, days(tue=2))
+    found = run(lake.sink(OVERWRITE).probe(A, None))
+    assert (found.verdict, [each.key for each in found.changes], found.remedy) == (Evidence.CHANGED, [str(B)], "")
+    lake.write(A.model_copy(update={"generation": 2}), OVERWRITE, days(wed=3))
+    assert lake.rows() == {"wed": [3]}
+
+
+def test_a_backfill_of_a_partition_is_no_defect(partitioned: Lake) -> None:
+    """Part of A's rows were replaced by B, a job of sparkonce: told, and not as lost rows."""
+    partitioned.add(days(sun=0))
+    partitioned.write(A, PARTITIONS, days(mon=1, tue=2))
+    partitioned.write(B, PARTITIONS, days(mon=3))
+    found = run(partitioned.sink(PARTITIONS).probe(A, None))
+    assert (found.verdict, [each.key for each in found.changes]) == (Evidence.CHANGED, [str(B)])
+    said = [(str(each.kind), each.subject) for each in of_table(run(partitioned.sink().inventory()), now=0.0)]
+    assert ("rewritten", str(A)) in said
+    assert {kind for kind, _ in said} <= {"rewritten", "foreign files"}
 
 
 def test_rows_that_are_lost_after_an_overwrite_are_found(lake: Lake) -> None:

@@ -16,7 +16,7 @@ from harness.lakes import DeltaLake, IcebergLake, Lake, days, lake_of
 from sparkonce.blocking import run
 from sparkonce.errors import LateInSeries, OutputCorrupt, OutputUnsafe
 from sparkonce.model.spec import OnLate, Series, WriteMode, order_of, position_of
-from sparkonce.sink.protocol import REPLACING_SCHEMA, Committed, Late, SinkKey, Slot, place_of
+from sparkonce.sink.protocol import LATE_INSTEAD, REPLACING_SCHEMA, Committed, Evidence, Late, SinkKey, Slot, place_of
 
 YESTERDAY, TODAY = "2024-05-01", "2024-05-02"
 KEYS = {
@@ -83,6 +83,19 @@ def test_what_was_committed_in_time_is_still_committed(lake: Lake) -> None:
     before = lake.commits()
     assert run(lake.sink(WriteMode.OVERWRITE, daily(YESTERDAY)).commit(KEYS[YESTERDAY], slot)) == Committed(slot)
     assert (lake.rows(), lake.commits()) == ({"mon": [2]}, before)
+
+
+def test_advice_on_a_superseded_result_is_a_backfill(lake: Lake) -> None:
+    """A plain rerun would be late; the one that is advised commits."""
+    load(lake, YESTERDAY, 1)
+    load(lake, TODAY, 2)
+    found = run(lake.sink(WriteMode.OVERWRITE, daily(YESTERDAY)).probe(KEYS[YESTERDAY], None))
+    assert (found.verdict, found.remedy) == (Evidence.CHANGED, LATE_INSTEAD)
+    again = KEYS[YESTERDAY].model_copy(update={"generation": 2})
+    with pytest.raises(LateInSeries):
+        lake.stage(lake.sink(WriteMode.OVERWRITE, daily(YESTERDAY)), again, NEVER)
+    load(lake, YESTERDAY, 3, on_late=OnLate.ALLOW, key=again)
+    assert lake.rows() == {"mon": [3]}
 
 
 def test_a_backfill_on_purpose_commits_and_does_not_turn_the_series_back(lake: Lake) -> None:

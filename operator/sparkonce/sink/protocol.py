@@ -368,6 +368,10 @@ APPEND_INSTEAD = "delete what is left of its rows, declare onRerun: Append for i
 """Remedy where an output cannot find the rows that a rerun would replace: it knows them by their files."""
 
 
+LATE_INSTEAD = "a later position of its series has been committed, so declare `series.onLate: Allow` and run `sparkonce rerun -f FILE`"
+"""Remedy where the table would refuse a rerun as late."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Probed:
     """A verdict with what it rests on."""

@@ -59,6 +59,7 @@ from sparkonce.sink.groups import as_grouped
 from sparkonce.sink.objects.protocol import TableObjects, refuse_unless_absent
 from sparkonce.sink.protocol import (
     APPEND_INSTEAD,
+    LATE_INSTEAD,
     PLAIN,
     AlreadyCommitted,
     Change,
@@ -172,17 +173,30 @@ class DeltaTableSink:
         unseen = {file.path for file in files if file.path not in table.live}
         if gone := await missing(self._objects, [file for file in files if file.path not in unseen]):
             why = f"{len(gone)} file(s) that the table names are missing, the first is {gone[0]}"
-            return Evidence.GONE if not unseen else await self._explained(table, key, Evidence.GONE, why)
+            if not unseen:
+                return Evidence.GONE
+            return await self._explained(table, key, Evidence.GONE, why, mode=slots[-1].mode)
         if lost := unseen | (table.masked & {file.path for file in files}):
             found = (await traced(self._objects, table, lost)).probed(lost)
             if found is not None:
-                return await self._explained(table, key, found.verdict, found.why, found.changes)
+                return await self._explained(table, key, found.verdict, found.why, found.changes, mode=slots[-1].mode)
         return Evidence.PRESENT
 
     async def _explained(
-        self, table: DeltaSnapshot, key: SinkKey, verdict: Evidence, why: str, changes: tuple[Change, ...] = ()
+        self,
+        table: DeltaSnapshot,
+        key: SinkKey,
+        verdict: Evidence,
+        why: str,
+        changes: tuple[Change, ...] = (),
+        *,
+        mode: WriteMode | None,
     ) -> Probed:
-        """A verdict with what to do where the table would refuse to replace the rows."""
+        """A verdict with what to do where the table would refuse to replace the rows. mode: of the slot."""
+        if lateness(self.place, table.latest(self.place)) is not None:
+            return Probed(verdict=verdict, why=why, changes=changes, remedy=LATE_INSTEAD)
+        if mode is not None:
+            return Probed(verdict=verdict, why=why, changes=changes)  # a rerun replaces whatever is there
         again = key.model_copy(update={"generation": key.generation + 1, "batch": None})
         try:
             refused = isinstance(await plan.older(self._objects, table, again, self.on_rerun), str)

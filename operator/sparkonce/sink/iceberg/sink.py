@@ -59,6 +59,7 @@ from sparkonce.sink.iceberg.snapshot import PreparedCommit, TableView, closed
 from sparkonce.sink.iceberg.staging import identified, laid_out
 from sparkonce.sink.protocol import (
     APPEND_INSTEAD,
+    LATE_INSTEAD,
     PLAIN,
     CommitOutcome,
     Committed,
@@ -383,11 +384,14 @@ class IcebergTableSink:
     def _explained(self, view: TableView, key: SinkKey, found: Found) -> Probed:
         """A verdict with what to do where the table would refuse to replace the rows."""
         again, remedy = key.model_copy(update={"generation": key.generation + 1, "batch": None}), ""
-        if self.on_rerun is OnRerun.REPLACE:
-            try:
+        try:
+            slot = view.committed(evidence_of(view.table.metadata, key))
+            if lateness(self.place, latest(view.table.metadata, self.place)[0]) is not None:
+                remedy = LATE_INSTEAD
+            elif self.on_rerun is OnRerun.REPLACE and (slot is None or slot.mode is None):
                 remedy = APPEND_INSTEAD if isinstance(view.removed(again), str) else ""
-            except OutputCorrupt as error:
-                remedy = str(error)
+        except OutputCorrupt as error:
+            remedy = str(error)
         return Probed(verdict=found.verdict, why=found.why, changes=found.changes, remedy=remedy)
 
     def _change(self, view: TableView, key: SinkKey, at: KeyEvidence, slot: Slot, ready: PreparedCommit) -> TableChange:
