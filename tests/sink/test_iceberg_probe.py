@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -200,7 +202,17 @@ def test_the_work_of_a_probe_is_bounded(
     monkeypatch.setattr(files, "_step", counted)
     for _ in range(3):
         iceberg_tables.table().append(table_of(50))
-    assert probed(sql_sink, key, slot) is Evidence.PRESENT
+    lists: list[str] = []
+    manifests = Snapshot.manifests
+
+    def listed(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
+        lists.append(snapshot.manifest_list)
+        return manifests(snapshot, io)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Snapshot, "manifests", listed)
+        assert probed(sql_sink, key, slot) is Evidence.PRESENT
+    assert len(lists) == 1, "the newest snapshot's list of manifests, once"
     assert read == []
     iceberg_tables.table().delete("n = 1")
     iceberg_tables.table().append(table_of(50))

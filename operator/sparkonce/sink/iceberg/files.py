@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from sparkonce.sink.iceberg.catalog import asking
@@ -28,16 +28,27 @@ def live(table: Table) -> list[DataFile]:
     Raises:
         OutputUnavailable: a manifest cannot be read.
     """
+    return live_and_deletes(table)[0]
+
+
+def live_and_deletes(table: Table) -> tuple[list[DataFile], bool]:
+    """As `live`, and whether there are delete files beside them, which hide rows (see `masks`).
+
+    Raises:
+        OutputUnavailable: a manifest cannot be read.
+    """
     head = table.metadata.current_snapshot()
     if head is None:
-        return []
+        return [], False
     with asking(f"cannot read the manifests of {table.location()}"):
-        return [
+        manifests = head.manifests(table.io)
+        rows = [each for each in manifests if each.content == ManifestContent.DATA]
+        files = [
             entry.data_file
-            for manifest in head.manifests(table.io)
+            for manifest in rows
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            if entry.data_file.content == DataFileContent.DATA
         ]
+        return files, len(rows) < len(manifests)
 
 
 def traced(

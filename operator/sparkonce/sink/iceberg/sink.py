@@ -51,9 +51,9 @@ from sparkonce.sink.iceberg.evidence import (
     summary_of,
     token_and_nonce,
 )
-from sparkonce.sink.iceberg.files import live, moved_main, replaced_by, rolled_back, traced
+from sparkonce.sink.iceberg.files import live_and_deletes, moved_main, replaced_by, rolled_back, traced
 from sparkonce.sink.iceberg.inventory import inventory
-from sparkonce.sink.iceberg.masks import masks
+from sparkonce.sink.iceberg.masks import Masks, masks
 from sparkonce.sink.iceberg.schema import fit, identity_columns, reused, schema_of, unmapped, unwritable
 from sparkonce.sink.iceberg.snapshot import PreparedCommit, TableView, closed
 from sparkonce.sink.iceberg.staging import identified, laid_out
@@ -355,7 +355,8 @@ class IcebergTableSink:
 
     def _visible(self, view: TableView, marks: Sequence[Mark]) -> Found:
         """Whether readers see the rows of these commits, in the original files or in compacted ones."""
-        table, seen = view.table, {file.file_path for file in live(view.table)}
+        table, (files_seen, deletes) = view.table, live_and_deletes(view.table)
+        seen = {file.file_path for file in files_seen}
         named = {mark: {f"{mark.location}/{file.path}": file for file in view.files_of(mark)} for mark in marks}
         unseen = {path for files in named.values() for path in files} - seen
         for mark, files in named.items():
@@ -370,7 +371,7 @@ class IcebergTableSink:
                 why = f"{len(gone)} file(s) that the table names are missing, the first is {gone[0]}"
                 return Probed(verdict=Evidence.GONE, why=why)
         own = {path for files in named.values() for path in files}
-        hidden = masks(table, table.current_snapshot(), of=None if unseen else own)
+        hidden = masks(table, table.current_snapshot(), of=None if unseen else own) if deletes else Masks()
         if lost := unseen | (hidden.by.keys() & own):
             found = traced(table, lost, seen, hidden).probed(lost)
             if found is not None and found.verdict is Evidence.CHANGED:
