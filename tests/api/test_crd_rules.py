@@ -97,7 +97,10 @@ REFUSED: list[tuple[Changes, str]] = [
     ({("spec", "outputs"): [{"name": "Upper", "slotLog": PLAIN["slotLog"]}]}, "should match"),
     ({("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"]}] * 2}, "Duplicate value"),
     ({("spec", "outputs", 0, "onRerun"): "Merge"}, "Unsupported value"),
-    ({("spec", "series"): {"name": "daily", "position": "1"}}, "each output must be a delta or iceberg output"),
+    (
+        {("spec", "series"): {"name": "daily", "position": "1"}},
+        "each output must be a delta or iceberg output, because series is given",
+    ),
     (
         {
             ("spec", "outputs"): [{"name": "a", "delta": PLAIN["delta"]}],
@@ -108,11 +111,11 @@ REFUSED: list[tuple[Changes, str]] = [
     ({("spec", "outputs", 0, "mode"): "Merge"}, "Unsupported value"),
     (
         {("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"], "mode": "Overwrite"}]},
-        "mode must be Append for a slotLog",
+        "mode must be Append for a slotLog; declare a delta or iceberg output to overwrite",
     ),
     (
         {("spec", "outputs"): [{"name": "a", "delta": PLAIN["delta"], "mode": "Overwrite", "onRerun": "Append"}]},
-        "onRerun must be Replace, or absent",
+        "onRerun must be Replace, or absent, beside a mode that overwrites",
     ),
     # The followed application.
     ({("spec", "bind"): {"application": "nightly", "uid": "2f1c"}}, NOT_BESIDE_BIND),
