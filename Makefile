@@ -15,7 +15,8 @@ EFFORT ?= $(if $(TESTS),gate,$(if $(filter full all,$(TIER)),all,gate))
 MINUTES ?= 60
 # File in which the gate lists flaky tests; with it, failed tests are run once more (scripts/second_look.py). Only .ci/run sets it.
 SECOND_LOOK ?=
-PYTEST = $(PY) $(if $(SECOND_LOOK),scripts/second_look.py $(SECOND_LOOK),-m pytest) --dist worksteal --durations=20 -n
+# Bytecode is written, also where the environment forbids it: or else each of hundreds of interpreters compiles the same modules.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) $(if $(SECOND_LOOK),scripts/second_look.py $(SECOND_LOOK),-m pytest) --dist worksteal --durations=20 -n
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # the steps of a target have an order

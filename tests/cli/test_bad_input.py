@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness import effort
 from harness.desk import OUTPUT, PATIENCE, WRITES, Desk, Said
 from harness.patience import completed
 from sparkonce.cli.exits import ExitCode
@@ -194,14 +195,20 @@ JOB_FORMS = {
 }
 
 
+UNTAKEN = [
+    *(
+        (MANIFEST % {"job": "", "template": form}, f"spec.template.spec.{path}", told)
+        for form, (path, told) in FORMS.items()
+    ),
+    *((MANIFEST % {"job": form, "template": ""}, f"spec.{path}", told) for form, (path, told) in JOB_FORMS.items()),
+]
+
+
 @pytest.mark.parametrize(
     ("text", "path", "sentence"),
-    [
-        *((MANIFEST % {"job": "", "template": form}, f"spec.template.spec.{path}", told) for form, (path, told) in FORMS.items()),
-        *((MANIFEST % {"job": form, "template": ""}, f"spec.{path}", told) for form, (path, told) in JOB_FORMS.items()),
-    ],
-    ids=[form[:50] for form in [*FORMS, *JOB_FORMS]],
-)  # fmt: skip
+    effort.sampled(UNTAKEN),
+    ids=effort.sampled([form[:50] for form in [*FORMS, *JOB_FORMS]]),
+)
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_what_no_ledger_or_process_takes(desk: Desk, command: str, text: str, path: str, sentence: str) -> None:
     """Exit 2 with the field's path, planned or run, and nothing is reserved."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-from harness.desk import FAILS, OUTPUT, WRITES, Desk
+from harness.desk import FAILS, OUTPUT, PATIENCE, WRITES, Desk
+from harness.patience import completed
 from sparkonce.blocking import run
 from sparkonce.cli.exits import ExitCode, code_of_error
 from sparkonce.errors import InvalidInput, OutputUnavailable, SparkonceError, StoreFull, StoreUnavailable
@@ -47,6 +49,22 @@ def test_a_job_runs_once_and_is_replayed(desk: Desk) -> None:
     assert second.first == "succeeded: write/numbers@1, generation 2, attempt 1, 1 234 rows in numbers"
     third = desk.here("rerun", "write/numbers@1", "--json")
     assert (third.code, third.told["generation"], third.told["replayed"]) == (0, 3, False)
+
+
+def test_a_replay_imports_nothing_heavy(desk: Desk) -> None:
+    """Neither Spark, pandas, pyarrow, SQLAlchemy nor a drawing library is imported: the ledger's result is read and printed without
+    them."""
+    desk.job()
+    assert desk.here("run", "job.yaml").code == 0
+    program = """
+import sys
+from sparkonce.cli.app import main
+code = main(["run", "job.yaml"])
+heavy = {"pyspark", "pandas", "pyarrow", "numpy", "sqlalchemy", "rich", "httpx"}
+print(sorted(heavy & set(sys.modules)), code)
+"""
+    done = completed([sys.executable, "-c", program], PATIENCE)
+    assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
 
 
 def test_the_object_of_json(desk: Desk) -> None:

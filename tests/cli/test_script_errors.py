@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness import effort
 from harness.desk import OUTPUT, Desk
 from sparkonce.cli.exits import ExitCode
 
@@ -83,19 +84,21 @@ def test_an_error_of_the_script_ends_the_job(desk: Desk, script: str, cause: str
 
 @pytest.mark.parametrize(
     ("script", "spec"),
-    [
-        (IMPORTS, {"outputs": []}),
-        (REFUSED, {"outputs": []}),
-        (REFUSED, {"retry": {**THREE, "retryOn": ["PATH_NOT_FOUND"]}}),
-        (REFUSED, {"retry": {**THREE, "retryOn": ["TABLE_OR_VIEW_NOT_FOUND", "AnalysisException"]}}),
-        (IMPORTS, {"retry": {**THREE, "retryOn": ["ImportError"]}}),
-        ("def f(:\n    pass\n", {"retry": {**THREE, "retryOn": ["SyntaxError"]}}),
-        ("raise RuntimeError('no')", {}),
-        ("unknown_name", {}),
-        ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    import no_such_module\n", {}),
-        ("def main():\n    import no_such_module\nmain()\n", {}),
-        ("import os\nos.environ['no such variable']\n", {}),
-    ],
+    effort.sampled(
+        [
+            (IMPORTS, {"outputs": []}),
+            (REFUSED, {"outputs": []}),
+            (REFUSED, {"retry": {**THREE, "retryOn": ["PATH_NOT_FOUND"]}}),
+            (REFUSED, {"retry": {**THREE, "retryOn": ["TABLE_OR_VIEW_NOT_FOUND", "AnalysisException"]}}),
+            (IMPORTS, {"retry": {**THREE, "retryOn": ["ImportError"]}}),
+            ("def f(:\n    pass\n", {"retry": {**THREE, "retryOn": ["SyntaxError"]}}),
+            ("raise RuntimeError('no')", {}),
+            ("unknown_name", {}),
+            ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    import no_such_module\n", {}),
+            ("def main():\n    import no_such_module\nmain()\n", {}),
+            ("import os\nos.environ['no such variable']\n", {}),
+        ]
+    ),
 )
 def test_what_may_pass_is_tried_again(desk: Desk, script: str, spec: dict[str, Any]) -> None:
     """A job without outputs, an error that `retryOn` names, any other exception, an undefined name, an exception raised while handling

@@ -83,12 +83,11 @@ def test_a_password_in_the_address_of_a_ledger_is_never_told(
     assert planted.leaks() == []
 
 
-@pytest.mark.parametrize("command", ["gateway", "operator"])
 @pytest.mark.parametrize(
-    "ledger",
+    ("command", "ledger"),
     [
-        {"SPARKONCE_STORE": "etcd://127.0.0.1:1?user=ann", "SPARKONCE_ETCD_PASSWORD": PASSWORD},
-        {"SPARKONCE_STORE": f"postgresql://ann:{PASSWORD}@127.0.0.1:1/ledger"},
+        ("gateway", {"SPARKONCE_STORE": "etcd://127.0.0.1:1?user=ann", "SPARKONCE_ETCD_PASSWORD": PASSWORD}),
+        ("operator", {"SPARKONCE_STORE": f"postgresql://ann:{PASSWORD}@127.0.0.1:1/ledger"}),
     ],
     ids=["etcd", "postgresql"],
 )

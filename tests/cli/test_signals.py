@@ -8,27 +8,13 @@ import sys
 
 import pytest
 
-from harness.desk import PATIENCE, WAITS, WRITES, Desk
+from harness import effort
+from harness.desk import DEAF, PATIENCE, STARTED, WAITS, WRITES, Desk
 from harness.eventually import assert_eventually
 from harness.patience import completed, until_ended
 from sparkonce.cli.exits import ExitCode
 
 KEY = "write/numbers@1"
-STARTED = """
-    from pathlib import Path
-
-    Path("started").touch()
-"""
-DEAF = """
-    import signal
-
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-"""
-
-
-def driver_runs(desk: Desk) -> None:
-    """Waits until the job's script has begun."""
-    assert_eventually((desk.folder / "started").exists, PATIENCE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -36,7 +22,7 @@ def test_the_leader_stops_and_settles(desk: Desk, number: signal.Signals) -> Non
     """Exit 8 if nothing took effect: the driver is gone, the output is closed to it, and the next run opens a new generation."""
     desk.job(STARTED + WAITS + WRITES)
     terminal = desk.start("run", "job.yaml")
-    driver_runs(desk)
+    desk.driver_runs()
     terminal.interrupt(number)
     said = terminal.end()
     assert said.code == ExitCode.CANCELLED, said
@@ -70,7 +56,7 @@ def test_a_second_ctrl_c_says_what_is_going_on(desk: Desk) -> None:
     """While a driver that ignores SIGTERM is being stopped, a second Ctrl-C changes nothing and says that nothing would be lost."""
     desk.job(DEAF + STARTED + WAITS + WRITES)
     terminal = desk.start("run", "job.yaml")
-    driver_runs(desk)
+    desk.driver_runs()
     terminal.interrupt()
     terminal.wait_for("stopping attempt 1")
     terminal.interrupt()
@@ -85,7 +71,7 @@ def test_two_terminals(desk: Desk) -> None:
     """One terminal runs the job, the other follows and shows its progress; both get the same result, of one attempt."""
     desk.job(STARTED + WAITS + WRITES)
     first = desk.start("run", "job.yaml", "--json")
-    driver_runs(desk)
+    desk.driver_runs()
     second = desk.start("run", "job.yaml", "--json")
     second.wait_for("running elsewhere (pid")
     second.wait_for("attempt 1 of 1")
@@ -101,7 +87,7 @@ def test_a_follower_only_detaches(desk: Desk) -> None:
     """Ctrl-C on the follower: it exits with 130 at once, and the leader continues to its result."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
-    driver_runs(desk)
+    desk.driver_runs()
     follower = desk.start("run", "job.yaml")
     follower.wait_for("running elsewhere (pid")
     follower.interrupt()
@@ -114,13 +100,13 @@ def test_a_follower_only_detaches(desk: Desk) -> None:
     assert [slot.rows for slot in desk.commits()] == [1234]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", effort.sampled([signal.SIGINT, signal.SIGTERM]))
 def test_a_leader_hands_over_to_a_terminal_that_waits(desk: Desk, number: signal.Signals) -> None:
     """The leader exits with 130: the same attempt continues, and the waiting terminal, which now owns it, gets the one result. Its own
     Ctrl-C then stops the job."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
-    driver_runs(desk)
+    desk.driver_runs()
     waits = [desk.start("run", "job.yaml", "--json") for _ in range(2)]
     for each in waits:
         each.wait_for("running elsewhere (pid")
@@ -135,8 +121,12 @@ def test_a_leader_hands_over_to_a_terminal_that_waits(desk: Desk, number: signal
     assert desk.attempts() == len(desk.commits()) == 1
 
 
-@pytest.mark.parametrize("opens", [("run", "job.yaml"), ("rerun", KEY)])
-@pytest.mark.parametrize("ends", ["hands over", "is killed"])
+@pytest.mark.parametrize(
+    ("opens", "ends"),
+    effort.sampled(
+        [(opens, ends) for opens in (("run", "job.yaml"), ("rerun", KEY)) for ends in ("hands over", "is killed")]
+    ),
+)
 def test_one_sender_of_a_run_is_not_replayed(desk: Desk, opens: tuple[str, ...], ends: str) -> None:
     """It is the one that opened the generation, even if it left. Those that waited are replayed, also the one that took the job over and
     reports its end. For a sender without a result `replayed` is null."""
@@ -147,7 +137,7 @@ def test_one_sender_of_a_run_is_not_replayed(desk: Desk, opens: tuple[str, ...],
         (desk.folder / "go").unlink()
         (desk.folder / "started").unlink()
     leader = desk.start(*opens, "--json")
-    driver_runs(desk)
+    desk.driver_runs()
     waits = [desk.start("run", "job.yaml", *more) for more in (["--json"], ["--json"], [])]
     for each in waits:
         each.wait_for("running elsewhere (pid")
@@ -175,7 +165,7 @@ def test_whoever_is_handed_a_job_can_stop_it(desk: Desk) -> None:
     """No other terminal waits, so the last one's Ctrl-C cancels the job."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
-    driver_runs(desk)
+    desk.driver_runs()
     second = desk.start("run", "job.yaml")
     second.wait_for("running elsewhere (pid")
     leader.interrupt()
@@ -191,7 +181,7 @@ def test_a_terminal_that_was_killed_waits_for_nothing(desk: Desk) -> None:
     """The leader's Ctrl-C cancels the job, although another terminal waited for it shortly before."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
-    driver_runs(desk)
+    desk.driver_runs()
     second = desk.start("run", "job.yaml")
     second.wait_for("running elsewhere (pid")
     second.process.kill()
@@ -201,27 +191,11 @@ def test_a_terminal_that_was_killed_waits_for_nothing(desk: Desk) -> None:
     assert desk.commits() == []
 
 
-def test_a_handed_over_job_whose_terminal_dies_goes_on_when_it_is_sent_again(desk: Desk) -> None:
-    """One terminal left by Ctrl-C and the other was killed: the attempt runs on, and the next request takes it over."""
-    desk.job(STARTED + WAITS + WRITES)
-    leader = desk.start("run", "job.yaml")
-    driver_runs(desk)
-    second = desk.start("run", "job.yaml")
-    second.wait_for("running elsewhere (pid")
-    leader.interrupt()
-    assert leader.end().code == ExitCode.DETACHED
-    second.process.kill()
-    until_ended(second.process, PATIENCE)
-    desk.go()
-    assert desk.here("run", "job.yaml").code == 0
-    assert desk.attempts() == len(desk.commits()) == 1
-
-
 def test_cancel_ends_a_job_for_all_who_wait(desk: Desk) -> None:
     """`sparkonce cancel` differs from Ctrl-C: both the leader and the waiting terminal get the cancelled result (exit 8)."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
-    driver_runs(desk)
+    desk.driver_runs()
     follower = desk.start("run", "job.yaml")
     follower.wait_for("running elsewhere (pid")
     assert desk.here("cancel", KEY, "--reason", "wrong input").code == 0
@@ -229,33 +203,11 @@ def test_cancel_ends_a_job_for_all_who_wait(desk: Desk) -> None:
     assert desk.commits() == []
 
 
-@pytest.mark.slow
-def test_a_job_that_is_sent_while_it_is_being_stopped_runs_afterwards(desk: Desk) -> None:
-    """The second command waits for the end of the generation that is being cancelled and opens the next one, as on a cluster."""
-    desk.job(DEAF + STARTED + WAITS + WRITES, stopTimeoutSeconds=40)
-    first = desk.start("run", "job.yaml")
-    driver_runs(desk)
-    first.interrupt()
-    assert_eventually(lambda: _stopping(desk), PATIENCE)
-    second = desk.start("run", "job.yaml", "--json")
-    second.wait_for("running elsewhere (pid")
-    assert first.end().code == ExitCode.CANCELLED
-    desk.go()
-    said = second.end()
-    assert (said.code, said.told["generation"]) == (0, 2), said
-    assert [slot.rows for slot in desk.commits()] == [1234]
-
-
-def _stopping(desk: Desk) -> bool:
-    """Whether the record has a cancellation request; the driver ignores it for half of the stop timeout."""
-    return desk.here("keys", "show", KEY, "--json").told["record"].get("stopWanted") is not None
-
-
 def test_cancel_from_another_terminal(desk: Desk) -> None:
     """`sparkonce cancel` sends the request to the owner, waits for the end and exits with 0; the leader exits with 8 and says why."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
-    driver_runs(desk)
+    desk.driver_runs()
     said = desk.here("cancel", KEY, "--reason", "wrong input")
     assert said.code == 0
     assert said.first.startswith(f"cancelled: {KEY}, generation 1, attempt 1")
@@ -269,7 +221,7 @@ def test_cancel_of_a_job_without_an_owner(desk: Desk) -> None:
     """The runner was killed: `sparkonce cancel` takes over, stops the orphaned attempt and settles it itself."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
-    driver_runs(desk)
+    desk.driver_runs()
     leader.process.kill()
     until_ended(leader.process, PATIENCE)
     doctor = desk.here("doctor")
@@ -294,7 +246,9 @@ def test_ctrl_c_while_cancel_waits(desk: Desk) -> None:
         assert record.stop_wanted is None  # as reserved, without a request
 
 
-@pytest.mark.parametrize("module", ["typer", "pydantic", "sparkonce.cli.session", "sparkonce.store.open", "asyncio"])
+@pytest.mark.parametrize(
+    "module", effort.sampled(["typer", "pydantic", "asyncio", "sparkonce.cli.session", "sparkonce.store.open"])
+)
 def test_ctrl_c_during_an_import(desk: Desk, module: str) -> None:
     """Before a command has begun, Ctrl-C ends it silently, whichever import it is in."""
     desk.job()

@@ -23,7 +23,6 @@ from sparkonce.sink.slotlog.snapshot import Table
 
 SLOTS, DELTA, ICEBERG = "slots", "delta", "iceberg"
 KEY = "crash-test"
-NTH = effort.size("steps of three kinds")
 
 STEPS = (
     ("driver.stage.after", 0),
@@ -118,7 +117,7 @@ def dies(scene: Scene, point: str, skip: int, *, alone: bool) -> None:
     assert scene.hits().count(f"{point}=kill") == before + 1
 
 
-@pytest.mark.parametrize(("point", "skip"), STEPS[::NTH])
+@pytest.mark.parametrize(("point", "skip"), effort.sampled(STEPS))
 def test_a_driver_killed_at_a_step_then_a_run(scene: Kinds, point: str, skip: int) -> None:
     """Driver and runner die at the step; the next run ends with every row of all three outputs once."""
     dies(scene, point, skip, alone=False)
@@ -126,7 +125,7 @@ def test_a_driver_killed_at_a_step_then_a_run(scene: Kinds, point: str, skip: in
     assert scene.all_or_nothing()
 
 
-@pytest.mark.parametrize(("point", "skip"), (STEPS[1:4] + STEPS[6:8] + STEPS[10:11])[::NTH])
+@pytest.mark.parametrize(("point", "skip"), effort.sampled(STEPS[1:4] + STEPS[6:8] + STEPS[10:11]))
 def test_a_driver_killed_at_a_step_then_a_cancel(scene: Kinds, point: str, skip: int) -> None:
     """Driver and runner die at the step, and a user cancels. If the transaction was sealed by then: Succeeded with all of it; otherwise
     Cancelled with nothing in any output."""
@@ -139,7 +138,7 @@ def test_a_driver_killed_at_a_step_then_a_cancel(scene: Kinds, point: str, skip:
     assert scene.all_or_nothing() == sealed
 
 
-@pytest.mark.parametrize(("point", "after", "skip"), SETTLES[::NTH])
+@pytest.mark.parametrize(("point", "after", "skip"), effort.sampled(SETTLES))
 def test_who_settles_dies_too(scene: Kinds, point: str, after: str, skip: int) -> None:
     """The driver dies, then the next owner while it settles the driver's attempt: the owner after that ends with all three outputs."""
     dies(scene, after, skip, alone=False)

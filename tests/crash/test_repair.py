@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from crash.scene import PATIENCE, Scene
+from harness import effort
 from harness.child import frozen
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
@@ -29,15 +30,17 @@ def repaired(scene: Scene, failpoints: str = "") -> int:
 
 @pytest.mark.parametrize(
     ("shape", "point", "attempts"),
-    [
-        ("one", "driver.stage.after", 2),
-        ("one", "driver.commit.after", 1),
-        ("one", "engine.settling.before", 1),
-        ("one", "engine.launch.before", 2),
-        ("tx", "driver.stage.after", 2),
-        ("tx", "engine.settling.before", 1),
-        ("tx", "engine.launch.before", 2),
-    ],
+    effort.sampled(
+        [
+            ("one", "driver.commit.after", 1),
+            ("one", "driver.stage.after", 2),
+            ("one", "engine.settling.before", 1),
+            ("tx", "driver.stage.after", 2),
+            ("one", "engine.launch.before", 2),
+            ("tx", "engine.launch.before", 2),
+            ("tx", "engine.settling.before", 1),
+        ]
+    ),
 )
 def test_a_damaged_record_in_progress_is_settled_by_its_outputs(
     tmpfs_path: Path, shape: str, point: str, attempts: int

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from crash.scene import PATIENCE, Scene
+from harness import effort
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
 
@@ -41,8 +42,7 @@ def committed(scene: Scene) -> list[str]:
     return [o for o in ("a", "b") if any(s["state"] == "committed" for s in scene.slots(o))]
 
 
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("step", "which"), effort.sampled([(step, which) for step in STEPS for which in (0, 1)]))
 def test_a_transaction_is_all_or_nothing_in_the_end(tmpfs_path: Path, step: str, which: int) -> None:
     """Killed at any step of a transaction with no attempt left: Succeeded with both outputs, or Failed with neither."""
     skip = f"{which}*off->" if which else ""

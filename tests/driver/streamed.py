@@ -4,7 +4,7 @@ readers see."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from harness import iceberg_tables
+from harness import effort, iceberg_tables
 from harness.delta_stage import numbers_in
 from harness.granted import Granted, granted
 from harness.stream_source import Source, installed
@@ -36,7 +36,23 @@ def source(*batches: list[int], **options: Any) -> Any:
     return Source(batches or BATCHES, **options)
 
 
-@pytest.fixture(params=KINDS)
+def each_kind(metafunc: pytest.Metafunc) -> None:
+    """As a module's `pytest_generate_tests`: each test on outputs of all kinds, unless it names its own."""
+    _on(KINDS, metafunc)
+
+
+def a_kind(metafunc: pytest.Metafunc) -> None:
+    """The same, but in the gate each test on outputs of one kind (`effort.rotated`)."""
+    _on(effort.rotated(KINDS, metafunc.function.__name__), metafunc)
+
+
+def _on(kinds: Sequence[str], metafunc: pytest.Metafunc) -> None:
+    named = (mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "kind" in metafunc.fixturenames and "kind" not in named:
+        metafunc.parametrize("kind", kinds, indirect=True)
+
+
+@pytest.fixture
 def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The kind of the output; Iceberg's catalog is a file in the test's folder."""
     for name, value in iceberg_tables.sql_catalog(tmp_path).items():

@@ -19,6 +19,7 @@ from driver.streamed import (
     begin,
     checkpoints,
     dying,
+    each_kind,
     kind,
     next_attempt,
     output,
@@ -45,6 +46,8 @@ from sparkonce.sink.slotlog.snapshot import Table
 from sparkonce.sink.stream import mark, place
 
 __all__ = ["begin", "checkpoints", "kind"]
+
+pytest_generate_tests = each_kind
 
 
 def test_every_batch_is_one_commit_and_the_end_has_the_totals(begin: Callable[..., Granted]) -> None:

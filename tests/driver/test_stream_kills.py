@@ -19,6 +19,7 @@ from pyarrow import parquet
 
 from crash.scene import HERE, Scene
 from driver.streamed import Dies, settled
+from harness import effort
 from harness.child import frozen
 from harness.eventually import assert_eventually
 from harness.granted import granted
@@ -44,6 +45,16 @@ STEPS = {
     "driver.stream.ended": "kill",
 }
 """Every failpoint on the way of a stream's driver, and at which hit in one process it dies."""
+FREEZES = (
+    ("driver.stream.open.before=1*stop", 0),
+    ("driver.stream.opened=1*stop", 0),
+    ("driver.stage.after=6*off->1*stop", 6),
+    ("sink.slots.create.before=7*off->1*stop", 6),
+    ("sink.slots.create.after=7*off->1*stop", 7),
+    ("driver.stream.batch=6*off->1*stop", 7),
+    ("driver.stream.end.before=1*stop", BATCHES),
+)
+"""Where a stream's driver freezes, and how many batches it has committed by then."""
 
 
 def stream_of(folder: Path, *options: str, shape: str = "one", spec: dict[str, Any] | None = None) -> Scene:
@@ -102,18 +113,9 @@ def test_a_runner_that_is_killed_while_it_settles_a_stream(tmpfs_path: Path, poi
 
 
 @pytest.mark.parametrize(
-    ("point", "committed"),
-    [
-        ("driver.stream.open.before=1*stop", 0),
-        ("driver.stream.opened=1*stop", 0),
-        ("driver.stage.after=6*off->1*stop", 6),
-        ("sink.slots.create.before=7*off->1*stop", 6),
-        ("sink.slots.create.after=7*off->1*stop", 7),
-        ("driver.stream.batch=6*off->1*stop", 7),
-        ("driver.stream.end.before=1*stop", BATCHES),
-    ],
+    ("point", "committed", "successor"),
+    effort.sampled([(*frozen_at, successor) for frozen_at in FREEZES for successor in ("ends", "dies")]),
 )
-@pytest.mark.parametrize("successor", ["ends", "dies"])
 def test_a_driver_that_wakes_after_a_takeover_is_refused(
     tmp_path: Path, point: str, committed: int, successor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from driver.streamed import (
     BATCHES,
     LIVES,
+    a_kind,
     begin,
     checkpoint_of,
     checkpoints,
@@ -33,6 +34,8 @@ from sparkonce.sink import stream
 from sparkonce.sink.protocol import Stuck
 
 __all__ = ["begin", "checkpoints", "kind"]
+
+pytest_generate_tests = a_kind
 
 
 def test_a_reset_checkpoint_is_refused(begin: Callable[..., Granted]) -> None:

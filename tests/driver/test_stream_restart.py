@@ -16,6 +16,7 @@ from driver.streamed import (
     BATCHES,
     LIVES,
     Dies,
+    a_kind,
     begin,
     checkpoint_of,
     checkpoints,
@@ -36,6 +37,8 @@ from sparkonce.sink import stream
 from sparkonce.sink.protocol import StreamSource
 
 __all__ = ["begin", "checkpoints", "kind"]
+
+pytest_generate_tests = a_kind
 
 ALL = [n for batch in BATCHES for n in batch]
 LATER = [*BATCHES, [7]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from driver.streamed import begin, checkpoints, kind, settled, source
+from driver.streamed import begin, checkpoints, each_kind, kind, settled, source
 from driver.test_report import Lossy, reports
 from harness.arrow_stage import table_of
 from harness.granted import Granted, granted
@@ -18,6 +18,8 @@ from sparkonce.driver.context import COURTESY, Job
 from sparkonce.model.record import COMMITTED, Report, Verdict
 
 __all__ = ["begin", "checkpoints", "kind"]
+
+pytest_generate_tests = each_kind
 
 
 def told(attempt: Granted, **more: Any) -> Job:

@@ -58,6 +58,18 @@ WAITS = """
         time.sleep(0.02)
 """
 """Prefix of a script: makes it wait until the test touches `go`."""
+STARTED = """
+    from pathlib import Path
+
+    Path("started").touch()
+"""
+"""Prefix of a script: `Desk.driver_runs` waits for it."""
+DEAF = """
+    import signal
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+"""
+"""Prefix of a script: it ignores SIGTERM."""
 
 FAILS = """
     import sys
@@ -178,6 +190,10 @@ class Desk:
         said = self.here(verb, "app.yaml", *options)
         assert said.code == 0, said.err
         return said, manifest.load(said.out, params={}, source="printed")
+
+    def driver_runs(self) -> None:
+        """Waits until the job's script, which begins with `STARTED`, has begun."""
+        assert_eventually((self.folder / "started").exists, PATIENCE)
 
     def start(self, *arguments: str, **environment: str) -> Terminal:
         """Starts the command line as a process, as from a shell."""

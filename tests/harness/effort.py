@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any
 
 
 class Effort(StrEnum):
@@ -23,20 +26,24 @@ FIXED_SEED = "2026"
 
 SIZES: dict[str, tuple[int, int, int]] = {
     # campaign: gate, all, soak
-    "kill schedules": (12, 48, 208),  # runs of a job that is killed or frozen at a failpoint: seconds each
+    "kill schedules": (8, 48, 208),  # runs of a job that is killed or frozen at a failpoint: seconds each
     "kills per failpoint": (0, 1, 3),  # at least so many really happen at each
-    "machine schedules": (360, 960, 6000),  # of the state machine, over all its configurations
+    "machine schedules": (200, 960, 6000),  # of the state machine, over all its configurations
     "hypothesis examples": (50, 50, 200),  # per property without its own number
     "differential examples": (20, 20, 80),  # of up to 60 calls each on two ledgers
-    "differential examples on servers": (8, 15, 15),  # the same on PostgreSQL and etcd
+    "differential examples on servers": (4, 15, 15),  # the same on PostgreSQL and etcd
     "stream schedules": (200, 200, 2000),  # of the model of a stream
     "launcher storms": (80, 160, 960),  # owners, an operator, a queue and random deletions
     "failing submissions": (20, 40, 200),  # opaque jobs of which 60 % of all submissions fail
-    "lossy keys": (60, 120, 200),  # reserved by three callers over a connection that loses replies
+    "lossy keys": (30, 120, 200),  # reserved by three callers over a connection that loses replies
     "race keys": (100, 200, 400),  # of one table, that processes commit and fence while they are killed and frozen
     "race keys of formats": (60, 60, 180),  # of a Delta and of an Iceberg table
     "race keys of stores": (50, 50, 100),  # percent of the keys that each object store is raced for
-    "steps of three kinds": (3, 1, 1),  # every nth step of a transaction over three kinds of table is killed
+    "every nth case": (
+        3,
+        1,
+        1,
+    ),  # of a list whose cases take seconds each and differ little, such as the steps at which a driver is killed
     "race streams": (100, 100, 300),  # percent of 25 streams of a slot log, 20 of a Delta table, 10 of an Iceberg table
     "plan documents": (110, 330, 10000),  # mutated examples, and documents of the CRD's schema
     "documents for kubectl": (100, 2000, 20000),  # job files that kubectl and our reader read
@@ -60,6 +67,18 @@ def effort() -> Effort:
 def size(campaign: str) -> int:
     """How many items of this campaign a run at this effort has."""
     return SIZES[campaign][list(Effort).index(effort())]
+
+
+def sampled(cases: Sequence[Any]) -> Sequence[Any]:
+    """The cases of a parametrized test that a run at this effort plays: in the gate the first, the fourth and so on; otherwise all."""
+    return cases[:: size("every nth case")]
+
+
+def rotated(cases: Sequence[Any], name: str) -> Sequence[Any]:
+    """The same for tests that share their cases, such as the kinds of table: in the gate every third, beginning with one that follows from
+    the test's name, so that each case is played by some of the tests."""
+    nth = size("every nth case")
+    return cases[zlib.crc32(name.encode()) % nth :: nth]
 
 
 def base() -> str:

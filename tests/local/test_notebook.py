@@ -17,6 +17,7 @@ import pytest
 from pyarrow import parquet
 
 import sparkonce
+from harness import effort
 from harness.arrow_stage import arrow_stage, table_of
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
@@ -173,16 +174,18 @@ def fails_after_its_write() -> None:
 
 @pytest.mark.parametrize(
     "point",
-    [
-        "engine.reserve.after",
-        "engine.launch.before",
-        "engine.note.after",
-        "driver.stage.after",
-        "driver.commit.after",
-        "engine.settling.after",
-        "engine.finalize.before",
-        "engine.finalize.after",
-    ],
+    effort.sampled(
+        [
+            "engine.reserve.after",
+            "engine.launch.before",
+            "engine.note.after",
+            "driver.commit.after",
+            "driver.stage.after",
+            "engine.settling.after",
+            "engine.finalize.before",
+            "engine.finalize.after",
+        ]
+    ),
 )
 def test_a_block_whose_process_is_killed_ends_when_it_runs_again(point: str) -> None:
     """After SIGKILL at any step the next process takes over at once, and the rows are there once."""

@@ -39,8 +39,9 @@ def staged() -> list[Path]:
 # --- one process dies, or freezes, at a named point -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["kill", "1*stop"])
-@pytest.mark.parametrize("point", COMMIT_POINTS)
+@pytest.mark.parametrize(
+    ("point", "fault"), effort.sampled([(point, fault) for fault in ("kill", "1*stop") for point in COMMIT_POINTS])
+)
 def test_a_writer_that_stops_at_a_step_then_a_fence(
     point: str, fault: str, lake: Path, started: list[ForkServerProcess]
 ) -> None:

@@ -11,6 +11,7 @@ from itertools import count
 
 import pytest
 
+from harness import effort
 from store.backends import Clock
 from store.etcd_backend import Etcd
 from store.kills import CASES, answered, carry_out, killed, likeness, prepared, standing
@@ -42,7 +43,7 @@ def cost(verb: str) -> int:
     return 3 if verb in {"reserve", "report"} else 2 if verb in LOOK_FIRST else 1
 
 
-@pytest.mark.parametrize("verb", CASES)
+@pytest.mark.parametrize("verb", effort.sampled(list(CASES)))
 def test_a_killed_verb_happened_or_did_not(ledger: Etcd, mortal: Worker, verb: str) -> None:
     """Killed before its writing request a verb changed nothing; killed after it, everything; repeated, it ends as if it had been called
     once."""

@@ -19,7 +19,6 @@ from harness.patience import until_ended
 
 FOREIGN, LATER = 1000, 2000
 """Numbers that another writer adds: before the job, and after its driver was killed."""
-NTH = effort.size("steps of three kinds")
 STEPS = (
     ("sink.delta.commit.before", "tx"),
     ("sink.delta.commit.after", "tx"),
@@ -68,7 +67,7 @@ def scene_of(folder: Path, shape: str) -> Overwriting:
     return made
 
 
-@pytest.mark.parametrize(("point", "shape"), STEPS[::NTH])
+@pytest.mark.parametrize(("point", "shape"), effort.sampled(STEPS))
 def test_a_driver_killed_at_a_step_of_an_overwrite(tmpfs_path: Path, point: str, shape: str) -> None:
     """Driver and runner die at the step, another writer adds a row, the job is sent again. The row stays where the overwrite had been
     committed before, and is replaced where it was committed afterwards; the job's own rows are there once."""
@@ -83,7 +82,7 @@ def test_a_driver_killed_at_a_step_of_an_overwrite(tmpfs_path: Path, point: str,
         scene.clear()
 
 
-@pytest.mark.parametrize("point", ["sink.delta.commit.before", "sink.iceberg.commit.before"][:: 2 if NTH > 1 else 1])
+@pytest.mark.parametrize("point", effort.sampled(["sink.delta.commit.before", "sink.iceberg.commit.before"]))
 def test_a_frozen_driver_that_wakes_after_its_successor_overwrites_nothing(tmpfs_path: Path, point: str) -> None:
     """Its successor has overwritten the table and another writer has added a row since: both stay."""
     scene = scene_of(tmpfs_path, "plain")

@@ -57,19 +57,3 @@ def test_a_replay_takes_less_than_a_second_and_no_java(desk: Desk, tmp_path: Pat
     assert min(used) < 1.0
     assert min(took) < 1.0 or others_compete(), f"replays took {', '.join(f'{each:.2f}' for each in took)} s"
     assert not (tmp_path / "asked").exists()
-
-
-def test_a_replay_imports_nothing_heavy(desk: Desk) -> None:
-    """Neither Spark, pandas, pyarrow, SQLAlchemy nor a drawing library is imported: the ledger's result is read and printed without
-    them."""
-    desk.job()
-    assert desk.here("run", "job.yaml").code == 0
-    program = """
-import sys
-from sparkonce.cli.app import main
-code = main(["run", "job.yaml"])
-heavy = {"pyspark", "pandas", "pyarrow", "numpy", "sqlalchemy", "rich", "httpx"}
-print(sorted(heavy & set(sys.modules)), code)
-"""
-    done = completed([sys.executable, "-c", program], PATIENCE)
-    assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
