@@ -187,7 +187,6 @@ def role(kind: str, name: str) -> Json:
     return {"apiGroup": RBAC, "kind": kind, "name": name}
 
 
-@pytest.mark.operator
 def test_an_operator_that_does_not_serve_the_namespace_stops_nothing_in_it(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, *, end: threading.Event
 ) -> None:

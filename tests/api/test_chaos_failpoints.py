@@ -169,7 +169,6 @@ def running(process: OperatorProcess) -> bool:
     return process.process is not None and process.process.poll() is None
 
 
-@pytest.mark.operator
 def test_a_hand_over_that_dies_before_its_lease_ends_costs_the_lease(
     fleet: Fleet, kubeflow: FakeKubeflow, say: Say
 ) -> None:

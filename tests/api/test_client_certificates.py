@@ -235,7 +235,6 @@ def say(capfd: pytest.CaptureFixture[str], attempts: Attempts) -> Say:
     return said
 
 
-@pytest.mark.operator
 def test_the_plugin_shows_the_kubeconfigs_certificate(people: People, attempts: Attempts, say: Say) -> None:
     """Where the release takes them and the user may make no token: `list` and `rerun` in the user's own name. Where it does not say so, a
     token is tried, and its refusal names the right."""

@@ -119,7 +119,6 @@ def test_a_missing_volume_is_said_while_it_waits(stage: Stage) -> None:
     assert len([each for each in told if "cannot be mounted" in each["why"]]) == 1
 
 
-@pytest.mark.operator
 def test_a_start_that_timed_out_for_a_missing_volume_names_it(stage: Stage) -> None:
     """The Secret does not appear within startTimeoutSeconds: the failure names it, and nothing ran."""
     missing = 'MountVolume.SetUp failed for volume "keys" : secret "store-keys" not found'

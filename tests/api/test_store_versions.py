@@ -189,7 +189,6 @@ def test_the_previous_commit_beside_this_one(
     )
 
 
-@pytest.mark.operator
 def test_a_record_that_is_too_new(fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event) -> None:
     """A record that needs a newer reader is left unchanged; this version reports it in its log and to an object without a status, and
     continues with all other keys. Once the next version is back, it finishes the job."""
